@@ -1,0 +1,245 @@
+"""What a machine is: tiles, chips, memories, links and systems as typed, immutable descriptions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency
+
+LIBRARY = Path(__file__).parent / "library"
+
+Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
+
+
+class SystolicArray(Description):
+    """A grid of multiply-accumulate elements fed from its edges.
+
+    Timing constants (``multiply_stages``, ``load_rows``) are read by the RTL and by ``sim.timing`` alike.
+    """
+
+    rows: int = Field(ge=1, le=1024, description="rows of elements, R")
+    cols: int = Field(ge=1, le=1024, description="columns of elements, C")
+    dataflow: Dataflow = Field(description="which operand stays in the elements")
+    operands: tuple[DataType, ...] = Field(
+        default=(DataType.INT8,), min_length=1, description="operand formats, the preferred one first"
+    )
+    multiply_stages: int = Field(
+        default=1, ge=0, le=3, description="registers between multiplier and adder in each element"
+    )
+    load_rows: int = Field(
+        default=1, ge=1, description="rows of the stationary operand that enter per cycle (weight and input stationary)"
+    )
+
+    @field_validator("operands", mode="before")
+    @classmethod
+    def _one_operand(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> SystolicArray:
+        if self.rows % self.load_rows:
+            raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}")
+        if self.load_rows > 1 and self.dataflow == "output_stationary":
+            raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
+        return self
+
+    def accepts(self, dtype: DataType) -> bool:
+        """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
+        return any(
+            dtype == own or (dtype.is_integer and own.is_integer and dtype.bits <= own.bits) for own in self.operands
+        )
+
+
+class Scratchpad(Description):
+    """Software-managed on-chip memory for operands and results."""
+
+    capacity: Bytes
+    banks: int = Field(default=4, ge=1, le=1024)
+
+
+class Accumulator(Description):
+    """On-chip memory that holds and sums the array's results at full precision."""
+
+    capacity: Bytes
+
+
+class VectorUnit(Description):
+    """SIMD unit for everything that is not a matrix product."""
+
+    lanes: int = Field(ge=1, le=65536, description="elements processed per cycle and pass")
+    latency: int = Field(default=8, ge=1, le=1000, description="cycles from the last operand in to the last result out")
+
+
+class Dma(Description):
+    """Mover between main memory and the scratchpad."""
+
+    bytes_per_cycle: int = Field(default=64, ge=1, le=65536, description="width of the scratchpad side")
+
+
+class Sequencer(Description):
+    """Fetches, decodes and dispatches the Program into one queue per unit."""
+
+    issue_cycles: int = Field(default=4, ge=1, le=1000, description="cycles to dispatch one macro-instruction")
+    loop_cycles: int = Field(default=1, ge=1, le=1000, description="cycles of a loop start or back-edge")
+    queue_depth: int = Field(default=8, ge=1, le=1024, description="instructions waiting in front of each unit")
+
+
+class SystolicTile(Description):
+    """A bare array with valid/ready operand streams."""
+
+    kind: Literal["systolic"]
+    array: SystolicArray
+
+
+class NpuTile(Description):
+    """Sequencer, DMA, scratchpad, accumulator, systolic array and vector unit."""
+
+    kind: Literal["npu"]
+    array: SystolicArray
+    scratchpad: Scratchpad
+    accumulator: Accumulator
+    vector: VectorUnit
+    dma: Dma = Dma()
+    sequencer: Sequencer = Sequencer()
+
+
+class PimTile(Description):
+    """DRAM banks with multiply-accumulate lanes beside them, driven by a command sequencer."""
+
+    kind: Literal["pim"]
+    channels: int = Field(ge=1, le=1024)
+    banks: int = Field(ge=1, le=1024, description="banks per channel")
+    lanes: int = Field(ge=1, le=1024, description="multiply-accumulate lanes per bank")
+    row_bytes: Bytes = Field(description="bytes of an open row")
+    global_buffer: Bytes = Field(description="vector buffer shared by the banks of a channel")
+    operands: tuple[DataType, ...] = Field(default=(DataType.BF16,), min_length=1)
+    dual_row_buffer: bool = False
+
+
+Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]
+
+MemoryKind = Literal["sram", "ddr4", "ddr5", "lpddr5", "lpddr5x", "gddr6", "hbm2", "hbm2e", "hbm3", "hbm3e", "cxl", "flash"]  # fmt: skip
+
+
+class Memory(Description):
+    """One level of the memory hierarchy outside the tile, with a fixed latency and bandwidth."""
+
+    kind: MemoryKind
+    capacity: Bytes
+    bandwidth: Bandwidth = Field(description="reads and writes together")
+    latency: Duration = Field(description="from request to first data, and from last data to acknowledge")
+    access_bytes: int = Field(default=64, ge=1, le=65536, description="smallest transfer; shorter rows are rounded up")
+    energy: Energy | None = Field(default=None, description="per byte moved; the technology table's value when absent")
+
+
+class LinkPort(Description):
+    """A chip's port to a chip-to-chip link."""
+
+    count: int = Field(default=1, ge=1, le=1024)
+    bandwidth: Bandwidth = Field(description="per direction and port")
+    latency: Duration
+
+
+class NetworkOnChip(Description):
+    """The network that joins the tiles of a chip with its memories."""
+
+    topology: Literal["crossbar", "mesh", "ring"]
+    bandwidth: Bandwidth = Field(description="per port")
+    latency: Duration
+
+
+class Chip(Description):
+    """A chip: identical tiles, a memory hierarchy from nearest to farthest, link ports."""
+
+    kind: Literal["chip"]
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    description: str = ""
+    clock: Frequency
+    technology: Literal["45nm", "7nm"] = Field(default="7nm", description="energy table of arch.technology")
+    tile: Tile
+    tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
+    memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
+    noc: NetworkOnChip | None = None
+    links: dict[str, LinkPort] = Field(default={})
+
+    @model_validator(mode="after")
+    def _check(self) -> Chip:
+        if self.tile.kind == "npu" and not self.memory:
+            raise ValueError("a chip with an npu tile needs at least one memory level")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical description: stands in the Verilog sidecar, in results and in cache keys."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def peak_macs(self) -> int:
+        """Multiply-accumulates per cycle of the whole chip (0 for a tile without an array)."""
+        if isinstance(self.tile, PimTile):
+            return self.tile.channels * self.tile.banks * self.tile.lanes * self.tile_count
+        return self.tile.array.rows * self.tile.array.cols * self.tile_count
+
+    def cycles(self, picoseconds: int) -> int:
+        """Clock cycles that cover a duration, rounded up."""
+        return -(-picoseconds * self.clock // 10**12)
+
+
+class Topology(Description):
+    """How the chips of a system are joined."""
+
+    kind: Literal["ring", "switch", "fully_connected", "mesh", "torus"]
+    shape: tuple[int, ...] | None = Field(default=None, description="chips along each dimension of a mesh or torus")
+
+
+class ChipGroup(Description):
+    """A number of equal chips in a system."""
+
+    chip: str = Field(min_length=1, description="library name or file of the chip")
+    count: int = Field(ge=1, le=2**20)
+
+
+class System(Description):
+    """Chips, equal or not, joined by a topology of links."""
+
+    kind: Literal["system"]
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    description: str = ""
+    chips: tuple[ChipGroup, ...] = Field(min_length=1)
+    topology: Topology
+    link: LinkPort
+
+
+def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:
+    """Read a chip from a file or the library, with ``--set`` overrides applied.
+
+    Raises
+    ------
+    LoomError
+        When there is no such file, or the description breaks a rule.
+    """
+    document = Document.load(find_file(name, LIBRARY, "chip"))
+    document.override(overrides or [])
+    document.expect_kind(["chip"])
+    return document.validate(Chip)
+
+
+def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
+    """Read a system from a file or the library, as `load_chip` does."""
+    document = Document.load(find_file(name, LIBRARY, "system"))
+    document.override(overrides or [])
+    document.expect_kind(["system"])
+    return document.validate(System)
+
+
+def chip_names() -> list[str]:
+    """Names of the library's descriptions."""
+    return library_names(LIBRARY)

@@ -1,0 +1,296 @@
+"""YAML documents that remember where every value was written.
+
+``Document.load`` reads a file (or a library entry), ``override`` applies ``--set path=value``, ``validate`` turns the
+data into a typed model; each of them raises `DescriptionError` with file, line, column, key path, rule, value and
+the nearest valid name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name
+
+MAX_BYTES = 16 * 2**20
+MAX_NODES = 200_000
+MAX_DEPTH = 64
+
+Key = str | int
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Description(BaseModel):
+    """Base of every description: unknown keys are refused with the nearest valid one; values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise PydanticCustomError(
+                        "unknown_key",
+                        "unknown key '{key}'; valid keys: {valid}",
+                        {"key": str(key), "valid": ", ".join(cls.model_fields),
+                         "nearest": nearest_name(str(key), cls.model_fields)},
+                    )  # fmt: skip
+        return data
+
+
+class Document:
+    """Plain data read from YAML, with the position of every key path."""
+
+    def __init__(self, data: dict[str, Any], positions: dict[tuple[Key, ...], Position], source: str) -> None:
+        self.data, self.positions, self.source = data, positions, source
+
+    @classmethod
+    def load(cls, path: str | Path) -> Document:
+        """Read one YAML mapping from ``path``; raises `DescriptionError`, or `LoomError` when it cannot be read."""
+        path = Path(path)
+        try:
+            if path.is_dir():
+                raise LoomError(f"{path}: is a folder, a YAML file was expected")
+            size = path.stat().st_size
+            if size > MAX_BYTES:
+                raise LoomError(f"{path}: {size} bytes is more than a description may have ({MAX_BYTES})")
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise LoomError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        except OSError as error:
+            raise LoomError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str = "<text>") -> Document:
+        """Read one YAML mapping from ``text``; ``source`` is the name that errors show."""
+        top = Position(source, 1, 1)
+        try:
+            loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
+            try:
+                node = loader.get_single_node()
+                if node is None:
+                    raise DescriptionError("the document is empty", position=top)
+                reader = _Reader(loader, source)
+                data = reader.read(node, ())
+            finally:
+                loader.dispose()  # type: ignore[no-untyped-call]
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = Position(source, mark.line + 1, mark.column + 1) if mark else top
+            raise DescriptionError(f"not valid YAML: {error.problem or error.context}", position=where) from None
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+            raise DescriptionError(f"not valid YAML: {reason}", position=top) from None
+        if not isinstance(data, dict):
+            raise DescriptionError("the document must be a mapping of keys to values", position=top)
+        return cls(data, reader.positions, source)
+
+    def override(self, assignments: Iterable[tuple[str, str]]) -> None:
+        """Apply ``--set path=value`` pairs in order; values are read as YAML."""
+        for path, text in assignments:
+            origin = Position(f"--set {path}={text}")
+            try:
+                value = yaml.safe_load(text) if text.strip() else ""
+            except (yaml.YAMLError, ValueError, RecursionError):
+                raise DescriptionError("the value is not valid YAML", position=origin, value=text) from None
+            keys = path.split(".")
+            if not all(keys):
+                raise DescriptionError("a key path has names separated by single dots", position=origin, value=path)
+            here: Any = self.data
+            trail: tuple[Key, ...] = ()
+            for name in keys[:-1]:
+                key = _step(here, name, origin, trail)
+                if isinstance(here, dict) and (key not in here or here[key] is None):
+                    here[key] = {}
+                    self.positions[(*trail, key)] = origin
+                here, trail = here[key], (*trail, key)
+            key = _step(here, keys[-1], origin, trail)
+            here[key] = value
+            trail = (*trail, key)
+            for known in [p for p in self.positions if p[: len(trail)] == trail]:
+                del self.positions[known]
+            self.positions[trail] = origin
+
+    def position(self, path: Sequence[Key]) -> Position:
+        """Where the value at ``path`` was written, or its nearest enclosing value."""
+        for length in range(len(path), -1, -1):
+            found = self.positions.get(tuple(path[:length]))
+            if found is not None:
+                return found
+        return Position(self.source, 1, 1)
+
+    def error(self, rule: str, path: Sequence[Key] = (), *, value: object = None, nearest: str | None = None) -> Any:
+        """Make the `DescriptionError` that points at ``path`` (raise it yourself)."""
+        return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)
+
+    def expect_kind(self, kinds: Sequence[str]) -> str:
+        """Value of the top-level key ``kind``, which must be one of ``kinds``."""
+        kind = self.data.get("kind")
+        if kind is None:
+            raise self.error(f"the key 'kind' is missing; it must be one of {', '.join(kinds)}")
+        if kind not in kinds:
+            raise self.error(
+                f"must be one of {', '.join(kinds)}", ("kind",), value=kind, nearest=nearest_name(str(kind), kinds)
+            )
+        return str(kind)
+
+    def validate(self, model: type[Model]) -> Model:
+        """Build ``model`` from the data; the first broken rule is raised as `DescriptionError`."""
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            raise self._translate(error.errors(include_url=False)) from None
+
+    def _translate(self, errors: Sequence[Any]) -> DescriptionError:
+        first = min(errors, key=lambda e: e["type"] != "unknown_key")
+        path = self._strip_tags(first["loc"])
+        context: dict[str, Any] = first.get("ctx") or {}
+        kind, rule, value, nearest = first["type"], first["msg"], first.get("input"), None
+        if kind == "unknown_key":
+            path, value, nearest = (*path, context["key"]), None, context.get("nearest")
+        elif kind == "missing":
+            rule, value = f"the key '{first['loc'][-1]}' is missing", None
+            path = path[:-1] if path and path[-1] == first["loc"][-1] else path
+        elif kind in ("enum", "literal_error"):
+            choices = [c.strip(" '") for c in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
+            rule = f"must be one of {', '.join(choices)}"
+            nearest = nearest_name(str(value), choices)
+        elif kind == "union_tag_invalid":
+            choices = [c.strip(" '") for c in str(context["expected_tags"]).split(", ")]
+            path, value = (*path, "kind"), context["tag"]
+            rule, nearest = f"must be one of {', '.join(choices)}", nearest_name(str(value), choices)
+        elif kind == "union_tag_not_found":
+            rule, value = "the key 'kind' is missing", None
+        elif kind == "value_error":
+            rule = str(context.get("error", rule))
+        elif kind in ("model_type", "model_attributes_type", "dict_type"):
+            rule = "must be a mapping of keys to values"
+        if isinstance(value, dict | list):
+            value = None
+        return DescriptionError(
+            rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest
+        )
+
+    def _strip_tags(self, loc: Sequence[Key]) -> tuple[Key, ...]:
+        """Drop the union tags that pydantic puts between the real keys of an error's location."""
+        path: list[Key] = []
+        here: Any = self.data
+        for step in loc:
+            if isinstance(here, dict) and step in here:
+                here = here[step]
+            elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+                here = here[step]
+            elif step is loc[-1] and isinstance(here, dict) and here.get("kind") != step:
+                here = None
+            else:
+                continue
+            path.append(step)
+        return tuple(path)
+
+
+class _Reader:
+    """Turns YAML nodes into plain data, noting positions, refusing duplicate keys and runaway aliases."""
+
+    def __init__(self, loader: Any, source: str) -> None:
+        self.loader, self.source, self.count = loader, source, 0
+        self.positions: dict[tuple[Key, ...], Position] = {}
+
+    def read(self, node: yaml.Node, path: tuple[Key, ...]) -> Any:
+        where = Position(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
+        self.positions.setdefault(path, where)
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise DescriptionError(
+                f"the document expands to more than {MAX_NODES} values (aliases repeated too often?)", position=where
+            )
+        if len(path) > MAX_DEPTH:
+            raise DescriptionError(f"nested more than {MAX_DEPTH} levels deep", position=where)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
+        try:
+            return self.loader.construct_object(node)
+        except yaml.constructor.ConstructorError as error:
+            raise DescriptionError(f"not valid YAML: {error.problem}", position=where, path=_dotted(path)) from None
+
+    def _mapping(self, node: yaml.MappingNode, path: tuple[Key, ...]) -> dict[Any, Any]:
+        data: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            where = Position(self.source, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise DescriptionError("a key must be plain text", position=where, path=_dotted(path))
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise DescriptionError("merge keys (<<) are not used in descriptions", position=where)
+            key = self.loader.construct_object(key_node)
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                key = key_node.value
+            if key in data:
+                raise DescriptionError("the key is given twice", position=where, path=_dotted((*path, key)))
+            data[key] = self.read(value_node, (*path, key))
+            self.positions[(*path, key)] = Position(
+                self.source, value_node.start_mark.line + 1, value_node.start_mark.column + 1
+            ) if isinstance(value_node, yaml.ScalarNode) else where  # fmt: skip
+        return data
+
+
+def parse_assignments(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Split ``path=value`` texts of ``--set``; raises `LoomError` for a text without ``=``."""
+    pairs = []
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise LoomError(f"--set {text}: must look like path.to.key=value")
+        pairs.append((path.strip(), value))
+    return pairs
+
+
+def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".yaml",)) -> Path:
+    """Path of a file named on the command line, or of the library entry of that name in ``folder``."""
+    path = Path(name)
+    if path.exists():
+        return path
+    names = library_names(folder)
+    entry = folder / f"{name}.yaml"
+    if name in names:
+        return entry
+    if path.suffix in (*suffixes, ".yml", ".json") or "/" in name:
+        raise LoomError(f"{name}: no such file")
+    near = nearest_name(name, names)
+    hint = f"did you mean '{near}'?" if near else "known: " + ", ".join(names)
+    raise LoomError(f"{name}: no such file and no {what} of that name in the library; {hint}")
+
+
+def library_names(folder: Path) -> list[str]:
+    """Names of the entries of a library folder, sorted."""
+    return sorted(p.stem for p in folder.glob("*.yaml"))
+
+
+def _step(here: Any, name: str, origin: Position, trail: tuple[Key, ...]) -> Key:
+    if isinstance(here, list):
+        if name.isdigit() and int(name) < len(here):
+            return int(name)
+        raise DescriptionError(
+            f"the list has {len(here)} entries: write an index below that", position=origin, path=_dotted(trail),
+            value=name,
+        )  # fmt: skip
+    if not isinstance(here, dict):
+        raise DescriptionError("is a single value and has no keys below it", position=origin, path=_dotted(trail))
+    return name
+
+
+def _dotted(path: Sequence[Key]) -> str:
+    return ".".join(str(step) for step in path)
+
+
+__all__ = [
+    "Description", "Document", "Key", "find_file", "library_names", "parse_assignments",
+]  # fmt: skip

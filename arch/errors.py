@@ -1,0 +1,77 @@
+"""The one error that bad input raises, with everything a reader needs to mend it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class LoomError(Exception):
+    """Bad input or an unsupported request: one clear line, exit status 2 on the command line."""
+
+
+class NotSupported(LoomError):
+    """Something the tool does not build yet; the text starts with ``not supported:``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not supported: {what}")
+
+
+class CheckFailed(LoomError):
+    """A check that the user asked for did not hold: exit status 1 on the command line."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a value was written: a file with one-based line and column, or a command-line override."""
+
+    source: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}:{self.column}"
+
+
+class DescriptionError(LoomError):
+    """A description that breaks a rule.
+
+    Parameters
+    ----------
+    rule
+        What must hold, in words.
+    position
+        File, line and column of the offending value.
+    path
+        Key path from the top of the document, such as ``tile.array.rows``.
+    value
+        The offending value as written; left out when ``None``.
+    nearest
+        Valid name nearest to what was written.
+    """
+
+    def __init__(
+        self, rule: str, *, position: Position, path: str = "", value: object = None, nearest: str | None = None
+    ) -> None:
+        self.rule, self.position, self.path, self.value, self.nearest = rule, position, path, value, nearest
+        parts = [str(position)]
+        if path:
+            parts.append(path)
+        text = rule
+        if value is not None:
+            shown = repr(value) if isinstance(value, str) else str(value)
+            text += f" (got {shown if len(shown) <= 60 else shown[:57] + '...'})"
+        if nearest:
+            text += f"; did you mean '{nearest}'?"
+        parts.append(text)
+        super().__init__(": ".join(parts))
+
+
+def nearest_name(name: str, valid: Iterable[str]) -> str | None:
+    """Valid name closest to ``name`` by edit similarity, or ``None`` when none comes near."""
+    names = list(valid)
+    found = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    if not found:
+        return None
+    return next(n for n in names if n.lower() == found[0])

@@ -1,0 +1,1 @@
+"""Measured GPUs: not built yet."""

@@ -1,0 +1,1 @@
+"""From workload to Program: tiling, lowering, lower bounds."""

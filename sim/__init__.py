@@ -1,0 +1,1 @@
+"""The machine in time: unit timing, the event engine, energy, traces, results."""
