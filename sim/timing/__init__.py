@@ -1,0 +1,1 @@
+"""Closed-form durations of the units, equal to the generated RTL's."""

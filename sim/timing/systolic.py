@@ -1,0 +1,108 @@
+"""Cycle-exact timing of the systolic array, the counterpart of ``rtl.systolic``.
+
+An array works through *folds*: one stationary tile and the beats streamed past it (weight and input stationary), or
+one output tile and its beats of both operands (output stationary). Cycles count from the cycle in which the first
+operand is valid at the edge of the tile (cycle 0); every input passes a register slice, so a beat accepted in cycle
+t enters the array (*fires*) in t + 1 at the earliest. R rows, C columns, s multiply stages, p load rows:
+
+- Weight and input stationary: ``load_beats`` = ceil(rows used / p) beats enter the shadow registers; the *swap* makes
+  them active, at the earliest the cycle after the last load beat and in the cycle in which the previous fold's last
+  moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
+  A beat that fires in cycle f leaves the array in cycle f + R + C - 1 + s.
+- Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
+  (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat.
+
+So a run of full folds advances by max(T, R/p), or max(T, R), per fold and fills once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.description import SystolicArray
+
+INPUT_SLICE = 1
+"""Cycles that the register slice at each operand stream adds."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One pass of the array.
+
+    Parameters
+    ----------
+    load_beats
+        Beats of the stationary operand (0 for output stationary).
+    stream_beats
+        Beats of the moving operand, or of both operands (output stationary).
+    output_beats
+        Rows of the result that carry values (output stationary); ``stream_beats`` otherwise.
+    """
+
+    load_beats: int
+    stream_beats: int
+    output_beats: int
+
+
+@dataclass(frozen=True)
+class FoldTimes:
+    """Cycles of one fold at the array's edge."""
+
+    first_fire: int
+    last_fire: int
+    first_output: int
+    last_output: int
+
+
+class ArrayTimeline:
+    """Exact times of successive folds; carries over what one fold leaves for the next."""
+
+    def __init__(self, array: SystolicArray) -> None:
+        self.array = array
+        self.output_latency = array.rows + array.cols - 1 + array.multiply_stages
+        self.load_free = 0
+        """First cycle in which the next stationary beat may fire."""
+        self.stream_free = 0
+        """First cycle in which the next moving beat may fire."""
+        self.last_beat = -(2**62)
+        """Cycle of the previous fold's last beat (output stationary)."""
+
+    def fold(self, fold: Fold, ready: int) -> FoldTimes:
+        """Run one fold whose operands may fire from cycle ``ready`` on."""
+        if self.array.dataflow == "output_stationary":
+            first = max(ready, self.stream_free)
+            last = max(first + fold.stream_beats - 1, self.last_beat + self.array.rows)
+            self.last_beat = last
+            self.stream_free = last + 1
+            output = last + self.output_latency
+            return FoldTimes(first, last, output, output + fold.output_beats - 1)
+        load_start = max(ready, self.load_free)
+        swap = max(load_start + fold.load_beats, self.stream_free - 1)
+        self.load_free = swap
+        first, last = swap + 1, swap + fold.stream_beats
+        self.stream_free = last + 1
+        return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
+
+
+def gemm_folds(array: SystolicArray, m: int, n: int, k: int) -> list[Fold]:
+    """Folds of C[m,n] = A[m,k] B[k,n] in the order in which the array runs them.
+
+    Weight stationary: B tiles of R x C, n outer, k inner, m beats each. Input stationary: A^T tiles of R x C
+    (rows k, columns m), m outer, k inner, n beats each. Output stationary: C tiles of R x C, m outer, n inner,
+    k beats each. Only the rows in use are loaded or counted as output.
+    """
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        return [Fold(0, k, min(rows, m - i)) for i in range(0, m, rows) for _ in range(0, n, cols)]
+    outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    return [
+        Fold(-(-min(rows, k - i) // array.load_rows), beats, beats)
+        for _ in range(0, outer, cols)
+        for i in range(0, k, rows)
+    ]
+
+
+def stall_free_schedule(array: SystolicArray, folds: list[Fold]) -> list[FoldTimes]:
+    """Times of back-to-back folds on a bare tile whose operand streams are always valid."""
+    timeline = ArrayTimeline(array)
+    return [timeline.fold(fold, INPUT_SLICE) for fold in folds]
