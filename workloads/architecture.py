@@ -1,0 +1,192 @@
+"""What a transformer is, in the terms all families share: its layers, embeddings and head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.vector import VectorFunction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Layer norm (gamma and beta) or RMS norm (gamma); ``affine=False`` leaves the parameters out."""
+
+    function: VectorFunction
+    affine: bool = True
+
+    def weights(self, width: int) -> int:
+        """Parameter elements of a norm over ``width`` columns."""
+        vectors = 2 if self.function is VectorFunction.LAYER_NORM else 1
+        return vectors * width * self.affine
+
+
+LAYER_NORM = Norm(function=VectorFunction.LAYER_NORM)
+RMS_NORM = Norm(function=VectorFunction.RMS_NORM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedAttention:
+    """Multi-head, grouped-query (``kv_heads`` < ``heads``) or multi-query (``kv_heads`` = 1) attention.
+
+    Parameters
+    ----------
+    rotary_dim
+        Columns of each head that RoPE turns; 0 for none.
+    qkv_bias, output_bias
+        Biases of the projections.
+    qk_norm
+        Norm over each head's queries and keys, sharing its parameters among heads.
+    window
+        Keys a query sees, its own included; ``None`` for all.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int = 0
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Norm | None = None
+    window: int | None = None
+    causal: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+
+    Parameters
+    ----------
+    q_rank, kv_rank
+        Widths of the compressed queries (``None``: not compressed) and of the compressed keys and values.
+    content_dim, rotary_dim, v_head_dim
+        Per head: columns of a key without position, columns that RoPE turns, columns of a value.
+    bias
+        Of the two compressing projections and of the output.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    content_dim: int
+    rotary_dim: int
+    v_head_dim: int
+    bias: bool = False
+
+    window: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """Two-layer perceptron, or the gated one of three matrices; ``activation`` is of the plain kind."""
+
+    intermediate: int
+    activation: VectorFunction
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureOfExperts:
+    """``top_k`` of ``experts`` gated perceptrons for each token, and a shared one that all tokens use.
+
+    Parameters
+    ----------
+    intermediate
+        Width of one expert.
+    shared_intermediate
+        Width of the shared experts together; 0 for none.
+    correction_bias
+        The router stores one more value per expert, that balances the load (DeepSeek-V3).
+    """
+
+    experts: int
+    top_k: int
+    intermediate: int
+    activation: VectorFunction
+    shared_intermediate: int = 0
+    correction_bias: bool = False
+
+
+class Placement(Enum):
+    """Where the norms of a layer stand."""
+
+    PRE = "before attention and before the perceptron"
+    POST = "after each residual sum"
+    SANDWICH = "before and after attention, before and after the perceptron"
+    PARALLEL = "one norm before attention and perceptron, which run side by side"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One transformer layer."""
+
+    attention: GroupedAttention | LatentAttention
+    feed_forward: FeedForward | MixtureOfExperts
+    norm: Norm
+    placement: Placement = Placement.PRE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A whole model.
+
+    Parameters
+    ----------
+    model_type
+        Family, as in ``config.json``.
+    vocabulary, hidden
+        Rows of the token table, width of the residual stream.
+    embedding_width
+        Columns of the token table; where it differs from ``hidden``, projections stand on both sides.
+    positions, max_length
+        Rows of the learned position table (0: none), and the longest sequence it serves (``None``: any).
+    token_types
+        Rows of the segment table (0: none).
+    embedding_norm
+        Norm right after the embeddings (BERT).
+    embedding_scale
+        The embeddings are multiplied by a constant (Gemma).
+    final_norm
+        Norm before the head.
+    tied
+        The head uses the token table.
+    pooler
+        The model ends in BERT's pooler in place of a language-model head.
+    head_bias
+        The head has a bias.
+    softcap
+        The logits are squashed by a tanh (Gemma 2).
+    dtype
+        Format that the model is stored in, where its configuration says.
+    """
+
+    model_type: str
+    vocabulary: int
+    hidden: int
+    layers: tuple[Layer, ...]
+    embedding_width: int
+    positions: int = 0
+    max_length: int | None = None
+    token_types: int = 0
+    embedding_norm: Norm | None = None
+    embedding_scale: bool = False
+    final_norm: Norm | None = None
+    tied: bool = False
+    pooler: bool = False
+    head_bias: bool = False
+    softcap: bool = False
+    dtype: DataType | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether each token sees only those before it."""
+        return all(getattr(layer.attention, "causal", True) for layer in self.layers)
+
+
+GATED = {
+    VectorFunction.GELU: VectorFunction.GATED_GELU,
+    VectorFunction.SILU: VectorFunction.GATED_SILU,
+}

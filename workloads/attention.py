@@ -1,0 +1,143 @@
+"""Operators of attention: the grouped-query family, and multi-head latent attention in both of its forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
+from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.graph import Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens."""
+
+    phase: Phase
+    batch: int
+    q_len: int
+    kv_len: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one execution."""
+        return self.batch * self.q_len
+
+    @property
+    def cached(self) -> bool:
+        """Whether keys and values are kept: in prefill and decode, not in training."""
+        return self.phase is not Phase.TRAINING
+
+
+def add_attention(builder: Builder, spec: GroupedAttention | LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+    """Add the attention of one layer, from the normed residual ``x`` to the output projection."""
+    if isinstance(spec, GroupedAttention):
+        return _grouped(builder, spec, run, hidden, x)
+    if run.phase is Phase.DECODE:
+        return _latent_absorbed(builder, spec, run, hidden, x)
+    return _latent_expanded(builder, spec, run, hidden, x)
+
+
+def _grouped(builder: Builder, spec: GroupedAttention, run: Run, hidden: int, x: Value) -> Value:
+    tokens = run.tokens
+    q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    qkv = builder.gemm("qkv", x, m=tokens, n=q_width + 2 * kv_width, k=hidden, bias=spec.qkv_bias)
+    query, key, value = (qkv.part(tokens * width) for width in (q_width, kv_width, kv_width))
+    if spec.qk_norm is not None:
+        function, weights = spec.qk_norm.function, spec.qk_norm.weights(spec.head_dim)
+        rows = tokens * spec.heads
+        query = builder.vector("q_norm", function, query, rows=rows, cols=spec.head_dim, weights=weights)
+        rows = tokens * spec.kv_heads
+        key = builder.vector("k_norm", function, key, rows=rows, cols=spec.head_dim, weights=weights)
+    if spec.rotary_dim:
+        turned = [operand.part(operand.elements * spec.rotary_dim // spec.head_dim) for operand in (query, key)]
+        cols = (spec.heads + spec.kv_heads) * spec.rotary_dim
+        rope = builder.vector("rope", VectorFunction.ROPE, *turned, rows=tokens, cols=cols, inputs=1)
+        queries = _partly(rope, query, spec.rotary_dim, spec.head_dim)
+        keys = _partly(rope, key, spec.rotary_dim, spec.head_dim)
+    else:
+        queries, keys = [query], [key]
+    operands = [*keys, value]
+    if run.cached:
+        append = VectorFunction.KV_APPEND
+        operands = [builder.vector("kv_append", append, *operands, rows=tokens, cols=2 * kv_width, inputs=1)]
+    context = builder.attention(
+        "attention", *queries, *operands, batch=run.batch, heads=spec.heads, kv_heads=spec.kv_heads, q_len=run.q_len,
+        kv_len=run.kv_len, head_dim=spec.head_dim, v_head_dim=spec.head_dim, causal=spec.causal, window=spec.window,
+    )  # fmt: skip
+    return builder.gemm("output", context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
+
+
+def _partly(rope: Value, whole: Value, rotary_dim: int, head_dim: int) -> list[Value]:
+    """Split a head-wise operand into its turned columns, made by ``rope``, and the rest, which RoPE passed by."""
+    turned = whole.elements * rotary_dim // head_dim
+    rest = whole.elements - turned
+    return [rope.part(turned)] + ([whole.part(rest)] if rest else [])
+
+
+def _latent_inputs(
+    builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value
+) -> tuple[Value, Value, Value]:
+    """Add what both forms share; returns the queries, the compressed keys and values, and what RoPE has turned."""
+    tokens, rms = run.tokens, RMS_NORM.function
+    compressed, width = x, hidden
+    if spec.q_rank is not None:
+        compressed = builder.gemm("q_down", x, m=tokens, n=spec.q_rank, k=hidden, bias=spec.bias)
+        compressed = builder.vector("q_norm", rms, compressed, rows=tokens, cols=spec.q_rank, weights=spec.q_rank)
+        width = spec.q_rank
+    per_head = spec.content_dim + spec.rotary_dim
+    query = builder.gemm("q_up", compressed, m=tokens, n=spec.heads * per_head, k=width)
+    down = builder.gemm("kv_down", x, m=tokens, n=spec.kv_rank + spec.rotary_dim, k=hidden, bias=spec.bias)
+    latent = builder.vector(
+        "kv_norm", rms, down.part(tokens * spec.kv_rank), rows=tokens, cols=spec.kv_rank, weights=spec.kv_rank
+    )
+    rope = builder.vector(
+        "rope", VectorFunction.ROPE, query.part(tokens * spec.heads * spec.rotary_dim),
+        down.part(tokens * spec.rotary_dim), rows=tokens, cols=(spec.heads + 1) * spec.rotary_dim, inputs=1,
+    )  # fmt: skip
+    return query, latent, rope
+
+
+def _latent_append(builder: Builder, spec: LatentAttention, run: Run, latent: Value, rope: Value) -> Value:
+    turned_key = rope.part(run.tokens * spec.rotary_dim)
+    cols = spec.kv_rank + spec.rotary_dim
+    return builder.vector(
+        "kv_append", VectorFunction.KV_APPEND, latent, turned_key, rows=run.tokens, cols=cols, inputs=1
+    )
+
+
+def _latent_expanded(builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+    """Keys and values are expanded from the latent; right for many queries (prefill, training)."""
+    tokens = run.tokens
+    query, latent, rope = _latent_inputs(builder, spec, run, hidden, x)
+    if run.cached:
+        _latent_append(builder, spec, run, latent, rope)
+    expanded = builder.gemm(
+        "kv_up", latent, m=tokens, n=spec.heads * (spec.content_dim + spec.v_head_dim), k=spec.kv_rank
+    )
+    context = builder.attention(
+        "attention", query.part(tokens * spec.heads * spec.content_dim), rope, expanded, batch=run.batch,
+        heads=spec.heads, kv_heads=spec.heads, q_len=run.q_len, kv_len=run.kv_len,
+        head_dim=spec.content_dim + spec.rotary_dim, v_head_dim=spec.v_head_dim, causal=True,
+    )  # fmt: skip
+    return builder.gemm("output", context, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias)
+
+
+def _latent_absorbed(builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+    """The expanding matrices move to queries and outputs, so that the cache is read compressed: right for decode.
+
+    ``absorb_keys`` and ``absorb_values`` together store the matrix that the other form calls ``kv_up``.
+    """
+    tokens = run.tokens
+    query, latent, rope = _latent_inputs(builder, spec, run, hidden, x)
+    cache = _latent_append(builder, spec, run, latent, rope)
+    content = query.part(tokens * spec.heads * spec.content_dim)
+    absorbed = builder.gemm("absorb_keys", content, m=tokens, n=spec.kv_rank, k=spec.content_dim, batch=spec.heads)
+    context = builder.attention(
+        "attention", absorbed, rope.part(tokens * spec.heads * spec.rotary_dim), cache, batch=run.batch,
+        heads=spec.heads, kv_heads=1, q_len=run.q_len, kv_len=run.kv_len, head_dim=spec.kv_rank + spec.rotary_dim,
+        v_head_dim=spec.kv_rank, causal=True, values_in_keys=True,
+    )  # fmt: skip
+    values = builder.gemm("absorb_values", context, m=tokens, n=spec.v_head_dim, k=spec.kv_rank, batch=spec.heads)
+    return builder.gemm("output", values, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias)

@@ -1,0 +1,57 @@
+"""Operators of the perceptron of a layer: plain, gated, and a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.architecture import GATED, FeedForward, MixtureOfExperts
+from siliconloom.workloads.builder import Builder, Value
+
+
+def add_feed_forward(
+    builder: Builder, spec: FeedForward | MixtureOfExperts, tokens: int, hidden: int, x: Value
+) -> Value:
+    """Add the perceptron of one layer, from the normed residual ``x`` to its output."""
+    if isinstance(spec, MixtureOfExperts):
+        return _mixture(builder, spec, tokens, hidden, x)
+    if spec.gated:
+        return _gated(builder, "", x, x.elements, tokens, spec.intermediate, hidden, spec.activation, bias=spec.bias)
+    up = builder.gemm("up", x, m=tokens, n=spec.intermediate, k=hidden, bias=spec.bias)
+    active = builder.vector("activation", spec.activation, up, rows=tokens, cols=spec.intermediate)
+    return builder.gemm("down", active, m=tokens, n=hidden, k=spec.intermediate, bias=spec.bias)
+
+
+def _gated(
+    builder: Builder, prefix: str, x: Value, taken: int, rows: int, intermediate: int, hidden: int,
+    activation: VectorFunction, **options: Any,
+) -> Value:  # fmt: skip
+    """Gate and up projection as one product, the gated activation, the down projection."""
+    batch = options.get("batch", 1)
+    gate_up = builder.gemm(f"{prefix}gate_up", x.part(taken), m=rows, n=2 * intermediate, k=hidden, **options)
+    active = builder.vector(
+        f"{prefix}activation", GATED[activation], gate_up, rows=batch * rows, cols=intermediate, inputs=2
+    )
+    return builder.gemm(f"{prefix}down", active, m=rows, n=hidden, k=intermediate, **options)
+
+
+def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int, x: Value) -> Value:
+    """Router, experts, shared experts and their weighted sum.
+
+    Routing is taken to be balanced: ``min(experts, tokens * top_k)`` distinct experts are active, and each gets the
+    same number of rows, ``tokens * top_k / active`` rounded up. Skewed routing makes the largest expert longer.
+    """
+    active = min(spec.experts, tokens * spec.top_k)
+    rows = -(-tokens * spec.top_k // active)
+    logits = builder.gemm("router", x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
+    route = builder.vector("top_k", VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts)
+    experts = {"batch": active, "stored": spec.experts, "chosen": spec.top_k}
+    taken = tokens * spec.top_k * hidden
+    routed = _gated(builder, "expert_", x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
+    parts = [routed.part(taken)]
+    if spec.shared_intermediate:
+        width = spec.shared_intermediate
+        parts.append(_gated(builder, "shared_", x, x.elements, tokens, width, hidden, spec.activation))
+    summands = spec.top_k + len(parts) - 1
+    parts.append(route.part(tokens * spec.top_k))
+    return builder.vector("combine", VectorFunction.ADD, *parts, rows=tokens, cols=hidden, inputs=summands)

@@ -1,0 +1,208 @@
+"""A workload: operators in program order, the data that flows between them, and its totals."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import networkx
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+
+SCHEMA = "siliconloom.workload/1"
+
+
+class Phase(StrEnum):
+    """What a model is asked to do.
+
+    ``prefill`` processes ``sequence`` tokens of each sequence from an empty cache. ``decode`` makes one token per
+    sequence: at context c the new token is the c-th of its sequence and attends to c keys, its own among them.
+    ``training`` is one step: forward, backward and optimizer, over ``sequence`` tokens of each sequence.
+    """
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    TRAINING = "training"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graph:
+    """Operators and their data dependencies.
+
+    Parameters
+    ----------
+    name
+        Of the model or list.
+    phase
+        What is done; lists of GEMMs and convolutions are ``prefill``.
+    precision
+        Operand format of every operator that states no other.
+    explicit_precision
+        The description or an override states it; otherwise it is the model's stored format or bf16.
+    batch
+        Sequences (images of a convolution list).
+    tokens
+        Tokens processed by one execution of the graph.
+    digraph
+        Nodes are operator names in program order with ``operator=``; edges carry ``bytes=`` and ``elements=``.
+        A block that is executed several times stands once: the edges from one execution to the next are those from
+        the block before it, repeated.
+    """
+
+    name: str
+    phase: Phase
+    precision: DataType
+    explicit_precision: bool
+    batch: int
+    tokens: int
+    digraph: networkx.DiGraph
+
+    def __post_init__(self) -> None:
+        position = {name: index for index, name in enumerate(self.digraph)}
+        for source, target in self.digraph.edges:
+            if position[source] >= position[target]:
+                raise ValueError(f"{target} uses {source} before it is made")
+        seen: set[str] = set()
+        for block, repeat, operators in self.blocks():
+            if block in seen or any(operator.repeat != repeat for operator in operators):
+                raise ValueError(f"the operators of block {block} are not one run with one repeat")
+            seen.add(block)
+
+    def operators(self) -> list[Operator]:
+        """All operators in program order, which is a topological order; those of one block are contiguous."""
+        return [operator for _, operator in self.digraph.nodes(data="operator")]
+
+    def blocks(self) -> list[tuple[str, int, list[Operator]]]:
+        """Block name, number of executions and operators, in program order."""
+        blocks: list[tuple[str, int, list[Operator]]] = []
+        for operator in self.operators():
+            if not blocks or blocks[-1][0] != operator.block:
+                blocks.append((operator.block, operator.repeat, []))
+            blocks[-1][2].append(operator)
+        return blocks
+
+    @property
+    def parameters(self) -> int:
+        """Parameter elements stored."""
+        return sum(operator.parameters * operator.repeat for operator in self.operators())
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameter elements that one token uses."""
+        return sum(operator.active_parameters * operator.repeat for operator in self.operators())
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of matrix work that the masks admit."""
+        return sum(operator.macs * operator.repeat for operator in self.operators())
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of matrix work: two per multiply-accumulate."""
+        return 2 * self.macs
+
+    @property
+    def unmasked_flops(self) -> int:
+        """As `flops`, counting the pairs that attention masks as well."""
+        return sum(2 * operator.unmasked_macs * operator.repeat for operator in self.operators())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all stored parameters, each at its operator's precision."""
+        return sum(operator.weight_bytes * operator.repeat for operator in self.operators())
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes that one token of one sequence adds to the key-value cache, over all layers."""
+        return sum(append.precision.size(append.cols) * append.repeat for append, _ in self._caches())
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the key-value cache when the graph has been executed; a window keeps its last keys only."""
+        total = 0
+        for append, attention in self._caches():
+            length = min(attention.kv_len, attention.window or attention.kv_len)
+            total += append.precision.size(append.cols) * attention.batch * length * append.repeat
+        return total
+
+    def with_precision(self, dtype: DataType) -> Graph:
+        """Return the same graph at another operand format, as if it had been stated.
+
+        Operators whose format differs from the graph's keep theirs, and so does the state of the optimizer.
+        """
+        digraph = networkx.DiGraph()
+        for operator in self.operators():
+            if operator.precision == self.precision and not is_optimizer(operator):
+                operator = replace(operator, precision=dtype)
+            digraph.add_node(operator.name, operator=operator)
+        for source, target, elements in self.digraph.edges(data="elements"):
+            connect(digraph, source, target, elements)
+        return replace(self, precision=dtype, explicit_precision=True, digraph=digraph)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain data for printing as JSON, under the schema ``siliconloom.workload/1``."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "phase": self.phase.value,
+            "batch": self.batch,
+            "tokens": self.tokens,
+            "precision": self.precision.value,
+            "parameters": self.parameters,
+            "active_parameters": self.active_parameters,
+            "flops": self.flops,
+            "unmasked_flops": self.unmasked_flops,
+            "macs": self.macs,
+            "weight_bytes": self.weight_bytes,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_bytes": self.kv_bytes,
+            "operators": [_row(operator) for operator in self.operators()],
+        }
+
+    def _caches(self) -> list[tuple[Vector, Attention]]:
+        """Each append to the key-value cache with the attention, next in its block, that the cache serves."""
+        waiting: deque[Vector] = deque()
+        pairs = []
+        for operator in self.operators():
+            if isinstance(operator, Vector) and operator.function is VectorFunction.KV_APPEND:
+                waiting.append(operator)
+            elif isinstance(operator, Attention) and waiting:
+                pairs.append((waiting.popleft(), operator))
+        return pairs
+
+
+def is_optimizer(operator: Operator) -> bool:
+    """Tell whether the operator updates parameters."""
+    return isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER
+
+
+def connect(digraph: networkx.DiGraph, source: str, target: str, elements: int) -> None:
+    """Add an edge of ``elements`` values at the precision of ``source``; a second edge of the same ends adds up."""
+    if digraph.has_edge(source, target):
+        elements += digraph.edges[source, target]["elements"]
+    size = digraph.nodes[source]["operator"].precision.size(elements)
+    digraph.add_edge(source, target, elements=elements, bytes=size)
+
+
+def _row(operator: Operator) -> dict[str, Any]:
+    shape = {key: value.value if isinstance(value, StrEnum) else value for key, value in operator.shape.items()}
+    return {
+        "name": operator.name,
+        "block": operator.block,
+        "kind": operator.kind,
+        "repeat": operator.repeat,
+        "precision": operator.precision.value,
+        "macs": operator.macs,
+        "flops": operator.flops,
+        "weight_bytes": operator.weight_bytes,
+        "input_bytes": operator.input_bytes,
+        "output_bytes": operator.output_bytes,
+        "shape": shape,
+    }
+
+
+__all__ = ["SCHEMA", "Attention", "Gemm", "Graph", "Operator", "Phase", "Vector", "connect", "is_optimizer"]

@@ -1,0 +1,169 @@
+"""Workloads written as lists: matrix products, and convolutions turned into matrix products by im2col."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import networkx
+from pydantic import Field, model_validator
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.document import Description, Document
+from siliconloom.workloads.graph import Graph, Phase
+from siliconloom.workloads.operators import Gemm, Operator
+
+Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
+Count = Annotated[int, Field(ge=1, le=2**20, strict=True)]
+Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
+Pair = Size | tuple[Size, Size]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+
+DEFAULT_PRECISION = DataType.BF16
+
+
+class GemmEntry(Description):
+    """C[m,n] = A[m,k] B[k,n], ``batch`` times side by side and ``repeat`` times in sequence."""
+
+    name: Name
+    m: Size
+    n: Size
+    k: Size
+    batch: Count = 1
+    repeat: Repeat = 1
+    weight: bool = Field(default=True, description="B is a stored parameter")
+    bias: bool = False
+    precision: DataType | None = None
+
+
+class GemmList(Description):
+    """Matrix products that run in the order written and do not depend on each other."""
+
+    kind: Literal["gemms"]
+    name: str | None = None
+    description: str = ""
+    source: str = ""
+    precision: DataType | None = None
+    gemms: tuple[GemmEntry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> GemmList:
+        _refuse_twins(gemm.name for gemm in self.gemms)
+        return self
+
+
+class ConvolutionEntry(Description):
+    """A two-dimensional convolution of an image of ``height`` x ``width``; pairs are (vertical, horizontal)."""
+
+    name: Name
+    in_channels: Size
+    out_channels: Size
+    height: Size
+    width: Size
+    kernel: Pair
+    stride: Pair = 1
+    padding: Annotated[int, Field(ge=0, le=2**16, strict=True)] | tuple[
+        Annotated[int, Field(ge=0, le=2**16, strict=True)], Annotated[int, Field(ge=0, le=2**16, strict=True)]
+    ] = 0  # fmt: skip
+    dilation: Pair = 1
+    groups: Size = 1
+    repeat: Repeat = 1
+    bias: bool = False
+    precision: DataType | None = None
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        pairs = zip(
+            (self.height, self.width), _pair(self.kernel), _pair(self.stride), _pair(self.padding),
+            _pair(self.dilation), strict=True,
+        )  # fmt: skip
+        high, wide = (
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, padding, dilation in pairs
+        )
+        return high, wide
+
+    @model_validator(mode="after")
+    def _check(self) -> ConvolutionEntry:
+        for name in ("in_channels", "out_channels"):
+            if getattr(self, name) % self.groups:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be a multiple of groups ({self.groups})")
+        if min(self.output_size) < 1:
+            raise ValueError("the kernel is larger than the padded image")
+        return self
+
+
+class ConvolutionList(Description):
+    """Convolutions that run in the order written, on a batch of images."""
+
+    kind: Literal["convolutions"]
+    name: str | None = None
+    description: str = ""
+    source: str = ""
+    precision: DataType | None = None
+    batch: Count = 1
+    convolutions: tuple[ConvolutionEntry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> ConvolutionList:
+        _refuse_twins(convolution.name for convolution in self.convolutions)
+        return self
+
+
+def gemm_graph(document: Document, name: str) -> Graph:
+    """Graph of a document of kind ``gemms``: a block for each entry, no edges, batch and tokens of one."""
+    entries = document.validate(GemmList)
+    precision = entries.precision or DEFAULT_PRECISION
+    operators = [
+        Gemm(
+            name=entry.name, block=entry.name, repeat=entry.repeat, precision=entry.precision or precision, m=entry.m,
+            n=entry.n, k=entry.k, batch=entry.batch, weight=entry.weight, bias=entry.bias,
+        )
+        for entry in entries.gemms
+    ]  # fmt: skip
+    return _graph(entries, name, operators, batch=1)
+
+
+def convolution_graph(document: Document, name: str) -> Graph:
+    """Graph of a document of kind ``convolutions``: a block for each entry, no edges, one token per image.
+
+    im2col: a row of A is the patch under one output pixel, so m = batch x output pixels, k = input channels of a
+    group x kernel area, n = output channels of a group, and the groups are the batch of the `Gemm`. Its input bytes
+    are those of A, in which overlapping patches stand several times.
+    """
+    entries = document.validate(ConvolutionList)
+    precision = entries.precision or DEFAULT_PRECISION
+    operators = []
+    for entry in entries.convolutions:
+        (high, wide), (rows, cols) = entry.output_size, _pair(entry.kernel)
+        operators.append(
+            Gemm(
+                name=entry.name, block=entry.name, repeat=entry.repeat, precision=entry.precision or precision,
+                m=entries.batch * high * wide, n=entry.out_channels // entry.groups,
+                k=entry.in_channels // entry.groups * rows * cols, batch=entry.groups, bias=entry.bias,
+            )
+        )  # fmt: skip
+    return _graph(entries, name, operators, batch=entries.batch)
+
+
+def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[Operator], batch: int) -> Graph:
+    digraph: Any = networkx.DiGraph()
+    for operator in operators:
+        digraph.add_node(operator.name, operator=operator)
+    return Graph(
+        name=entries.name or name, phase=Phase.PREFILL, precision=entries.precision or DEFAULT_PRECISION,
+        explicit_precision=entries.precision is not None, batch=batch, tokens=batch, digraph=digraph,
+    )  # fmt: skip
+
+
+def _refuse_twins(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two entries are named '{name}'; use repeat, or other names")
+        seen.add(name)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,150 @@
+"""Finds, reads and checks a workload: a list, a transformer, or a bare Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import networkx
+from pydantic import Field
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.errors import NotSupported, Position
+from siliconloom.workloads.architecture import Architecture
+from siliconloom.workloads.attention import Run
+from siliconloom.workloads.graph import Graph, Phase
+from siliconloom.workloads.huggingface import read_architecture
+from siliconloom.workloads.lists import DEFAULT_PRECISION, Count, convolution_graph, gemm_graph
+from siliconloom.workloads.training import training_graph
+from siliconloom.workloads.transformer import forward_graph
+
+LIBRARY = Path(__file__).parent / "library"
+DEFAULT_SEQUENCE = 2048
+
+Length = Annotated[int, Field(ge=1, le=2**24, strict=True)]
+
+
+class Transformer(Description):
+    """A model and how to run it.
+
+    ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
+    prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
+    both default to 2048 or the model's longest sequence. ``layers`` keeps only the first so many.
+    ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
+    """
+
+    kind: Literal["transformer"]
+    name: str | None = None
+    description: str = ""
+    source: str = ""
+    model: dict[str, Any]
+    phase: Phase = Phase.PREFILL
+    batch: Count = 1
+    sequence: Length | None = None
+    context: Length | None = None
+    layers: Length | None = None
+    precision: DataType | None = None
+    operator_precision: dict[str, DataType] = Field(default={})
+
+
+def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
+    """Read a workload from a file or the library.
+
+    Parameters
+    ----------
+    name
+        Path of a YAML or JSON file, or name of a library entry. A mapping without ``kind`` that has a ``model_type``
+        is taken for a Hugging Face configuration, as if it stood under ``model`` in a description.
+    overrides
+        Pairs of key path and value, such as ``("phase", "decode")`` or ``("model.vocab_size", "50304")``.
+
+    Raises
+    ------
+    LoomError
+        When there is no such file, or the description breaks a rule.
+    """
+    path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))
+    if path.suffix == ".onnx":
+        raise NotSupported(f"ONNX models ({path})")
+    document = Document.load(path)
+    if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
+        document = _wrapped(document, path)
+    document.override(overrides or [])
+    title = path.name.removesuffix(path.suffix).removesuffix(".config")
+    kind = document.expect_kind(["transformer", "gemms", "convolutions"])
+    if kind == "gemms":
+        return gemm_graph(document, title)
+    if kind == "convolutions":
+        return convolution_graph(document, title)
+    return _transformer(document, title)
+
+
+def workload_names() -> list[str]:
+    """Names of the library's workloads."""
+    return library_names(LIBRARY)
+
+
+def _wrapped(document: Document, path: Path) -> Document:
+    """Put a bare configuration under the key ``model``, keeping positions."""
+    positions = {("model", *key): position for key, position in document.positions.items()}
+    positions[()] = Position(document.source, 1, 1)
+    data: dict[str, Any] = {"kind": "transformer", "model": document.data}
+    origin = document.data.get("_name_or_path")
+    if isinstance(origin, str) and origin.strip("/."):
+        data["name"] = origin.rstrip("/").rpartition("/")[2]
+    elif path.name == "config.json":
+        data["name"] = path.absolute().parent.name
+    return Document(data, positions, document.source)
+
+
+def _transformer(document: Document, title: str) -> Graph:
+    entry = document.validate(Transformer)
+    model = _kept_layers(document, entry, read_architecture(document, ("model",)))
+    run = _run(document, entry, model)
+    precision = entry.precision or model.dtype or DEFAULT_PRECISION
+    digraph = forward_graph(model, run, precision, entry.operator_precision)
+    graph = Graph(
+        name=entry.name or title, phase=entry.phase, precision=precision,
+        explicit_precision=entry.precision is not None, batch=run.batch, tokens=run.tokens, digraph=digraph,
+    )  # fmt: skip
+    _check_patterns(document, entry, digraph)
+    if entry.phase is Phase.TRAINING:
+        return replace(graph, digraph=training_graph(digraph, graph.blocks(), model.hidden))
+    return graph
+
+
+def _kept_layers(document: Document, entry: Transformer, model: Architecture) -> Architecture:
+    if entry.layers is None:
+        return model
+    if entry.layers > len(model.layers):
+        raise document.error(f"the model has {len(model.layers)} layers", ("layers",), value=entry.layers)
+    return replace(model, layers=model.layers[: entry.layers])
+
+
+def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
+    default = min(DEFAULT_SEQUENCE, model.max_length or DEFAULT_SEQUENCE)
+    for key, length in (("sequence", entry.sequence), ("context", entry.context)):
+        if length is not None and model.max_length is not None and length > model.max_length:
+            raise document.error(
+                f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
+            )
+    if entry.phase is Phase.DECODE:
+        if not model.causal:
+            raise document.error(
+                f"{model.model_type} is an encoder and does not decode; use prefill", ("phase",),
+                value=entry.phase.value,
+            )  # fmt: skip
+        return Run(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
+    length = entry.sequence or default
+    return Run(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
+
+
+def _check_patterns(document: Document, entry: Transformer, digraph: networkx.DiGraph) -> None:
+    for pattern in entry.operator_precision:
+        if not any(fnmatchcase(name, pattern) for name in digraph):
+            blocks = ", ".join(dict.fromkeys(str(name) for name in digraph))
+            rule = f"no operator matches '{pattern}'; there are {blocks}"
+            raise document.error(rule, ("operator_precision", pattern))

@@ -1,0 +1,286 @@
+"""The three kinds of operator that a workload is made of, with exact counts of work and bytes.
+
+Every count is for ONE execution of the operator; a block's ``repeat`` says how often it is executed. Bytes are those
+of packed values at the operator's ``precision``; results are written back at the operand format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.vector import VectorFunction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """One step of a workload.
+
+    Parameters
+    ----------
+    name
+        Unique in its graph, such as ``layer.qkv``.
+    block
+        Run of operators that is executed ``repeat`` times in sequence, such as ``layer``.
+    repeat
+        Executions of the block; the same for all of its operators, each execution having its own parameters.
+    precision
+        Format of the operands.
+    """
+
+    name: str
+    block: str
+    repeat: int = 1
+    precision: DataType
+
+    kind: ClassVar[str] = ""
+    _dimensions: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of matrix work."""
+        return 0
+
+    @property
+    def unmasked_macs(self) -> int:
+        """As `macs`, had attention no mask."""
+        return self.macs
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate of matrix work; vector work counts none."""
+        return 2 * self.macs
+
+    @property
+    def vector_elements(self) -> int:
+        """Elements that pass through the vector unit."""
+        return 0
+
+    @property
+    def parameters(self) -> int:
+        """Parameter elements that this operator stores."""
+        return 0
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameter elements that one token uses; fewer than `parameters` only in a mixture of experts."""
+        return self.parameters
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the stored parameters of one execution; times ``repeat`` it is the operator's total."""
+        return self.precision.size(self.parameters)
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of the operands that are not stored parameters."""
+        raise NotImplementedError
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of the result."""
+        raise NotImplementedError
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the operands that are not stored parameters, each read once."""
+        return self.precision.size(self.input_elements)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the result, written once."""
+        return self.precision.size(self.output_elements)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The dimensions that define the work, by field name."""
+        fields = asdict(self)
+        return {name: fields[name] for name in self._dimensions}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(Operator):
+    """``batch`` independent products C[m,n] = A[m,k] B[k,n].
+
+    Parameters
+    ----------
+    m, n, k
+        Rows of the result, columns of the result, length of the sums.
+    batch
+        Independent products that are executed: heads, groups of a convolution, active experts.
+    weight
+        B is a stored parameter; otherwise it is an operand, and counts in `input_bytes`.
+    bias
+        A stored vector of n elements is added to each row.
+    stored
+        Stored matrices where that is more than are executed (all experts); ``None`` means ``batch``.
+    chosen
+        Stored matrices that one token uses (experts per token); ``None`` means ``batch``.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    weight: bool = True
+    bias: bool = False
+    stored: int | None = None
+    chosen: int | None = None
+
+    kind: ClassVar[str] = "gemm"
+    _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.m * self.n * self.k
+
+    @property
+    def parameters(self) -> int:
+        return self._matrix_elements(self.batch if self.stored is None else self.stored)
+
+    @property
+    def active_parameters(self) -> int:
+        return self._matrix_elements(self.batch if self.chosen is None else self.chosen)
+
+    @property
+    def input_elements(self) -> int:
+        return self.batch * (self.m * self.k + (0 if self.weight else self.k * self.n))
+
+    @property
+    def output_elements(self) -> int:
+        return self.batch * self.m * self.n
+
+    def _matrix_elements(self, matrices: int) -> int:
+        return matrices * (self.k * self.n * self.weight + self.n * self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Operator):
+    """softmax(Q K^T / sqrt(head_dim)) V, fused: the scores never leave the chip.
+
+    Parameters
+    ----------
+    batch
+        Sequences.
+    heads, kv_heads
+        Query heads, and key-value heads that they share evenly.
+    q_len, kv_len
+        Queries and keys per sequence. With ``causal`` the queries are the last ``q_len`` of the ``kv_len`` positions.
+    head_dim, v_head_dim
+        Width of a query or key, and of a value.
+    causal
+        A query sees the keys up to its own position.
+    window
+        With ``causal``: a query sees the last ``window`` keys up to its own position.
+    values_in_keys
+        The values are the first ``v_head_dim`` columns of the keys (the latent of absorbed MLA), read once.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    v_head_dim: int
+    causal: bool
+    window: int | None = None
+    values_in_keys: bool = False
+
+    kind: ClassVar[str] = "attention"
+    _dimensions: ClassVar[tuple[str, ...]] = (
+        "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "causal", "window", "values_in_keys",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
+        if self.causal and self.q_len > self.kv_len:
+            raise ValueError(f"{self.name}: causal attention of {self.q_len} queries needs as many keys")
+        if self.window is not None and not self.causal:
+            raise ValueError(f"{self.name}: a window needs causal attention")
+
+    @property
+    def pairs(self) -> int:
+        """(query, key) pairs that the mask admits, per head and sequence: exact."""
+        if not self.causal:
+            return self.q_len * self.kv_len
+        first = self.kv_len - self.q_len + 1  # keys that the first query sees before the window is applied
+        limit = self.kv_len if self.window is None else min(self.window, self.kv_len)
+        growing = max(0, min(self.kv_len, limit) - first + 1)  # queries that see fewer than or just `limit` keys
+        return growing * (2 * first + growing - 1) // 2 + (self.q_len - growing) * limit
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.heads * self.pairs * (self.head_dim + self.v_head_dim)
+
+    @property
+    def unmasked_macs(self) -> int:
+        return self.batch * self.heads * self.q_len * self.kv_len * (self.head_dim + self.v_head_dim)
+
+    @property
+    def vector_elements(self) -> int:
+        """Scores that the softmax handles: the admitted pairs of all heads and sequences."""
+        return self.batch * self.heads * self.pairs
+
+    @property
+    def kv_read(self) -> int:
+        """Keys of a sequence that some query sees; fewer than ``kv_len`` only with a window."""
+        return self.kv_len if self.window is None else min(self.kv_len, self.q_len + self.window - 1)
+
+    @property
+    def input_elements(self) -> int:
+        queries = self.q_len * self.heads * self.head_dim
+        width = self.head_dim + (0 if self.values_in_keys else self.v_head_dim)
+        return self.batch * (queries + self.kv_read * self.kv_heads * width)
+
+    @property
+    def output_elements(self) -> int:
+        return self.batch * self.q_len * self.heads * self.v_head_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vector(Operator):
+    """Element-wise or row-wise work on a matrix of ``rows`` x ``cols``.
+
+    Parameters
+    ----------
+    function
+        What is computed; row functions reduce over ``cols``.
+    rows, cols
+        Shape of the result.
+    inputs, outputs
+        Operands of that shape that are read, and results of that shape that are written.
+    weights
+        Parameter elements used: gamma and beta of a norm, the table of a gather.
+    tied
+        Name of the operator that stores those parameters, when it is another one.
+    """
+
+    function: VectorFunction
+    rows: int
+    cols: int
+    inputs: int = 1
+    outputs: int = 1
+    weights: int = 0
+    tied: str | None = None
+
+    kind: ClassVar[str] = "vector"
+    _dimensions: ClassVar[tuple[str, ...]] = ("function", "rows", "cols", "inputs", "outputs", "weights", "tied")
+
+    @property
+    def vector_elements(self) -> int:
+        return self.rows * self.cols
+
+    @property
+    def parameters(self) -> int:
+        return 0 if self.tied else self.weights
+
+    @property
+    def input_elements(self) -> int:
+        return self.inputs * self.rows * self.cols
+
+    @property
+    def output_elements(self) -> int:
+        return self.outputs * self.rows * self.cols

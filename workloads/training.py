@@ -1,0 +1,184 @@
+"""From a forward graph to one training step: backward of every block in reverse order, then the optimizer.
+
+Matrix work: a `Gemm` of the forward pass is followed by two of the same size (gradient of its input, gradient of its
+weights), and attention by the five products of its fused backward, which computes the scores again: 2.5 times its
+forward work where keys and values are equally wide. The optimizer is Adam's with an fp32 state.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import networkx
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.graph import connect
+from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+
+Block = tuple[str, int, list[Operator]]
+
+# Operands read and results written by the backward of a function; (2, 1) is "input and gradient in, gradient out".
+_OPERANDS = {
+    VectorFunction.GATED_GELU: (3, 2),  # gate, up and the gradient in; their two gradients out
+    VectorFunction.GATED_SILU: (3, 2),
+    VectorFunction.ROPE: (1, 1),  # turns the gradient back
+    VectorFunction.MULTIPLY: (1, 1),
+    VectorFunction.SOFTMAX: (1, 1),
+}
+_INSTEAD = {
+    VectorFunction.GATHER: VectorFunction.ADD,  # adds the gradient into rows of the table
+    VectorFunction.SOFTMAX: VectorFunction.ADD,  # the loss: probabilities minus the label
+    VectorFunction.TOP_K: VectorFunction.MULTIPLY,
+}
+
+
+def training_graph(forward: networkx.DiGraph, blocks: list[Block], hidden: int) -> networkx.DiGraph:
+    """One training step.
+
+    Gradients, like the operands, are at the precision of their forward operator. Where a value is used more than
+    once, ``<name>.gradient`` sums what flows back; an `ADD` passes its gradient on as it is. The sums of a bias
+    gradient are part of the weight gradient.
+
+    Parameters
+    ----------
+    forward, blocks
+        Graph of a forward pass over all tokens, and its blocks in program order.
+    hidden
+        Width of the model; the optimizer's matrices are as wide where that divides a block's parameters, else as
+        wide as the greatest common divisor.
+    """
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(forward.nodes(data=True))
+    for source, target, elements in forward.edges(data="elements"):
+        connect(graph, source, target, elements)
+    step = _Step(forward, graph)
+    for block in reversed(blocks):
+        step.add_backward(block)
+    for block in blocks:
+        step.add_optimizer(block, hidden)
+    return graph
+
+
+class _Step:
+    """Adds the backward and optimizer operators.
+
+    ``gradients[u]`` lists the makers of u's gradient and the elements that each contributes;
+    ``weight_gradients[u]`` the makers of the gradient of u's parameters.
+    """
+
+    def __init__(self, forward: networkx.DiGraph, graph: networkx.DiGraph) -> None:
+        self.forward, self.graph = forward, graph
+        self.gradients: dict[str, list[tuple[str, int]]] = {}
+        self.weight_gradients: dict[str, list[str]] = {}
+
+    def add_backward(self, block: Block) -> None:
+        """Backward of all operators of a block, last first, then the sums at values that enter the block."""
+        name, repeat, operators = block
+        common = {"block": f"{name}.backward", "repeat": repeat}
+        for operator in reversed(operators):
+            self._sum(operator, f"{operator.name}.gradient", common)
+            makers = self._differentiate(operator, {**common, "precision": operator.precision})
+            for source, elements in self._operands(operator):
+                self.gradients.setdefault(source, []).extend((maker, elements) for maker in makers)
+        inside = {operator.name for operator in operators}
+        entering = [u for u in self.forward if u not in inside and inside.intersection(self.forward.successors(u))]
+        for index, source in enumerate(entering):
+            entry = f"{name}.entry.gradient" if index == 0 else f"{name}.entry_{index}.gradient"
+            self._sum(self.forward.nodes[source]["operator"], entry, common)
+
+    def add_optimizer(self, block: Block, hidden: int) -> None:
+        """Adam on a block's parameters: reads weight, gradient and two moments, writes weight and moments."""
+        name, repeat, operators = block
+        parameters = sum(operator.parameters for operator in operators)
+        if not parameters:
+            return
+        cols = gcd(parameters, hidden)
+        optimizer = Vector(
+            name=f"{name}.optimizer", block=f"{name}.optimizer", repeat=repeat, precision=DataType.FP32,
+            function=VectorFunction.OPTIMIZER, rows=parameters // cols, cols=cols, inputs=4, outputs=3,
+        )  # fmt: skip
+        self._add(optimizer)
+        for operator in operators:
+            for maker in self.weight_gradients.get(operator.name, []):
+                elements = self.graph.nodes[maker]["operator"].output_elements
+                connect(self.graph, maker, optimizer.name, elements)
+
+    def _differentiate(self, operator: Operator, common: dict[str, Any]) -> list[str]:
+        """Add the backward of one operator; returns the makers of the gradient of its operands."""
+        if isinstance(operator, Gemm):
+            return self._gemm(operator, common)
+        if isinstance(operator, Attention):
+            return self._attention(operator, common)
+        assert isinstance(operator, Vector)
+        if operator.function is VectorFunction.ADD:
+            return [maker for maker, _ in self.gradients.get(operator.name, [])]
+        return self._vector(operator, common)
+
+    def _gemm(self, gemm: Gemm, common: dict[str, Any]) -> list[str]:
+        shared = {"batch": gemm.batch, "weight": False, **common}
+        of_input = Gemm(name=f"{gemm.name}.input_gradient", m=gemm.m, n=gemm.k, k=gemm.n, **shared)
+        of_weight = Gemm(name=f"{gemm.name}.weight_gradient", m=gemm.k, n=gemm.n, k=gemm.m, **shared)
+        self._add(of_input, gemm.name)
+        self._add(of_weight, gemm.name, stored=self._operands(gemm))
+        self.weight_gradients.setdefault(gemm.name, []).append(of_weight.name)
+        return [of_input.name]
+
+    def _attention(self, attention: Attention, common: dict[str, Any]) -> list[str]:
+        """Fused backward (FlashAttention-2, arXiv:2307.08691, algorithm 2): S, dP, dV, dQ and dK.
+
+        In terms of `Attention`: one of the forward's shape computes S and dV; one with queries and keys as wide as
+        values (dO and V) and values twice as wide as keys computes dP, dQ and dK.
+        """
+        shape = {**attention.shape, **common}
+        values = Attention(name=f"{attention.name}.values_gradient", **shape)
+        shape.update(head_dim=attention.v_head_dim, v_head_dim=2 * attention.head_dim)
+        keys = Attention(name=f"{attention.name}.keys_gradient", **shape)
+        stored = self._operands(attention)
+        self._add(values, attention.name, stored=stored)
+        self._add(keys, attention.name, stored=[*stored, (values.name, values.output_elements)])
+        return [keys.name]
+
+    def _vector(self, vector: Vector, common: dict[str, Any]) -> list[str]:
+        inputs, outputs = _OPERANDS.get(vector.function, (2, 1))
+        backward = Vector(
+            name=f"{vector.name}.backward", function=_INSTEAD.get(vector.function, vector.function), rows=vector.rows,
+            cols=vector.cols, inputs=inputs, outputs=outputs, **common,
+        )  # fmt: skip
+        if vector.function is VectorFunction.SOFTMAX:  # the loss starts from its own result
+            self._add(backward, vector.name, stored=[(vector.name, vector.output_elements)])
+        else:
+            self._add(backward, vector.name, stored=self._operands(vector) if inputs > 1 else [])
+        if vector.weights:
+            self.weight_gradients.setdefault(vector.tied or vector.name, []).append(backward.name)
+        return [backward.name]
+
+    def _sum(self, operator: Operator, name: str, common: dict[str, Any]) -> None:
+        """Add the sum of an operator's gradients where they overlap; parts that do not need none."""
+        parts = self.gradients.get(operator.name, [])
+        total = sum(elements for _, elements in parts)
+        if len(parts) < 2 or total <= operator.output_elements:
+            return
+        if isinstance(operator, Gemm):
+            rows, cols = operator.batch * operator.m, operator.n
+        else:
+            assert isinstance(operator, Vector)
+            rows, cols = operator.rows, operator.cols
+        inputs = -(-total // operator.output_elements)
+        add = Vector(
+            name=name, function=VectorFunction.ADD, rows=rows, cols=cols, inputs=inputs,
+            precision=operator.precision, **common,
+        )  # fmt: skip
+        self._add(add, operator.name)
+        self.gradients[operator.name] = [(add.name, add.output_elements)]
+
+    def _operands(self, operator: Operator) -> list[tuple[str, int]]:
+        edges = self.forward.in_edges(operator.name, data="elements")
+        return [(source, elements) for source, _, elements in edges]
+
+    def _add(self, operator: Operator, of: str | None = None, stored: list[tuple[str, int]] | None = None) -> None:
+        """Add an operator that reads the gradient of the forward operator ``of`` and ``stored`` results."""
+        self.graph.add_node(operator.name, operator=operator)
+        for source, elements in (self.gradients.get(of, []) if of else []) + (stored or []):
+            connect(self.graph, source, operator.name, elements)

@@ -1,0 +1,148 @@
+"""From an architecture and a way to run it to the forward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import networkx
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, Placement
+from siliconloom.workloads.attention import Run, add_attention
+from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.feed_forward import add_feed_forward
+
+LONGEST_PATTERN = 16
+
+
+def forward_graph(
+    model: Architecture, run: Run, precision: DataType, patterns: Mapping[str, DataType] | None = None
+) -> networkx.DiGraph:
+    """Operators of one forward pass, in program order.
+
+    In prefill and decode only the last token of each sequence goes through the head; in training all do, and a
+    softmax for the loss follows. BERT's pooler takes the first token of each sequence.
+    """
+    builder = Builder(precision, patterns)
+    x = _embedding(builder, model, run)
+    names: dict[str, int] = {}
+    for label, repeat, layers in layer_blocks(model.layers):
+        names[label] = names.get(label, 0) + 1
+        builder.block(label if names[label] == 1 else f"{label}_{names[label]}", repeat)
+        for index, layer in enumerate(layers):
+            builder.layer(index if len(layers) > 1 else None)
+            x = _layer(builder, layer, run, model.hidden, x)
+    _head(builder, model, run, x)
+    return builder.digraph
+
+
+def layer_blocks(layers: Sequence[Layer]) -> list[tuple[str, int, list[Layer]]]:
+    """Cut layers into runs of a repeating pattern: label, executions, the layers of one execution.
+
+    At each point the pattern that covers most layers is taken, the shorter one when two cover as many. The labels
+    are ``layer`` where all layers are alike, else say what differs (``dense_layer``, ``local_layer``), and
+    ``layers`` for a pattern of several.
+    """
+    blocks = []
+    start = 0
+    while start < len(layers):
+        covered, length = 1, 1
+        for candidate in range(1, min(LONGEST_PATTERN, (len(layers) - start) // 2 or 1) + 1):
+            pattern = layers[start : start + candidate]
+            times = 1
+            while list(layers[start + times * candidate : start + (times + 1) * candidate]) == list(pattern):
+                times += 1
+            if times > 1 and times * candidate > covered:
+                covered, length = times * candidate, candidate
+        pattern = list(layers[start : start + length])
+        label = _label(pattern[0], layers) if length == 1 else "layers"
+        blocks.append((label, covered // length, pattern))
+        start += covered
+    return blocks
+
+
+def _label(layer: Layer, layers: Sequence[Layer]) -> str:
+    words = []
+    if len({other.attention.window for other in layers}) > 1:
+        words.append("global" if layer.attention.window is None else "local")
+    if len({type(other.feed_forward) for other in layers}) > 1:
+        words.append("moe" if isinstance(layer.feed_forward, MixtureOfExperts) else "dense")
+    return "_".join([*words, "layer"])
+
+
+def _embedding(builder: Builder, model: Architecture, run: Run) -> Value:
+    tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
+    builder.block("embedding")
+    tied = "head" if model.tied and not model.pooler else None
+    table = model.vocabulary * width
+    x = builder.vector("tokens", gather, rows=tokens, cols=width, weights=table, tied=tied)
+    if model.embedding_scale:
+        x = builder.vector("scale", VectorFunction.MULTIPLY, x, rows=tokens, cols=width)
+    if width != model.hidden:
+        x = builder.gemm("project", x, m=tokens, n=model.hidden, k=width)
+    summands = [x]
+    for name, rows in (("positions", model.positions), ("token_types", model.token_types)):
+        if rows:
+            weights = rows * model.hidden
+            summands.append(builder.vector(name, gather, rows=tokens, cols=model.hidden, weights=weights))
+    if len(summands) > 1:
+        x = builder.vector("add", VectorFunction.ADD, *summands, rows=tokens, cols=model.hidden)
+    if model.embedding_norm is not None:
+        x = _norm(builder, "norm", model.embedding_norm, x, tokens, model.hidden)
+    return x
+
+
+def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> Value:
+    tokens, norm, placement = run.tokens, layer.norm, layer.placement
+
+    def normed(name: str, value: Value) -> Value:
+        return _norm(builder, name, norm, value, tokens, hidden)
+
+    def add(name: str, *values: Value) -> Value:
+        return builder.vector(name, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
+
+    if placement is Placement.PARALLEL:
+        inner = normed("norm", x)
+        attended = add_attention(builder, layer.attention, run, hidden, inner)
+        computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
+        return add("add", attended, computed, x)
+    after = placement is Placement.POST
+    attended = add_attention(builder, layer.attention, run, hidden, x if after else normed("attention_norm", x))
+    if placement is Placement.SANDWICH:
+        attended = normed("attention_post_norm", attended)
+    x = add("attention_add", attended, x)
+    if after:
+        x = normed("attention_norm", x)
+    computed = add_feed_forward(
+        builder, layer.feed_forward, tokens, hidden, x if after else normed("feed_forward_norm", x)
+    )
+    if placement is Placement.SANDWICH:
+        computed = normed("feed_forward_post_norm", computed)
+    x = add("feed_forward_add", computed, x)
+    return normed("feed_forward_norm", x) if after else x
+
+
+def _head(builder: Builder, model: Architecture, run: Run, x: Value) -> None:
+    hidden, width = model.hidden, model.embedding_width
+    if model.pooler:
+        builder.block("pooler")
+        pooled = builder.gemm("pooler", x.part(run.batch * hidden), m=run.batch, n=hidden, k=hidden, bias=True)
+        # The unit's tanh is that of its GELU micro-program: range reduction, then a polynomial.
+        builder.vector("tanh", VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
+        return
+    builder.block("head")
+    if model.final_norm is not None:
+        x = _norm(builder, "norm", model.final_norm, x, run.tokens, hidden)
+    rows = run.batch if run.cached else run.tokens
+    if width != hidden:
+        x = builder.gemm("project", x.part(rows * hidden), m=rows, n=width, k=hidden)
+    logits = builder.gemm("head", x.part(rows * width), m=rows, n=model.vocabulary, k=width, bias=model.head_bias)
+    if model.softcap:
+        logits = builder.vector("softcap", VectorFunction.GELU, logits, rows=rows, cols=model.vocabulary)
+    if not run.cached:
+        builder.vector("loss", VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
+
+
+def _norm(builder: Builder, name: str, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:
+    return builder.vector(name, norm.function, x, rows=tokens, cols=hidden, weights=norm.weights(hidden))
