@@ -67,6 +67,21 @@ class ArrayTimeline:
         self.last_beat = -(2**62)
         """Cycle of the previous fold's last beat (output stationary)."""
 
+    def run(self, run: FoldRun, ready: int) -> FoldTimes:
+        """Run a whole GEMM; equal to calling `fold` for each of its folds."""
+        if self.array.dataflow == "output_stationary":
+            first = max(ready, self.stream_free)
+            last = max(first + run.stream_beats - 1, self.last_beat + self.array.rows) + run.advance
+            self.last_beat = last
+            self.stream_free = last + 1
+            first_output = last - run.advance + self.output_latency
+            return FoldTimes(first, last, first_output, last + self.output_latency + run.output_beats - 1)
+        swap = max(max(ready, self.load_free) + run.first_load, self.stream_free - 1)
+        first, last = swap + 1, swap + run.advance + run.stream_beats
+        self.load_free = swap + run.advance
+        self.stream_free = last + 1
+        return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
+
     def fold(self, fold: Fold, ready: int) -> FoldTimes:
         """Run one fold whose operands may fire from cycle ``ready`` on."""
         if self.array.dataflow == "output_stationary":
@@ -82,6 +97,55 @@ class ArrayTimeline:
         first, last = swap + 1, swap + fold.stream_beats
         self.stream_free = last + 1
         return FoldTimes(first, last, first + self.output_latency, last + self.output_latency)
+
+
+@dataclass(frozen=True)
+class FoldRun:
+    """A whole GEMM as a run of folds, in closed form.
+
+    Parameters
+    ----------
+    first_load
+        Load beats of the first fold.
+    stream_beats
+        Beats of each fold, the same for all.
+    folds
+        Number of folds.
+    advance
+        Cycles from the first fold's swap (last beat, output stationary) to the last fold's.
+    output_beats
+        Result rows of the last fold.
+    stationary_beats
+        Load beats of all folds.
+    """
+
+    first_load: int
+    stream_beats: int
+    folds: int
+    advance: int
+    output_beats: int
+    stationary_beats: int
+
+
+def gemm_run(array: SystolicArray, m: int, n: int, k: int) -> FoldRun:
+    """Closed form of `gemm_folds`, at a cost that does not depend on the shape."""
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        folds = -(-m // rows) * -(-n // cols)
+        return FoldRun(0, k, folds, (folds - 1) * max(k, rows), m - (m - 1) // rows * rows, 0)
+    outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    panels, full, rest = -(-outer // cols), k // rows, k % rows
+    full_load, rest_load = rows // array.load_rows, -(-rest // array.load_rows)
+    first = full_load if full else rest_load
+    paced = panels * (full * max(full_load, beats) + (max(rest_load, beats) if rest else 0))
+    return FoldRun(
+        first_load=first,
+        stream_beats=beats,
+        folds=panels * (full + (rest > 0)),
+        advance=paced - max(first, beats),
+        output_beats=beats,
+        stationary_beats=panels * (full * full_load + rest_load),
+    )
 
 
 def gemm_folds(array: SystolicArray, m: int, n: int, k: int) -> list[Fold]:

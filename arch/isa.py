@@ -1,0 +1,423 @@
+"""The instruction set: macro-instructions with affine addresses, nested hardware loops and counting semaphores.
+
+Every instruction is one 1024-bit little-endian word. All words share a header; what follows is either the *transfer*
+format (load, store, send, receive: one address in main memory, one in local memory) or the *compute* format (matmul,
+vector, pim: three local addresses). The tables ``HEADER``, ``TRANSFER`` and ``COMPUTE`` are the only definition of
+the bit layout: encoder, decoder, disassembler and the RTL decoder are built from them.
+
+Execution model: a sequencer walks the program, runs the loops (``LOOP`` ... ``NEXT``, at most `LEVELS` deep) and
+dispatches every other instruction into the queue of its unit; each unit takes its queue in order. An instruction
+starts when every semaphore in ``wait`` is above zero (and takes one from each); it adds one to each semaphore in
+``release`` when its operands have been read and to each in ``post`` when its results are complete. ``first_wait``
+applies only when all loop levels in ``first`` are in their first iteration, ``last_post`` only when all levels in
+``last`` are in their last. A semaphore is posted by one unit and waited for by one unit, so a program is a timed
+event graph and its outcome does not depend on races.
+
+An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parity of the indices named in ``parity``
+(exclusive-or ``odd``) is one: the alternation of a double buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.vector import VectorFunction
+
+LEVELS = 6
+"""Deepest nesting of hardware loops."""
+SEMAPHORES = 24
+WORD_BITS = 1024
+SEMAPHORE_LIMIT = 4095
+"""Largest count a semaphore holds."""
+
+
+class Opcode(IntEnum):
+    """What an instruction does."""
+
+    END = 0
+    LOOP = 1
+    NEXT = 2
+    BARRIER = 3
+    LOAD = 4
+    STORE = 5
+    MATMUL = 6
+    VECTOR = 7
+    PIM = 8
+    SEND = 9
+    RECEIVE = 10
+
+
+class Unit(IntEnum):
+    """Which queue an instruction goes to."""
+
+    SEQUENCER = 0
+    LOAD = 1
+    STORE = 2
+    MATMUL = 3
+    VECTOR = 4
+    PIM = 5
+    LINK = 6
+
+
+UNIT_OF = {
+    Opcode.END: Unit.SEQUENCER,
+    Opcode.LOOP: Unit.SEQUENCER,
+    Opcode.NEXT: Unit.SEQUENCER,
+    Opcode.LOAD: Unit.LOAD,
+    Opcode.STORE: Unit.STORE,
+    Opcode.MATMUL: Unit.MATMUL,
+    Opcode.VECTOR: Unit.VECTOR,
+    Opcode.PIM: Unit.PIM,
+    Opcode.SEND: Unit.LINK,
+    Opcode.RECEIVE: Unit.LINK,
+}
+"""Unit of each opcode; a barrier names its own."""
+
+TRANSFERS = frozenset({Opcode.LOAD, Opcode.STORE, Opcode.SEND, Opcode.RECEIVE})
+COMPUTES = frozenset({Opcode.MATMUL, Opcode.VECTOR, Opcode.PIM})
+
+DTYPES = tuple(DataType)
+FUNCTIONS = tuple(VectorFunction)
+
+
+@dataclass(frozen=True)
+class BitField:
+    """A field of the instruction word."""
+
+    name: str
+    width: int
+    signed: bool = False
+
+
+def _address(name: str, base: int, stride: int, local: bool) -> list[BitField]:
+    fields = [BitField(f"{name}.base", base)]
+    fields += [BitField(f"{name}.stride{level}", stride, signed=True) for level in range(LEVELS)]
+    if local:
+        fields += [BitField(f"{name}.slot", base), BitField(f"{name}.parity", LEVELS), BitField(f"{name}.odd", 1)]
+    return fields
+
+
+HEADER: tuple[BitField, ...] = (
+    BitField("opcode", 5),
+    BitField("unit", 3),
+    BitField("dtype", 4),
+    BitField("function", 6),
+    BitField("wait", SEMAPHORES),
+    BitField("release", SEMAPHORES),
+    BitField("post", SEMAPHORES),
+    BitField("first_wait", SEMAPHORES),
+    BitField("last_post", SEMAPHORES),
+    BitField("first", LEVELS),
+    BitField("last", LEVELS),
+    BitField("accumulate", 1),
+    BitField("overwrite", LEVELS),
+    BitField("m", 24),
+    BitField("n", 24),
+    BitField("k", 24),
+)
+TRANSFER: tuple[BitField, ...] = (
+    BitField("pitch", 40),
+    *_address("memory", 48, 40, local=False),
+    *_address("a", 28, 28, local=True),
+)
+COMPUTE: tuple[BitField, ...] = (
+    *_address("a", 28, 28, local=True),
+    *_address("b", 28, 28, local=True),
+    *_address("c", 28, 28, local=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """An affine address; ``slot``, ``parity`` and ``odd`` only in local memory. Bytes."""
+
+    base: int = 0
+    strides: tuple[int, ...] = (0,) * LEVELS
+    slot: int = 0
+    parity: int = 0
+    odd: int = 0
+
+    def at(self, indices: Sequence[int]) -> int:
+        """Byte address at the loop ``indices`` (outermost first)."""
+        toggle = self.odd
+        for level, index in enumerate(indices):
+            toggle ^= index & (self.parity >> level) & 1
+        return self.base + sum(i * s for i, s in zip(indices, self.strides, strict=False)) + toggle * self.slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One macro-instruction.
+
+    Parameters
+    ----------
+    opcode, unit
+        What it does, and where; ``unit`` is set by the opcode except for a barrier.
+    dtype, function
+        Operand format; function of the vector unit.
+    wait, release, post, first_wait, last_post
+        Semaphore masks, see the module's text.
+    first, last, overwrite
+        Masks of loop levels. A matmul overwrites its accumulator when all levels in ``overwrite`` are in their
+        first iteration and adds to it otherwise; with ``accumulate`` it always adds.
+    m, n, k
+        Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
+        every ``pitch`` bytes of main memory, packed in local memory. Loop: m iterations.
+    operator
+        Index into the program's operators; for reports only, not encoded.
+    """
+
+    opcode: Opcode
+    unit: Unit = Unit.SEQUENCER
+    dtype: DataType = DataType.INT8
+    function: VectorFunction = VectorFunction.COPY
+    wait: int = 0
+    release: int = 0
+    post: int = 0
+    first_wait: int = 0
+    last_post: int = 0
+    first: int = 0
+    last: int = 0
+    accumulate: int = 0
+    overwrite: int = 0
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    pitch: int = 0
+    memory: Address = Address()
+    a: Address = Address()
+    b: Address = Address()
+    c: Address = Address()
+    operator: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.opcode != Opcode.BARRIER:
+            object.__setattr__(self, "unit", UNIT_OF[self.opcode])
+
+
+@dataclass(frozen=True)
+class Semaphore:
+    """A counting semaphore: its name, its count at the start, and what waiting for it means in reports."""
+
+    name: str
+    initial: int = 0
+    cause: str = "operands"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions, semaphores and the names of the operators they belong to."""
+
+    instructions: tuple[Instruction, ...]
+    semaphores: tuple[Semaphore, ...] = ()
+    operators: tuple[str, ...] = ("program",)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def encode(self) -> bytes:
+        """The program as it stands in memory: 128 bytes an instruction."""
+        return b"".join(encode(i) for i in self.instructions)
+
+
+def encode(instruction: Instruction) -> bytes:
+    """Pack one instruction into its 128-byte word; raises `LoomError` when a value does not fit its field."""
+    word, offset = 0, 0
+    for bit_field in _layout(instruction.opcode):
+        value = _get(instruction, bit_field.name)
+        low = -(1 << bit_field.width - 1) if bit_field.signed else 0
+        high = (1 << bit_field.width - bit_field.signed) - 1
+        if not low <= value <= high:
+            raise LoomError(
+                f"{instruction.opcode.name.lower()}: {bit_field.name} = {value} does not fit {bit_field.width} bits"
+            )
+        word |= (value & ((1 << bit_field.width) - 1)) << offset
+        offset += bit_field.width
+    return word.to_bytes(WORD_BITS // 8, "little")
+
+
+def decode(data: bytes) -> Instruction:
+    """Unpack one 128-byte word; raises `LoomError` for an unknown opcode, enum value or set reserved bits."""
+    if len(data) != WORD_BITS // 8:
+        raise LoomError(f"an instruction has {WORD_BITS // 8} bytes (got {len(data)})")
+    word = int.from_bytes(data, "little")
+    opcode_value = word & ((1 << HEADER[0].width) - 1)
+    try:
+        opcode = Opcode(opcode_value)
+    except ValueError:
+        raise LoomError(f"unknown opcode {opcode_value}") from None
+    values: dict[str, int] = {}
+    offset = 0
+    for bit_field in _layout(opcode):
+        value = (word >> offset) & ((1 << bit_field.width) - 1)
+        if bit_field.signed and value >> (bit_field.width - 1):
+            value -= 1 << bit_field.width
+        values[bit_field.name] = value
+        offset += bit_field.width
+    if word >> offset:
+        raise LoomError(f"{opcode.name.lower()}: reserved bits are set")
+    for name, table in (("dtype", DTYPES), ("function", FUNCTIONS), ("unit", tuple(Unit))):
+        if values[name] >= len(table):
+            raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
+    addresses = {name: _take_address(values, name) for name in ("memory", "a", "b", "c")}
+    plain = {name: value for name, value in values.items() if "." not in name and name not in ("opcode", "dtype", "function", "unit")}  # fmt: skip
+    return Instruction(
+        opcode=opcode, unit=Unit(values["unit"]), dtype=DTYPES[values["dtype"]],
+        function=FUNCTIONS[values["function"]], **plain, **addresses,
+    )  # fmt: skip
+
+
+def decode_program(data: bytes) -> tuple[Instruction, ...]:
+    """Unpack a whole program."""
+    size = WORD_BITS // 8
+    if len(data) % size:
+        raise LoomError(f"a program is a whole number of {size}-byte words (got {len(data)} bytes)")
+    return tuple(decode(data[i : i + size]) for i in range(0, len(data), size))
+
+
+def disassemble(program: Program | Iterable[Instruction]) -> str:
+    """One line an instruction, indented by loop depth, with only the fields that matter."""
+    instructions = program.instructions if isinstance(program, Program) else tuple(program)
+    names = [s.name for s in program.semaphores] if isinstance(program, Program) else []
+    lines, depth = [], 0
+    for number, i in enumerate(instructions):
+        if i.opcode == Opcode.NEXT:
+            depth -= 1
+        lines.append(f"{number:4d}  {'  ' * max(depth, 0)}{_line(i, names)}".rstrip())
+        if i.opcode == Opcode.LOOP:
+            depth += 1
+    return "\n".join(lines)
+
+
+def check(program: Program) -> None:
+    """Refuse a malformed program; raises `LoomError` that names the instruction."""
+    if len(program.semaphores) > SEMAPHORES:
+        raise LoomError(f"a program has at most {SEMAPHORES} semaphores (got {len(program.semaphores)})")
+    for semaphore in program.semaphores:
+        if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
+            raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
+    depth = 0
+    posters: dict[int, tuple[Unit, int]] = {}
+    waiters: dict[int, tuple[Unit, int]] = {}
+    for number, i in enumerate(program.instructions):
+        where = f"instruction {number} ({i.opcode.name.lower()})"
+        if i.opcode == Opcode.LOOP:
+            depth += 1
+            if depth > LEVELS:
+                raise LoomError(f"{where}: loops are nested more than {LEVELS} deep")
+            if i.m < 1:
+                raise LoomError(f"{where}: a loop runs at least once (got {i.m})")
+        elif i.opcode == Opcode.NEXT:
+            depth -= 1
+            if depth < 0:
+                raise LoomError(f"{where}: closes a loop that was never opened")
+        elif i.opcode == Opcode.END and number != len(program.instructions) - 1:
+            raise LoomError(f"{where}: the program goes on after its end")
+        elif i.opcode in COMPUTES | TRANSFERS and min(i.m, i.n) < 1:
+            raise LoomError(f"{where}: m and n must be at least 1 (got {i.m} x {i.n})")
+        elif i.opcode == Opcode.MATMUL and i.k < 1:
+            raise LoomError(f"{where}: k must be at least 1 (got {i.k})")
+        if (i.first | i.last | i.overwrite) >> depth:
+            raise LoomError(f"{where}: a level mask names a loop that is not open here")
+        for masks, table, verb in (
+            ((i.wait, i.first_wait), waiters, "waited for"), ((i.release, i.post, i.last_post), posters, "posted"),
+        ):  # fmt: skip
+            for semaphore_index in _bits(*masks):
+                if semaphore_index >= len(program.semaphores):
+                    raise LoomError(f"{where}: semaphore {semaphore_index} is not declared")
+                other = table.setdefault(semaphore_index, (i.unit, number))
+                if other[0] != i.unit:
+                    name = program.semaphores[semaphore_index].name
+                    raise LoomError(
+                        f"{where}: semaphore {name} is {verb} by two units ({other[0].name.lower()} at instruction "
+                        f"{other[1]}, {i.unit.name.lower()} here)"
+                    )
+        if i.operator >= len(program.operators):
+            raise LoomError(f"{where}: operator {i.operator} is not declared")
+        encode(i)
+    if depth:
+        raise LoomError(f"{depth} loop{'s are' if depth > 1 else ' is'} never closed")
+    if not program.instructions or program.instructions[-1].opcode != Opcode.END:
+        raise LoomError("a program ends with END")
+
+
+def _bits(*masks: int) -> Iterator[int]:
+    mask = 0
+    for m in masks:
+        mask |= m
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _layout(opcode: Opcode) -> tuple[BitField, ...]:
+    if opcode in TRANSFERS:
+        return HEADER + TRANSFER
+    return HEADER + COMPUTE if opcode in COMPUTES else HEADER
+
+
+def _get(instruction: Instruction, name: str) -> int:
+    head, _, part = name.partition(".")
+    value = getattr(instruction, head)
+    if not part:
+        if head == "dtype":
+            return DTYPES.index(value)
+        if head == "function":
+            return FUNCTIONS.index(value)
+        return int(value)
+    if part.startswith("stride"):
+        return int(value.strides[int(part[6:])])
+    return int(getattr(value, part))
+
+
+def _take_address(values: dict[str, int], name: str) -> Address:
+    if f"{name}.base" not in values:
+        return Address()
+    return Address(
+        base=values[f"{name}.base"],
+        strides=tuple(values[f"{name}.stride{level}"] for level in range(LEVELS)),
+        slot=values.get(f"{name}.slot", 0),
+        parity=values.get(f"{name}.parity", 0),
+        odd=values.get(f"{name}.odd", 0),
+    )
+
+
+def _line(i: Instruction, names: Sequence[str]) -> str:
+    parts = [i.opcode.name.lower()]
+    if i.opcode == Opcode.LOOP:
+        parts.append(str(i.m))
+    elif i.opcode == Opcode.BARRIER:
+        parts.append(i.unit.name.lower())
+    elif i.opcode in TRANSFERS:
+        parts += [f"{i.m}x{i.n}B", f"pitch {i.pitch}", f"mem[{_show(i.memory)}]", f"local[{_show(i.a)}]"]
+    elif i.opcode in COMPUTES:
+        shape = f"{i.m}x{i.n}x{i.k}" if i.opcode == Opcode.MATMUL else f"{i.function.value} {i.m}x{i.n} ({i.k} in)"
+        parts += [shape, i.dtype.value, f"a[{_show(i.a)}]", f"b[{_show(i.b)}]", f"c[{_show(i.c)}]"]
+        if i.opcode == Opcode.MATMUL and i.accumulate:
+            parts.append("+=")
+    for label, mask, levels in (
+        ("wait", i.wait, 0), ("first", i.first_wait, i.first), ("release", i.release, 0), ("post", i.post, 0),
+        ("last", i.last_post, i.last),
+    ):  # fmt: skip
+        if mask:
+            where = "@" + "".join(str(b) for b in _bits(levels)) if levels else ""
+            parts.append(f"{label}{where}:" + ",".join(names[b] if b < len(names) else f"s{b}" for b in _bits(mask)))
+    return " ".join(parts)
+
+
+def _show(address: Address) -> str:
+    text = f"{address.base:#x}" + "".join(f"+{s}*i{n}" for n, s in enumerate(address.strides) if s)
+    if address.slot:
+        text += f"^{address.slot:#x}" + ("'" if address.odd else "")
+    return text
+
+
+__all__ = [
+    "COMPUTE", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "Address", "BitField", "Instruction",
+    "Opcode", "Program", "Semaphore", "Unit", "check", "decode", "decode_program", "disassemble", "encode",
+]  # fmt: skip

@@ -1,0 +1,200 @@
+"""From a workload and a chip to a Plan: the Program, how it was chosen, and the bound it cannot beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.description import Chip, NpuTile, SystolicTile
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.mapper.attention import (
+    AttentionLowering, AttentionTiling, attention_shape, choose_attention_tiling,
+)  # fmt: skip
+from siliconloom.mapper.bounds import Bound, graph_bound
+from siliconloom.mapper.builder import ProgramBuilder
+from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
+from siliconloom.mapper.layout import Layout, declare_rings, layouts
+from siliconloom.mapper.lowering import Context, MemoryMap
+from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
+from siliconloom.mapper.tiling import GemmTiling, choose_tiling
+from siliconloom.mapper.vector import (
+    VectorLowering, VectorTiling, choose_vector_tiling, constant_elements, too_small, vector_shape,
+)  # fmt: skip
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+
+Tiling = GemmTiling | AttentionTiling | VectorTiling
+
+
+@dataclass(frozen=True)
+class MappedTask:
+    """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile."""
+
+    task: Task
+    repeat: int
+    tiling: Tiling | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the mapper decided.
+
+    Parameters
+    ----------
+    program
+        Instructions for one tile; all tiles of the chip run it on their share.
+    tasks
+        Tasks in program order.
+    layout
+        Division of the tile's memories; ``None`` on a bare array.
+    memory_bytes
+        Main memory that parameters, cache and intermediate results occupy.
+    """
+
+    chip: Chip
+    graph: Graph
+    program: Program
+    tasks: tuple[MappedTask, ...]
+    layout: Layout | None
+    memory_bytes: int
+    bound: Bound
+    notes: tuple[str, ...] = ()
+
+    @property
+    def estimated_cycles(self) -> int:
+        """The mapper's own estimate, to be compared with the simulator's answer."""
+        return sum(t.repeat * t.tiling.cycles for t in self.tasks if t.tiling is not None)
+
+
+def map_workload(chip: Chip, graph: Graph) -> Plan:
+    """Tile and lower ``graph`` for ``chip``.
+
+    Raises
+    ------
+    LoomError
+        When a tile's buffers or the main memory are too small, or a stated precision is not the chip's.
+    NotSupported
+        For tiles and operators that have no lowering.
+    """
+    graph, notes = _fit_precision(chip, graph)
+    if isinstance(chip.tile, SystolicTile):
+        return _map_bare(chip, graph, notes)
+    if not isinstance(chip.tile, NpuTile):
+        raise NotSupported("mapping a workload to a pim tile")
+    if len(chip.memory) > 1:
+        raise NotSupported(f"more than one memory level ({', '.join(chip.memory)})")
+    blocks = [(repeat, block_tasks(graph, operators, repeat)) for _, repeat, operators in graph.blocks()]
+    layout, tilings = _choose_layout(chip, chip.tile, graph, blocks)
+    builder = ProgramBuilder()
+    rings = declare_rings(builder, layout)
+    stored = builder.semaphore("stored", 1, "dependency")
+    memory = MemoryMap(chip)
+    names, mapped, outputs = list[str](), list[MappedTask](), dict[str, int]()
+    for repeat, tasks in blocks:
+        with builder.loop(repeat) as layer:
+            context = Context(builder, chip, chip.tile, layout, rings, memory, layer, stored, graph, outputs)
+            for task in tasks:
+                builder.operator = len(names)
+                names.append(task.operator.name)
+                tiling = tilings[task.operator.name]
+                mapped.append(MappedTask(task, repeat, tiling))
+                _lower(context, task, tiling)
+    memory.check()
+    return Plan(
+        chip, graph, builder.finish(tuple(names)), tuple(mapped), layout, memory.used, graph_bound(chip, graph), notes
+    )
+
+
+def _fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Take the chip's preferred format for a model that states none of its own accord."""
+    operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
+    accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
+    unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision)})
+    if not unfit:
+        return graph, ()
+    wanted = ", ".join(d.value for d in operands)
+    if graph.explicit_precision:
+        raise LoomError(
+            f"{graph.name}: {unfit[0].value} operands are not among those of {chip.name} ({wanted}); "
+            f"set workload.precision to one of them"
+        )
+    note = f"{graph.name} is stored as {unfit[0].value}; {chip.name} computes it in {operands[0].value}"
+    return graph.with_precision(operands[0]), (note,)
+
+
+def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
+    """One matmul instruction per GEMM: a bare array gets its operands from outside, in order, without delay."""
+    drafts: list[Instruction] = []
+    names: list[str] = []
+    mapped: list[MappedTask] = []
+    for operator in graph.operators():
+        if not isinstance(operator, Gemm):
+            raise NotSupported(
+                f"{operator.kind} operators on a bare systolic tile (operator {operator.name}); use a chip with an npu tile"
+            )
+        count = operator.batch * operator.repeat
+        product = Instruction(
+            opcode=Opcode.MATMUL, m=operator.m, n=operator.n, k=operator.k, dtype=operator.precision, operator=len(names)
+        )
+        loop = [Instruction(opcode=Opcode.LOOP, m=count)], [Instruction(opcode=Opcode.NEXT)]
+        drafts += [*loop[0], product, *loop[1]] if count > 1 else [product]
+        names.append(operator.name)
+        mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None))
+    program = Program((*drafts, Instruction(opcode=Opcode.END)), (), tuple(names))
+    return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
+
+
+def _choose_layout(
+    chip: Chip, tile: NpuTile, graph: Graph, blocks: list[tuple[int, list[Task]]]
+) -> tuple[Layout, dict[str, Tiling]]:
+    operators = graph.operators()
+    constants = _constant_bytes(tile, operators)
+    best: tuple[int, Layout, dict[str, Tiling]] | None = None
+    blocked = "any operator"
+    for layout in layouts(tile, constants, any(isinstance(o, Attention) for o in operators)):
+        total, tilings = 0, dict[str, Tiling]()
+        for repeat, tasks in blocks:
+            for task in tasks:
+                tiling = _choose(chip, layout, task)
+                if tiling is None:
+                    blocked = f"operator {task.operator.name}"
+                    break
+                tilings[task.operator.name] = tiling
+                total += repeat * tiling.cycles
+            else:
+                continue
+            break
+        else:
+            if best is None or total < best[0]:
+                best = total, layout, tilings
+    if best is None:
+        raise too_small(chip, blocked)
+    return best[1], best[2]
+
+
+def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
+    """Room for the largest norm's parameters and for the bias of a result tile."""
+    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
+    biases = [BIAS_BYTES * min(o.n, 16 * tile.array.cols) for o in operators if isinstance(o, Gemm) and o.bias]
+    return max([0, *norms, *biases])
+
+
+def _choose(chip: Chip, layout: Layout, task: Task) -> Tiling | None:
+    if isinstance(task.operator, Gemm):
+        return choose_tiling(chip, layout, gemm_shape(task, chip))
+    if isinstance(task.operator, Attention):
+        return choose_attention_tiling(chip, layout, attention_shape(task, chip))
+    if isinstance(task.operator, Vector):
+        return choose_vector_tiling(chip, layout, vector_shape(task, chip))
+    raise NotSupported(f"operators of kind {task.operator.kind}")
+
+
+def _lower(context: Context, task: Task, tiling: Tiling) -> None:
+    if isinstance(tiling, GemmTiling):
+        GemmLowering(context, task, gemm_shape(task, context.chip), tiling).emit()
+    elif isinstance(tiling, AttentionTiling):
+        AttentionLowering(context, task, attention_shape(task, context.chip), tiling).emit()
+    else:
+        VectorLowering(context, task, vector_shape(task, context.chip), tiling).emit()
+
+
+__all__ = ["MappedTask", "Plan", "Tiling", "map_workload"]

@@ -1,0 +1,97 @@
+"""From operators to tasks: element-wise work joins the GEMM before it, and tiles share every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.tiling import GemmShape
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+
+ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
+GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator with the element-wise operators computed on its results before they leave the tile."""
+
+    operator: Operator
+    fused: tuple[Vector, ...] = ()
+    depends: bool = True
+    """Reads a result of the task before it, or of an earlier one that nothing has waited for yet."""
+
+
+def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Task]:
+    """Tasks of one block in program order."""
+    linked = graph.digraph.number_of_edges() > 0
+    tasks: list[Task] = []
+    index = 0
+    while index < len(operators):
+        first = operators[index]
+        fused: list[Vector] = []
+        index += 1
+        while isinstance(first, Gemm) and index < len(operators):
+            follower = operators[index]
+            before = fused[-1] if fused else first
+            if not (isinstance(follower, Vector) and _joins(graph, first, fused, before, follower)):
+                break
+            fused.append(follower)
+            index += 1
+        tasks.append(Task(first, tuple(fused), linked))
+    return tasks
+
+
+def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, follower: Vector) -> bool:
+    if list(graph.digraph.successors(before.name)) != [follower.name]:
+        return False
+    elements = gemm.batch * gemm.m * gemm.n
+    if any(v.function in GATED for v in fused):
+        elements //= 2
+    own = follower.rows * follower.cols
+    if follower.function in ACTIVATIONS:
+        return own == elements
+    if follower.function in GATED:
+        return own * 2 == elements and gemm.n % 2 == 0 and not fused
+    return follower.function == VectorFunction.ADD and follower.inputs == 2 and own == elements and not any(
+        v.function == VectorFunction.ADD for v in fused
+    )  # fmt: skip
+
+
+def share(operator: Operator, tiles: int, tile: NpuTile) -> Operator:
+    """The part of ``operator`` that the busiest of ``tiles`` equal tiles computes."""
+    if tiles == 1:
+        return operator
+    if isinstance(operator, Gemm):
+        if operator.batch >= tiles:
+            return replace(operator, batch=-(-operator.batch // tiles))
+        if operator.n >= tiles * tile.array.cols or operator.m < tiles:
+            n = -(-operator.n // tiles)
+            return replace(operator, n=n + n % 2 if operator.n % 2 == 0 else n)
+        return replace(operator, m=-(-operator.m // tiles))
+    if isinstance(operator, Attention):
+        if operator.batch * operator.kv_heads >= tiles or operator.q_len == 1:
+            pairs = -(-operator.batch * operator.kv_heads // tiles)
+            group = operator.heads // operator.kv_heads
+            return replace(operator, batch=1, kv_heads=pairs, heads=pairs * group)
+        return replace(operator, q_len=-(-operator.q_len // tiles))
+    assert isinstance(operator, Vector)
+    if operator.rows >= tiles:
+        return replace(operator, rows=-(-operator.rows // tiles))
+    return replace(operator, cols=-(-operator.cols // tiles)) if not vector_cost(operator.function).by_row else operator
+
+
+def gemm_shape(task: Task, chip: Chip) -> GemmShape:
+    """The shape that one tile works on, with its epilogue."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    gemm = share(task.operator, chip.tile_count, tile)
+    assert isinstance(gemm, Gemm)
+    functions = [v.function for v in task.fused]
+    passes = sum(vector_cost(f).passes for f in functions) or 1
+    return GemmShape(
+        batch=gemm.batch, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.precision, weight=gemm.weight, bias=gemm.bias,
+        output_halved=any(f in GATED for f in functions), vector_passes=passes,
+        residual=VectorFunction.ADD in functions,
+    )  # fmt: skip

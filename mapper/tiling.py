@@ -1,0 +1,193 @@
+"""Choice of a GEMM's tiles: every candidate is costed, the cheapest that fits the buffers is taken.
+
+The cost of a candidate is the largest of what each unit needs when double buffering hides the rest (array, memory
+port, vector unit, sequencer, and the turn-around of each double buffer), plus the first operand tile, the pipeline's fill and the last result tile, which
+nothing hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import Chip, NpuTile, SystolicArray
+from siliconloom.mapper.builder import SLOTS
+from siliconloom.mapper.layout import Layout
+
+Order = Literal["n_outer", "m_outer"]
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """What one tile of the chip computes: ``batch`` products C[m,n] = A[m,k] B[k,n] and their epilogue.
+
+    ``output_share`` is results stored per result computed (one half after a gated activation); ``vector_passes`` the
+    vector unit's passes over each result, ``residual`` whether a tile of equal shape is added from memory.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: DataType
+    weight: bool
+    bias: bool
+    output_halved: bool
+    vector_passes: int
+    residual: bool
+
+
+@dataclass(frozen=True)
+class GemmTiling:
+    """Tile sizes, the order of the outer loops, what it moves and what it should take.
+
+    ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs.
+    """
+
+    m: int
+    n: int
+    k: int
+    order: Order
+    resident: bool
+    read_bytes: int
+    write_bytes: int
+    array_cycles: int
+    memory_cycles: int
+    vector_cycles: int
+    cycles: int
+
+
+def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | None:
+    """Cheapest tiling that fits ``layout``, or ``None`` when none fits."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    array = tile.array
+    m, n, k = (grid.ravel() for grid in np.meshgrid(
+        _sizes(shape.m, 1), _sizes(shape.n, 2 * array.cols if shape.output_halved else array.cols),
+        _sizes(shape.k, array.rows), indexing="ij",
+    ))  # fmt: skip
+    bits, wide = shape.dtype.bits, shape.dtype.accumulator.bits // 8
+    outputs = n // 2 if shape.output_halved else n
+    fits = (
+        (-(-k * n * bits // 8) <= layout.weights)
+        & (-(-m * k * bits // 8) <= layout.moving)
+        & (m * n * wide <= layout.partial)
+        & (-(-m * outputs * bits // 8) <= layout.results)
+    )
+    if shape.residual:
+        fits &= -(-m * outputs * bits // 8) <= layout.vector
+    if shape.bias:
+        fits &= 4 * n <= layout.constants
+    if not fits.any():
+        return None
+    m, n, k = m[fits], n[fits], k[fits]
+    best: GemmTiling | None = None
+    for order in ("n_outer", "m_outer"):
+        found = _cheapest(chip, tile, shape, m, n, k, order)
+        if best is None or (found.cycles, found.read_bytes) < (best.cycles, best.read_bytes):
+            best = found
+    return best
+
+
+def _cheapest(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> GemmTiling:
+    memory = next(iter(chip.memory.values()))
+    bits, grain = shape.dtype.bits, memory.access_bytes
+    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
+    whole_k = k_tiles == 1
+    a_bytes = _row_bytes(shape.m, shape.k, k, k_tiles, bits, grain)
+    if shape.weight:
+        b_bytes = np.full_like(m, -(-shape.k * shape.n * bits // 8))
+    else:
+        b_bytes = _row_bytes(shape.k, shape.n, n, n_tiles, bits, grain)
+    if order == "n_outer":
+        reads = a_bytes * n_tiles + b_bytes * np.where(whole_k, 1, m_tiles)
+    else:
+        reads = a_bytes * np.where(whole_k, 1, n_tiles) + b_bytes * m_tiles
+    stored = shape.n // 2 if shape.output_halved else shape.n
+    writes = _row_bytes(shape.m, stored, np.maximum(n // 2, 1) if shape.output_halved else n, n_tiles, bits, grain)
+    if shape.residual:
+        reads = reads + writes
+    if shape.bias:
+        reads = reads + 4 * shape.n * (m_tiles if order == "m_outer" else 1)
+    reads, writes = reads * shape.batch, writes * shape.batch
+    rate = memory.bandwidth / chip.clock / chip.tile_count
+    rate = min(rate, tile.dma.bytes_per_cycle)
+    port = (reads + writes) / rate
+    compute = shape.batch * _array_cycles(tile.array, shape, m, n, k)
+    slots = shape.vector_passes * -(-m * n // tile.vector.lanes) + tile.vector.latency
+    vector = shape.batch * m_tiles * n_tiles * slots
+    results = shape.batch * m_tiles * n_tiles
+    products = results * k_tiles
+    sequencer = products * (3 * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
+    latency = chip.cycles(memory.latency)
+    array = tile.array
+    fill = array.rows // array.load_rows + array.rows + array.cols + array.multiply_stages
+    # A slot of a double buffer is busy from the start of its load until the product that reads it is done, so each
+    # pair of products takes at least that long; the same holds for result tiles between array, vector unit and store.
+    inner = np.where(whole_k, m * k if order == "n_outer" else k * n, m * k + k * n) * bits / 8 / rate
+    product = compute / products
+    operand_turn = products * (latency + inner + product + fill) / SLOTS
+    partial_turn = results * (product * k_tiles + fill + slots) / SLOTS
+    stored_tile = m * np.maximum(n // (1 + shape.output_halved), 1) * bits / 8 / rate
+    result_turn = results * (slots + stored_tile) / SLOTS
+    paced = np.maximum.reduce([compute, port, vector, sequencer, operand_turn, partial_turn, result_turn])
+    first = (m * k + k * n) * bits / 8 / rate + latency
+    last = slots + stored_tile + latency
+    cycles = paced + first + fill + last
+    pick = int(np.lexsort((-(m * n * k), reads, cycles))[0])
+    return GemmTiling(
+        int(m[pick]), int(n[pick]), int(k[pick]), order, bool(whole_k[pick]), int(reads[pick]), int(writes[pick]),
+        int(compute[pick]), int(port[pick]), int(vector[pick]), int(cycles[pick]),
+    )  # fmt: skip
+
+
+def _array_cycles(array: SystolicArray, shape: GemmShape, m: Int, n: Int, k: Int) -> Int:
+    """Cycles for which the array is paced by its beats or its stationary loads, all tiles, exact."""
+    total = np.zeros_like(m)
+    for m_size, m_count in _parts(shape.m, m):
+        for n_size, n_count in _parts(shape.n, n):
+            for k_size, k_count in _parts(shape.k, k):
+                total += m_count * n_count * k_count * _paced(array, m_size, n_size, k_size)
+    return total
+
+
+def _parts(total: int, size: Int) -> list[tuple[Int, Int]]:
+    full, rest = total // size, total % size
+    return [(size, full), (rest, (rest > 0).astype(np.int64))]
+
+
+def _paced(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        return -(-m // rows) * -(-n // cols) * np.maximum(k, rows)
+    outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    full, rest = k // rows, k % rows
+    tail = np.where(rest > 0, np.maximum(-(-rest // array.load_rows), beats), 0)
+    return -(-outer // cols) * (full * np.maximum(rows // array.load_rows, beats) + tail)
+
+
+def _row_bytes(rows: int, width: int, tile_width: Int, tiles: Int, bits: int, grain: int) -> Int:
+    """Bytes moved for a matrix read in column tiles: partial rows round up to the memory's access size."""
+    whole = -(-rows * width * bits // 8)
+    piece = -(--(-tile_width * bits // 8) // grain) * grain
+    rest = -(-((width - (tiles - 1) * tile_width) * bits) // 8)
+    pieces = rows * ((tiles - 1) * piece + -(-rest // grain) * grain)
+    return np.where(tiles == 1, whole, pieces).astype(np.int64)
+
+
+def _sizes(total: int, grain: int) -> Int:
+    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``."""
+    sizes = {total}
+    size = grain
+    while size < total:
+        sizes.add(size)
+        size *= 2
+    for parts in range(2, 17):
+        even = -(-total // parts)
+        sizes.add(min(total, -(-even // grain) * grain))
+    return np.array(sorted(sizes), np.int64)
