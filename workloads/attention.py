@@ -59,7 +59,7 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: Run, hidden: int, x:
     else:
         queries, keys = [query], [key]
     operands = [*keys, value]
-    if run.cached:
+    if run.cached and spec.causal:  # an encoder makes no further tokens that would read a cache
         append = VectorFunction.KV_APPEND
         operands = [builder.vector("kv_append", append, *operands, rows=tokens, cols=2 * kv_width, inputs=1)]
     context = builder.attention(

@@ -32,8 +32,8 @@ _DTYPES = {
 }
 # Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
 _LOOKALIKES = frozenset({
-    "_sliding_window_pattern", "intermediate_size_mlp", "moe_intermediate_size", "qk_head_dim", "use_sliding_window",
-    "v_head_dim",
+    "_sliding_window_pattern", "head_dim", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size",
+    "qk_head_dim", "sliding_window", "use_sliding_window", "v_head_dim",
 })  # fmt: skip
 
 

@@ -1,0 +1,214 @@
+"""Parameters of the library's models and of published configurations, as their `config.json` states them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from siliconloom.arch import DataType
+from siliconloom.workloads import Graph, load_workload, workload_names
+from siliconloom.workloads.load import LIBRARY
+
+Config = dict[str, Any]
+Loader = Callable[..., Graph]
+
+
+def _llama(kind: str, hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int, **more: Any) -> Config:
+    return {
+        "model_type": kind, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab, **more,
+    }  # fmt: skip
+
+
+def _opt(hidden: int, layers: int, heads: int, **more: Any) -> Config:
+    return {
+        "model_type": "opt", "hidden_size": hidden, "ffn_dim": 4 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "max_position_embeddings": 2048, "vocab_size": 50272,
+        "word_embed_proj_dim": hidden, **more,
+    }  # fmt: skip
+
+
+# Name: configuration, parameters in millions as published (weights of the checkpoint, tied tables once).
+PUBLISHED: dict[str, tuple[Config, float]] = {
+    "opt-125m": (_opt(768, 12, 12), 125.24),
+    "opt-350m": (_opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False), 331.20),
+    "opt-1.3b": (_opt(2048, 24, 32), 1315.76),
+    "opt-6.7b": (_opt(4096, 32, 32), 6658.47),
+    "opt-66b": (_opt(9216, 64, 72), 65718.15),
+    "roberta-base": (
+        {
+            "model_type": "roberta", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "intermediate_size": 3072, "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265,
+        },
+        124.65,
+    ),
+    "bert-large": (
+        {
+            "model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+            "intermediate_size": 4096, "vocab_size": 30522,
+        },
+        335.14,
+    ),
+    "phi-1.5": (
+        {
+            "model_type": "phi", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
+            "num_attention_heads": 32, "vocab_size": 51200, "partial_rotary_factor": 0.5,
+        },
+        1418.27,
+    ),
+    "phi-2": (
+        {
+            "model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 51200, "partial_rotary_factor": 0.4,
+        },
+        2779.68,
+    ),
+    "phi-3-mini": (_llama("phi3", 3072, 8192, 32, 32, 32, 32064, sliding_window=2047), 3821.08),
+    "phi-3-medium": (_llama("phi3", 5120, 17920, 40, 40, 10, 32064), 13960.24),
+    "gemma-2b": (_llama("gemma", 2048, 16384, 18, 8, 1, 256000, head_dim=256, hidden_act="gelu"), 2506.17),
+    "gemma-7b": (_llama("gemma", 3072, 24576, 28, 16, 16, 256000, head_dim=256), 8537.68),
+    "gemma-2-2b": (_llama("gemma2", 2304, 9216, 26, 8, 4, 256000, head_dim=256), 2614.34),
+    "gemma-2-9b": (_llama("gemma2", 3584, 14336, 42, 16, 8, 256000, head_dim=256), 9241.71),
+    "gemma-3-1b": (
+        _llama("gemma3_text", 1152, 6912, 26, 4, 1, 262144, head_dim=256, sliding_window=512, sliding_window_pattern=6),
+        999.89,
+    ),
+    "gemma-3-4b": (  # as released: keys at their defaults are missing, the text model stands in a section
+        {
+            "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+            "text_config": {
+                "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+                "sliding_window": 1024,
+            },
+        },
+        3880.26,
+    ),
+    "qwen2-0.5b": (_llama("qwen2", 896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True), 494.03),
+    "qwen2-7b": (_llama("qwen2", 3584, 18944, 28, 28, 4, 152064), 7615.62),
+    "qwen3-0.6b": (_llama("qwen3", 1024, 3072, 28, 16, 8, 151936, head_dim=128, tie_word_embeddings=True), 596.05),
+    "qwen3-8b": (_llama("qwen3", 4096, 12288, 36, 32, 8, 151936, head_dim=128), 8190.74),
+    "qwen3-30b-a3b": (
+        _llama(
+            "qwen3_moe", 2048, 6144, 48, 32, 4, 151936, head_dim=128, moe_intermediate_size=768, num_experts=128,
+            num_experts_per_tok=8, decoder_sparse_step=1, mlp_only_layers=[],
+        ),
+        30532.12,
+    ),
+    "llama-3.2-1b": (_llama("llama", 2048, 8192, 16, 32, 8, 128256, tie_word_embeddings=True, head_dim=64), 1235.81),
+    "mixtral-8x22b": (_llama("mixtral", 6144, 16384, 56, 48, 8, 32768, num_local_experts=8), 140630.07),
+    "deepseek-v2-lite": (
+        {
+            "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408, "vocab_size": 102400,
+            "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+            "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128, "moe_layer_freq": 1,
+        },
+        15706.48,
+    ),
+    "deepseek-v2": (
+        {
+            "model_type": "deepseek_v2", "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60,
+            "num_attention_heads": 128, "num_key_value_heads": 128, "moe_intermediate_size": 1536,
+            "vocab_size": 102400, "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1, "q_lora_rank": 1536,
+        },
+        235741.43,
+    ),
+}  # fmt: skip
+
+LIBRARY_MILLIONS = {
+    "gpt2": 124.44,
+    "gpt2-medium": 354.82,
+    "gpt2-xl": 1557.6,
+    "bert-base": 109.48,
+    "llama2-7b": 6738.4,
+    "llama2-70b": 68977.0,
+    "llama3-8b": 8030.3,
+    "llama3-70b": 70554.0,
+    "mistral-7b": 7241.7,
+    "mixtral-8x7b": 46703.0,
+    "qwen3-32b": 32762.0,
+    "gpt3-7b": 6658.0,
+    "gpt3-13b": 12853.0,
+    "gpt3-30b": 29974.0,
+    "gpt3-175b": 174600.0,
+    "deepseek-v3": 671026.0,
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY_MILLIONS)
+def test_library_models_have_their_published_parameters(name: str) -> None:
+    assert load_workload(name).parameters / 1e6 == pytest.approx(LIBRARY_MILLIONS[name], rel=2e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configurations_have_their_published_parameters(name: str, load_config: Loader) -> None:
+    config, millions = PUBLISHED[name]
+    assert load_config(config).parameters / 1e6 == pytest.approx(millions, rel=5e-4)
+
+
+def test_every_library_model_is_checked() -> None:
+    lists = {"gpt2-block-gemms", "resnet50-conv"}
+    assert set(workload_names()) == set(LIBRARY_MILLIONS) | lists
+
+
+@pytest.mark.parametrize("phase", ["decode", "training"])
+@pytest.mark.parametrize("name", [name for name in LIBRARY_MILLIONS if name != "bert-base"])
+def test_phases_store_the_same_parameters(name: str, phase: str) -> None:
+    prefill = load_workload(name)
+    other = load_workload(name, [("phase", phase), ("sequence", "64")])
+    assert other.parameters == prefill.parameters
+    assert other.active_parameters == prefill.active_parameters
+
+
+@pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", 12.88), ("deepseek-v3", 37.55)])
+def test_active_parameters_are_those_that_one_token_uses(name: str, billions: float) -> None:
+    assert load_workload(name).active_parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_gpt2_library_entry_equals_its_config_json() -> None:
+    bare = load_workload(str(LIBRARY / "gpt2.config.json"), [("sequence", "1024")])
+    entry = load_workload("gpt2")
+    assert bare.name == entry.name == "gpt2"
+    assert bare.operators() == entry.operators()
+    stated = yaml.safe_load((LIBRARY / "gpt2.yaml").read_text())["model"]
+    config = json.loads((LIBRARY / "gpt2.config.json").read_text())
+    assert {key: value for key, value in stated.items() if key != "tie_word_embeddings"}.items() <= config.items()
+
+
+def test_weight_bytes_follow_the_precision() -> None:
+    graph = load_workload("llama3-8b")
+    assert graph.precision is DataType.BF16
+    assert not graph.explicit_precision
+    assert graph.weight_bytes == 2 * graph.parameters
+    quarter = load_workload("llama3-8b", [("precision", "int4")])
+    assert quarter.explicit_precision
+    assert quarter.weight_bytes == graph.parameters // 2
+
+
+def test_tied_table_is_stored_once_and_untied_twice(load_config: Loader) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}
+    tied = load_config(config)
+    untied = load_config(config, ("model.tie_word_embeddings", "false"))
+    assert untied.parameters - tied.parameters == 64 * 1000
+
+
+def test_null_and_missing_keys_take_what_transformers_takes(load_config: Loader) -> None:
+    sizes = {"hidden_size": 512, "num_hidden_layers": 1, "num_attention_heads": 16}
+
+    def shape(**keys: object) -> tuple[int, int, int | None]:
+        graph = load_config({**sizes, **keys})
+        attention = dict(graph.digraph.nodes(data="operator"))["layer.attention"]
+        return attention.kv_heads, attention.head_dim, attention.window
+
+    assert shape(model_type="llama") == (16, 32, None)
+    assert shape(model_type="mistral") == (8, 32, 4096)
+    assert shape(model_type="mistral", num_key_value_heads=None, sliding_window=None) == (16, 32, None)
+    assert shape(model_type="mixtral", head_dim=None) == (8, 32, None)
+    assert shape(model_type="qwen3", num_key_value_heads=4) == (4, 128, None)
+    assert shape(model_type="qwen3", num_key_value_heads=4, head_dim=None) == (4, 32, None)
