@@ -158,7 +158,7 @@ class Configuration:
             value = self._value(name)
             if value is None or value == "auto":
                 continue
-            if value not in _DTYPES:
+            if not isinstance(value, str) or value not in _DTYPES:
                 near = nearest_name(str(value), _DTYPES)
                 raise self.error(f"must be one of {', '.join(_DTYPES)}", name, value=value, nearest=near)
             return _DTYPES[value]

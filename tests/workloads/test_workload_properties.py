@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import DataType
+from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.document import Document
 from siliconloom.workloads import Attention, Gemm, Graph, Phase
 from siliconloom.workloads.attention import Run
@@ -137,3 +137,20 @@ def test_work_grows_by_a_layer_at_a_time(config: dict[str, Any], layers: int) ->
     for total in ("parameters", "macs", "weight_bytes", "kv_bytes"):
         layer = getattr(second, total) - getattr(first, total)
         assert getattr(last, total) == getattr(first, total) + (layers - 1) * layer
+
+
+ODD = st.none() | st.booleans() | st.integers(-3, 2**30) | st.floats() | st.text(max_size=3) | st.just([]) | st.just({})
+
+
+@settings(deadline=None, max_examples=150)
+@given(config=configs(), data=st.data())
+def test_odd_values_are_loaded_or_refused_in_one_line(config: dict[str, Any], data: st.DataObject) -> None:
+    others = ["torch_dtype", "hidden_act", "layer_types", "partial_rotary_factor", "rope_parameters", "mlp_only_layers"]
+    for key in data.draw(st.lists(st.sampled_from([*config, *others]), min_size=1, max_size=2, unique=True)):
+        config[key] = data.draw(ODD)
+    document = Document({"model": config}, {}, "config.json")
+    try:
+        read_architecture(document, ("model",))
+    except LoomError as error:
+        assert str(error).startswith(("config.json:1:1: model", "not supported: "))
+        assert "\n" not in repr(str(error))
