@@ -2,7 +2,16 @@
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import (
-    Chip, Memory, NpuTile, PimTile, SystolicArray, SystolicTile, System, chip_names, load_chip, load_system,
+    Chip,
+    Memory,
+    NpuTile,
+    PimTile,
+    System,
+    SystolicArray,
+    SystolicTile,
+    chip_names,
+    load_chip,
+    load_system,
 )  # fmt: skip
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported

@@ -81,7 +81,7 @@ class Document:
                 reader = _Reader(loader, source)
                 data = reader.read(node, ())
             finally:
-                loader.dispose()  # type: ignore[no-untyped-call]
+                loader.dispose()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = Position(source, mark.line + 1, mark.column + 1) if mark else top
@@ -186,9 +186,9 @@ class Document:
         for step in loc:
             if isinstance(here, dict) and step in here:
                 here = here[step]
-            elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            elif isinstance(here, list) and isinstance(step, int) and step < len(here):  # noqa: SIM114 typed apart
                 here = here[step]
-            elif step is loc[-1] and isinstance(here, dict) and here.get("kind") != step:
+            elif step == loc[-1] and isinstance(here, dict) and here.get("kind") != step:
                 here = None
             else:
                 continue

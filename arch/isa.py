@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from enum import IntEnum
 
 from siliconloom.arch.datatype import DataType
@@ -263,11 +264,11 @@ def decode(data: bytes) -> Instruction:
     for name, table in (("dtype", DTYPES), ("function", FUNCTIONS), ("unit", tuple(Unit))):
         if values[name] >= len(table):
             raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
-    addresses = {name: _take_address(values, name) for name in ("memory", "a", "b", "c")}
-    plain = {name: value for name, value in values.items() if "." not in name and name not in ("opcode", "dtype", "function", "unit")}  # fmt: skip
+    plain: dict[str, Any] = {f.name: values[f.name] for f in HEADER[4:]}
     return Instruction(
         opcode=opcode, unit=Unit(values["unit"]), dtype=DTYPES[values["dtype"]],
-        function=FUNCTIONS[values["function"]], **plain, **addresses,
+        function=FUNCTIONS[values["function"]], memory=_take_address(values, "memory"), a=_take_address(values, "a"),
+        b=_take_address(values, "b"), c=_take_address(values, "c"), **plain,
     )  # fmt: skip
 
 

@@ -173,14 +173,18 @@ class ProgramBuilder:
             ring.written()
 
     def store(
-        self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, last_post: int = 0, last: int = 0
-    ) -> None:
-        """Store the ring's slot and free it."""
+        self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, last_post: int = 0, last: int = 0,
+        opens: bool = True, closes: bool = True, offset: int = 0,
+    ) -> None:  # fmt: skip
+        """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
+        slot = ring.read_slot()
+        slot.base += offset
         self._add(
-            opcode=Opcode.STORE, m=rows, n=row_bytes, pitch=pitch, memory=memory, a=ring.read_slot(),
-            wait=ring.full_bit, release=ring.free_bit, last_post=last_post, last=last,
+            opcode=Opcode.STORE, m=rows, n=row_bytes, pitch=pitch, memory=memory, a=slot,
+            wait=ring.full_bit if opens else 0, release=ring.free_bit if closes else 0, last_post=last_post, last=last,
         )  # fmt: skip
-        ring.read()
+        if closes:
+            ring.read()
 
     def matmul(
         self, m: int, n: int, k: int, dtype: DataType, a: Ring, b: Ring, c: Ring, *, wait: int = 0, release: int = 0,
@@ -198,7 +202,7 @@ class ProgramBuilder:
         second: Ring | None = None, inputs: int = 1, wait: int = 0, release: int = 0, post: int = 0,
         first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0,
     ) -> None:  # fmt: skip
-        """target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
+        """Target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
         output = target.write_slot()
         self._add(
             opcode=Opcode.VECTOR, function=function, m=rows, n=cols, k=inputs, dtype=dtype,

@@ -55,7 +55,7 @@ def layouts(tile: NpuTile, constant_bytes: int, attention: bool) -> list[Layout]
         context = half // 4 // GRAIN * GRAIN if attention else 0
         partial = (half - context) // GRAIN * GRAIN
         if min(slots[:4]) > 0 and partial > 0:
-            made.append(Layout(*slots, constants, partial, context))
+            made.append(Layout(slots[0], slots[1], slots[2], slots[3], slots[4], constants, partial, context))
     return made
 
 

@@ -163,12 +163,16 @@ class Nest:
             offset=offset,
         )  # fmt: skip
 
-    def store(self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, final: bool = True) -> None:
+    def store(self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, final: bool = True,
+              opens: bool = True, closes: bool = True, offset: int = 0) -> None:  # fmt: skip
         """Store from ``ring``; the task's last store tells the next task (not when ``final`` is false)."""
         semaphores, levels = 0, 0
-        if self.posts and final:
+        if self.posts and final and closes:
             semaphores, levels = when(joined(w.last for w in self.walks), 1 << self.context.stored)
-        self.context.builder.store(ring, rows, row_bytes, pitch, memory, last_post=semaphores, last=levels)
+        self.context.builder.store(
+            ring, rows, row_bytes, pitch, memory, last_post=semaphores, last=levels, opens=opens, closes=closes,
+            offset=offset,
+        )  # fmt: skip
 
 
 def joined(masks: Iterable[int | None]) -> int | None:

@@ -8,7 +8,10 @@ from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.mapper.attention import (
-    AttentionLowering, AttentionTiling, attention_shape, choose_attention_tiling,
+    AttentionLowering,
+    AttentionTiling,
+    attention_shape,
+    choose_attention_tiling,
 )  # fmt: skip
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
@@ -18,7 +21,12 @@ from siliconloom.mapper.lowering import Context, MemoryMap
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
 from siliconloom.mapper.tiling import GemmTiling, choose_tiling
 from siliconloom.mapper.vector import (
-    VectorLowering, VectorTiling, choose_vector_tiling, constant_elements, too_small, vector_shape,
+    VectorLowering,
+    VectorTiling,
+    choose_vector_tiling,
+    constant_elements,
+    too_small,
+    vector_shape,
 )  # fmt: skip
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 

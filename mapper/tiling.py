@@ -18,6 +18,9 @@ from siliconloom.arch.description import Chip, NpuTile, SystolicArray
 from siliconloom.mapper.builder import SLOTS
 from siliconloom.mapper.layout import Layout
 
+SLACK = 1.01
+"""Among tilings within one per cent of the fastest, the one that moves the fewest bytes is taken."""
+
 Order = Literal["n_outer", "m_outer"]
 Int = NDArray[np.int64]
 
@@ -86,15 +89,32 @@ def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | 
     if not fits.any():
         return None
     m, n, k = m[fits], n[fits], k[fits]
-    best: GemmTiling | None = None
-    for order in ("n_outer", "m_outer"):
-        found = _cheapest(chip, tile, shape, m, n, k, order)
-        if best is None or (found.cycles, found.read_bytes) < (best.cycles, best.read_bytes):
-            best = found
-    return best
+    orders: tuple[Order, ...] = ("n_outer", "m_outer")
+    costs = [_cost(chip, tile, shape, m, n, k, order) for order in orders]
+    limit = SLACK * min(int(cost.cycles.min()) for cost in costs)
+    picks = []
+    for order, cost in zip(orders, costs, strict=True):
+        moved = np.where(cost.cycles <= limit, cost.reads + cost.writes, np.iinfo(np.int64).max)
+        pick = int(np.lexsort((cost.cycles, moved))[0])
+        picks.append((int(moved[pick]), int(cost.cycles[pick]), order, cost, pick))
+    _, _, order, cost, pick = min(picks, key=lambda p: p[:2])
+    return GemmTiling(
+        int(m[pick]), int(n[pick]), int(k[pick]), order, bool(k[pick] == shape.k), int(cost.reads[pick]),
+        int(cost.writes[pick]), int(cost.array[pick]), int(cost.port[pick]), int(cost.vector[pick]), int(cost.cycles[pick]),
+    )  # fmt: skip
 
 
-def _cheapest(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> GemmTiling:
+@dataclass(frozen=True)
+class _Costs:
+    reads: Int
+    writes: Int
+    array: Int
+    port: Int
+    vector: Int
+    cycles: Int
+
+
+def _cost(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> _Costs:
     memory = next(iter(chip.memory.values()))
     bits, grain = shape.dtype.bits, memory.access_bytes
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
@@ -139,11 +159,7 @@ def _cheapest(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: In
     first = (m * k + k * n) * bits / 8 / rate + latency
     last = slots + stored_tile + latency
     cycles = paced + first + fill + last
-    pick = int(np.lexsort((-(m * n * k), reads, cycles))[0])
-    return GemmTiling(
-        int(m[pick]), int(n[pick]), int(k[pick]), order, bool(whole_k[pick]), int(reads[pick]), int(writes[pick]),
-        int(compute[pick]), int(port[pick]), int(vector[pick]), int(cycles[pick]),
-    )  # fmt: skip
+    return _Costs(reads, writes, compute, port.astype(np.int64), vector, np.ceil(cycles).astype(np.int64))
 
 
 def _array_cycles(array: SystolicArray, shape: GemmShape, m: Int, n: Int, k: Int) -> Int:
@@ -174,9 +190,9 @@ def _paced(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
 def _row_bytes(rows: int, width: int, tile_width: Int, tiles: Int, bits: int, grain: int) -> Int:
     """Bytes moved for a matrix read in column tiles: partial rows round up to the memory's access size."""
     whole = -(-rows * width * bits // 8)
-    piece = -(--(-tile_width * bits // 8) // grain) * grain
-    rest = -(-((width - (tiles - 1) * tile_width) * bits) // 8)
-    pieces = rows * ((tiles - 1) * piece + -(-rest // grain) * grain)
+    piece = -(-tile_width * bits // (8 * grain)) * grain
+    rest = -(-(width - (tiles - 1) * tile_width) * bits // (8 * grain)) * grain
+    pieces = rows * ((tiles - 1) * piece + rest)
     return np.where(tiles == 1, whole, pieces).astype(np.int64)
 
 

@@ -37,6 +37,7 @@ class VectorShape:
     rows: int
     cols: int
     inputs: int
+    outputs: int
     constants: int
     dtype: DataType
 
@@ -49,11 +50,13 @@ def constant_elements(operator: Vector) -> int:
 def vector_shape(task: Task, chip: Chip) -> VectorShape:
     """The shape that one tile works on; element-wise work is cut into rows that fit any buffer."""
     tile = chip.tile
-    assert isinstance(tile, NpuTile) and isinstance(task.operator, Vector)
+    assert isinstance(tile, NpuTile)
+    assert isinstance(task.operator, Vector)
     operator = share(task.operator, chip.tile_count, tile)
     assert isinstance(operator, Vector)
     return VectorShape(
-        operator.function, operator.rows, operator.cols, operator.inputs, constant_elements(operator), operator.precision
+        operator.function, operator.rows, operator.cols, operator.inputs, operator.outputs, constant_elements(operator),
+        operator.precision,
     )
 
 
@@ -65,7 +68,7 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
     if size(shape.constants) > layout.constants:
         return None
     cols = shape.cols
-    room = min(layout.vector // shape.inputs, layout.results)
+    room = min(layout.vector // shape.inputs, layout.results // shape.outputs)
     if size(cols) > room:
         if vector_cost(shape.function).by_row:
             return None
@@ -73,12 +76,12 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
     rows = min(shape.rows, max(1, room // size(cols)))
     tiles = -(-shape.rows // rows) * -(-shape.cols // cols)
     reads = size(shape.rows * shape.cols) * shape.inputs + size(shape.constants)
-    writes = size(shape.rows * shape.cols)
+    writes = size(shape.rows * shape.cols) * shape.outputs
     rate = min(memory.bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
     port = round((reads + writes) / rate)
     vector = tiles * vector_cycles(tile.vector, shape.function, rows, cols)
     latency = 2 * chip.cycles(memory.latency)
-    edge = round(size(rows * cols) * (shape.inputs + 1) / rate) + vector // tiles
+    edge = round(size(rows * cols) * (shape.inputs + shape.outputs) / rate) + vector // tiles
     return VectorTiling(rows, cols, reads, writes, port, vector, max(port, vector) + edge + latency)
 
 
@@ -94,7 +97,7 @@ class VectorLowering:
         self.sources = [context.input_of(task.operator, self.plane)]
         self.sources += [context.memory.take(self.plane) for _ in range(shape.inputs - 1)]
         self.constants = context.parameters(task.operator) if shape.constants else 0
-        self.target = context.output_of(task, self.plane)
+        self.target = context.output_of(task, self.plane * shape.outputs)
 
     def emit(self) -> None:
         """Write the task."""
@@ -125,7 +128,12 @@ class VectorLowering:
                 )  # fmt: skip
                 rings.vector.read()
                 rings.results.written()
-                self.nest.store(rings.results, rows.size, size(cols.size), self.row, affine(self.target + offset, *where))
+                for index in range(shape.outputs):
+                    base = self.target + index * self.plane
+                    self.nest.store(
+                        rings.results, rows.size, size(cols.size), self.row, affine(base + offset, *where),
+                        opens=index == 0, closes=index == shape.outputs - 1, offset=index * size(rows.size * cols.size),
+                    )  # fmt: skip
         if shape.constants:
             rings.constants.read()
 

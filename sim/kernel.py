@@ -36,7 +36,7 @@ DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = 0, 1, 2, 3
 TIME_LIMIT = 2**62
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def run(
     table: Any, initial: Any, causes: Any, constants: Any, operators: int, trace_limit: int
 ) -> Any:

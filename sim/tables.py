@@ -14,7 +14,11 @@ from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Progra
 from siliconloom.arch.vector import vector_cost
 from siliconloom.sim.timing.systolic import INPUT_SLICE, gemm_run
 from siliconloom.sim.timing.units import (
-    ACCUMULATOR_WRITE, SCRATCHPAD_READ, moved_bytes, transfer_cycles, vector_cycles,
+    ACCUMULATOR_WRITE,
+    SCRATCHPAD_READ,
+    moved_bytes,
+    transfer_cycles,
+    vector_cycles,
 )  # fmt: skip
 
 Int = NDArray[np.int64]

@@ -37,8 +37,12 @@ def transfer_cycles(tile: NpuTile, memory: Memory, clock: int, moved: int, share
 
     Parameters
     ----------
+    tile, memory
+        Who moves them, and from where or to where.
     clock
         Hertz.
+    moved
+        Bytes, see `moved_bytes`.
     sharers
         Tiles among which the memory's bandwidth is divided evenly.
     """

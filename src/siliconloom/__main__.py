@@ -1,0 +1,5 @@
+"""``python -m siliconloom`` is ``loom``."""
+
+from siliconloom.cli import entry
+
+entry()

@@ -1,0 +1,309 @@
+"""The ``loom`` command.
+
+Every command imports what it needs when it runs, so that ``loom --help`` answers at once. Bad input ends in one line
+on standard error and exit status 2, a failed check in exit status 1; ``--debug`` shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="loom",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="One description of an AI accelerator: Verilog, a cycle simulator, and the proof that the two agree.",
+)
+
+Chip = Annotated[str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.")]
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, or a library name.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable."),
+]  # fmt: skip
+Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")]
+
+
+def version(show: bool) -> None:
+    """Print the version and stop."""
+    if show:
+        from siliconloom import __version__
+
+        typer.echo(f"siliconloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback instead of one line on errors.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options of every command."""
+    del debug, show_version
+
+
+@app.command()
+def sim(
+    chip: Chip,
+    workload: Workload,
+    sets: Set = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Run every event (today's engine always does).")] = False,
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    report: Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")] = None,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write the per-operator table as CSV.")] = None,
+    json_file: Json = None,
+) -> None:
+    """Map a workload to a chip and simulate it, cycle by cycle."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.simulate import simulate
+    from siliconloom.tables import console, simulation_tables
+    from siliconloom.trace import TRACE_LIMIT, trace_text
+
+    del exact  # every run is exact until there is a fast-forward to turn off
+    for path in (trace, report, csv, json_file):
+        if path is not None:
+            check_writable(path)
+    _announce_compilation()
+    wanted = TRACE_LIMIT if trace is not None or report is not None else 0
+    simulation = simulate(chip, workload, parse_assignments(sets or []), trace_limit=wanted)
+    result = simulation.result()
+    quiet = "-" in (trace, report, csv, json_file)
+    if not quiet:
+        simulation_tables(result, console())
+    if trace is not None:
+        write_text(trace, trace_text(simulation))
+    if report is not None:
+        from siliconloom.report import report_html
+
+        write_text(report, report_html(simulation, result))
+    if csv is not None:
+        from siliconloom.report import operators_csv
+
+        write_text(csv, operators_csv(result))
+    if json_file is not None:
+        write_json(json_file, result)
+
+
+@app.command()
+def workload(name: Workload, sets: Set = None, json_file: Json = None) -> None:
+    """Say what a workload contains: parameters, FLOPs, weight and KV-cache bytes, operators."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.simulate import split_overrides
+    from siliconloom.tables import console, workload_tables
+    from siliconloom.workloads import load_workload
+
+    if json_file is not None:
+        check_writable(json_file)
+    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    summary = load_workload(name, workload_sets + chip_sets).summary()
+    if json_file != "-":
+        workload_tables(summary, console())
+    if json_file is not None:
+        write_json(json_file, summary)
+
+
+@app.command(name="map")
+def map_command(
+    chip: Chip,
+    workload: Workload,
+    sets: Set = None,
+    program: Annotated[bool, typer.Option("--program", help="Print the disassembled Program as well.")] = False,
+    json_file: Json = None,
+) -> None:
+    """Show the mapping of a workload to a chip, how it was chosen, and its lower bound."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.mapping import load_plan, mapping_tables, plan_summary
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.tables import console
+
+    if json_file is not None:
+        check_writable(json_file)
+    plan = load_plan(chip, workload, parse_assignments(sets or []))
+    if json_file != "-":
+        mapping_tables(plan, console(), program=program)
+    if json_file is not None:
+        write_json(json_file, plan_summary(plan))
+
+
+@app.command()
+def rtl(
+    chip: Chip,
+    folder: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write; made when missing.")],
+    sets: Set = None,
+    json_file: Json = None,
+) -> None:
+    """Write the Verilog of a chip, its file list and its JSON sidecar."""
+    from siliconloom.arch import load_chip
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.emit import emit
+    from siliconloom.output import check_writable
+
+    if json_file is not None:
+        check_writable(json_file)
+    emit(load_chip(chip, parse_assignments(sets or [])), folder, json_file)
+
+
+@app.command()
+def verify(
+    chip: Chip,
+    sets: Set = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
+    simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
+    cases: Annotated[int, typer.Option("--cases", min=1, max=1000, help="Random sequences of GEMMs to run.")] = 8,
+    json_file: Json = None,
+) -> None:
+    """Build the RTL of a chip, run the parity benches on it, and print RTL cycles beside the model's."""
+    from siliconloom.arch import CheckFailed, LoomError, load_chip
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.errors import nearest_name
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.tables import console
+    from siliconloom.verify import verification_tables
+    from siliconloom.verify import verify as run_verification
+
+    simulators = ("icarus", "verilator")
+    if simulator not in simulators:
+        near = nearest_name(simulator, simulators)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"--simulator: must be one of {', '.join(simulators)} (got '{simulator}'){hint}")
+    if json_file is not None:
+        check_writable(json_file)
+    described = load_chip(chip, parse_assignments(sets or []))
+    result = run_verification(described, seed=seed, simulator=simulator, cases=cases, progress=json_file != "-")
+    if json_file != "-":
+        verification_tables(result, console())
+    if json_file is not None:
+        write_json(json_file, result)
+    if not result["passed"]:
+        raise CheckFailed(f"{described.name}: RTL and model disagree, see the table (seed {seed}, {simulator})")
+
+
+@app.command()
+def schema(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")] = "-",
+) -> None:
+    """Print the JSON Schema of a description, for editors."""
+    from siliconloom.output import write_json
+    from siliconloom.schemas import schema_of
+
+    write_json(output, schema_of(kind))
+
+
+@app.command(name="list")
+def list_command(json_file: Json = None) -> None:
+    """List the library: chips and workloads."""
+    from siliconloom.arch import chip_names
+    from siliconloom.output import write_json
+    from siliconloom.workloads import workload_names
+
+    found = {"chips": chip_names(), "workloads": workload_names()}
+    if json_file is not None:
+        write_json(json_file, {"schema": "siliconloom.library/1", **found})
+        return
+    for kind, names in found.items():
+        typer.echo(f"{kind}: {', '.join(names)}")
+
+
+@app.command()
+def warmup() -> None:
+    """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
+    from siliconloom.simulate import simulate
+
+    _announce_compilation()
+    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
+
+
+def _announce_compilation() -> None:
+    """Say why the very first run takes a few seconds longer."""
+    from siliconloom.sim.warmth import is_compiled
+
+    if not is_compiled():
+        typer.echo("compiling the simulator's kernel, once per installation ...", err=True)
+
+
+PLANNED = {
+    "synth": "area and Fmax through Yosys and nextpnr",
+    "dram": "replay of DRAM request traces",
+    "collective": "collectives over a system's links",
+    "plan": "search over sharding and schedules",
+    "serve": "request-level simulation",
+    "gpu": "the GPU model",
+    "compare": "a chip against a GPU",
+    "sweep": "design-space exploration",
+    "reproduce": "published results re-derived",
+    "measure": "measurements of the GPU at hand",
+}
+"""Commands whose names are taken and which are not built yet."""
+
+
+def _planned(name: str, what: str) -> None:
+    @app.command(name=name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def command() -> None:
+        from siliconloom.arch import NotSupported
+
+        raise NotSupported(f"loom {name} ({what}) is not built yet")
+
+
+for _name, _what in PLANNED.items():
+    _planned(_name, _what)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    if debug:  # accepted anywhere on the line
+        arguments = ["--debug", *(a for a in arguments if a != "--debug")]
+    from siliconloom.arch.errors import CheckFailed, LoomError
+
+    try:
+        status = app(arguments, standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except LoomError as error:
+        if debug:
+            raise
+        sys.stdout.flush()
+        print(f"loom: {error}", file=sys.stderr)
+        return 1 if isinstance(error, CheckFailed) else 2
+    except KeyboardInterrupt:
+        print("loom: interrupted; nothing was left half written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        return _usage_error(error, debug)
+
+
+def _usage_error(error: Exception, debug: bool) -> int:
+    """Click's own complaints about the command line, or a bug of ours."""
+    import click
+
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return 2
+    if debug or not isinstance(error, AssertionError | MemoryError | RecursionError):
+        if debug:
+            raise error
+        print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        return 70
+    print(f"loom: internal error: {error or type(error).__name__} (--debug shows where)", file=sys.stderr)
+    return 70
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""JSON Schemas of the descriptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siliconloom.arch import Chip, LoomError, System
+from siliconloom.arch.errors import nearest_name
+
+KINDS = ("chip", "system", "workload")
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a kind of description; raises `LoomError` for an unknown kind."""
+    if kind == "chip":
+        made = Chip.model_json_schema()
+    elif kind == "system":
+        made = System.model_json_schema()
+    elif kind == "workload":
+        from siliconloom.workloads import workload_schema
+
+        made = workload_schema()
+    else:
+        near = nearest_name(kind, KINDS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"schema: must be one of {', '.join(KINDS)} (got '{kind}'){hint}")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

@@ -1,0 +1,207 @@
+"""Map a workload to a chip, run it, and put together everything that a report says about it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, load_chip
+from siliconloom.arch.isa import Unit
+from siliconloom.mapper.bounds import operator_bound
+from siliconloom.mapper.plan import Plan, map_workload
+from siliconloom.sim.energy import COMPONENTS, energy
+from siliconloom.sim.engine import Counter, Run, Stall, run
+from siliconloom.workloads import Graph, load_workload
+
+SCHEMA = "siliconloom.result/1"
+UNIT_NAMES = {
+    Unit.SEQUENCER: "sequencer", Unit.LOAD: "load", Unit.STORE: "store", Unit.MATMUL: "array", Unit.VECTOR: "vector",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A finished simulation: what was asked, how it was mapped, what happened."""
+
+    chip: Chip
+    graph: Graph
+    plan: Plan
+    run: Run
+    map_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.run.cycles / self.chip.clock
+
+    def result(self) -> dict[str, Any]:
+        """The result under its versioned schema, as ``--json`` prints it."""
+        return _result(self)
+
+
+def split_overrides(assignments: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Overrides of the chip, and those of the workload with their leading ``workload.`` taken off."""
+    chip = [(path, value) for path, value in assignments if not path.startswith("workload.")]
+    workload = [(path.removeprefix("workload."), value) for path, value in assignments if path.startswith("workload.")]
+    return chip, workload
+
+
+def simulate(
+    chip: str | Chip, workload: str | Graph, overrides: list[tuple[str, str]] | None = None, *, trace_limit: int = 0
+) -> Simulation:
+    """Map ``workload`` to ``chip`` and simulate it.
+
+    Parameters
+    ----------
+    chip, workload
+        File or library name, or what `arch.load_chip` and `workloads.load_workload` return.
+    overrides
+        (key path, value) pairs; paths that start with ``workload.`` go to the workload, the others to the chip.
+    trace_limit
+        Most instruction executions to record for a trace.
+
+    Raises
+    ------
+    LoomError
+        For bad input, or work that does not fit the chip.
+    """
+    chip_overrides, workload_overrides = split_overrides(overrides or [])
+    if isinstance(chip, str):
+        chip = load_chip(chip, chip_overrides)
+    if isinstance(workload, str):
+        workload = load_workload(workload, workload_overrides)
+    began = time.perf_counter()
+    plan = map_workload(chip, workload)
+    mapped = time.perf_counter() - began
+    simulation = Simulation(chip, plan.graph, plan, run(plan.program, chip, trace_limit=trace_limit), mapped)
+    _check_floors(simulation)
+    return simulation
+
+
+def _check_floors(simulation: Simulation) -> None:
+    """A time below a physical floor is a bug of ours, never a result."""
+    outcome, bound = simulation.run, simulation.plan.bound
+    if outcome.cycles < bound.lower_bound_cycles:
+        raise AssertionError(f"{outcome.cycles} cycles are below the lower bound of {bound.lower_bound_cycles}: a bug")
+    chip = simulation.chip
+    if chip.memory:
+        moved = int(outcome.counters[:, [Counter.READ_BYTES, Counter.WRITE_BYTES]].sum())
+        memory = next(iter(chip.memory.values()))
+        if moved * chip.clock * chip.tile_count > outcome.cycles * memory.bandwidth + memory.access_bytes:
+            raise AssertionError("more bytes moved than the memory's bandwidth allows: a bug")
+
+
+def _result(simulation: Simulation) -> dict[str, Any]:
+    chip, graph, plan, outcome = simulation.chip, simulation.graph, simulation.plan, simulation.run
+    operators = _operators(simulation)
+    joules = {name: sum(o["energy"][name] for o in operators) for name in COMPONENTS}
+    tiles = chip.tile_count
+    total = outcome.counters.sum(axis=0) * tiles
+    bound = plan.bound
+    traffic: dict[str, int] = {}
+    detail: dict[str, dict[str, int]] = {}
+    if chip.memory:
+        name = next(iter(chip.memory))
+        read, write = int(total[Counter.READ_BYTES]), int(total[Counter.WRITE_BYTES])
+        useful = int(total[Counter.USEFUL_READ_BYTES]), int(total[Counter.USEFUL_WRITE_BYTES])
+        detail[name] = {"read": read, "write": write, "useful_read": useful[0], "useful_write": useful[1]}
+        detail["scratchpad"] = {"read": int(total[Counter.SCRATCHPAD_READ]), "write": int(total[Counter.SCRATCHPAD_WRITE])}
+        detail["accumulator"] = {
+            "read": int(total[Counter.ACCUMULATOR_READ]), "write": int(total[Counter.ACCUMULATOR_WRITE]),
+        }  # fmt: skip
+        traffic = {level: counts["read"] + counts["write"] for level, counts in detail.items()}
+    energy_j = sum(joules.values())
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "chip": chip.name,
+        "chip_digest": chip.digest,
+        "workload": graph.name,
+        "phase": graph.phase.value,
+        "precision": graph.precision.value,
+        "batch": graph.batch,
+        "tokens": graph.tokens,
+        "cycles": outcome.cycles,
+        "seconds": simulation.seconds,
+        "clock_hz": chip.clock,
+        "macs": graph.macs,
+        "macs_executed": int(total[Counter.MACS]),
+        "utilization": graph.macs / (outcome.cycles * chip.peak_macs) if outcome.cycles else 0.0,
+        "tokens_per_second": graph.tokens / simulation.seconds if outcome.cycles else 0.0,
+        "energy_j": energy_j,
+        "energy": joules,
+        "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
+        "bound": {
+            "compute_cycles": bound.compute_cycles,
+            "memory_cycles": bound.memory_cycles,
+            "vector_cycles": bound.vector_cycles,
+            "lower_bound_cycles": bound.lower_bound_cycles,
+            "name": bound.name,
+            "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
+        },
+        "operators": operators,
+        "units": _units(simulation),
+        "traffic_bytes": traffic,
+        "traffic": detail,
+        "memory": {"used_bytes": plan.memory_bytes, "capacity_bytes": _capacity(chip)},
+        "simulator": {
+            "wall_s": outcome.wall_s, "map_s": simulation.map_s, "events": outcome.events,
+            "instructions": len(plan.program.instructions),
+        },
+        "notes": list(plan.notes),
+    }  # fmt: skip
+
+
+def _capacity(chip: Chip) -> int:
+    return next(iter(chip.memory.values())).capacity if chip.memory else 0
+
+
+def _units(simulation: Simulation) -> dict[str, Any]:
+    outcome = simulation.run
+    bare = not simulation.chip.memory
+    units: dict[str, Any] = {}
+    for unit, name in UNIT_NAMES.items():
+        if bare and unit != Unit.MATMUL:
+            continue
+        stalls = {cause.name.lower(): int(outcome.stalls[unit, cause]) for cause in Stall if outcome.stalls[unit, cause]}
+        units[name] = {
+            "busy_cycles": int(outcome.busy[unit]),
+            "utilization": float(outcome.busy[unit] / outcome.cycles) if outcome.cycles else 0.0,
+            "stall_cycles": stalls,
+        }
+    return units
+
+
+def _operators(simulation: Simulation) -> list[dict[str, Any]]:
+    chip, outcome, tiles = simulation.chip, simulation.run, simulation.chip.tile_count
+    rows: list[dict[str, Any]] = []
+    for index, mapped in enumerate(simulation.plan.tasks):
+        operator = mapped.task.operator
+        counters = outcome.counters[index] * tiles
+        cycles = int(outcome.exclusive[index])
+        macs = operator.macs * operator.repeat
+        joules = energy(chip, operator.precision, counters)
+        bound = operator_bound(chip, operator)
+        busy = {name: int(outcome.operator_busy[index, unit]) for unit, name in UNIT_NAMES.items() if outcome.operator_busy[index, unit]}
+        rows.append({
+            "name": operator.name,
+            "block": operator.block,
+            "kind": operator.kind,
+            "repeat": operator.repeat,
+            "start_cycle": int(outcome.start[index]),
+            "end_cycle": int(outcome.end[index]),
+            "cycles": cycles,
+            "macs": macs,
+            "utilization": macs / (cycles * chip.peak_macs) if cycles else 0.0,
+            "bound_cycles": bound.lower_bound_cycles * operator.repeat,
+            "bound": bound.name,
+            "read_bytes": int(counters[Counter.READ_BYTES]),
+            "write_bytes": int(counters[Counter.WRITE_BYTES]),
+            "energy_j": sum(joules.values()),
+            "energy": joules,
+            "busy_cycles": busy,
+            "fused": [v.name for v in mapped.task.fused],
+            "shape": operator.shape,
+        })  # fmt: skip
+    return rows

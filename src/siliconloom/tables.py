@@ -1,0 +1,113 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from siliconloom.arch.quantity import format_bytes, format_si
+
+Row = tuple[str, ...]
+
+
+def console() -> Console:
+    """Standard output; 100 columns wide when it is not a terminal, so that piped tables keep their shape."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=100)
+
+
+def table(title: str, columns: list[tuple[str, str]], rows: list[Row]) -> Table:
+    """Make a table; each column is (heading, "left" or "right")."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for heading, justify in columns:
+        made.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=justify == "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def simulation_tables(result: dict[str, Any], out: Console) -> None:
+    """Print a simulation's result: what it took, where the time went, what held each unit up."""
+    bound, cycles = result["bound"], result["cycles"]
+    out.print(
+        f"[bold]{result['workload']}[/bold] ({result['phase']}, {result['tokens']} tokens, {result['precision']}) on "
+        f"[bold]{result['chip']}[/bold]"
+    )
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    lines = [
+        ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
+        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"),
+        ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
+        ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
+    ]
+    if result["traffic"]:
+        name, moved = next(iter(result["traffic"].items()))
+        lines.append(("traffic", f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
+                                 f"{format_bytes(result['memory']['used_bytes'])} in use"))  # fmt: skip
+    lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
+    for label, text in lines:
+        out.print(f"  {label:18s} {text}")
+    out.print()
+    rows = [
+        (
+            o["name"] + ("".join(" +" + f.rsplit(".", 1)[-1] for f in o["fused"])),
+            f"x{o['repeat']}", f"{o['cycles']:,}", f"{o['cycles'] / cycles:.1%}" if cycles else "-",
+            f"{o['utilization']:.1%}" if o["macs"] else "-", o["bound"],
+            f"{min(o['bound_cycles'] / o['cycles'], 9.99):.0%}" if o["cycles"] else "-", format_bytes(o["read_bytes"] + o["write_bytes"]),
+        )
+        for o in sorted(result["operators"], key=lambda o: -o["cycles"])[:20]
+    ]  # fmt: skip
+    columns = [
+        ("operator", "left"), ("times", "right"), ("cycles", "right"), ("share", "right"), ("array", "right"),
+        ("bound", "left"), ("reached", "right"), ("traffic", "right"),
+    ]  # fmt: skip
+    left_out = len(result["operators"]) - len(rows)
+    out.print(table("operators by time" + (f" (first 20; {left_out} more in --csv)" if left_out else ""), columns, rows))
+    out.print()
+    units = [
+        (name, f"{u['utilization']:.1%}", ", ".join(
+            f"{cause.replace('_', ' ')} {count / cycles:.1%}"
+            for cause, count in sorted(u["stall_cycles"].items(), key=lambda i: -i[1]) if count / cycles >= 0.001
+        ))
+        for name, u in result["units"].items()
+    ]  # fmt: skip
+    out.print(table("units", [("unit", "left"), ("busy", "right"), ("waiting for", "left")], units))
+
+
+def workload_tables(summary: dict[str, Any], out: Console) -> None:
+    """Print what a workload contains."""
+    out.print(f"[bold]{summary['name']}[/bold] ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
+              f"{summary['precision']})")  # fmt: skip
+    for label, text in (
+        ("parameters", f"{summary['parameters']:,} ({format_bytes(summary['weight_bytes'])})"),
+        ("active", f"{summary['active_parameters']:,} per token"),
+        ("work", format_si(summary["flops"], "FLOP")),
+        ("KV cache", f"{format_bytes(summary['kv_bytes_per_token'])} per token, {format_bytes(summary['kv_bytes'])} here"),
+    ):
+        out.print(f"  {label:12s} {text}")
+    out.print()
+    rows = [
+        (o["name"], o["kind"], f"x{o['repeat']}", shape_text(o), format_si(o["flops"], "FLOP") if o["flops"] else "-",
+         format_bytes(o["weight_bytes"]) if o["weight_bytes"] else "-", format_bytes(o["input_bytes"] + o["output_bytes"]))
+        for o in summary["operators"]
+    ]  # fmt: skip
+    columns = [("operator", "left"), ("kind", "left"), ("times", "right"), ("shape", "left"), ("work", "right"),
+               ("weights", "right"), ("data", "right")]  # fmt: skip
+    out.print(table("operators, one execution each", columns, rows))
+
+
+def shape_text(operator: dict[str, Any]) -> str:
+    """One line for the dimensions of an operator."""
+    s = operator["shape"]
+    if operator["kind"] == "gemm":
+        return f"{s['batch']} x " * (s["batch"] > 1) + f"{s['m']} x {s['n']} x {s['k']}"
+    if operator["kind"] == "attention":
+        heads = f"{s['heads']}" + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
+        return f"{s['batch']} x {heads} heads, {s['q_len']} x {s['kv_len']} x {s['head_dim']}"
+    return f"{s['function']} {s['rows']} x {s['cols']}"
+
+
+__all__ = ["console", "format_si", "shape_text", "simulation_tables", "table", "workload_tables"]
