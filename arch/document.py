@@ -169,6 +169,10 @@ class Document:
             rule, nearest = f"must be one of {', '.join(choices)}", nearest_name(str(value), choices)
         elif kind == "union_tag_not_found":
             rule, value = "the key 'kind' is missing", None
+            meant = next((key for key in first["input"] if nearest_name(str(key), ["kind"])), None)
+            if meant is not None:
+                path, rule = (*path, meant), f"unknown key '{meant}', and the key 'kind' is missing"
+                nearest = "kind"
         elif kind == "value_error":
             rule = str(context.get("error", rule))
         elif kind in ("model_type", "model_attributes_type", "dict_type"):
@@ -213,6 +217,8 @@ class _Reader:
             )
         if len(path) > MAX_DEPTH:
             raise DescriptionError(f"nested more than {MAX_DEPTH} levels deep", position=where)
+        if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            raise DescriptionError("not valid YAML: unknown tag", position=where, path=_dotted(path), value=node.tag)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):

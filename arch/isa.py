@@ -268,7 +268,8 @@ def decode(data: bytes) -> Instruction:
     return Instruction(
         opcode=opcode, unit=Unit(values["unit"]), dtype=DTYPES[values["dtype"]],
         function=FUNCTIONS[values["function"]], memory=_take_address(values, "memory"), a=_take_address(values, "a"),
-        b=_take_address(values, "b"), c=_take_address(values, "c"), **plain,
+        b=_take_address(values, "b"), c=_take_address(values, "c"),
+        pitch=values.get("pitch", 0), **plain,
     )  # fmt: skip
 
 

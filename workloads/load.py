@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import networkx
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
@@ -17,7 +17,9 @@ from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.attention import Run
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
-from siliconloom.workloads.lists import DEFAULT_PRECISION, Count, convolution_graph, gemm_graph
+from siliconloom.workloads.lists import (
+    DEFAULT_PRECISION, ConvolutionList, Count, GemmList, convolution_graph, gemm_graph,
+)  # fmt: skip
 from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph
 
@@ -80,6 +82,13 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     if kind == "convolutions":
         return convolution_graph(document, title)
     return _transformer(document, title)
+
+
+def workload_schema() -> dict[str, Any]:
+    """JSON Schema of a workload description: one of the kinds."""
+    models: list[type[Description]] = [Transformer, GemmList, ConvolutionList]
+    made = TypeAdapter(Annotated[Union[tuple(models)], Field(discriminator="kind")])  # noqa: UP007 built from a list
+    return made.json_schema()
 
 
 def workload_names() -> list[str]:

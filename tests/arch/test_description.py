@@ -1,0 +1,87 @@
+import pytest
+
+from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_names, load_chip, load_system
+from siliconloom.schemas import schema_of
+
+CONTRACT = [
+    "npu-edge", "npu-datacenter", "tpu-v4", "gemmini-16",
+    *(f"systolic-{dataflow}-{size}" for dataflow in ("ws", "os", "is") for size in (8, 32, 128)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_the_library_holds_the_promised_chips(name):
+    chip = load_chip(name)
+    assert chip.name == name
+    assert chip.peak_macs > 0
+
+
+def test_the_library_holds_nothing_unnamed():
+    assert {load_chip(name).name for name in chip_names()} == set(chip_names())
+
+
+def test_published_peaks():
+    assert load_chip("npu-edge").tile.scratchpad.capacity == 256 * 1024
+    assert load_chip("npu-datacenter").tile.scratchpad.capacity == 32 * 2**20
+    v4 = load_chip("tpu-v4")
+    assert 2 * v4.peak_macs * v4.clock == pytest.approx(275e12, rel=0.01)
+    assert 2 * load_chip("gemmini-16").peak_macs == 512
+
+
+def test_bare_tiles_take_rows_and_cols():
+    chip = load_chip("systolic-os-8", [("tile.array.rows", "5"), ("tile.array.cols", "3")])
+    assert (chip.tile.array.rows, chip.tile.array.cols, chip.memory) == (5, 3, {})
+
+
+def test_the_digest_follows_the_meaning_not_the_text():
+    same = load_chip("npu-edge", [("clock", "1000 MHz")])
+    assert same.digest == load_chip("npu-edge").digest
+    assert load_chip("npu-edge", [("clock", "999 MHz")]).digest != same.digest
+
+
+@pytest.mark.parametrize(
+    ("operands", "accepted", "refused"),
+    [(["int8"], ["int8", "int4"], ["bf16", "int16"]), (["bf16", "int8"], ["bf16", "int8", "int4"], ["fp32"]),
+     (["int4"], ["int4"], ["int8"])],
+)  # fmt: skip
+def test_an_array_accepts_formats_that_fit_its_lanes(operands, accepted, refused):
+    array = SystolicArray(rows=4, cols=4, dataflow="weight_stationary", operands=operands)
+    assert all(array.accepts(DataType(name)) for name in accepted)
+    assert not any(array.accepts(DataType(name)) for name in refused)
+
+
+def test_an_npu_needs_memory(tmp_path):
+    text = "kind: chip\nname: x\nclock: 1 GHz\ntile:\n  kind: npu\n  array: {rows: 4, cols: 4, dataflow: weight_stationary}\n" \
+           "  scratchpad: {capacity: 1 KiB}\n  accumulator: {capacity: 1 KiB}\n  vector: {lanes: 4}\n"  # fmt: skip
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(DescriptionError, match="needs at least one memory level"):
+        load_chip(str(path))
+
+
+def test_a_system_and_a_pim_tile_can_be_described(tmp_path):
+    system = tmp_path / "pod.yaml"
+    system.write_text(
+        "kind: system\nname: pod\nchips: [{chip: tpu-v4, count: 64}]\ntopology: {kind: torus, shape: [4, 4, 4]}\n"
+        "link: {bandwidth: 50 GB/s, latency: 500 ns}\n"
+    )
+    assert load_system(str(system)).topology.shape == (4, 4, 4)
+    pim = tmp_path / "pim.yaml"
+    pim.write_text(
+        "kind: chip\nname: pim\nclock: 1 GHz\ntile: {kind: pim, channels: 8, banks: 16, lanes: 16, row_bytes: 2 KiB, "
+        "global_buffer: 2 KiB}\n"
+    )
+    assert load_chip(str(pim)).peak_macs == 8 * 16 * 16
+
+
+def test_durations_become_whole_cycles_rounded_up():
+    chip = load_chip("npu-datacenter")
+    assert chip.cycles(1) == 1
+    assert chip.cycles(120_000) == 144
+
+
+@pytest.mark.parametrize("kind", ["chip", "system", "workload"])
+def test_schemas_name_their_keys(kind):
+    made = schema_of(kind)
+    assert made["$schema"].startswith("https://json-schema.org")
+    assert "properties" in made or "oneOf" in made or "anyOf" in made
