@@ -10,8 +10,9 @@ dispatches every other instruction into the queue of its unit; each unit takes i
 starts when every semaphore in ``wait`` is above zero (and takes one from each); it adds one to each semaphore in
 ``release`` when its operands have been read and to each in ``post`` when its results are complete. ``first_wait``
 applies only when all loop levels in ``first`` are in their first iteration, ``last_post`` only when all levels in
-``last`` are in their last. A semaphore is posted by one unit and waited for by one unit, so a program is a timed
-event graph and its outcome does not depend on races.
+``last`` are in their last. A barrier does nothing else; it releases and posts when everything before it in its queue
+has read its operands, and is complete. A semaphore is waited for by one unit and is posted by one unit, always in the
+same way (release or post), so a program is a timed event graph and its outcome does not depend on races.
 
 An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parity of the indices named in ``parity``
 (exclusive-or ``odd``) is one: the alternation of a double buffer.
@@ -303,8 +304,8 @@ def check(program: Program) -> None:
         if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
             raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
     depth = 0
-    posters: dict[int, tuple[Unit, int]] = {}
-    waiters: dict[int, tuple[Unit, int]] = {}
+    posters: dict[int, tuple[Unit, str, int]] = {}
+    waiters: dict[int, tuple[Unit, str, int]] = {}
     for number, i in enumerate(program.instructions):
         where = f"instruction {number} ({i.opcode.name.lower()})"
         if i.opcode == Opcode.LOOP:
@@ -325,18 +326,19 @@ def check(program: Program) -> None:
             raise LoomError(f"{where}: k must be at least 1 (got {i.k})")
         if (i.first | i.last | i.overwrite) >> depth:
             raise LoomError(f"{where}: a level mask names a loop that is not open here")
-        for masks, table, verb in (
-            ((i.wait, i.first_wait), waiters, "waited for"), ((i.release, i.post, i.last_post), posters, "posted"),
-        ):  # fmt: skip
-            for semaphore_index in _bits(*masks):
-                if semaphore_index >= len(program.semaphores):
-                    raise LoomError(f"{where}: semaphore {semaphore_index} is not declared")
-                other = table.setdefault(semaphore_index, (i.unit, number))
-                if other[0] != i.unit:
-                    name = program.semaphores[semaphore_index].name
+        for mask, table, how in (
+            (i.wait | i.first_wait, waiters, "waited for"),
+            (i.release, posters, "released"),
+            (i.post | i.last_post, posters, "posted"),
+        ):
+            for bit in _bits(mask):
+                if bit >= len(program.semaphores):
+                    raise LoomError(f"{where}: semaphore {bit} is not declared")
+                unit, verb, other = table.setdefault(bit, (i.unit, how, number))
+                if (unit, verb) != (i.unit, how):
                     raise LoomError(
-                        f"{where}: semaphore {name} is {verb} by two units ({other[0].name.lower()} at instruction "
-                        f"{other[1]}, {i.unit.name.lower()} here)"
+                        f"{where}: semaphore {program.semaphores[bit].name} is {how} by {i.unit.name.lower()} here and "
+                        f"{verb} by {unit.name.lower()} at instruction {other}"
                     )
         if i.operator >= len(program.operators):
             raise LoomError(f"{where}: operator {i.operator} is not declared")

@@ -226,7 +226,7 @@ class AttentionLowering:
                 )
 
             pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
-            builder.barrier(Unit.MATMUL, post=rings.moving.free_bit)
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
             rings.moving.read()
             rings.results.written()
             self._store(part, sequence, head, queries)

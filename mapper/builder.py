@@ -153,9 +153,9 @@ class ProgramBuilder:
         self.depth -= 1
         self._add(opcode=Opcode.NEXT)
 
-    def barrier(self, unit: Unit, *, wait: int = 0, post: int = 0) -> None:
-        """Make ``unit`` wait, or post once everything before it in its queue is complete."""
-        self._add(opcode=Opcode.BARRIER, unit=unit, wait=wait, post=post)
+    def barrier(self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0) -> None:
+        """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete."""
+        self._add(opcode=Opcode.BARRIER, unit=unit, wait=wait, release=release, post=post)
 
     def load(
         self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, wait: int = 0, first_wait: int = 0,

@@ -68,7 +68,7 @@ class GemmLowering:
         builder, rings = self.context.builder, self.context.rings
         if self.tiling.resident:
             ring = rings.weights if self.n_outer else rings.moving
-            builder.barrier(Unit.MATMUL, post=ring.free_bit)
+            builder.barrier(Unit.MATMUL, release=ring.free_bit)
             ring.read()
         if self.shape.bias and self.n_outer:
             builder.barrier(Unit.VECTOR, post=rings.constants.free_bit)
@@ -136,17 +136,19 @@ class GemmLowering:
         per_tile_bias = shape.bias and not self.n_outer
         if per_tile_bias:
             self._load_bias(batch, n)
-            wait, release = wait | rings.constants.full_bit, release | rings.constants.free_bit
+            wait |= rings.constants.full_bit
         functions = [v.function for v in self.task.fused] or [VectorFunction.REQUANTIZE]
         for index, function in enumerate(functions):
             second = None
             if function == VectorFunction.ADD:
                 self.nest.load(rings.vector, m.size, size(cols), row, affine(self.residual_base + offset, *where))
                 second, wait, release = rings.vector, wait | rings.vector.full_bit, release | rings.vector.free_bit
+            last = index == len(functions) - 1
+            post = rings.results.full_bit | (rings.constants.free_bit if per_tile_bias else 0)
             builder.vector(
                 function, m.size, n.size if function in GATED else cols, shape.dtype,
                 rings.partial if index == 0 else None, rings.results, second=second, inputs=2 if second else 1,
-                wait=wait, release=release, post=rings.results.full_bit if index == len(functions) - 1 else 0,
+                wait=wait, release=release, post=post if last else 0,
             )  # fmt: skip
             wait = release = 0
             if second:

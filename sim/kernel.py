@@ -3,7 +3,7 @@
 Plain Python that Numba compiles; with ``NUMBA_DISABLE_JIT=1`` the same code runs uncompiled and gives the same
 numbers. Units take their queues in order and semaphores connect one unit to one unit, so what can start is decided by
 times already fixed; the only shared resource is the memory port, which serves transfers in the order in which they
-can start (ties: the one that became ready first, then loads before stores). Committing always the earliest possible
+can start (ties: the one that asked first, then loads before stores). Committing always the earliest possible
 start keeps that order.
 """
 
@@ -16,6 +16,7 @@ from numba import njit
 
 from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, Opcode, Unit
 from siliconloom.sim.tables import COLUMNS, Stall
+from siliconloom.sim.timing.units import BARRIER
 
 UNITS = len(Unit)
 STALLS = len(Stall)
@@ -60,7 +61,7 @@ def run(
     """
     issue, loop_cycles, depth = constants[0], constants[1], constants[2]
     array_rows, output_latency, operand_latency = constants[3], constants[4], constants[5]
-    output_stationary = constants[6]
+    output_stationary, pop = constants[6], constants[7]
     total = table.shape[0]
     executions = np.zeros(total, np.int64)
     busy = np.zeros(UNITS, np.int64)
@@ -85,6 +86,7 @@ def run(
     unit_free = np.zeros(UNITS, np.int64)
     unit_ready = np.zeros(UNITS, np.int64)
     unit_done = np.zeros(UNITS, np.int64)
+    unit_consumed = np.zeros(UNITS, np.int64)
     accounted = np.zeros(UNITS, np.int64)
     port_free = 0
     load_free, stream_free, last_beat = 0, 0, -(2**61)
@@ -125,7 +127,7 @@ def run(
                 break
             time = seq + issue
             if dispatched[unit] >= depth:
-                freed = started[unit, dispatched[unit] % depth]
+                freed = started[unit, dispatched[unit] % depth] + pop
                 if freed > time:
                     stalls[0, _S_QUEUE] += freed - time
                     time = freed
@@ -148,7 +150,7 @@ def run(
             events += 1
             pc += 1
         # The earliest start among the heads whose semaphores are all known.
-        best, best_start, best_ready = -1, TIME_LIMIT, TIME_LIMIT
+        best, best_start, best_request, best_ready = -1, TIME_LIMIT, TIME_LIMIT, 0
         for unit in range(1, UNITS):
             if length[unit] == 0:
                 continue
@@ -170,14 +172,15 @@ def run(
                 s += 1
             if not possible:
                 continue
-            start = max(ready, unit_free[unit])
+            request = max(ready, unit_free[unit])
+            start = request
             if table[i, _OPCODE] != _BARRIER:
                 if unit == _LOAD or unit == _STORE:
-                    start = max(start, port_free)
+                    start = max(request, port_free)
                 elif unit == _MATMUL:
                     start = max(ready + operand_latency, stream_free if output_stationary else load_free)
-            if start < best_start or (start == best_start and ready < best_ready):
-                best, best_start, best_ready = unit, start, ready
+            if start < best_start or (start == best_start and request < best_request):
+                best, best_start, best_request, best_ready = unit, start, request, ready
         if best < 0:
             unfinished = pc < total
             for unit in range(1, UNITS):
@@ -210,13 +213,14 @@ def run(
             mask >>= 1
             s += 1
         if barrier:
-            begin, done, consumed = start, max(start, unit_done[unit]), max(start, unit_done[unit])
-            unit_ready[unit] = start
+            begin = start
+            done = max(start + BARRIER, unit_done[unit])
+            consumed = max(start + BARRIER, unit_consumed[unit])
             accounted[unit] = max(cursor, start)
         elif unit == _MATMUL:
             stream, folds = table[i, _STREAM], table[i, _FOLDS]
             if output_stationary:
-                begin = max(ready + operand_latency, stream_free)
+                begin = start
                 first_last = max(begin + stream - 1, last_beat + array_rows)
                 last_beat = first_last + table[i, _ADVANCE]
                 consumed = last_beat + 1
@@ -258,6 +262,8 @@ def run(
             else:
                 stalls[unit, _S_MEMORY] += begin - cursor
         unit_done[unit] = max(unit_done[unit], done)
+        unit_consumed[unit] = max(unit_consumed[unit], consumed)
+        unit_ready[unit] = start + pop
         mask = table[i, _RELEASE]
         for phase in range(2):
             when = consumed if phase == 0 else done

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
-from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
 from siliconloom.arch.vector import vector_cost
 from siliconloom.sim.timing.systolic import INPUT_SLICE, gemm_run
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
+    QUEUE_POP,
     SCRATCHPAD_READ,
     moved_bytes,
     transfer_cycles,
@@ -77,7 +78,8 @@ class Tables:
     causes
         `Stall` of waiting for each semaphore.
     constants
-        issue cycles, loop cycles, queue depth, array rows, output latency, operand latency, output stationary (0/1).
+        issue cycles, loop cycles, queue depth, array rows, output latency, operand latency, output stationary (0/1),
+        cycles from an instruction leaving a queue to the next one being seen.
     """
 
     instructions: Int
@@ -114,6 +116,7 @@ def build_tables(program: Program, chip: Chip) -> Tables:
             array.rows + array.cols - 1 + array.multiply_stages,
             INPUT_SLICE + (0 if bare else SCRATCHPAD_READ),
             int(array.dataflow == "output_stationary"),
+            0 if bare else QUEUE_POP,
         ],
         np.int64,
     )
@@ -123,6 +126,8 @@ def build_tables(program: Program, chip: Chip) -> Tables:
 def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, count: Int) -> None:
     def put(**values: int) -> None:
         for name, value in values.items():
+            if value >= 2**62:
+                raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
             row[COLUMNS[name]] = value
 
     if i.opcode in (Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER):

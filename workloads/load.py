@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import networkx
 from pydantic import Field, TypeAdapter
@@ -86,9 +86,10 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
 
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
-    models: list[type[Description]] = [Transformer, GemmList, ConvolutionList]
-    made = TypeAdapter(Annotated[Union[tuple(models)], Field(discriminator="kind")])  # noqa: UP007 built from a list
-    return made.json_schema()
+    kinds: TypeAdapter[Any] = TypeAdapter(
+        Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
+    )
+    return kinds.json_schema()
 
 
 def workload_names() -> list[str]:

@@ -9,6 +9,10 @@ SCRATCHPAD_READ = 1
 """Cycles from the address to the data of a scratchpad or accumulator read."""
 ACCUMULATOR_WRITE = 1
 """Cycles from the array's output to the accumulator holding it."""
+QUEUE_POP = 1
+"""Cycles from an instruction leaving its queue until the next one is seen, and until its place can be filled."""
+BARRIER = 1
+"""Cycles from a barrier starting to its posts, when nothing before it is still at work."""
 
 
 def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: int, cols: int) -> int:

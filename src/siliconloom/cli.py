@@ -268,8 +268,9 @@ def main(arguments: list[str] | None = None) -> int:
     from siliconloom.arch.errors import CheckFailed, LoomError
 
     try:
-        status = app(arguments, standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        app(arguments)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except LoomError as error:
         if debug:
             raise
@@ -279,29 +280,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("loom: interrupted; nothing was left half written", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except Exception as error:
-        return _usage_error(error, debug)
-
-
-def _usage_error(error: Exception, debug: bool) -> int:
-    """Click's own complaints about the command line, or a bug of ours."""
-    import click
-
-    if isinstance(error, click.exceptions.Exit):
-        return error.exit_code
-    if isinstance(error, click.ClickException):
-        error.show()
-        return 2
-    if debug or not isinstance(error, AssertionError | MemoryError | RecursionError):
         if debug:
-            raise error
+            raise
         print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
         return 70
-    print(f"loom: internal error: {error or type(error).__name__} (--debug shows where)", file=sys.stderr)
-    return 70
+    return 0
 
 
 def entry() -> None:

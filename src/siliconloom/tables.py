@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,7 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=100)
 
 
-def table(title: str, columns: list[tuple[str, str]], rows: list[Row]) -> Table:
+def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> Table:
     """Make a table; each column is (heading, "left" or "right")."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for heading, justify in columns:
@@ -103,9 +104,9 @@ def shape_text(operator: dict[str, Any]) -> str:
     """One line for the dimensions of an operator."""
     s = operator["shape"]
     if operator["kind"] == "gemm":
-        return f"{s['batch']} x " * (s["batch"] > 1) + f"{s['m']} x {s['n']} x {s['k']}"
+        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}"
     if operator["kind"] == "attention":
-        heads = f"{s['heads']}" + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
+        heads = str(s["heads"]) + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
         return f"{s['batch']} x {heads} heads, {s['q_len']} x {s['kv_len']} x {s['head_dim']}"
     return f"{s['function']} {s['rows']} x {s['cols']}"
 

@@ -31,7 +31,7 @@ def load(tmp_path, text, overrides=()):
         ("1 GHz", "5", "3:8", ["clock", "no unit"]),
         ("weight_stationary", "weight_stationry", "6:39", ["tile.array.dataflow", "did you mean 'weight_stationary'"]),
         ("kind: systolic", "kind: systolik", "5:9", ["tile.kind", "did you mean 'systolic'"]),
-        ("kind: systolic", "knid: systolic", "5:3", ["kind"]),
+        ("kind: systolic", "knid: systolic", "5:9", ["kind"]),
         ("clock: 1 GHz\n", "", "1:1", ["clock", "missing"]),
         ("name: tiny", "name: tiny\nname: again", "3:1", ["given twice"]),
         ("kind: chip", "kind: gemms", "1:7", ["must be one of chip", "gemms"]),

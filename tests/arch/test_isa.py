@@ -115,7 +115,7 @@ LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=1)
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=1), END), (), "semaphore 0 is not declared"),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, first=1), END), (), "loop that is not open"),
         ((Instruction(opcode=Opcode.LOAD, m=1, n=1, post=1), Instruction(opcode=Opcode.STORE, m=1, n=1, post=1), END),
-         (Semaphore("full"),), "semaphore full is posted by two units"),
+         (Semaphore("full"),), "semaphore full is posted by store here and posted by load at instruction 0"),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, operator=4), END), (), "operator 4 is not declared"),
         ((MATMUL, END), (Semaphore("deep", 5000),), "initial count"),
     ],

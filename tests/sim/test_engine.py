@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import LoomError, load_chip
+from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.sim import kernel
+from siliconloom.sim.engine import run
+from siliconloom.sim.tables import build_tables
+from tests.sim.programs import chips, programs
+from tests.sim.reference import Deadlock, Reference
+
+END = Instruction(opcode=Opcode.END)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(programs(), chips())
+def test_the_kernel_agrees_with_a_simulator_that_steps_every_cycle(program, chip):
+    try:
+        expected = Reference(program, chip)
+    except Deadlock:
+        event("deadlock")
+        with pytest.raises(LoomError, match="deadlock: "):
+            run(program, chip)
+        return
+    outcome = run(program, chip, trace_limit=100_000)
+    event(f"{min(len(expected.log) // 10, 5)}0 executions")
+    assert outcome.cycles == expected.cycles
+    ours = sorted((number, consumed, done) for number, _, consumed, done in outcome.trace.tolist())
+    assert ours == sorted(expected.log)
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs(), chips())
+def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
+    try:
+        outcome = run(program, chip)
+    except LoomError:
+        assume(False)
+    assert np.all(outcome.busy + outcome.stalls.sum(axis=1) == outcome.cycles)
+    assert np.all(outcome.stalls >= 0)
+    assert np.all(outcome.busy >= 0)
+    assert outcome.exclusive.sum() == outcome.cycles
+    assert np.all(outcome.operator_busy.sum(axis=0)[1:] == outcome.busy[1:])
+
+
+@settings(max_examples=15, deadline=None)
+@given(programs(), chips())
+def test_the_kernel_means_the_same_uncompiled(program, chip):
+    tables = build_tables(program, chip)
+    arguments = (tables.instructions, tables.semaphores, tables.causes, tables.constants, 1, 50)
+    for compiled, plain in zip(kernel.run(*arguments), kernel.run.py_func(*arguments), strict=True):
+        assert np.array_equal(compiled, plain)
+
+
+def test_a_deadlock_names_units_instructions_and_semaphores():
+    program = Program(
+        (Instruction(opcode=Opcode.LOAD, m=1, n=64, wait=1), Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=2), END),
+        (Semaphore("free"), Semaphore("full")),
+    )
+    with pytest.raises(LoomError) as caught:
+        run(program, load_chip("npu-edge"))
+    assert str(caught.value) == (
+        "deadlock: load at instruction 0 waits for free; matmul at instruction 1 waits for full"
+    )
+
+
+def test_a_semaphore_that_overflows_is_an_error():
+    post = Instruction(opcode=Opcode.LOAD, m=1, n=1, post=1)
+    program = Program(
+        (Instruction(opcode=Opcode.LOOP, m=5000), post, Instruction(opcode=Opcode.NEXT), END), (Semaphore("full"),)
+    )
+    with pytest.raises(LoomError, match="overflows at instruction 1 .*load"):
+        run(program, load_chip("npu-edge"))
+
+
+def test_a_time_beyond_the_counter_is_an_error():
+    huge = Instruction(opcode=Opcode.MATMUL, m=2**24 - 1, n=2**24 - 1, k=2**24 - 1)
+    deep = (huge,)
+    for _ in range(3):
+        deep = (Instruction(opcode=Opcode.LOOP, m=2**20), *deep, Instruction(opcode=Opcode.NEXT))
+    with pytest.raises(LoomError, match="does not fit 62 bits"):
+        run(Program((*deep, END)), load_chip("systolic-ws-8", [("tile.array.rows", "1"), ("tile.array.cols", "1")]))
+
+
+def test_an_empty_program_takes_no_time():
+    outcome = run(Program((END,)), load_chip("npu-edge"))
+    assert outcome.cycles == 0
+
+
+def test_unsupported_units_say_so():
+    send = Instruction(opcode=Opcode.SEND, m=1, n=1)
+    with pytest.raises(LoomError, match="not supported: send instructions"):
+        run(Program((send, END)), load_chip("npu-edge"))
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=1)
+    with pytest.raises(LoomError, match="not supported: load instructions on a bare"):
+        run(Program((load, END)), load_chip("systolic-ws-8"))
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+def test_a_trace_is_bounded_and_does_not_change_the_outcome(m, n, k):
+    program = Program(
+        (Instruction(opcode=Opcode.LOOP, m=10), Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=k), Instruction(opcode=Opcode.NEXT), END)
+    )
+    chip = load_chip("npu-edge")
+    traced, plain = run(program, chip, trace_limit=3), run(program, chip)
+    assert traced.trace.shape == (3, 4)
+    assert traced.cycles == plain.cycles
+    assert traced.busy[Unit.MATMUL] == plain.busy[Unit.MATMUL]
