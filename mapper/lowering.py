@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Address
+from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.builder import Loop, ProgramBuilder, Ring
 from siliconloom.mapper.layout import Layout, Rings
 from siliconloom.mapper.tasks import Task
@@ -33,8 +34,8 @@ class MemoryMap:
         """Refuse a workload that is larger than the memory."""
         if self.used > self.capacity:
             raise LoomError(
-                f"the workload needs {self.used / 2**30:.2f} GiB of {self.chip}'s memory.{self.name}, which has "
-                f"{self.capacity / 2**30:.2f} GiB (memory.{self.name}.capacity)"
+                f"the workload needs {format_bytes(self.used)} of {self.chip}'s memory.{self.name}, which has "
+                f"{format_bytes(self.capacity)} (memory.{self.name}.capacity)"
             )
 
 

@@ -265,27 +265,30 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     if debug:  # accepted anywhere on the line
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
-    from siliconloom.arch.errors import CheckFailed, LoomError
-
     try:
         app(arguments)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except LoomError as error:
-        if debug:
-            raise
-        sys.stdout.flush()
-        print(f"loom: {error}", file=sys.stderr)
-        return 1 if isinstance(error, CheckFailed) else 2
     except KeyboardInterrupt:
         print("loom: interrupted; nothing was left half written", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
             raise
-        print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
-        return 70
+        sys.stdout.flush()
+        return _explain(error)
     return 0
+
+
+def _explain(error: Exception) -> int:
+    """One line for an error, and its exit status."""
+    from siliconloom.arch.errors import CheckFailed, LoomError
+
+    if isinstance(error, LoomError):
+        print(f"loom: {error}", file=sys.stderr)
+        return 1 if isinstance(error, CheckFailed) else 2
+    print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+    return 70
 
 
 def entry() -> None:

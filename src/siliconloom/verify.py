@@ -1,0 +1,153 @@
+"""What ``loom verify`` does: the RTL of a description against NumPy and against the simulator's timing."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, NotSupported, SystolicArray
+from siliconloom.arch.description import PimTile
+from siliconloom.rtl.bench.cases import Case, CaseResult, FoldTime, Gemm
+from siliconloom.rtl.bench.runner import require_simulator, run_cases
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.systolic import arithmetic_of
+from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
+from siliconloom.tables import table
+
+SCHEMA = "siliconloom.verification/1"
+BEATS = 1500
+"""Most moving beats in a case: keeps a bench within seconds."""
+
+
+def verify(
+    chip: Chip, *, seed: int = 0, simulator: str = "verilator", cases: int = 8, progress: bool = False
+) -> dict[str, Any]:
+    """Build the RTL of ``chip``, run random GEMM sequences on it, and compare values and cycles.
+
+    Half of the cases run without stalls, back to back, and are compared cycle for cycle; the others stall every
+    stream at random and are compared by value.
+
+    Raises
+    ------
+    LoomError
+        When the simulator is missing or the description has no RTL.
+    """
+    if isinstance(chip.tile, PimTile):
+        raise NotSupported("verifying a pim tile")
+    require_simulator(simulator)
+    array = chip.tile.array
+    bundle = build_rtl(chip)
+    jobs = random_cases(array, seed, cases)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="loom-verify-") as name, _status(progress, f"building and running {bundle.top} with {simulator} ..."):
+        sources = bundle.write(Path(name) / "rtl")
+        results = run_cases(array, sources, bundle.top, jobs, simulator=simulator, folder=Path(name) / "bench")
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "chip": chip.name,
+        "chip_digest": chip.digest,
+        "verified": bundle.sidecar["contains"],
+        "simulator": simulator,
+        "seed": seed,
+        "rows": array.rows,
+        "cols": array.cols,
+        "dataflow": array.dataflow,
+        "wall_s": time.perf_counter() - began,
+        "passed": all(r.passed for r in results),
+        "cases": [_case(r) for r in results],
+    }
+
+
+def random_cases(array: SystolicArray, seed: int, count: int) -> list[Case]:
+    """``count`` random sequences of GEMMs for ``array``: every second one with random stalls on every stream."""
+    chance = random.Random(seed)
+    streams = ("a", "b") if array.dataflow == "output_stationary" else ("stationary", "moving")
+    widths = sorted({4, arithmetic_of(array).bits})
+    made = []
+    for number in range(count):
+        gemms: list[Gemm] = []
+        while len(gemms) < chance.randint(1, 3):
+            gemms.append(_random_gemm(array, chance))
+        stall = {s: chance.choice([0.0, 0.2, 0.5, 0.8]) for s in (*streams, "output")} if number % 2 else {}
+        if stall and not any(stall.values()):
+            stall["output"] = 0.5
+        folds = [fold for g in gemms for fold in gemm_folds(array, g.m, g.n, g.k)]
+        schedule = tuple(FoldTime(t.first_output, t.last_output) for t in stall_free_schedule(array, folds))
+        bits = widths[-1] if number < count - 1 else chance.choice(widths)
+        made.append(Case(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
+    return made
+
+
+def _random_gemm(array: SystolicArray, chance: random.Random) -> Gemm:
+    """A GEMM of a few folds, often with edges that fill the array only in part."""
+    while True:
+        m, n, k = (
+            chance.choice([1, chance.randint(1, side), side, chance.randint(1, 3 * side)])
+            for side in (array.rows, array.cols, array.rows)
+        )
+        if sum(f.load_beats + f.stream_beats + array.rows for f in gemm_folds(array, m, n, k)) <= BEATS:
+            return Gemm(m, n, k)
+
+
+@contextmanager
+def _status(show: bool, text: str) -> Iterator[None]:
+    if not show:
+        yield
+        return
+    with Console(stderr=True).status(text):
+        yield
+
+
+def _case(result: CaseResult) -> dict[str, Any]:
+    case = result.case
+    model = case.schedule[-1].last_output + 1 if not case.stall else None
+    return {
+        "gemms": [{"m": g.m, "n": g.n, "k": g.k} for g in case.gemms],
+        "operand_bits": case.bits,
+        "stall": case.stall,
+        "folds": len(case.schedule),
+        "rtl_cycles": result.cycles,
+        "model_cycles": model,
+        "difference": None if model is None else result.cycles - model,
+        "values_equal": not result.value_errors,
+        "errors": [*result.value_errors, *result.cycle_errors][:5],
+    }
+
+
+def verification_tables(result: dict[str, Any], out: Console) -> None:
+    """Print the parity table."""
+    out.print(
+        f"[bold]{result['chip']}[/bold]: {result['rows']} x {result['cols']} {result['dataflow'].replace('_', ' ')}, "
+        f"{result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s"
+    )
+    out.print(f"  verified: {result['verified']}", soft_wrap=True)
+    out.print()
+    rows = []
+    for case in result["cases"]:
+        shapes = ", ".join(f"{g['m']}x{g['n']}x{g['k']}" for g in case["gemms"])
+        stalled = "random" if case["stall"] else "none"
+        model = "-" if case["model_cycles"] is None else f"{case['model_cycles']:,}"
+        difference = "-" if case["difference"] is None else f"{case['difference']:+d}" if case["difference"] else "0"
+        rows.append((shapes, f"int{case['operand_bits']}", str(case["folds"]), stalled, f"{case['rtl_cycles']:,}", model,
+                     difference, "equal" if case["values_equal"] else "DIFFER"))  # fmt: skip
+    columns = [("GEMMs (m x n x k)", "left"), ("values", "left"), ("folds", "right"), ("stalls", "left"),
+               ("RTL cycles", "right"), ("model cycles", "right"), ("difference", "right"), ("results", "left")]  # fmt: skip
+    out.print(table("RTL against NumPy and against the simulator", columns, rows))
+    for case in result["cases"]:
+        for error in case["errors"]:
+            out.print(f"  {error}", soft_wrap=True, style="red")
+    compared = sum(c["folds"] for c in result["cases"] if not c["stall"])
+    out.print()
+    if result["passed"]:
+        out.print(f"passed: every value equal; {compared} folds without stalls, 0 cycles of difference in each", style="green")
+    else:
+        out.print("FAILED", style="bold red")

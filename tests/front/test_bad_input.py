@@ -1,0 +1,135 @@
+"""Every kind of bad input: one clear line on standard error, exit status 2, nothing written."""
+
+import stat
+
+import pytest
+
+from siliconloom.cli import main
+
+CHIP = """\
+kind: chip
+name: mine
+clock: 1 GHz
+tile:
+  kind: npu
+  array: {rows: 8, cols: 8, dataflow: weight_stationary}
+  scratchpad: {capacity: 64 KiB}
+  accumulator: {capacity: 16 KiB}
+  vector: {lanes: 8}
+memory:
+  dram: {kind: ddr4, capacity: 1 GiB, bandwidth: 10 GB/s, latency: 50 ns}
+"""
+GEMMS = "kind: gemms\nprecision: int8\ngemms: [{name: a, m: 8, n: 8, k: 8}]\n"
+
+
+def bomb():
+    text = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for this, last in zip("bcdefghij", "abcdefghi", strict=True):
+        text += f"{this}: &{this} [{', '.join(['*' + last] * 9)}]\n"
+    return text
+
+
+@pytest.fixture
+def files(tmp_path):
+    made = {"chip": CHIP, "gemms": GEMMS, "bomb": bomb(), "nothing": "", "list": "- 1\n", "broken": "kind: [chip\n",
+            "empty": "kind: gemms\ngemms: []\n", "typo": GEMMS.replace("m: 8", "mm: 8"),
+            "negative": GEMMS.replace("m: 8", "m: -8"), "huge": GEMMS.replace("m: 8", f"m: {10**30}"),
+            "zero": GEMMS.replace("m: 8", "m: 0"), "other": "kind: recipe\nflour: 500 g\n",
+            "long": GEMMS.replace("m: 8", "m: 100000000")}  # fmt: skip
+    for name, text in made.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "locked").mkdir()
+    return tmp_path
+
+
+CASES = [
+    # chip descriptions
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.array.rwos=4"], "did you mean 'rows'?"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "clock=1 GB"], "unknown unit 'GB'"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "clock=-1 GHz"], "greater than zero"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.array.rows=0"], "tile.array.rows"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.array.rows=1e99"], "tile.array.rows"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.scratchpad.capacity=64 B"], "tile.scratchpad.capacity"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.accumulator.capacity=100 B"], "tile.accumulator.capacity"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "memory.dram.capacity=100 B", "--set", "workload.precision=int8"], "192 B of mine's memory.dram, which has 100 B"),
+    (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "nonsense"], "must look like path.to.key=value"),
+    (["sim", "{}/gemms.yaml", "{}/chip.yaml"], "kind"),
+    (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge'?"),
+    (["sim", "{}/nowhere.yaml", "gpt2"], "no such file"),
+    (["sim", "{}/bomb.yaml", "gpt2"], "expands to more than"),
+    (["sim", "{}/nothing.yaml", "gpt2"], "empty"),
+    (["sim", "{}/list.yaml", "gpt2"], "must be a mapping"),
+    (["sim", "{}/broken.yaml", "gpt2"], "not valid YAML"),
+    (["sim", "{}", "gpt2"], "is a folder"),
+    # workloads
+    (["sim", "npu-edge", "{}/empty.yaml"], "gemms"),
+    (["sim", "npu-edge", "{}/typo.yaml"], "did you mean 'm'?"),
+    (["sim", "npu-edge", "{}/negative.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge", "{}/zero.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge", "{}/huge.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge", "{}/other.yaml"], "kind"),
+    (["sim", "npu-edge", "{}/bomb.yaml"], "expands to more than"),
+    (["sim", "npu-edge", "gtp2"], "did you mean 'gpt2'?"),
+    (["sim", "npu-edge", "gpt2", "--set", "workload.phase=decoding"], "did you mean 'decode'?"),
+    (["sim", "npu-edge", "gpt2", "--set", "workload.layers=100"], "12 layers"),
+    (["sim", "npu-edge", "gpt2", "--set", "workload.sequence=5000"], "1024"),
+    (["sim", "npu-edge", "gpt2", "--set", "workload.precision=bf16"], "bf16 operands are not among those of npu-edge"),
+    (["sim", "npu-edge", "bert-base", "--set", "workload.phase=decode"], "encoder"),
+    (["sim", "npu-edge", "llama3-70b"], "GiB of npu-edge's memory.dram"),
+    (["sim", "systolic-ws-8", "gpt2"], "not supported"),
+    (["workload", "{}/chip.yaml"], "kind"),
+    (["workload", "gpt2", "--set", "tile.array.rows=3"], "tile"),
+    (["schema", "chips"], "did you mean 'chip'?"),
+    # outputs
+    (["sim", "npu-edge", "{}/gemms.yaml", "--json", "{}/no/such/folder/x.json"], "does not exist"),
+    (["sim", "npu-edge", "{}/gemms.yaml", "--trace", "{}/locked"], "is a folder"),
+    (["rtl", "npu-edgee", "-o", "{}/out"], "did you mean 'npu-edge'?"),
+    (["verify", "systolic-ws-8", "--simulator", "ikarus"], "did you mean 'icarus'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), CASES, ids=[" ".join(c[0])[:70] for c in CASES])
+def test_bad_input_is_one_clear_line(files, capsys, arguments, words):
+    before = {p: p.stat().st_mtime_ns for p in files.rglob("*")}
+    status = main([a.replace("{}", str(files)) for a in arguments])
+    captured = capsys.readouterr()
+    assert status == 2, captured.err
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if not line.startswith("compiling")]
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("loom: ")
+    assert words in lines[0]
+    assert "Traceback" not in captured.err
+    assert {p: p.stat().st_mtime_ns for p in files.rglob("*")} == before, "nothing may be written"
+
+
+@pytest.mark.parametrize("arguments", [["sim"], ["sim", "npu-edge"], ["frobnicate"], ["sim", "a", "b", "--sett", "x"], []])
+def test_a_wrong_command_line_ends_with_status_2(capsys, arguments):
+    assert main(arguments) in (0, 2) if not arguments else main(arguments) == 2
+
+
+def test_an_unwritable_folder_is_refused_before_the_work(files, capsys, monkeypatch):
+    locked = files / "locked"
+    locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    status = main(["sim", "npu-edge", str(files / "gemms.yaml"), "--json", str(locked / "x.json")])
+    assert status == 2
+    assert "cannot be written: permission denied" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(files):
+    from siliconloom.arch import LoomError
+
+    with pytest.raises(LoomError):
+        main(["sim", "npu-edgy", "gpt2", "--debug"])
+
+
+def test_an_interrupt_leaves_no_file(files, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    status = main(["sim", "npu-edge", str(files / "gemms.yaml"), "--json", str(files / "x.json")])
+    assert status == 130
+    assert not list(files.glob("*x.json*"))
+    assert "interrupted" in capsys.readouterr().err

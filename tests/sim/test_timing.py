@@ -1,0 +1,93 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siliconloom.arch import SystolicArray, load_chip
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
+from siliconloom.sim.timing.units import moved_bytes, transfer_cycles, vector_cycles
+
+DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
+sizes = st.integers(1, 70)
+
+
+@st.composite
+def arrays(draw, **fixed):
+    dataflow = draw(st.sampled_from(DATAFLOWS))
+    load_rows = draw(st.sampled_from([1, 1, 2, 4])) if dataflow != "output_stationary" else 1
+    rows = load_rows * draw(st.integers(1, 6))
+    fields = {"multiply_stages": draw(st.integers(0, 3)), "load_rows": load_rows, **fixed}
+    return SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **fields)
+
+
+@given(arrays(), st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4), st.integers(0, 50))
+def test_the_closed_form_of_a_gemm_equals_its_folds_one_by_one(array, shapes, gap):
+    whole, single = ArrayTimeline(array), ArrayTimeline(array)
+    ready = INPUT_SLICE
+    for m, n, k in shapes:
+        run = gemm_run(array, m, n, k)
+        folds = gemm_folds(array, m, n, k)
+        assert run.folds == len(folds)
+        assert run.stationary_beats == sum(f.load_beats for f in folds)
+        times = [single.fold(fold, ready) for fold in folds]
+        total = whole.run(run, ready)
+        assert (total.first_fire, total.last_fire) == (times[0].first_fire, times[-1].last_fire)
+        assert total.last_output == times[-1].last_output
+        assert (whole.load_free, whole.stream_free) == (single.load_free, single.stream_free)
+        ready += gap
+
+
+@given(arrays(), st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=4))
+def test_no_fold_overtakes_another_and_no_port_is_used_twice(array, shapes):
+    folds = [f for m, n, k in shapes for f in gemm_folds(array, m, n, k)]
+    times = stall_free_schedule(array, folds)
+    for before, after in zip(times, times[1:], strict=False):
+        assert after.first_fire > before.last_fire
+        assert after.first_output > before.last_output
+    for fold, time in zip(folds, times, strict=True):
+        assert time.last_fire - time.first_fire + 1 >= fold.stream_beats
+        assert time.last_output - time.first_output + 1 == fold.output_beats
+
+
+@given(arrays(), sizes, sizes, sizes)
+def test_no_gemm_beats_the_arrays_peak(array, m, n, k):
+    end = stall_free_schedule(array, gemm_folds(array, m, n, k))[-1].last_output + 1
+    assert end * array.rows * array.cols >= m * n * k
+
+
+@given(st.sampled_from(DATAFLOWS), st.sampled_from([8, 32, 128]), st.integers(1, 600), st.integers(1, 600), st.integers(1, 600))
+def test_no_bare_gemm_is_slower_than_scale_sims_stall_free_figure(dataflow, size, m, n, k):
+    name = {"weight_stationary": "ws", "output_stationary": "os", "input_stationary": "is"}[dataflow]
+    array = load_chip(f"systolic-{name}-{size}").tile.array
+    rows = cols = size
+    if dataflow == "output_stationary":
+        folds, beats, fill = -(-m // rows) * -(-n // cols), k, rows
+    else:
+        outer, beats = (n, m) if dataflow == "weight_stationary" else (m, n)
+        folds, fill = -(-k // rows) * -(-outer // cols), 2 * rows
+    peer = folds * (fill + cols + beats - 2)
+    end = stall_free_schedule(array, gemm_folds(array, m, n, k))[-1].last_output + 1
+    assert end <= 1.05 * peer + rows + cols
+
+
+def test_a_wide_load_port_divides_the_load_time():
+    narrow = SystolicArray(rows=128, cols=128, dataflow="weight_stationary")
+    wide = SystolicArray(rows=128, cols=128, dataflow="weight_stationary", load_rows=8)
+    ends = [stall_free_schedule(a, gemm_folds(a, 1, 1280, 128))[-1].last_output for a in (narrow, wide)]
+    assert ends[0] - ends[1] == 10 * (128 - 16)
+
+
+@given(st.sampled_from(list(VectorFunction)), st.integers(1, 300), st.integers(1, 300))
+def test_the_vector_unit_never_beats_its_lanes(function, rows, cols):
+    unit = load_chip("npu-edge").tile.vector
+    assert vector_cycles(unit, function, rows, cols) >= rows * cols / unit.lanes
+
+
+@given(st.integers(1, 100), st.integers(1, 1000), st.integers(0, 500))
+def test_a_transfer_moves_at_least_its_bytes_and_keeps_the_bandwidth(rows, row_bytes, gap):
+    chip = load_chip("npu-datacenter")
+    memory = chip.memory["hbm"]
+    moved = moved_bytes(memory, rows, row_bytes, row_bytes + gap)
+    assert rows * row_bytes <= moved < rows * row_bytes + rows * memory.access_bytes
+    cycles = transfer_cycles(chip.tile, memory, chip.clock, moved, 1)
+    assert cycles * memory.bandwidth >= moved * chip.clock
+    assert cycles * chip.tile.dma.bytes_per_cycle >= moved
