@@ -108,7 +108,8 @@ class StationaryElement(Circuit):
         m.d.comb += self.sum_out.eq(total)
         if self.passes_right:
             for name in ("moving", "capture", "swap"):
-                _register(m, self.en, getattr(self, name), getattr(self, f"{name}_out"), name)
+                # without a reset, control that is unknown at power-up would run through the row after the reset
+                _register(m, self.en, getattr(self, name), getattr(self, f"{name}_out"), name, reset=name != "moving")
         if self.passes_load:
             _register(m, self.en, self.load, self.load_out, "load")
         return m

@@ -40,6 +40,11 @@ class Bundle:
     top: str
     sidecar: dict[str, Any]
 
+    @property
+    def ports(self) -> list[str]:
+        """Names of the top module's ports."""
+        return [port["name"] for port in self.sidecar["ports"]]
+
     def write(self, folder: Path) -> list[Path]:
         """Write all files to ``folder`` in one step; returns the paths of the Verilog files, in file-list order.
 

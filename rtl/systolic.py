@@ -71,7 +71,8 @@ class SystolicTile(Circuit):
     def result_output(self, m: Module, en: Signal, valid: Signal, data: Signal, last: Signal) -> None:
         """Drive the output stream from the array's end and derive the array's enable."""
         held = Signal()
-        held_data, held_last = Signal(self.result_bits, reset_less=True), Signal(reset_less=True)
+        held_data = Signal(self.result_bits, reset_less=True)
+        held_last = Signal(reset_less=True)
         m.d.comb += [en.eq(~held), self.output_valid.eq(held | valid)]
         with m.If(held):
             m.d.comb += [self.output_data.eq(held_data), self.output_last.eq(held_last)]
@@ -104,12 +105,12 @@ class StationaryTile(SystolicTile):
         array, bits = self.array, self.arithmetic.bits
         rows, cols, groups = array.rows, array.cols, array.load_rows
         depth = rows // groups
-        en, load_fires, moving_fires = Signal(), Signal(), Signal()
+        en, load_fires, moving_fires = (Signal(name=n) for n in ("en", "load_fires", "moving_fires"))
         load_valid, load_data, load_last = self.slice_input(m, "stationary", load_fires)
         moving_valid, moving_data, moving_last = self.slice_input(m, "moving", moving_fires)
 
         # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
-        shadow_full, active, swap = Signal(), Signal(), Signal()
+        shadow_full, active, swap = (Signal(name=n) for n in ("shadow_full", "active", "swap"))
         m.d.comb += [
             moving_fires.eq(en & moving_valid & active),
             swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
@@ -201,7 +202,7 @@ class OutputTile(SystolicTile):
         m = self.module()
         array, bits = self.array, self.arithmetic.bits
         rows, cols, stages = array.rows, array.cols, array.multiply_stages
-        en, fires = Signal(), Signal()
+        en, fires = Signal(name="en"), Signal(name="fires")
         a_valid, a_data, a_last = self.slice_input(m, "a", fires)
         b_valid, b_data, _ = self.slice_input(m, "b", fires)
 
@@ -256,5 +257,4 @@ class OutputTile(SystolicTile):
 def systolic_tile(library: Library, array: SystolicArray) -> SystolicTile:
     """The tile for the array's dataflow; raises `NotSupported` for operands without RTL."""
     kind = OutputTile if array.dataflow == "output_stationary" else StationaryTile
-    made = kind(library, array)
-    return made
+    return kind(library, array)

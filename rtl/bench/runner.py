@@ -55,9 +55,10 @@ def require_simulator(simulator: str) -> None:
 
 
 def run_cases(
-    array: SystolicArray, sources: Sequence[Path], top: str, cases: Sequence[Case], *, simulator: str, folder: Path
-) -> list[CaseResult]:
-    """Build ``top`` from ``sources`` in ``folder`` and run ``cases`` on it.
+    array: SystolicArray, sources: Sequence[Path], top: str, ports: Sequence[str], cases: Sequence[Case], *,
+    simulator: str, folder: Path,
+) -> list[CaseResult]:  # fmt: skip
+    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it.
 
     Raises
     ------
@@ -73,10 +74,15 @@ def run_cases(
     job.write_text(json.dumps({"cases": [each for each, _ in prepared], "results": str(results)}), encoding="utf-8")
     with _environment(simulator):
         runner = _runner(simulator)
+        files: list[Any] = list(sources)
+        if simulator == "verilator":
+            from cocotb_tools.runner import VerilatorControlFile
+
+            files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
         _quietly(
             "build", folder / "build.log", lambda log: runner.build(
-                sources=list(sources), hdl_toplevel=top, build_dir=folder / "build", always=True, log_file=log,
-                build_args=_build_args(simulator), timescale=("1ns", "1ps"),
+                sources=files, hdl_toplevel=top, build_dir=folder / "build", always=True, log_file=log,
+                build_args=[] if simulator == "verilator" else ["-g2012"], timescale=("1ns", "1ps"),
             ),
         )  # fmt: skip
         _quietly(
@@ -97,14 +103,25 @@ def run_cases(
 def _runner(simulator: str) -> Any:
     from cocotb_tools import runner
 
-    return runner.get_runner(simulator)
+    if simulator != "verilator":
+        return runner.get_runner(simulator)
+
+    class PortsOnlyVerilator(runner.Verilator):  # type: ignore[misc]
+        """cocotb's runner makes every signal public, which costs minutes of compilation; the bench sees only ports."""
+
+        def _build_command(self) -> list[list[str]]:
+            commands: list[list[str]] = super()._build_command()
+            return [[word for word in command if word != "--public-flat-rw"] for command in commands]
+
+    return PortsOnlyVerilator()
 
 
-def _build_args(simulator: str) -> list[str]:
-    if simulator == "verilator":
-        # one source file per module and short simulations: compiling fast matters more than running fast
-        return ["-O3", "--x-assign", "fast", "-CFLAGS", "-O1", "-Wno-fatal"]
-    return ["-g2012"]
+def _visible_ports(top: str, ports: Sequence[str], folder: Path) -> Path:
+    """Verilator control file that makes the top module's ports visible to the bench."""
+    path = folder / "ports.vlt"
+    lines = [f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports]
+    path.write_text("`verilator_config\n" + "".join(lines), encoding="utf-8")
+    return path
 
 
 @contextmanager
@@ -113,6 +130,8 @@ def _environment(simulator: str) -> Iterator[None]:
     before = dict(os.environ)
     folder = simulator_path(simulator)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    # the PyPI wheel's makefile leaves out the flag with which g++ takes a precompiled header
+    os.environ["MAKEFLAGS"] = " -- CFG_CXXFLAGS_PCH_I=-include"
     for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED"):
         os.environ.pop(name, None)
     try:

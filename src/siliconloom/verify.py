@@ -49,7 +49,7 @@ def verify(
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="loom-verify-") as name, _status(progress, f"building and running {bundle.top} with {simulator} ..."):
         sources = bundle.write(Path(name) / "rtl")
-        results = run_cases(array, sources, bundle.top, jobs, simulator=simulator, folder=Path(name) / "bench")
+        results = run_cases(array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=Path(name) / "bench")
     return {
         "schema": SCHEMA,
         "version": __version__,

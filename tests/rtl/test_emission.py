@@ -1,0 +1,157 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import cache
+
+import pytest
+
+from siliconloom.arch import LoomError, NotSupported, load_chip
+from siliconloom.cli import main
+from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.emit import SIDECAR, build_rtl
+
+SMALL = [
+    ("systolic-ws-8", ()),
+    ("systolic-is-8", (("tile.array.load_rows", "8"), ("tile.array.operands", "int4"))),
+    ("systolic-ws-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
+    ("systolic-ws-8", (("tile.array.rows", "6"), ("tile.array.cols", "3"), ("tile.array.load_rows", "2"), ("tile.array.multiply_stages", "3"))),
+    ("systolic-os-8", ()),
+    ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "5"), ("tile.array.multiply_stages", "2"))),
+    ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
+    ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
+    ("npu-edge", ()),
+]  # fmt: skip
+
+
+@cache
+def bundle(name, overrides=()):
+    return build_rtl(load_chip(name, list(overrides)))
+
+
+def tool(name):
+    if name == "verilator":
+        folder = simulator_path("verilator")
+        path = None if folder is None else os.path.join(folder, "verilator")
+    else:
+        path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+@pytest.mark.parametrize(("name", "overrides"), SMALL)
+def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
+    made = bundle(name, overrides)
+    made.write(tmp_path / "rtl")
+    done = subprocess.run(
+        [tool("verilator"), "--lint-only", "-Wall", "--top-module", made.top, "-f", f"{made.top}.f"],
+        cwd=tmp_path / "rtl", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "%Warning" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "overrides"), SMALL)
+def test_icarus_accepts_it(name, overrides, tmp_path):
+    made = bundle(name, overrides)
+    made.write(tmp_path / "rtl")
+    done = subprocess.run(
+        [tool("iverilog"), "-g2012", "-s", made.top, "-o", os.devnull, "-f", f"{made.top}.f"],
+        cwd=tmp_path / "rtl", capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("name", "overrides"), SMALL[:5])
+def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
+    pytest.importorskip("pyosys")
+    made = bundle(name, overrides)
+    made.write(tmp_path / "rtl")
+    script = [f"read_verilog {tmp_path / 'rtl'}/*.v", f"hierarchy -check -top {made.top}", "proc", "check -assert",
+              "select -assert-none t:$dlatch t:$adlatch", "flatten", "check -assert"]  # fmt: skip
+    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
+    done = subprocess.run([sys.executable, "-c", code, *script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+@pytest.mark.parametrize("name", ["systolic-ws-128", "systolic-os-128", "npu-datacenter"])
+def test_a_large_array_stays_small_and_quick(name):
+    began = time.perf_counter()
+    made = build_rtl(load_chip(name))
+    lines = sum(made.files[f].count("\n") for f in made.sidecar["verilog"])
+    assert lines < 5000
+    assert time.perf_counter() - began < 60, "a few seconds; the bound is for a loaded machine"
+    assert made.sidecar["parameters"]["rows"] == 128
+
+
+def test_every_module_stands_in_a_file_of_its_name_exactly_once():
+    made = bundle("npu-edge")
+    defined = [re.findall(r"^module (\S+?)\(", made.files[f], re.M) for f in made.sidecar["verilog"]]
+    assert defined == [[f.removesuffix(".v")] for f in made.sidecar["verilog"]]
+    used = set(re.findall(rf"^  ({made.top}\w*) \w+ \(", "\n".join(made.files.values()), re.M))
+    assert used | {made.top} == {name for names in defined for name in names}
+
+
+def test_output_is_the_same_bytes_whatever_the_hash_seed():
+    code = "import sys; from siliconloom.arch import load_chip; from siliconloom.rtl.emit import build_rtl; " \
+           "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip('systolic-os-8')).files.items()))"  # fmt: skip
+    texts = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": s}).stdout
+        for s in ("1", "77")
+    }  # fmt: skip
+    assert len(texts) == 1
+    text = texts.pop()
+    assert os.getcwd() not in text
+    assert os.path.expanduser("~") not in text or os.path.expanduser("~") == "/"
+    assert not re.search(r"20\d\d-\d\d-\d\d", text), "no dates"
+
+
+def test_the_sidecar_says_what_was_generated(tmp_path):
+    chip = load_chip("systolic-ws-8", [("tile.array.rows", "4")])
+    made = build_rtl(chip)
+    made.write(tmp_path / "rtl")
+    sidecar = json.loads((tmp_path / "rtl" / SIDECAR).read_text())
+    assert sidecar["description_digest"] == chip.digest
+    assert all(chip.digest in (tmp_path / "rtl" / f).read_text() for f in sidecar["verilog"])
+    ports = {p["name"]: p for p in sidecar["ports"]}
+    assert ports["moving_data"]["width"] == 4 * 8
+    assert ports["output_data"]["width"] == 8 * 32
+    assert all(p["meaning"] for p in sidecar["ports"])
+    declared = re.findall(r"^  (input|output) (?:\[(\d+):0\] )?(\w+);", (tmp_path / "rtl" / f"{made.top}.v").read_text(), re.M)
+    assert {name: int(high or 0) + 1 for _, high, name in declared} == {n: p["width"] for n, p in ports.items()}
+
+
+def test_only_a_folder_of_ours_is_replaced(tmp_path):
+    made = bundle("systolic-ws-8")
+    made.write(tmp_path / "rtl")
+    made.write(tmp_path / "rtl")
+    foreign = tmp_path / "mine"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("ten years of work")
+    with pytest.raises(LoomError, match="did not write"):
+        made.write(foreign)
+    assert (foreign / "thesis.tex").exists()
+    with pytest.raises(LoomError, match="is a file"):
+        made.write(foreign / "thesis.tex")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "rtl"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "overrides", "rule"),
+    [("npu-datacenter", [("tile.array.operands", "bf16")], "not supported: RTL for bf16 operands"),
+     ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands")],
+)  # fmt: skip
+def test_operands_without_rtl_are_not_supported(chip, overrides, rule):
+    with pytest.raises(NotSupported, match=rule):
+        build_rtl(load_chip(chip, overrides))
+
+
+def test_the_command_writes_files_or_nothing(tmp_path, capsys):
+    assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "out")]) == 0
+    assert "34 modules" in capsys.readouterr().out
+    assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "two"), "--set", "tile.array.operands=bf16"]) == 2
+    assert not (tmp_path / "two").exists()

@@ -1,0 +1,163 @@
+"""Values and cycles of the generated Verilog against NumPy and against the simulator's timing."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from siliconloom.arch import LoomError, load_chip
+from siliconloom.cli import main
+from siliconloom.rtl.bench.cases import FoldTime
+from siliconloom.rtl.bench.runner import run_cases, simulator_path
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.verify import random_cases, verify
+
+pytestmark = pytest.mark.rtl
+
+
+def need(simulator):
+    if simulator_path(simulator) is None:
+        pytest.skip(f"{simulator} is not installed")
+
+
+def random_chip(seed):
+    """A small array with random parameters."""
+    chance = random.Random(seed)
+    dataflow = ("ws", "os", "is")[seed % 3]
+    load_rows = chance.choice([1, 1, 2, 3]) if dataflow != "os" else 1
+    return load_chip(f"systolic-{dataflow}-8", [
+        ("tile.array.load_rows", str(load_rows)), ("tile.array.rows", str(load_rows * chance.randint(1, 4))),
+        ("tile.array.cols", str(chance.randint(1, 9))), ("tile.array.multiply_stages", str(chance.randint(0, 3))),
+        ("tile.array.operands", chance.choice(["int8", "int8", "int4"])),
+    ])  # fmt: skip
+
+
+def run(chip, cases, simulator, folder, mutate=None):
+    made = build_rtl(chip)
+    sources = made.write(folder / "rtl")
+    if mutate is not None:
+        mutate(folder / "rtl", made.top)
+    return run_cases(
+        chip.tile.array, sources, made.top, made.ports, cases, simulator=simulator, folder=folder / "bench"
+    )
+
+
+def failures(results):
+    return [error for r in results for error in (*r.value_errors, *r.cycle_errors)]
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_random_arrays_on_icarus(seed, tmp_path):
+    need("icarus")
+    chip = random_chip(seed)
+    results = run(chip, random_cases(chip.tile.array, seed, 10), "icarus", tmp_path)
+    assert failures(results) == []
+    assert sum(bool(r.case.stall) for r in results) == 5
+    assert all(r.folds for r in results)
+
+
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_random_arrays_on_verilator(seed, tmp_path):
+    need("verilator")
+    chip = random_chip(seed)
+    assert failures(run(chip, random_cases(chip.tile.array, seed, 12), "verilator", tmp_path)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["npu-edge", "gemmini-16", "systolic-os-32"])
+def test_library_arrays_on_verilator(name, tmp_path, request):
+    need("verilator")
+    chip = load_chip(name)
+    seed = random.Random(str(request.config.getoption("--hypothesis-seed", default=0))).randrange(1000)
+    assert failures(run(chip, random_cases(chip.tile.array, seed, 6), "verilator", tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["systolic-ws-8", "systolic-os-8"])
+def test_both_simulators_see_the_same_cycles(name, tmp_path):
+    need("icarus")
+    need("verilator")
+    chip = load_chip(name, [("tile.array.rows", "3"), ("tile.array.cols", "4")])
+    cases = random_cases(chip.tile.array, 5, 4)
+    first, second = (run(chip, cases, s, tmp_path / s) for s in ("icarus", "verilator"))
+    assert [r.folds for r in first] == [r.folds for r in second]
+
+
+MUTATIONS = [
+    ("systolic-ws-8", "element_inner_chained", "sum + ", "sum - "),
+    ("systolic-ws-8", "element_inner_chained", "? swap :", "? 1'h0 :"),
+    ("systolic-os-8", "element_inner_chained", "$signed(a)", "a"),
+    ("systolic-ws-8", "", "en & shadow_full", "en | shadow_full"),
+]
+
+
+@pytest.mark.parametrize(("name", "module", "old", "new"), MUTATIONS)
+def test_a_planted_fault_is_found(name, module, old, new, tmp_path):
+    """A bench that cannot fail is worth nothing: change one operator in the Verilog, and it must be seen."""
+    need("icarus")
+    chip = load_chip(name)
+
+    def plant(folder, top):
+        path = folder / ("_".join(filter(None, [top, module])) + ".v")
+        text = path.read_text()
+        assert old in text, text
+        path.write_text(text.replace(old, new))
+
+    assert failures(run(chip, random_cases(chip.tile.array, 1, 6), "icarus", tmp_path, plant))
+
+
+def test_a_wrong_prediction_is_found(tmp_path):
+    need("icarus")
+    chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])
+    case = random_cases(chip.tile.array, 0, 1)[0]
+    late = tuple(FoldTime(t.first_output, t.last_output + 1) for t in case.schedule)
+    results = run(chip, [replace(case, schedule=late)], "icarus", tmp_path)
+    assert not results[0].passed
+    assert "model" in results[0].cycle_errors[0]
+
+
+def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
+    need("icarus")
+    command = ["verify", "systolic-os-8", "--set", "tile.array.rows=5", "--seed", "3", "--simulator", "icarus", "--cases", "4"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "5 x 8 output stationary" in out
+    assert "0 cycles of difference" in out
+    from siliconloom import verify as module
+
+    right = module.stall_free_schedule
+    monkeypatch.setattr(module, "stall_free_schedule", lambda array, folds: right(array, [*folds[1:], folds[0]]))
+    path = tmp_path / "v.json"
+    assert main([*command, "--json", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert "RTL and model disagree" in captured.err
+    assert '"passed": false' in path.read_text()
+
+
+def test_verification_repeats_for_a_seed():
+    need("icarus")
+    chip = load_chip("systolic-is-8", [("tile.array.rows", "2"), ("tile.array.cols", "3")])
+    first, second = (verify(chip, seed=9, simulator="icarus", cases=3) for _ in range(2))
+    assert first["passed"]
+    for each in (first, second):
+        each.pop("wall_s")
+    assert first == second
+
+
+def test_a_missing_simulator_says_what_to_install(monkeypatch):
+    from siliconloom.rtl.bench import runner
+
+    monkeypatch.setattr(runner, "simulator_path", lambda _: None)
+    with pytest.raises(LoomError, match=r"icarus is not installed: .*apt-get install iverilog"):
+        runner.require_simulator("icarus")
+
+
+def test_verilog_that_a_simulator_refuses_is_one_clear_line(tmp_path):
+    need("icarus")
+    chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])
+
+    def spoil(folder, top):
+        (folder / f"{top}.v").write_text("module nothing here;\n")
+
+    with pytest.raises(LoomError, match="the build failed") as caught:
+        run(chip, random_cases(chip.tile.array, 0, 1), "icarus", tmp_path, spoil)
+    assert "\n" not in str(caught.value)
