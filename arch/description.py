@@ -125,7 +125,9 @@ class PimTile(Description):
 
 Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]
 
-MemoryKind = Literal["sram", "ddr4", "ddr5", "lpddr5", "lpddr5x", "gddr6", "hbm2", "hbm2e", "hbm3", "hbm3e", "cxl", "flash"]  # fmt: skip
+MemoryKind = Literal[
+    "sram", "ddr4", "ddr5", "lpddr5", "lpddr5x", "gddr6", "hbm2", "hbm2e", "hbm3", "hbm3e", "cxl", "flash"
+]
 
 
 class Memory(Description):

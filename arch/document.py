@@ -179,18 +179,16 @@ class Document:
             rule = "must be a mapping of keys to values"
         if isinstance(value, dict | list):
             value = None
-        return DescriptionError(
-            rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest
-        )
+        return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)
 
     def _strip_tags(self, loc: Sequence[Key]) -> tuple[Key, ...]:
         """Drop the union tags that pydantic puts between the real keys of an error's location."""
         path: list[Key] = []
         here: Any = self.data
         for step in loc:
-            if isinstance(here, dict) and step in here:
-                here = here[step]
-            elif isinstance(here, list) and isinstance(step, int) and step < len(here):  # noqa: SIM114 typed apart
+            if (isinstance(here, dict) and step in here) or (
+                isinstance(here, list) and isinstance(step, int) and step < len(here)
+            ):
                 here = here[step]
             elif step == loc[-1] and isinstance(here, dict) and here.get("kind") != step:
                 here = None

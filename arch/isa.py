@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from enum import IntEnum
+from typing import Any
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError

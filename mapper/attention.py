@@ -122,8 +122,9 @@ def _cost(chip: Chip, shape: Attention, queries: int, keys: int) -> AttentionTil
                 count = q.count * k.count
                 products = 0
                 for run in (
-                    gemm_run(tile.array, rows, k.size, shape.head_dim), gemm_run(tile.array, rows, shape.v_head_dim, k.size)
-                ):  # fmt: skip
+                    gemm_run(tile.array, rows, k.size, shape.head_dim),
+                    gemm_run(tile.array, rows, shape.v_head_dim, k.size),
+                ):
                     products += run.advance + max(run.first_load, run.stream_beats)
                 array += count * products
                 softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
@@ -142,9 +143,7 @@ def _cost(chip: Chip, shape: Attention, queries: int, keys: int) -> AttentionTil
     sequencer = pairs * tiles * 7 * tile.sequencer.issue_cycles
     edge = 2 * latency + (array + vector) // tiles
     cycles = max(pairs * array, port, pairs * vector, sequencer, round(pairs * turns)) + edge
-    return AttentionTiling(
-        queries, keys, pairs * reads, pairs * writes, pairs * array, port, pairs * vector, cycles
-    )  # fmt: skip
+    return AttentionTiling(queries, keys, pairs * reads, pairs * writes, pairs * array, port, pairs * vector, cycles)
 
 
 def _halvings(total: int) -> list[int]:
@@ -197,9 +196,15 @@ class AttentionLowering:
             self._context(queries.size, part.keys)
             rings = self.context.rings
             self._merge(
-                VectorFunction.REQUANTIZE, queries.size, rings.context.full_bit | rings.results.free_bit,
-                rings.results.full_bit, 0, 0, 0, 0,
-            )  # fmt: skip
+                VectorFunction.REQUANTIZE,
+                queries.size,
+                rings.context.full_bit | rings.results.free_bit,
+                rings.results.full_bit,
+                0,
+                0,
+                0,
+                0,
+            )
             rings.results.written()
             self._store(part, sequence, head, queries)
 
@@ -246,20 +251,21 @@ class AttentionLowering:
     def _load_v(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
         self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
 
-    def _load_cache(
-        self, base: int, row: int, part: Part, sequence: Walk, head: Walk, keys: Walk | None
-    ) -> None:
+    def _load_cache(self, base: int, row: int, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
         shape = self.shape
         plane = shape.kv_len * row
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
         terms = [
-            (self.context.layer, shape.batch * shape.kv_heads * plane), (sequence.loop, shape.kv_heads * plane),
+            (self.context.layer, shape.batch * shape.kv_heads * plane),
+            (sequence.loop, shape.kv_heads * plane),
             (head.loop, plane),
-        ]  # fmt: skip
+        ]
         if keys is not None:
             terms.append((keys.loop, keys.size * row))
-        self.nest.load(self.context.rings.weights, count, row, row, affine(base + (part.key_start + start) * row, *terms))
+        self.nest.load(
+            self.context.rings.weights, count, row, row, affine(base + (part.key_start + start) * row, *terms)
+        )
 
     def _scores(self, queries: int, keys: int, softmax: VectorFunction, *, moving: bool) -> None:
         """S = Q K^T, then probabilities."""
@@ -268,17 +274,32 @@ class AttentionLowering:
         if moving:
             wait, release = wait | rings.moving.full_bit, release | rings.moving.free_bit
         builder.matmul(
-            rows, keys, self.shape.head_dim, self.dtype, rings.moving, rings.weights, rings.partial, wait=wait,
-            release=release, first_wait=rings.partial.free_bit, last_post=rings.partial.full_bit,
-        )  # fmt: skip
+            rows,
+            keys,
+            self.shape.head_dim,
+            self.dtype,
+            rings.moving,
+            rings.weights,
+            rings.partial,
+            wait=wait,
+            release=release,
+            first_wait=rings.partial.free_bit,
+            last_post=rings.partial.full_bit,
+        )
         rings.weights.read()
         if moving:
             rings.moving.read()
         builder.vector(
-            softmax, rows, keys, self.dtype, rings.partial, rings.probabilities,
-            wait=rings.partial.full_bit | rings.probabilities.free_bit, release=rings.partial.free_bit,
+            softmax,
+            rows,
+            keys,
+            self.dtype,
+            rings.partial,
+            rings.probabilities,
+            wait=rings.partial.full_bit | rings.probabilities.free_bit,
+            release=rings.partial.free_bit,
             post=rings.probabilities.full_bit,
-        )  # fmt: skip
+        )
         rings.partial.written()
         rings.partial.read()
         rings.probabilities.written()
@@ -287,24 +308,49 @@ class AttentionLowering:
         """Multiply the probabilities with V."""
         builder, rings = self.context.builder, self.context.rings
         builder.matmul(
-            queries * self.group, self.shape.v_head_dim, keys, self.dtype, rings.probabilities, rings.weights, rings.context,
+            queries * self.group,
+            self.shape.v_head_dim,
+            keys,
+            self.dtype,
+            rings.probabilities,
+            rings.weights,
+            rings.context,
             wait=rings.probabilities.full_bit | rings.weights.full_bit,
-            release=rings.probabilities.free_bit | rings.weights.free_bit, first_wait=rings.context.free_bit,
+            release=rings.probabilities.free_bit | rings.weights.free_bit,
+            first_wait=rings.context.free_bit,
             last_post=rings.context.full_bit,
-        )  # fmt: skip
+        )
         rings.probabilities.read()
         rings.weights.read()
 
     def _merge(
-        self, function: VectorFunction, queries: int, wait: int, post: int, first_wait: int, first: int, last_post: int,
+        self,
+        function: VectorFunction,
+        queries: int,
+        wait: int,
+        post: int,
+        first_wait: int,
+        first: int,
+        last_post: int,
         last: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Bring the context from the accumulator into the result tile."""
         rings = self.context.rings
         self.context.builder.vector(
-            function, queries * self.group, self.shape.v_head_dim, self.dtype, rings.context, rings.results, wait=wait,
-            release=rings.context.free_bit, post=post, first_wait=first_wait, first=first, last_post=last_post, last=last,
-        )  # fmt: skip
+            function,
+            queries * self.group,
+            self.shape.v_head_dim,
+            self.dtype,
+            rings.context,
+            rings.results,
+            wait=wait,
+            release=rings.context.free_bit,
+            post=post,
+            first_wait=first_wait,
+            first=first,
+            last_post=last_post,
+            last=last,
+        )
         rings.context.written()
         rings.context.read()
 

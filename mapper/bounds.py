@@ -92,4 +92,6 @@ def _cache_bytes(operator: Operator) -> int:
     reach = operator.kv_len if operator.window is None else min(operator.kv_len, operator.window + operator.q_len)
     if operator.q_len > 1:
         return 0  # at prefill they were just made and may still be on chip
-    return operator.precision.size(operator.batch * operator.kv_heads * reach * (operator.head_dim + operator.v_head_dim))
+    return operator.precision.size(
+        operator.batch * operator.kv_heads * reach * (operator.head_dim + operator.v_head_dim)
+    )

@@ -29,7 +29,11 @@ class GemmLowering:
         self.n_outer = tiling.order == "n_outer"
         self.stored_n = shape.n // 2 if shape.output_halved else shape.n
         size, memory = shape.dtype.size, context.memory
-        self.a_bytes, self.b_bytes, self.c_bytes = size(shape.m * shape.k), size(shape.k * shape.n), size(shape.m * self.stored_n)
+        self.a_bytes, self.b_bytes, self.c_bytes = (
+            size(shape.m * shape.k),
+            size(shape.k * shape.n),
+            size(shape.m * self.stored_n),
+        )
         self.a_base = context.input_of(task.operator, shape.batch * self.a_bytes)
         self.b_base = context.parameters(task.operator) if shape.weight else memory.take(shape.batch * self.b_bytes)
         self.bias_base = memory.take(BIAS_BYTES * shape.batch * shape.n) if shape.bias else 0
@@ -97,7 +101,11 @@ class GemmLowering:
 
     def _load_a(self, batch: Walk, m: Walk, k: Walk | None) -> None:
         size, row = self.shape.dtype.size, self.shape.dtype.size(self.shape.k)
-        terms, base, width = [(batch.loop, self.a_bytes), (m.loop, m.size * row)], self.a_base + m.start * row, self.shape.k
+        terms, base, width = (
+            [(batch.loop, self.a_bytes), (m.loop, m.size * row)],
+            self.a_base + m.start * row,
+            self.shape.k,
+        )
         if k is not None:
             base, width = base + size(k.start), k.size
             terms.append((k.loop, size(k.size)))
@@ -107,7 +115,11 @@ class GemmLowering:
         shape, size, ring = self.shape, self.shape.dtype.size, self.context.rings.weights
         k_start, k_size = (0, shape.k) if k is None else (k.start, k.size)
         if shape.weight:
-            terms = [(self.context.layer, shape.batch * self.b_bytes), (batch.loop, self.b_bytes), (n.loop, size(shape.k * n.size))]
+            terms = [
+                (self.context.layer, shape.batch * self.b_bytes),
+                (batch.loop, self.b_bytes),
+                (n.loop, size(shape.k * n.size)),
+            ]
             base, step = self.b_base + size(n.start * shape.k) + size(k_start * n.size), size(k_size * n.size)
             rows, width, pitch = 1, step, step
         else:
@@ -121,7 +133,9 @@ class GemmLowering:
 
     def _load_bias(self, batch: Walk, n: Walk) -> None:
         width = BIAS_BYTES * n.size
-        address = affine(self.bias_base + BIAS_BYTES * n.start, (batch.loop, BIAS_BYTES * self.shape.n), (n.loop, width))
+        address = affine(
+            self.bias_base + BIAS_BYTES * n.start, (batch.loop, BIAS_BYTES * self.shape.n), (n.loop, width)
+        )
         self.nest.load(self.context.rings.constants, 1, width, width, address, depends=False)
 
     def _epilogue(self, batch: Walk, n: Walk, m: Walk) -> None:

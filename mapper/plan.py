@@ -12,7 +12,7 @@ from siliconloom.mapper.attention import (
     AttentionTiling,
     attention_shape,
     choose_attention_tiling,
-)  # fmt: skip
+)
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
 from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
@@ -27,7 +27,7 @@ from siliconloom.mapper.vector import (
     constant_elements,
     too_small,
     vector_shape,
-)  # fmt: skip
+)
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 Tiling = GemmTiling | AttentionTiling | VectorTiling
@@ -137,11 +137,17 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
     for operator in graph.operators():
         if not isinstance(operator, Gemm):
             raise NotSupported(
-                f"{operator.kind} operators on a bare systolic tile (operator {operator.name}); use a chip with an npu tile"
+                f"{operator.kind} operators on a bare systolic tile (operator {operator.name}); "
+                "use a chip with an npu tile"
             )
         count = operator.batch * operator.repeat
         product = Instruction(
-            opcode=Opcode.MATMUL, m=operator.m, n=operator.n, k=operator.k, dtype=operator.precision, operator=len(names)
+            opcode=Opcode.MATMUL,
+            m=operator.m,
+            n=operator.n,
+            k=operator.k,
+            dtype=operator.precision,
+            operator=len(names),
         )
         loop = [Instruction(opcode=Opcode.LOOP, m=count)], [Instruction(opcode=Opcode.NEXT)]
         drafts += [*loop[0], product, *loop[1]] if count > 1 else [product]

@@ -1,8 +1,9 @@
 """Choice of a GEMM's tiles: every candidate is costed, the cheapest that fits the buffers is taken.
 
 The cost of a candidate is the largest of what each unit needs when double buffering hides the rest (array, memory
-port, vector unit, sequencer, and the turn-around of each double buffer), plus the first operand tile, the pipeline's fill and the last result tile, which
-nothing hides.
+port, vector unit, sequencer, and the turn-around of each double buffer), plus the first operand tile, the pipeline's
+fill and the last result tile, which nothing hides. Among candidates of nearly equal time the one that moves the
+fewest bytes wins.
 """
 
 from __future__ import annotations
@@ -70,10 +71,15 @@ def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | 
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     array = tile.array
-    m, n, k = (grid.ravel() for grid in np.meshgrid(
-        _sizes(shape.m, 1), _sizes(shape.n, 2 * array.cols if shape.output_halved else array.cols),
-        _sizes(shape.k, array.rows), indexing="ij",
-    ))  # fmt: skip
+    m, n, k = (
+        grid.ravel()
+        for grid in np.meshgrid(
+            _sizes(shape.m, 1),
+            _sizes(shape.n, 2 * array.cols if shape.output_halved else array.cols),
+            _sizes(shape.k, array.rows),
+            indexing="ij",
+        )
+    )
     bits, wide = shape.dtype.bits, shape.dtype.accumulator.bits // 8
     outputs = n // 2 if shape.output_halved else n
     fits = (
@@ -99,9 +105,18 @@ def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | 
         picks.append((int(moved[pick]), int(cost.cycles[pick]), order, cost, pick))
     _, _, order, cost, pick = min(picks, key=lambda p: p[:2])
     return GemmTiling(
-        int(m[pick]), int(n[pick]), int(k[pick]), order, bool(k[pick] == shape.k), int(cost.reads[pick]),
-        int(cost.writes[pick]), int(cost.array[pick]), int(cost.port[pick]), int(cost.vector[pick]), int(cost.cycles[pick]),
-    )  # fmt: skip
+        int(m[pick]),
+        int(n[pick]),
+        int(k[pick]),
+        order,
+        bool(k[pick] == shape.k),
+        int(cost.reads[pick]),
+        int(cost.writes[pick]),
+        int(cost.array[pick]),
+        int(cost.port[pick]),
+        int(cost.vector[pick]),
+        int(cost.cycles[pick]),
+    )
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,12 @@ def vector_shape(task: Task, chip: Chip) -> VectorShape:
     operator = share(task.operator, chip.tile_count, tile)
     assert isinstance(operator, Vector)
     return VectorShape(
-        operator.function, operator.rows, operator.cols, operator.inputs, operator.outputs, constant_elements(operator),
+        operator.function,
+        operator.rows,
+        operator.cols,
+        operator.inputs,
+        operator.outputs,
+        constant_elements(operator),
         operator.precision,
     )
 
@@ -104,36 +109,60 @@ class VectorLowering:
         builder, rings, shape, size = self.context.builder, self.context.rings, self.shape, self.shape.dtype.size
         if shape.constants:
             width = size(shape.constants)
-            self.nest.load(rings.constants, 1, width, width, affine(self.constants, (self.context.layer, width)), depends=False)
+            self.nest.load(
+                rings.constants, 1, width, width, affine(self.constants, (self.context.layer, width)), depends=False
+            )
         for rows in self.nest.walk(shape.rows, self.tiling.rows):
             for cols in self.nest.walk(shape.cols, self.tiling.cols):
                 where = [(rows.loop, rows.size * self.row), (cols.loop, size(cols.size))]
                 offset = rows.start * self.row + size(cols.start)
                 for index, base in enumerate(self.sources):
                     self.nest.load(
-                        rings.vector, rows.size, size(cols.size), self.row, affine(base + offset, *where),
-                        opens=index == 0, closes=index == len(self.sources) - 1, offset=index * size(rows.size * cols.size),
-                    )  # fmt: skip
+                        rings.vector,
+                        rows.size,
+                        size(cols.size),
+                        self.row,
+                        affine(base + offset, *where),
+                        opens=index == 0,
+                        closes=index == len(self.sources) - 1,
+                        offset=index * size(rows.size * cols.size),
+                    )
                 masks = [rows.first, cols.first], [rows.last, cols.last]
                 first = None if None in masks[0] else sum(m or 0 for m in masks[0])
                 last = None if None in masks[1] else sum(m or 0 for m in masks[1])
                 first_wait, first_levels = when(first if shape.constants else None, rings.constants.full_bit)
                 last_post, last_levels = when(last if shape.constants else None, rings.constants.free_bit)
                 builder.vector(
-                    shape.function, rows.size, cols.size, shape.dtype, rings.vector, rings.results,
-                    second=rings.constants if shape.constants else None, inputs=shape.inputs,
-                    wait=rings.vector.full_bit | rings.results.free_bit, release=rings.vector.free_bit,
-                    post=rings.results.full_bit, first_wait=first_wait, first=first_levels, last_post=last_post,
+                    shape.function,
+                    rows.size,
+                    cols.size,
+                    shape.dtype,
+                    rings.vector,
+                    rings.results,
+                    second=rings.constants if shape.constants else None,
+                    inputs=shape.inputs,
+                    wait=rings.vector.full_bit | rings.results.free_bit,
+                    release=rings.vector.free_bit,
+                    post=rings.results.full_bit,
+                    first_wait=first_wait,
+                    first=first_levels,
+                    last_post=last_post,
                     last=last_levels,
-                )  # fmt: skip
+                )
                 rings.vector.read()
                 rings.results.written()
                 for index in range(shape.outputs):
                     base = self.target + index * self.plane
                     self.nest.store(
-                        rings.results, rows.size, size(cols.size), self.row, affine(base + offset, *where),
-                        opens=index == 0, closes=index == shape.outputs - 1, offset=index * size(rows.size * cols.size),
-                    )  # fmt: skip
+                        rings.results,
+                        rows.size,
+                        size(cols.size),
+                        self.row,
+                        affine(base + offset, *where),
+                        opens=index == 0,
+                        closes=index == shape.outputs - 1,
+                        offset=index * size(rows.size * cols.size),
+                    )
         if shape.constants:
             rings.constants.read()
 

@@ -98,12 +98,18 @@ class Row(Circuit):
         for name, start, count, right in (("low", 0, low, True), ("high", low, self.cols - low, self.right)):
             child = row_of(self.library, fabric, count, right=right, below=self.below)
             outputs = self.place(
-                m, child, name, en=self.en, **flowing,
+                m,
+                child,
+                name,
+                en=self.en,
+                **flowing,
                 **{
                     fabric.operand: getattr(self, fabric.operand)[start * bits : (start + count) * bits],
-                    fabric.result: getattr(self, fabric.result)[start * ACCUMULATOR_BITS : (start + count) * ACCUMULATOR_BITS],
+                    fabric.result: getattr(self, fabric.result)[
+                        start * ACCUMULATOR_BITS : (start + count) * ACCUMULATOR_BITS
+                    ],
                 },
-            )  # fmt: skip
+            )
             if right:
                 flowing = {each: outputs[f"{each}_out"] for each, _ in fabric.horizontal}
             halves.append(outputs)

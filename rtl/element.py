@@ -28,7 +28,7 @@ class Arithmetic:
     stages: int
 
     def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        """a * b, ``stages`` enabled cycles later, sign-extended to the accumulator's width."""
+        """A * b, ``stages`` enabled cycles later, sign-extended to the accumulator's width."""
         value = Signal(signed(2 * self.bits), name="product")
         m.d.comb += value.eq(a.as_signed() * b.as_signed())
         for stage in range(self.stages):

@@ -93,7 +93,8 @@ class Library:
         """Verilog text of ``top`` and everything below it, by module name.
 
         Every circuit is converted to RTLIL by itself and all of them to Verilog by one Yosys process: starting Yosys
-        takes longer than its work.        """
+        takes longer than its work.
+        """
         texts: dict[str, str] = {}
         pending = [top]
         while pending:
@@ -101,7 +102,9 @@ class Library:
                 texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
             pending = [c for c in self.circuits.values() if c.module_name not in texts]
         text = _to_verilog("\n".join(texts.values()))
-        modules = {found[1]: found[0] for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)}
+        modules = {
+            found[1]: found[0] for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
+        }
         if set(modules) != set(texts):
             raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
         return {name: modules[name] for name in sorted(modules)}

@@ -7,7 +7,6 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.library import Circuit, Library
 
-
 WIDEST = 32768
 """Bits of the widest register; Amaranth has a limit of 65535."""
 
@@ -154,7 +153,9 @@ def reversed_lanes(data: Signal, lanes: int, width: int) -> Cat:
     return Cat(*[data[lane * width : (lane + 1) * width] for lane in reversed(range(lanes))])
 
 
-def delayed(parent: Circuit, m: Module, name: str, en: Signal, data: Signal, depth: int, *, flags: bool = False) -> Signal:
+def delayed(
+    parent: Circuit, m: Module, name: str, en: Signal, data: Signal, depth: int, *, flags: bool = False
+) -> Signal:
     """``data`` delayed by ``depth`` enabled cycles; ``flags`` are cleared by reset."""
     if depth == 0:
         return data

@@ -52,19 +52,28 @@ class SystolicTile(Circuit):
             ports |= {f"{stream}_valid": In(1), f"{stream}_ready": Out(1), f"{stream}_data": In(width)}
             if stream != unmarked:
                 ports |= {f"{stream}_last": In(1)}
-        ports |= {"output_valid": Out(1), "output_ready": In(1), "output_data": Out(self.result_bits), "output_last": Out(1)}
+        ports |= {
+            "output_valid": Out(1),
+            "output_ready": In(1),
+            "output_data": Out(self.result_bits),
+            "output_last": Out(1),
+        }
         super().__init__(library, library.prefix, ports, reset=True)
 
     def slice_input(self, m: Module, stream: str, fires: Signal) -> tuple[Signal, Signal, Signal]:
-        """Buffer an input stream; returns valid, data and last (if it has one) of the beat in front, which ``fires`` takes."""
+        """Buffer an input stream; valid, data and last (if it has one) of the beat in front, which ``fires`` takes."""
         width = self.inputs[stream]
         payload = getattr(self, f"{stream}_data")
         if stream != self.unmarked:
             payload = Cat(payload, getattr(self, f"{stream}_last"))
         outputs = self.place(
-            m, self.library.make(RegisterSlice, len(payload)), f"{stream}_slice",
-            i_valid=getattr(self, f"{stream}_valid"), i_payload=payload, o_ready=fires,
-        )  # fmt: skip
+            m,
+            self.library.make(RegisterSlice, len(payload)),
+            f"{stream}_slice",
+            i_valid=getattr(self, f"{stream}_valid"),
+            i_payload=payload,
+            o_ready=fires,
+        )
         m.d.comb += getattr(self, f"{stream}_ready").eq(outputs["i_ready"])
         return outputs["o_valid"], outputs["o_payload"][:width], outputs["o_payload"][width:]
 
@@ -98,7 +107,9 @@ class StationaryTile(SystolicTile):
 
     def __init__(self, library: Library, array: SystolicArray) -> None:
         bits = arithmetic_of(array).bits
-        super().__init__(library, array, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits})
+        super().__init__(
+            library, array, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
+        )
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -126,7 +137,11 @@ class StationaryTile(SystolicTile):
             m.d.sync += active.eq(0)
 
         # The moving operand: logical row i * groups + j feeds physical row j * depth + i.
-        lanes = [moving_data[(i * groups + j) * bits : (i * groups + j + 1) * bits] for j in range(groups) for i in range(depth)]
+        lanes = [
+            moving_data[(i * groups + j) * bits : (i * groups + j + 1) * bits]
+            for j in range(groups)
+            for i in range(depth)
+        ]
         moving = skewed(self, m, "moving_skew", en, Cat(*lanes), rows, bits)
         swaps = self._wave(m, "swap_wave", en, swap, rows)
 
@@ -140,12 +155,20 @@ class StationaryTile(SystolicTile):
             flags = delayed(self, m, f"load_flags_{j}", en, marks, j * depth, flags=True)
             captures = self._captures(m, f"chain_{j}", en, flags[0], flags[1:], depth)
             outputs = self.place(
-                m, grid_of(self.library, fabric, depth, cols, below=False), f"grid_{j}", en=en,
-                moving=moving[j * depth * bits : (j + 1) * depth * bits], capture=captures,
-                swap=swaps[j * depth : (j + 1) * depth], load=load, sum=sums,
-            )  # fmt: skip
+                m,
+                grid_of(self.library, fabric, depth, cols, below=False),
+                f"grid_{j}",
+                en=en,
+                moving=moving[j * depth * bits : (j + 1) * depth * bits],
+                capture=captures,
+                swap=swaps[j * depth : (j + 1) * depth],
+                load=load,
+                sum=sums,
+            )
             sums = outputs["sum_out"]
-        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(sums, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS)
+        lined_up = skewed(
+            self, m, "result_skew", en, reversed_lanes(sums, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
+        )
         results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
         latency = rows + cols - 1 + array.multiply_stages
         flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
@@ -231,12 +254,22 @@ class OutputTile(SystolicTile):
             m.d.sync += before.eq(Cat(Const(0, 1), shifts[:-1]))
         m.d.comb += shifts.eq(Cat(*[begins] * rows) | before)
         outputs = self.place(
-            m, grid_of(self.library, Fabric(self.arithmetic, output_stationary=True), rows, cols, below=False), "grid",
-            en=en, a=a, b=b, valid=controls[0], first=controls[1], last=controls[2], shift=Cat(Const(0, 1), shifts[:-1]),
+            m,
+            grid_of(self.library, Fabric(self.arithmetic, output_stationary=True), rows, cols, below=False),
+            "grid",
+            en=en,
+            a=a,
+            b=b,
+            valid=controls[0],
+            first=controls[1],
+            last=controls[2],
+            shift=Cat(Const(0, 1), shifts[:-1]),
             drain=Const(0, self.result_bits),
-        )  # fmt: skip
+        )
         drained = outputs["drain_out"]
-        lined_up = skewed(self, m, "result_skew", en, reversed_lanes(drained, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS)
+        lined_up = skewed(
+            self, m, "result_skew", en, reversed_lanes(drained, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
+        )
         results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
         leaving = delayed(self, m, "last_row", en, begins, rows - 1, flags=True)
         flags = delayed(self, m, "result_flags", en, Cat(shifts[-1], leaving), cols - 1, flags=True)

@@ -59,8 +59,10 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
     tables = build_tables(program, chip)
     began = time.perf_counter()
     (status, cycles, events, executions, busy, stalls, start, end, exclusive, operator_busy, trace, heads, counts) = (
-        kernel.run(tables.instructions, tables.semaphores, tables.causes, tables.constants, len(program.operators), trace_limit)
-    )  # fmt: skip
+        kernel.run(
+            tables.instructions, tables.semaphores, tables.causes, tables.constants, len(program.operators), trace_limit
+        )
+    )
     wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise LoomError(_failure(program, tables, int(status), heads, counts))

@@ -38,9 +38,7 @@ TIME_LIMIT = 2**62
 
 
 @njit(cache=True)
-def run(
-    table: Any, initial: Any, causes: Any, constants: Any, operators: int, trace_limit: int
-) -> Any:
+def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, trace_limit: int) -> Any:
     """Run a program to its end.
 
     Parameters
@@ -175,7 +173,7 @@ def run(
             request = max(ready, unit_free[unit])
             start = request
             if table[i, _OPCODE] != _BARRIER:
-                if unit == _LOAD or unit == _STORE:
+                if unit in (_LOAD, _STORE):
                     start = max(request, port_free)
                 elif unit == _MATMUL:
                     start = max(ready + operand_latency, stream_free if output_stationary else load_free)
@@ -244,7 +242,7 @@ def run(
             consumed = start + table[i, _DURATION]
             done = consumed + table[i, _COMPLETION]
             unit_free[unit] = consumed
-            if unit == _LOAD or unit == _STORE:
+            if unit in (_LOAD, _STORE):
                 port_free = consumed
             busy[unit] += table[i, _DURATION]
             op_busy[table[i, _OPERATOR], unit] += table[i, _DURATION]

@@ -41,7 +41,19 @@ class Stall(IntEnum):
 
 CAUSES = {"operands": Stall.OPERANDS, "buffer": Stall.BUFFER, "dependency": Stall.DEPENDENCY}
 
-PLAIN_COLUMNS = ("opcode", "unit", "m", "wait", "release", "post", "first_wait", "last_post", "first", "last", "operator")
+PLAIN_COLUMNS = (
+    "opcode",
+    "unit",
+    "m",
+    "wait",
+    "release",
+    "post",
+    "first_wait",
+    "last_post",
+    "first",
+    "last",
+    "operator",
+)
 """Columns copied from the instruction."""
 TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
@@ -127,7 +139,9 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, co
     def put(**values: int) -> None:
         for name, value in values.items():
             if value >= 2**62:
-                raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
+                raise LoomError(
+                    f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles"
+                )
             row[COLUMNS[name]] = value
 
     if i.opcode in (Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER):
@@ -148,9 +162,17 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, co
         put(duration=transfer_cycles(tile, memory, chip.clock, moved, chip.tile_count),
             completion=chip.cycles(memory.latency))  # fmt: skip
         if i.opcode == Opcode.LOAD:
-            count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = moved, i.m * i.n, i.m * i.n
+            count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = (
+                moved,
+                i.m * i.n,
+                i.m * i.n,
+            )
         else:
-            count[[Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ]] = moved, i.m * i.n, i.m * i.n
+            count[[Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ]] = (
+                moved,
+                i.m * i.n,
+                i.m * i.n,
+            )
     elif i.opcode == Opcode.VECTOR:
         put(duration=vector_cycles(tile.vector, i.function, i.m, i.n))
         elements = i.m * i.n

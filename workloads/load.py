@@ -18,7 +18,12 @@ from siliconloom.workloads.attention import Run
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.lists import (
-    DEFAULT_PRECISION, ConvolutionList, Count, GemmList, convolution_graph, gemm_graph,
+    DEFAULT_PRECISION,
+    ConvolutionList,
+    Count,
+    GemmList,
+    convolution_graph,
+    gemm_graph,
 )  # fmt: skip
 from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph

@@ -55,9 +55,15 @@ def require_simulator(simulator: str) -> None:
 
 
 def run_cases(
-    array: SystolicArray, sources: Sequence[Path], top: str, ports: Sequence[str], cases: Sequence[Case], *,
-    simulator: str, folder: Path,
-) -> list[CaseResult]:  # fmt: skip
+    array: SystolicArray,
+    sources: Sequence[Path],
+    top: str,
+    ports: Sequence[str],
+    cases: Sequence[Case],
+    *,
+    simulator: str,
+    folder: Path,
+) -> list[CaseResult]:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it.
 
     Raises
@@ -80,23 +86,36 @@ def run_cases(
 
             files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
         _quietly(
-            "build", folder / "build.log", lambda log: runner.build(
-                sources=files, hdl_toplevel=top, build_dir=folder / "build", always=True, log_file=log,
-                build_args=[] if simulator == "verilator" else ["-g2012"], timescale=("1ns", "1ps"),
+            "build",
+            folder / "build.log",
+            lambda log: runner.build(
+                sources=files,
+                hdl_toplevel=top,
+                build_dir=folder / "build",
+                always=True,
+                log_file=log,
+                build_args=[] if simulator == "verilator" else ["-g2012"],
+                timescale=("1ns", "1ps"),
             ),
-        )  # fmt: skip
+        )
         _quietly(
-            "simulation", folder / "test.log", lambda log: runner.test(
-                hdl_toplevel=top, test_module="siliconloom.rtl.bench.systolic", build_dir=folder / "build",
-                test_dir=folder, log_file=log, extra_env={"LOOM_BENCH": str(job)}, results_xml=str(folder / "results.xml"),
+            "simulation",
+            folder / "test.log",
+            lambda log: runner.test(
+                hdl_toplevel=top,
+                test_module="siliconloom.rtl.bench.systolic",
+                build_dir=folder / "build",
+                test_dir=folder,
+                log_file=log,
+                extra_env={"LOOM_BENCH": str(job)},
+                results_xml=str(folder / "results.xml"),
             ),
-        )  # fmt: skip
+        )
     if not results.exists():
         raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
     outcomes = json.loads(results.read_text(encoding="utf-8"))
     return [
-        judge(array, case, folds, outcome)
-        for case, (_, folds), outcome in zip(cases, prepared, outcomes, strict=True)
+        judge(array, case, folds, outcome) for case, (_, folds), outcome in zip(cases, prepared, outcomes, strict=True)
     ]
 
 

@@ -27,9 +27,13 @@ Workload = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable."),
-]  # fmt: skip
-Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")]
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable."
+    ),
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
+]
 
 
 def version(show: bool) -> None:
@@ -44,7 +48,9 @@ def version(show: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback instead of one line on errors.")] = False,
-    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Options of every command."""
     del debug, show_version
@@ -57,8 +63,12 @@ def sim(
     sets: Set = None,
     exact: Annotated[bool, typer.Option("--exact", help="Run every event (today's engine always does).")] = False,
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
-    report: Annotated[str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")] = None,
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write the per-operator table as CSV.")] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write the per-operator table as CSV.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Map a workload to a chip and simulate it, cycle by cycle."""
@@ -76,9 +86,6 @@ def sim(
     wanted = TRACE_LIMIT if trace is not None or report is not None else 0
     simulation = simulate(chip, workload, parse_assignments(sets or []), trace_limit=wanted)
     result = simulation.result()
-    quiet = "-" in (trace, report, csv, json_file)
-    if not quiet:
-        simulation_tables(result, console())
     if trace is not None:
         write_text(trace, trace_text(simulation))
     if report is not None:
@@ -91,6 +98,8 @@ def sim(
         write_text(csv, operators_csv(result))
     if json_file is not None:
         write_json(json_file, result)
+    if "-" not in (trace, report, csv, json_file):
+        simulation_tables(result, console())
 
 
 @app.command()
@@ -191,7 +200,9 @@ def verify(
 @app.command()
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")] = "-",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
+    ] = "-",
 ) -> None:
     """Print the JSON Schema of a description, for editors."""
     from siliconloom.output import write_json

@@ -37,8 +37,10 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "precision": plan.graph.precision.value,
         "estimated_cycles": plan.estimated_cycles,
         "bound": {
-            "compute_cycles": plan.bound.compute_cycles, "memory_cycles": plan.bound.memory_cycles,
-            "vector_cycles": plan.bound.vector_cycles, "lower_bound_cycles": plan.bound.lower_bound_cycles,
+            "compute_cycles": plan.bound.compute_cycles,
+            "memory_cycles": plan.bound.memory_cycles,
+            "vector_cycles": plan.bound.vector_cycles,
+            "lower_bound_cycles": plan.bound.lower_bound_cycles,
             "name": plan.bound.name,
         },
         "program": {"instructions": len(plan.program.instructions), "bytes": len(plan.program.encode())},
@@ -46,7 +48,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "tasks": [_task(plan, mapped) for mapped in plan.tasks],
         "notes": list(plan.notes),
-    }  # fmt: skip
+    }
 
 
 def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
@@ -59,9 +61,14 @@ def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else vars(tiling),
-        "bound": {"compute_cycles": bound.compute_cycles, "memory_cycles": bound.memory_cycles,
-                  "vector_cycles": bound.vector_cycles, "lower_bound_cycles": bound.lower_bound_cycles, "name": bound.name},
-    }  # fmt: skip
+        "bound": {
+            "compute_cycles": bound.compute_cycles,
+            "memory_cycles": bound.memory_cycles,
+            "vector_cycles": bound.vector_cycles,
+            "lower_bound_cycles": bound.lower_bound_cycles,
+            "name": bound.name,
+        },
+    }
 
 
 def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
@@ -72,11 +79,15 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
         out.print(f"note: {note}", style="yellow")
     size = len(plan.program.instructions)
     out.print(f"  program      {size} instructions ({format_bytes(size * WORD_BITS // 8)}), for any number of tiles")
-    out.print(f"  lower bound  {bound.lower_bound_cycles:,} cycles: compute {bound.compute_cycles:,}, memory "
-              f"{bound.memory_cycles:,}, vector {bound.vector_cycles:,}")  # fmt: skip
+    out.print(
+        f"  lower bound  {bound.lower_bound_cycles:,} cycles: compute {bound.compute_cycles:,}, memory "
+        f"{bound.memory_cycles:,}, vector {bound.vector_cycles:,}"
+    )
     if plan.layout is not None:
-        out.print(f"  estimate     {plan.estimated_cycles:,} cycles ({bound.lower_bound_cycles / plan.estimated_cycles:.1%} "
-                  "of it the bound)")  # fmt: skip
+        out.print(
+            f"  estimate     {plan.estimated_cycles:,} cycles ({bound.lower_bound_cycles / plan.estimated_cycles:.1%} "
+            "of it the bound)"
+        )
         slots = ", ".join(f"{name} 2 x {format_bytes(size)}" for name, size in vars(plan.layout).items() if size)
         out.print(f"  buffers      {slots}", soft_wrap=True)
     out.print()
@@ -86,12 +97,26 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
         tiling = mapped.tiling
         fused = "".join(" +" + v.name.rsplit(".", 1)[-1] for v in mapped.task.fused)
         estimate = "-" if tiling is None else f"{tiling.cycles:,}"
-        rows.append((
-            mapped.task.operator.name + fused, f"x{mapped.repeat}", _describe(mapped), estimate,
-            f"{own.lower_bound_cycles:,}", own.name, "-" if tiling is None else format_bytes(tiling.read_bytes + tiling.write_bytes),
-        ))  # fmt: skip
-    columns = [("task", "left"), ("times", "right"), ("tile", "left"), ("estimate", "right"), ("bound", "right"),
-               ("by", "left"), ("traffic", "right")]  # fmt: skip
+        rows.append(
+            (
+                mapped.task.operator.name + fused,
+                f"x{mapped.repeat}",
+                _describe(mapped),
+                estimate,
+                f"{own.lower_bound_cycles:,}",
+                own.name,
+                "-" if tiling is None else format_bytes(tiling.read_bytes + tiling.write_bytes),
+            )
+        )
+    columns = [
+        ("task", "left"),
+        ("times", "right"),
+        ("tile", "left"),
+        ("estimate", "right"),
+        ("bound", "right"),
+        ("by", "left"),
+        ("traffic", "right"),
+    ]
     out.print(table("tasks, cycles and bytes of one execution on one tile", columns, rows))
     if program:
         out.print()

@@ -106,7 +106,10 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         read, write = int(total[Counter.READ_BYTES]), int(total[Counter.WRITE_BYTES])
         useful = int(total[Counter.USEFUL_READ_BYTES]), int(total[Counter.USEFUL_WRITE_BYTES])
         detail[name] = {"read": read, "write": write, "useful_read": useful[0], "useful_write": useful[1]}
-        detail["scratchpad"] = {"read": int(total[Counter.SCRATCHPAD_READ]), "write": int(total[Counter.SCRATCHPAD_WRITE])}
+        detail["scratchpad"] = {
+            "read": int(total[Counter.SCRATCHPAD_READ]),
+            "write": int(total[Counter.SCRATCHPAD_WRITE]),
+        }
         detail["accumulator"] = {
             "read": int(total[Counter.ACCUMULATOR_READ]), "write": int(total[Counter.ACCUMULATOR_WRITE]),
         }  # fmt: skip
@@ -164,7 +167,9 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     for unit, name in UNIT_NAMES.items():
         if bare and unit != Unit.MATMUL:
             continue
-        stalls = {cause.name.lower(): int(outcome.stalls[unit, cause]) for cause in Stall if outcome.stalls[unit, cause]}
+        stalls = {
+            cause.name.lower(): int(outcome.stalls[unit, cause]) for cause in Stall if outcome.stalls[unit, cause]
+        }
         units[name] = {
             "busy_cycles": int(outcome.busy[unit]),
             "utilization": float(outcome.busy[unit] / outcome.cycles) if outcome.cycles else 0.0,
@@ -183,7 +188,11 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         macs = operator.macs * operator.repeat
         joules = energy(chip, operator.precision, counters)
         bound = operator_bound(chip, operator)
-        busy = {name: int(outcome.operator_busy[index, unit]) for unit, name in UNIT_NAMES.items() if outcome.operator_busy[index, unit]}
+        busy = {
+            name: int(outcome.operator_busy[index, unit])
+            for unit, name in UNIT_NAMES.items()
+            if outcome.operator_busy[index, unit]
+        }
         rows.append({
             "name": operator.name,
             "block": operator.block,

@@ -40,14 +40,22 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         out.print(f"note: {note}", style="yellow")
     lines = [
         ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
-        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"),
+        (
+            "lower bound",
+            f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached",
+        ),
         ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
     ]
     if result["traffic"]:
         name, moved = next(iter(result["traffic"].items()))
-        lines.append(("traffic", f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
-                                 f"{format_bytes(result['memory']['used_bytes'])} in use"))  # fmt: skip
+        lines.append(
+            (
+                "traffic",
+                f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
+                f"{format_bytes(result['memory']['used_bytes'])} in use",
+            )
+        )
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     for label, text in lines:
         out.print(f"  {label:18s} {text}")
@@ -55,48 +63,84 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     rows = [
         (
             o["name"] + ("".join(" +" + f.rsplit(".", 1)[-1] for f in o["fused"])),
-            f"x{o['repeat']}", f"{o['cycles']:,}", f"{o['cycles'] / cycles:.1%}" if cycles else "-",
-            f"{o['utilization']:.1%}" if o["macs"] else "-", o["bound"],
-            f"{min(o['bound_cycles'] / o['cycles'], 9.99):.0%}" if o["cycles"] else "-", format_bytes(o["read_bytes"] + o["write_bytes"]),
+            f"x{o['repeat']}",
+            f"{o['cycles']:,}",
+            f"{o['cycles'] / cycles:.1%}" if cycles else "-",
+            f"{o['utilization']:.1%}" if o["macs"] else "-",
+            o["bound"],
+            f"{min(o['bound_cycles'] / o['cycles'], 9.99):.0%}" if o["cycles"] else "-",
+            format_bytes(o["read_bytes"] + o["write_bytes"]),
         )
         for o in sorted(result["operators"], key=lambda o: -o["cycles"])[:20]
-    ]  # fmt: skip
+    ]
     columns = [
-        ("operator", "left"), ("times", "right"), ("cycles", "right"), ("share", "right"), ("array", "right"),
-        ("bound", "left"), ("reached", "right"), ("traffic", "right"),
-    ]  # fmt: skip
+        ("operator", "left"),
+        ("times", "right"),
+        ("cycles", "right"),
+        ("share", "right"),
+        ("array", "right"),
+        ("bound", "left"),
+        ("reached", "right"),
+        ("traffic", "right"),
+    ]
     left_out = len(result["operators"]) - len(rows)
-    out.print(table("operators by time" + (f" (first 20; {left_out} more in --csv)" if left_out else ""), columns, rows))
+    out.print(
+        table("operators by time" + (f" (first 20; {left_out} more in --csv)" if left_out else ""), columns, rows)
+    )
     out.print()
     units = [
-        (name, f"{u['utilization']:.1%}", ", ".join(
-            f"{cause.replace('_', ' ')} {count / cycles:.1%}"
-            for cause, count in sorted(u["stall_cycles"].items(), key=lambda i: -i[1]) if count / cycles >= 0.001
-        ))
+        (
+            name,
+            f"{u['utilization']:.1%}",
+            ", ".join(
+                f"{cause.replace('_', ' ')} {count / cycles:.1%}"
+                for cause, count in sorted(u["stall_cycles"].items(), key=lambda i: -i[1])
+                if count / cycles >= 0.001
+            ),
+        )
         for name, u in result["units"].items()
-    ]  # fmt: skip
+    ]
     out.print(table("units", [("unit", "left"), ("busy", "right"), ("waiting for", "left")], units))
 
 
 def workload_tables(summary: dict[str, Any], out: Console) -> None:
     """Print what a workload contains."""
-    out.print(f"[bold]{summary['name']}[/bold] ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
-              f"{summary['precision']})")  # fmt: skip
+    out.print(
+        f"[bold]{summary['name']}[/bold] ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
+        f"{summary['precision']})"
+    )
     for label, text in (
         ("parameters", f"{summary['parameters']:,} ({format_bytes(summary['weight_bytes'])})"),
         ("active", f"{summary['active_parameters']:,} per token"),
         ("work", format_si(summary["flops"], "FLOP")),
-        ("KV cache", f"{format_bytes(summary['kv_bytes_per_token'])} per token, {format_bytes(summary['kv_bytes'])} here"),
+        (
+            "KV cache",
+            f"{format_bytes(summary['kv_bytes_per_token'])} per token, {format_bytes(summary['kv_bytes'])} here",
+        ),
     ):
         out.print(f"  {label:12s} {text}")
     out.print()
     rows = [
-        (o["name"], o["kind"], f"x{o['repeat']}", shape_text(o), format_si(o["flops"], "FLOP") if o["flops"] else "-",
-         format_bytes(o["weight_bytes"]) if o["weight_bytes"] else "-", format_bytes(o["input_bytes"] + o["output_bytes"]))
+        (
+            o["name"],
+            o["kind"],
+            f"x{o['repeat']}",
+            shape_text(o),
+            format_si(o["flops"], "FLOP") if o["flops"] else "-",
+            format_bytes(o["weight_bytes"]) if o["weight_bytes"] else "-",
+            format_bytes(o["input_bytes"] + o["output_bytes"]),
+        )
         for o in summary["operators"]
-    ]  # fmt: skip
-    columns = [("operator", "left"), ("kind", "left"), ("times", "right"), ("shape", "left"), ("work", "right"),
-               ("weights", "right"), ("data", "right")]  # fmt: skip
+    ]
+    columns = [
+        ("operator", "left"),
+        ("kind", "left"),
+        ("times", "right"),
+        ("shape", "left"),
+        ("work", "right"),
+        ("weights", "right"),
+        ("data", "right"),
+    ]
     out.print(table("operators, one execution each", columns, rows))
 
 

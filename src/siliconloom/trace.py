@@ -27,10 +27,15 @@ def trace_text(simulation: Simulation) -> str:
     for number, start, consumed, end in outcome.trace.tolist():
         i = program.instructions[number]
         event: dict[str, Any] = {
-            "ph": "X", "pid": 1, "tid": int(i.unit), "name": program.operators[i.operator], "cat": i.opcode.name.lower(),
-            "ts": start * scale, "dur": (consumed - start) * scale,
+            "ph": "X",
+            "pid": 1,
+            "tid": int(i.unit),
+            "name": program.operators[i.operator],
+            "cat": i.opcode.name.lower(),
+            "ts": start * scale,
+            "dur": (consumed - start) * scale,
             "args": {"instruction": number, "cycle": start, "operands_read": consumed, "done": end},
-        }  # fmt: skip
+        }
         if i.opcode == Opcode.MATMUL:
             event["args"]["shape"] = f"{i.m}x{i.n}x{i.k}"
         elif i.opcode == Opcode.VECTOR:
@@ -38,10 +43,23 @@ def trace_text(simulation: Simulation) -> str:
         else:
             event["args"]["bytes"] = i.m * i.n
         events.append(event)
-    total = int(outcome.executions[[x.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.MATMUL, Opcode.VECTOR)
-                                    for x in program.instructions]].sum())  # fmt: skip
-    return json.dumps({
-        "traceEvents": events,
-        "displayTimeUnit": "ns",
-        "otherData": {"chip_digest": chip.digest, "recorded": recorded, "executed": total, "left_out": total - recorded},
-    }) + "\n"  # fmt: skip
+    total = int(
+        outcome.executions[
+            [x.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.MATMUL, Opcode.VECTOR) for x in program.instructions]
+        ].sum()
+    )
+    return (
+        json.dumps(
+            {
+                "traceEvents": events,
+                "displayTimeUnit": "ns",
+                "otherData": {
+                    "chip_digest": chip.digest,
+                    "recorded": recorded,
+                    "executed": total,
+                    "left_out": total - recorded,
+                },
+            }
+        )
+        + "\n"
+    )

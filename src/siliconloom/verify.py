@@ -47,9 +47,14 @@ def verify(
     bundle = build_rtl(chip)
     jobs = random_cases(array, seed, cases)
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="loom-verify-") as name, _status(progress, f"building and running {bundle.top} with {simulator} ..."):
+    with (
+        tempfile.TemporaryDirectory(prefix="loom-verify-") as name,
+        _status(progress, f"building and running {bundle.top} with {simulator} ..."),
+    ):
         sources = bundle.write(Path(name) / "rtl")
-        results = run_cases(array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=Path(name) / "bench")
+        results = run_cases(
+            array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=Path(name) / "bench"
+        )
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -137,10 +142,28 @@ def verification_tables(result: dict[str, Any], out: Console) -> None:
         stalled = "random" if case["stall"] else "none"
         model = "-" if case["model_cycles"] is None else f"{case['model_cycles']:,}"
         difference = "-" if case["difference"] is None else f"{case['difference']:+d}" if case["difference"] else "0"
-        rows.append((shapes, f"int{case['operand_bits']}", str(case["folds"]), stalled, f"{case['rtl_cycles']:,}", model,
-                     difference, "equal" if case["values_equal"] else "DIFFER"))  # fmt: skip
-    columns = [("GEMMs (m x n x k)", "left"), ("values", "left"), ("folds", "right"), ("stalls", "left"),
-               ("RTL cycles", "right"), ("model cycles", "right"), ("difference", "right"), ("results", "left")]  # fmt: skip
+        rows.append(
+            (
+                shapes,
+                f"int{case['operand_bits']}",
+                str(case["folds"]),
+                stalled,
+                f"{case['rtl_cycles']:,}",
+                model,
+                difference,
+                "equal" if case["values_equal"] else "DIFFER",
+            )
+        )
+    columns = [
+        ("GEMMs (m x n x k)", "left"),
+        ("values", "left"),
+        ("folds", "right"),
+        ("stalls", "left"),
+        ("RTL cycles", "right"),
+        ("model cycles", "right"),
+        ("difference", "right"),
+        ("results", "left"),
+    ]
     out.print(table("RTL against NumPy and against the simulator", columns, rows))
     for case in result["cases"]:
         for error in case["errors"]:
@@ -148,6 +171,8 @@ def verification_tables(result: dict[str, Any], out: Console) -> None:
     compared = sum(c["folds"] for c in result["cases"] if not c["stall"])
     out.print()
     if result["passed"]:
-        out.print(f"passed: every value equal; {compared} folds without stalls, 0 cycles of difference in each", style="green")
+        out.print(
+            f"passed: every value equal; {compared} folds without stalls, 0 cycles of difference in each", style="green"
+        )
     else:
         out.print("FAILED", style="bold red")

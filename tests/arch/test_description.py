@@ -4,9 +4,12 @@ from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_nam
 from siliconloom.schemas import schema_of
 
 CONTRACT = [
-    "npu-edge", "npu-datacenter", "tpu-v4", "gemmini-16",
+    "npu-edge",
+    "npu-datacenter",
+    "tpu-v4",
+    "gemmini-16",
     *(f"systolic-{dataflow}-{size}" for dataflow in ("ws", "os", "is") for size in (8, 32, 128)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", CONTRACT)
@@ -41,9 +44,12 @@ def test_the_digest_follows_the_meaning_not_the_text():
 
 @pytest.mark.parametrize(
     ("operands", "accepted", "refused"),
-    [(["int8"], ["int8", "int4"], ["bf16", "int16"]), (["bf16", "int8"], ["bf16", "int8", "int4"], ["fp32"]),
-     (["int4"], ["int4"], ["int8"])],
-)  # fmt: skip
+    [
+        (["int8"], ["int8", "int4"], ["bf16", "int16"]),
+        (["bf16", "int8"], ["bf16", "int8", "int4"], ["fp32"]),
+        (["int4"], ["int4"], ["int8"]),
+    ],
+)
 def test_an_array_accepts_formats_that_fit_its_lanes(operands, accepted, refused):
     array = SystolicArray(rows=4, cols=4, dataflow="weight_stationary", operands=operands)
     assert all(array.accepts(DataType(name)) for name in accepted)
@@ -51,8 +57,11 @@ def test_an_array_accepts_formats_that_fit_its_lanes(operands, accepted, refused
 
 
 def test_an_npu_needs_memory(tmp_path):
-    text = "kind: chip\nname: x\nclock: 1 GHz\ntile:\n  kind: npu\n  array: {rows: 4, cols: 4, dataflow: weight_stationary}\n" \
-           "  scratchpad: {capacity: 1 KiB}\n  accumulator: {capacity: 1 KiB}\n  vector: {lanes: 4}\n"  # fmt: skip
+    text = (
+        "kind: chip\nname: x\nclock: 1 GHz\ntile:\n  kind: npu\n"
+        "  array: {rows: 4, cols: 4, dataflow: weight_stationary}\n"
+        "  scratchpad: {capacity: 1 KiB}\n  accumulator: {capacity: 1 KiB}\n  vector: {lanes: 4}\n"
+    )
     path = tmp_path / "x.yaml"
     path.write_text(text)
     with pytest.raises(DescriptionError, match="needs at least one memory level"):

@@ -1,8 +1,8 @@
 import pytest
 
 from siliconloom.arch import DescriptionError, Document, LoomError, load_chip
-from siliconloom.arch.document import MAX_BYTES, find_file, parse_assignments
 from siliconloom.arch.description import LIBRARY
+from siliconloom.arch.document import MAX_BYTES, find_file, parse_assignments
 
 CHIP = """\
 kind: chip
@@ -40,7 +40,7 @@ def load(tmp_path, text, overrides=()):
         ("cols: 4", "cols: 4, load_rows: 3", "6:3", ["load_rows must divide rows"]),
         ("cols: 4", "cols: 4, operands: [int7]", "6:40", ["int8"]),
     ],
-)  # fmt: skip
+)
 def test_an_error_points_at_the_offending_value(tmp_path, old, new, place, words):
     assert old in CHIP
     with pytest.raises(DescriptionError) as caught:
@@ -53,7 +53,9 @@ def test_an_error_points_at_the_offending_value(tmp_path, old, new, place, words
 
 
 def test_overrides_reach_any_depth_and_new_keys(tmp_path):
-    chip = load(tmp_path, CHIP, [("tile.array.rows", "7"), ("links.out.bandwidth", "1 GB/s"), ("links.out.latency", "1 us")])
+    chip = load(
+        tmp_path, CHIP, [("tile.array.rows", "7"), ("links.out.bandwidth", "1 GB/s"), ("links.out.latency", "1 us")]
+    )
     assert chip.tile.array.rows == 7
     assert chip.links["out"].bandwidth == 10**9
 
@@ -92,11 +94,18 @@ def test_an_alias_bomb_is_refused_quickly():
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("", "empty"), ("- 1\n- 2\n", "must be a mapping"), ("42", "must be a mapping"), ("a: [1, 2", "not valid YAML"),
-        ("a: !!python/object/apply:os.system [ls]", "not valid YAML"), ("? [a]\n: 1", "plain text"), ("a: 1\n---\nb: 2", "not valid YAML"),
-        ("x: {<<: {a: 1}}", "merge keys"), ("a: &a [*a]", "not valid YAML|nested|expands"), ("a: \x00", "not valid YAML"),
+        ("", "empty"),
+        ("- 1\n- 2\n", "must be a mapping"),
+        ("42", "must be a mapping"),
+        ("a: [1, 2", "not valid YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "not valid YAML"),
+        ("? [a]\n: 1", "plain text"),
+        ("a: 1\n---\nb: 2", "not valid YAML"),
+        ("x: {<<: {a: 1}}", "merge keys"),
+        ("a: &a [*a]", "not valid YAML|nested|expands"),
+        ("a: \x00", "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_yaml_of_another_shape_is_one_clear_line(text, rule):
     with pytest.raises(DescriptionError, match=rule) as caught:
         Document.parse(text, "file.yaml")

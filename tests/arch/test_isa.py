@@ -4,8 +4,25 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.isa import (
-    COMPUTE, COMPUTES, HEADER, LEVELS, SEMAPHORES, TRANSFER, TRANSFERS, UNIT_OF, WORD_BITS, Address, Instruction, Opcode,
-    Program, Semaphore, Unit, decode, decode_program, disassemble, encode,
+    COMPUTE,
+    COMPUTES,
+    HEADER,
+    LEVELS,
+    SEMAPHORES,
+    TRANSFER,
+    TRANSFERS,
+    UNIT_OF,
+    WORD_BITS,
+    Address,
+    Instruction,
+    Opcode,
+    Program,
+    Semaphore,
+    Unit,
+    decode,
+    decode_program,
+    disassemble,
+    encode,
 )  # fmt: skip
 from siliconloom.arch.vector import VectorFunction
 
@@ -33,11 +50,19 @@ def instructions(draw):
     fields = {f.name: draw(bits(f.width)) for f in HEADER[4:]}
     unit = draw(st.sampled_from(Unit)) if opcode == Opcode.BARRIER else UNIT_OF[opcode]
     if opcode in TRANSFERS:
-        fields |= {"pitch": draw(bits(40)), "memory": draw(addresses(48, 40, False)), "a": draw(addresses(28, 28, True))}
+        fields |= {
+            "pitch": draw(bits(40)),
+            "memory": draw(addresses(48, 40, False)),
+            "a": draw(addresses(28, 28, True)),
+        }
     if opcode in COMPUTES:
         fields |= {name: draw(addresses(28, 28, True)) for name in "abc"}
     return Instruction(
-        opcode=opcode, unit=unit, dtype=draw(st.sampled_from(DataType)), function=draw(st.sampled_from(VectorFunction)), **fields
+        opcode=opcode,
+        unit=unit,
+        dtype=draw(st.sampled_from(DataType)),
+        function=draw(st.sampled_from(VectorFunction)),
+        **fields,
     )
 
 
@@ -136,7 +161,14 @@ def test_loops_may_not_nest_too_deeply():
 
 def test_the_disassembler_shows_loops_shapes_and_semaphores():
     program = Program(
-        (*loop(3, Instruction(opcode=Opcode.LOAD, m=2, n=64, post=1), Instruction(opcode=Opcode.MATMUL, m=4, n=5, k=6, wait=1)), END),
+        (
+            *loop(
+                3,
+                Instruction(opcode=Opcode.LOAD, m=2, n=64, post=1),
+                Instruction(opcode=Opcode.MATMUL, m=4, n=5, k=6, wait=1),
+            ),
+            END,
+        ),
         (Semaphore("full"),),
     )
     text = disassemble(program)

@@ -6,8 +6,18 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from siliconloom.arch.quantity import (
-    BANDWIDTH, BYTES, DURATION, FREQUENCY, Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si,
-)  # fmt: skip
+    BANDWIDTH,
+    BYTES,
+    DURATION,
+    FREQUENCY,
+    Bandwidth,
+    Bytes,
+    Duration,
+    Energy,
+    Frequency,
+    format_bytes,
+    format_si,
+)
 
 
 class Sizes(BaseModel):
@@ -21,11 +31,19 @@ class Sizes(BaseModel):
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("b", "256 KiB", 262144), ("b", "1.5 MiB", 3 * 2**19), ("b", "2 kB", 2000), ("b", "7B", 7),
-        ("r", "900 GB/s", 900 * 10**9), ("r", "1 GiB/s", 2**30), ("r", "819.2 GB/s", 819_200_000_000),
-        ("f", "1.2 GHz", 1_200_000_000), ("f", "940 MHz", 940_000_000), ("d", "500 ns", 500_000), ("d", "1.5 us", 1_500_000),
+        ("b", "256 KiB", 262144),
+        ("b", "1.5 MiB", 3 * 2**19),
+        ("b", "2 kB", 2000),
+        ("b", "7B", 7),
+        ("r", "900 GB/s", 900 * 10**9),
+        ("r", "1 GiB/s", 2**30),
+        ("r", "819.2 GB/s", 819_200_000_000),
+        ("f", "1.2 GHz", 1_200_000_000),
+        ("f", "940 MHz", 940_000_000),
+        ("d", "500 ns", 500_000),
+        ("d", "1.5 us", 1_500_000),
     ],
-)  # fmt: skip
+)
 def test_units_have_their_exact_value(key, text, value):
     assert getattr(Sizes(**{key: text}), key) == value
 
@@ -37,13 +55,23 @@ def test_energy_is_in_joules():
 @pytest.mark.parametrize(
     ("key", "text", "rule"),
     [
-        ("b", "256", "has no unit"), ("b", 256, "has no unit"), ("b", "256 kb", "unknown unit 'kb'"),
-        ("b", "-1 KiB", "greater than zero"), ("b", "0 B", "greater than zero"), ("b", "1e30 B", "larger than any machine"),
-        ("r", "900 GB", "unknown unit 'GB'"), ("f", "fast", "must be a number"), ("d", "5 Hz", "unknown unit 'Hz'"),
-        ("b", True, "must be a quantity"), ("b", None, "must be a quantity"), ("e", "-1 pJ", "must not be negative"),
-        ("b", "1 2 B", "must be a number"), ("b", "", "must be a number"), ("b", "nan B", "must be a number"),
+        ("b", "256", "has no unit"),
+        ("b", 256, "has no unit"),
+        ("b", "256 kb", "unknown unit 'kb'"),
+        ("b", "-1 KiB", "greater than zero"),
+        ("b", "0 B", "greater than zero"),
+        ("b", "1e30 B", "larger than any machine"),
+        ("r", "900 GB", "unknown unit 'GB'"),
+        ("f", "fast", "must be a number"),
+        ("d", "5 Hz", "unknown unit 'Hz'"),
+        ("b", True, "must be a quantity"),
+        ("b", None, "must be a quantity"),
+        ("e", "-1 pJ", "must not be negative"),
+        ("b", "1 2 B", "must be a number"),
+        ("b", "", "must be a number"),
+        ("b", "nan B", "must be a number"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_quantity_says_what_is_wrong(key, text, rule):
     with pytest.raises(ValidationError, match=rule):
         Sizes(**{key: text})

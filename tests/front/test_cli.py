@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import subprocess
@@ -8,7 +9,9 @@ import pytest
 
 from siliconloom.cli import PLANNED, main
 
-GEMMS = "kind: gemms\nprecision: int8\ngemms:\n  - {name: qkv, m: 64, n: 96, k: 32}\n  - {name: out, m: 64, n: 32, k: 32}\n"
+GEMMS = (
+    "kind: gemms\nprecision: int8\ngemms:\n  - {name: qkv, m: 64, n: 96, k: 32}\n  - {name: out, m: 64, n: 32, k: 32}\n"
+)
 
 
 @pytest.fixture
@@ -33,9 +36,19 @@ def loom_json(capsys, *arguments):
 def test_sim_prints_the_contracted_keys(capsys):
     result = loom_json(capsys, "sim", "npu-edge", "gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=64")
     assert set(result) >= {
-        "schema", "cycles", "seconds", "clock_hz", "macs", "utilization", "energy_j", "bound", "operators", "units",
-        "traffic_bytes", "simulator",
-    }  # fmt: skip
+        "schema",
+        "cycles",
+        "seconds",
+        "clock_hz",
+        "macs",
+        "utilization",
+        "energy_j",
+        "bound",
+        "operators",
+        "units",
+        "traffic_bytes",
+        "simulator",
+    }
     assert set(result["bound"]) >= {"compute_cycles", "memory_cycles", "lower_bound_cycles", "name"}
     assert set(result["simulator"]) >= {"wall_s", "events"}
     assert result["schema"] == "siliconloom.result/1"
@@ -80,7 +93,12 @@ def test_map_names_the_bound_and_the_tiles(capsys):
 
 
 def test_tables_fit_the_terminal(capsys, gemms):
-    for arguments in (("sim", "npu-edge", gemms), ("map", "npu-edge", gemms), ("workload", "gpt2"), ("sim", "npu-edge", "gpt2")):
+    for arguments in (
+        ("sim", "npu-edge", gemms),
+        ("map", "npu-edge", gemms),
+        ("workload", "gpt2"),
+        ("sim", "npu-edge", "gpt2"),
+    ):
         status, out, _ = loom(capsys, *arguments)
         assert status == 0
         assert max(len(line) for line in out.splitlines()[4:]) <= 140
@@ -89,7 +107,16 @@ def test_tables_fit_the_terminal(capsys, gemms):
 def test_files_are_written(capsys, tmp_path, gemms):
     paths = {name: tmp_path / name for name in ("r.json", "t.json", "o.csv")}
     status, _, err = loom(
-        capsys, "sim", "npu-edge", gemms, "--json", str(paths["r.json"]), "--trace", str(paths["t.json"]), "--csv", str(paths["o.csv"])
+        capsys,
+        "sim",
+        "npu-edge",
+        gemms,
+        "--json",
+        str(paths["r.json"]),
+        "--trace",
+        str(paths["t.json"]),
+        "--csv",
+        str(paths["o.csv"]),
     )
     assert status == 0, err
     result, trace = (json.loads(paths[n].read_text()) for n in ("r.json", "t.json"))
@@ -103,7 +130,7 @@ def test_files_are_written(capsys, tmp_path, gemms):
         by_unit.setdefault(span["tid"], []).append((span["ts"], span["ts"] + span["dur"]))
     for tid in (1, 2, 4):
         windows = sorted(by_unit[tid])
-        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(windows, windows[1:], strict=False)), "a unit does one thing at a time"
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(windows)), "a unit does one thing at a time"
 
 
 @pytest.mark.parametrize("name", sorted(PLANNED))
@@ -122,7 +149,10 @@ def test_help_answers_at_once_and_lists_every_command():
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys; from siliconloom.cli import main; main(['--help']); print([m for m in ('numba','numpy','amaranth','networkx','pydantic') if m in sys.modules])"
+    code = (
+        "import sys; from siliconloom.cli import main; main(['--help']); heavy = 'numba numpy amaranth networkx pydantic'; "
+        "print([m for m in heavy.split() if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
 
@@ -131,9 +161,12 @@ def test_results_do_not_depend_on_the_hash_seed(gemms):
     outputs = set()
     for seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-m", "siliconloom", "sim", "npu-edge", gemms, "--json", "-"], capture_output=True, text=True,
-            check=True, env={**os.environ, "PYTHONHASHSEED": seed},
-        )  # fmt: skip
+            [sys.executable, "-m", "siliconloom", "sim", "npu-edge", gemms, "--json", "-"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
         result = json.loads(done.stdout)
         result.pop("simulator")
         outputs.add(json.dumps(result))

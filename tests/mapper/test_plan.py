@@ -78,9 +78,10 @@ def test_any_gemm_is_tiled_exactly_once(tmp_path, shapes, dataflow, scratchpad, 
         assert counters[Counter.USEFUL_WRITE_BYTES] == m * n
         assert counters[Counter.USEFUL_READ_BYTES] >= m * k + k * n
         tiling = plan.tasks[index].tiling
-        assert counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES] <= 1.1 * (
-            tiling.read_bytes + tiling.write_bytes
-        ) + 64 * outcome.executions.sum()
+        assert (
+            counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]
+            <= 1.1 * (tiling.read_bytes + tiling.write_bytes) + 64 * outcome.executions.sum()
+        )
     assert outcome.cycles >= plan.bound.lower_bound_cycles
     check_local_addresses(plan)
 
@@ -143,8 +144,14 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
 
 def test_more_bandwidth_more_lanes_and_more_memory_never_hurt_much():
     base = simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
-    for path, value in (("memory.dram.bandwidth", "102.4 GB/s"), ("tile.vector.lanes", "64"), ("tile.scratchpad.capacity", "1 MiB")):
-        better = simulate("npu-edge", "gpt2", [(path, value), ("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
+    for path, value in (
+        ("memory.dram.bandwidth", "102.4 GB/s"),
+        ("tile.vector.lanes", "64"),
+        ("tile.scratchpad.capacity", "1 MiB"),
+    ):
+        better = simulate(
+            "npu-edge", "gpt2", [(path, value), ("workload.layers", "1"), ("workload.sequence", "256")]
+        ).run.cycles
         assert better <= 1.02 * base
 
 

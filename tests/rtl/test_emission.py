@@ -18,13 +18,21 @@ SMALL = [
     ("systolic-ws-8", ()),
     ("systolic-is-8", (("tile.array.load_rows", "8"), ("tile.array.operands", "int4"))),
     ("systolic-ws-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
-    ("systolic-ws-8", (("tile.array.rows", "6"), ("tile.array.cols", "3"), ("tile.array.load_rows", "2"), ("tile.array.multiply_stages", "3"))),
+    (
+        "systolic-ws-8",
+        (
+            ("tile.array.rows", "6"),
+            ("tile.array.cols", "3"),
+            ("tile.array.load_rows", "2"),
+            ("tile.array.multiply_stages", "3"),
+        ),
+    ),
     ("systolic-os-8", ()),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "5"), ("tile.array.multiply_stages", "2"))),
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
     ("npu-edge", ()),
-]  # fmt: skip
+]
 
 
 @cache
@@ -49,8 +57,10 @@ def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     made.write(tmp_path / "rtl")
     done = subprocess.run(
         [tool("verilator"), "--lint-only", "-Wall", "--top-module", made.top, "-f", f"{made.top}.f"],
-        cwd=tmp_path / "rtl", capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path / "rtl",
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "%Warning" not in done.stderr
 
@@ -61,8 +71,10 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
     made.write(tmp_path / "rtl")
     done = subprocess.run(
         [tool("iverilog"), "-g2012", "-s", made.top, "-o", os.devnull, "-f", f"{made.top}.f"],
-        cwd=tmp_path / "rtl", capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path / "rtl",
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -71,8 +83,15 @@ def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     pytest.importorskip("pyosys")
     made = bundle(name, overrides)
     made.write(tmp_path / "rtl")
-    script = [f"read_verilog {tmp_path / 'rtl'}/*.v", f"hierarchy -check -top {made.top}", "proc", "check -assert",
-              "select -assert-none t:$dlatch t:$adlatch", "flatten", "check -assert"]  # fmt: skip
+    script = [
+        f"read_verilog {tmp_path / 'rtl'}/*.v",
+        f"hierarchy -check -top {made.top}",
+        "proc",
+        "check -assert",
+        "select -assert-none t:$dlatch t:$adlatch",
+        "flatten",
+        "check -assert",
+    ]
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
     done = subprocess.run([sys.executable, "-c", code, *script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
@@ -97,12 +116,20 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once():
 
 
 def test_output_is_the_same_bytes_whatever_the_hash_seed():
-    code = "import sys; from siliconloom.arch import load_chip; from siliconloom.rtl.emit import build_rtl; " \
-           "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip('systolic-os-8')).files.items()))"  # fmt: skip
+    code = (
+        "import sys; from siliconloom.arch import load_chip; from siliconloom.rtl.emit import build_rtl; "
+        "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip('systolic-os-8')).files.items()))"
+    )
     texts = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": s}).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": s},
+        ).stdout
         for s in ("1", "77")
-    }  # fmt: skip
+    }
     assert len(texts) == 1
     text = texts.pop()
     assert os.getcwd() not in text
@@ -121,7 +148,9 @@ def test_the_sidecar_says_what_was_generated(tmp_path):
     assert ports["moving_data"]["width"] == 4 * 8
     assert ports["output_data"]["width"] == 8 * 32
     assert all(p["meaning"] for p in sidecar["ports"])
-    declared = re.findall(r"^  (input|output) (?:\[(\d+):0\] )?(\w+);", (tmp_path / "rtl" / f"{made.top}.v").read_text(), re.M)
+    declared = re.findall(
+        r"^  (input|output) (?:\[(\d+):0\] )?(\w+);", (tmp_path / "rtl" / f"{made.top}.v").read_text(), re.M
+    )
     assert {name: int(high or 0) + 1 for _, high, name in declared} == {n: p["width"] for n, p in ports.items()}
 
 
@@ -142,9 +171,11 @@ def test_only_a_folder_of_ours_is_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     ("chip", "overrides", "rule"),
-    [("npu-datacenter", [("tile.array.operands", "bf16")], "not supported: RTL for bf16 operands"),
-     ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands")],
-)  # fmt: skip
+    [
+        ("npu-datacenter", [("tile.array.operands", "bf16")], "not supported: RTL for bf16 operands"),
+        ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands"),
+    ],
+)
 def test_operands_without_rtl_are_not_supported(chip, overrides, rule):
     with pytest.raises(NotSupported, match=rule):
         build_rtl(load_chip(chip, overrides))

@@ -117,7 +117,18 @@ def test_a_wrong_prediction_is_found(tmp_path):
 
 def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
     need("icarus")
-    command = ["verify", "systolic-os-8", "--set", "tile.array.rows=5", "--seed", "3", "--simulator", "icarus", "--cases", "4"]
+    command = [
+        "verify",
+        "systolic-os-8",
+        "--set",
+        "tile.array.rows=5",
+        "--seed",
+        "3",
+        "--simulator",
+        "icarus",
+        "--cases",
+        "4",
+    ]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "5 x 8 output stationary" in out

@@ -14,21 +14,40 @@ def chips(draw):
     """A small NPU; times are short so that a run of every cycle stays cheap."""
     dataflow = draw(st.sampled_from(["weight_stationary", "input_stationary", "output_stationary"]))
     load_rows = draw(st.sampled_from([1, 2])) if dataflow != "output_stationary" else 1
-    return Chip.model_validate({
-        "kind": "chip", "name": "random", "clock": "1 GHz",
-        "tile": {
-            "kind": "npu",
-            "array": {"rows": draw(st.sampled_from([2, 4, 6])), "cols": draw(st.integers(1, 5)), "dataflow": dataflow,
-                      "multiply_stages": draw(st.integers(0, 2)), "load_rows": load_rows},
-            "scratchpad": {"capacity": "16 KiB"}, "accumulator": {"capacity": "4 KiB"},
-            "vector": {"lanes": draw(st.integers(1, 8)), "latency": draw(st.integers(1, 5))},
-            "dma": {"bytes_per_cycle": draw(st.sampled_from([8, 64]))},
-            "sequencer": {"issue_cycles": draw(st.integers(1, 4)), "loop_cycles": draw(st.integers(1, 2)),
-                          "queue_depth": draw(st.integers(1, 4))},
-        },
-        "memory": {"dram": {"kind": "ddr4", "capacity": "1 GiB", "bandwidth": draw(st.sampled_from(["7 GB/s", "32 GB/s"])),
-                            "latency": draw(st.sampled_from(["1 ns", "9 ns", "40 ns"]))}},
-    })  # fmt: skip
+    return Chip.model_validate(
+        {
+            "kind": "chip",
+            "name": "random",
+            "clock": "1 GHz",
+            "tile": {
+                "kind": "npu",
+                "array": {
+                    "rows": draw(st.sampled_from([2, 4, 6])),
+                    "cols": draw(st.integers(1, 5)),
+                    "dataflow": dataflow,
+                    "multiply_stages": draw(st.integers(0, 2)),
+                    "load_rows": load_rows,
+                },
+                "scratchpad": {"capacity": "16 KiB"},
+                "accumulator": {"capacity": "4 KiB"},
+                "vector": {"lanes": draw(st.integers(1, 8)), "latency": draw(st.integers(1, 5))},
+                "dma": {"bytes_per_cycle": draw(st.sampled_from([8, 64]))},
+                "sequencer": {
+                    "issue_cycles": draw(st.integers(1, 4)),
+                    "loop_cycles": draw(st.integers(1, 2)),
+                    "queue_depth": draw(st.integers(1, 4)),
+                },
+            },
+            "memory": {
+                "dram": {
+                    "kind": "ddr4",
+                    "capacity": "1 GiB",
+                    "bandwidth": draw(st.sampled_from(["7 GB/s", "32 GB/s"])),
+                    "latency": draw(st.sampled_from(["1 ns", "9 ns", "40 ns"])),
+                }
+            },
+        }
+    )
 
 
 @st.composite
@@ -36,7 +55,9 @@ def programs(draw):
     """Loops of random instructions joined by semaphores, each from one unit to one other."""
     semaphores, ends = [], []
     for number in range(draw(st.integers(0, 5))):
-        semaphores.append(Semaphore(f"s{number}", draw(st.integers(0, 3)), draw(st.sampled_from(["operands", "buffer"]))))
+        semaphores.append(
+            Semaphore(f"s{number}", draw(st.integers(0, 3)), draw(st.sampled_from(["operands", "buffer"])))
+        )
         ends.append((draw(st.sampled_from(UNITS)), draw(st.sampled_from(UNITS)), draw(st.booleans())))
 
     def mask(unit, side, release=None):
@@ -47,24 +68,43 @@ def programs(draw):
     def instruction(depth):
         unit = draw(st.sampled_from(UNITS))
         barrier = draw(st.integers(0, 5)) == 0
-        opcode = Opcode.BARRIER if barrier else {
-            Unit.LOAD: Opcode.LOAD, Unit.STORE: Opcode.STORE, Unit.MATMUL: Opcode.MATMUL, Unit.VECTOR: Opcode.VECTOR,
-        }[unit]  # fmt: skip
+        opcode = (
+            Opcode.BARRIER
+            if barrier
+            else {
+                Unit.LOAD: Opcode.LOAD,
+                Unit.STORE: Opcode.STORE,
+                Unit.MATMUL: Opcode.MATMUL,
+                Unit.VECTOR: Opcode.VECTOR,
+            }[unit]
+        )
         wide = opcode in (Opcode.LOAD, Opcode.STORE)
         return Instruction(
-            opcode=opcode, unit=unit, m=draw(st.integers(1, 3 if wide else 7)), n=draw(st.integers(1, 200 if wide else 12)),
-            k=draw(st.integers(1, 9)), pitch=draw(st.sampled_from([0, 64, 200])),
+            opcode=opcode,
+            unit=unit,
+            m=draw(st.integers(1, 3 if wide else 7)),
+            n=draw(st.integers(1, 200 if wide else 12)),
+            k=draw(st.integers(1, 9)),
+            pitch=draw(st.sampled_from([0, 64, 200])),
             function=draw(st.sampled_from([VectorFunction.ADD, VectorFunction.SOFTMAX, VectorFunction.GELU])),
-            wait=mask(unit, 1), post=mask(unit, 0, False), release=mask(unit, 0, True),
-            first_wait=mask(unit, 1), last_post=mask(unit, 0, False),
-            first=draw(st.integers(0, 2**depth - 1)), last=draw(st.integers(0, 2**depth - 1)),
-        )  # fmt: skip
+            wait=mask(unit, 1),
+            post=mask(unit, 0, False),
+            release=mask(unit, 0, True),
+            first_wait=mask(unit, 1),
+            last_post=mask(unit, 0, False),
+            first=draw(st.integers(0, 2**depth - 1)),
+            last=draw(st.integers(0, 2**depth - 1)),
+        )
 
     def body(depth, most):
         made = []
         for _ in range(draw(st.integers(1, most))):
             if depth < 3 and draw(st.integers(0, 3)) == 0:
-                made += [Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, 4))), *body(depth + 1, 3), Instruction(opcode=Opcode.NEXT)]
+                made += [
+                    Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, 4))),
+                    *body(depth + 1, 3),
+                    Instruction(opcode=Opcode.NEXT),
+                ]
             else:
                 made.append(instruction(depth))
         return made

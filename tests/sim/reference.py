@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
 from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds
 from siliconloom.sim.timing.units import (
-    ACCUMULATOR_WRITE, BARRIER, SCRATCHPAD_READ, moved_bytes, transfer_cycles, vector_cycles,
+    ACCUMULATOR_WRITE,
+    BARRIER,
+    SCRATCHPAD_READ,
+    moved_bytes,
+    transfer_cycles,
+    vector_cycles,
 )  # fmt: skip
 
 PORT = (Unit.LOAD, Unit.STORE)

@@ -56,7 +56,11 @@ def test_the_kernel_means_the_same_uncompiled(program, chip):
 
 def test_a_deadlock_names_units_instructions_and_semaphores():
     program = Program(
-        (Instruction(opcode=Opcode.LOAD, m=1, n=64, wait=1), Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=2), END),
+        (
+            Instruction(opcode=Opcode.LOAD, m=1, n=64, wait=1),
+            Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=2),
+            END,
+        ),
         (Semaphore("free"), Semaphore("full")),
     )
     with pytest.raises(LoomError) as caught:
@@ -71,7 +75,7 @@ def test_a_semaphore_that_overflows_is_an_error():
     program = Program(
         (Instruction(opcode=Opcode.LOOP, m=5000), post, Instruction(opcode=Opcode.NEXT), END), (Semaphore("full"),)
     )
-    with pytest.raises(LoomError, match="overflows at instruction 1 .*load"):
+    with pytest.raises(LoomError, match=r"overflows at instruction 1 .*load"):
         run(program, load_chip("npu-edge"))
 
 
@@ -101,7 +105,12 @@ def test_unsupported_units_say_so():
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 def test_a_trace_is_bounded_and_does_not_change_the_outcome(m, n, k):
     program = Program(
-        (Instruction(opcode=Opcode.LOOP, m=10), Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=k), Instruction(opcode=Opcode.NEXT), END)
+        (
+            Instruction(opcode=Opcode.LOOP, m=10),
+            Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=k),
+            Instruction(opcode=Opcode.NEXT),
+            END,
+        )
     )
     chip = load_chip("npu-edge")
     traced, plain = run(program, chip, trace_limit=3), run(program, chip)

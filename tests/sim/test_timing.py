@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def test_the_closed_form_of_a_gemm_equals_its_folds_one_by_one(array, shapes, ga
 def test_no_fold_overtakes_another_and_no_port_is_used_twice(array, shapes):
     folds = [f for m, n, k in shapes for f in gemm_folds(array, m, n, k)]
     times = stall_free_schedule(array, folds)
-    for before, after in zip(times, times[1:], strict=False):
+    for before, after in itertools.pairwise(times):
         assert after.first_fire > before.last_fire
         assert after.first_output > before.last_output
     for fold, time in zip(folds, times, strict=True):
@@ -54,7 +56,13 @@ def test_no_gemm_beats_the_arrays_peak(array, m, n, k):
     assert end * array.rows * array.cols >= m * n * k
 
 
-@given(st.sampled_from(DATAFLOWS), st.sampled_from([8, 32, 128]), st.integers(1, 600), st.integers(1, 600), st.integers(1, 600))
+@given(
+    st.sampled_from(DATAFLOWS),
+    st.sampled_from([8, 32, 128]),
+    st.integers(1, 600),
+    st.integers(1, 600),
+    st.integers(1, 600),
+)
 def test_no_bare_gemm_is_slower_than_scale_sims_stall_free_figure(dataflow, size, m, n, k):
     name = {"weight_stationary": "ws", "output_stationary": "os", "input_stationary": "is"}[dataflow]
     array = load_chip(f"systolic-{name}-{size}").tile.array

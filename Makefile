@@ -1,0 +1,68 @@
+# Every target does its own set-up on a fresh machine with Python 3.11+ and a C++ compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out/demo
+# Tests marked slow run too; SLOW=0 leaves them out.
+SLOW ?= 1
+SEED ?= 0
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint types clean
+
+$(VENV)/demo.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[verify]'
+	touch $@
+
+$(VENV)/test.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+	touch $@
+
+demo: $(VENV)/demo.stamp
+	@mkdir -p $(OUT)
+	@$(BIN)/loom warmup
+	@echo "== GPT-2, from its config.json, on the edge NPU: prefill of 1024 tokens"
+	@$(BIN)/loom sim npu-edge workloads/library/gpt2.config.json --set workload.sequence=1024 \
+	  --report $(OUT)/gpt2-prefill.html --trace $(OUT)/gpt2-prefill.trace.json --json $(OUT)/gpt2-prefill.json
+	@echo "== GPT-2 on the edge NPU: one token at a context of 1024"
+	@$(BIN)/loom sim npu-edge workloads/library/gpt2.config.json --set workload.phase=decode --set workload.context=1024 \
+	  --report $(OUT)/gpt2-decode.html --trace $(OUT)/gpt2-decode.trace.json --json $(OUT)/gpt2-decode.json
+	@echo "== Llama-3-8B on the datacentre NPU: prefill of 2048 tokens"
+	@$(BIN)/loom sim npu-datacenter llama3-8b --set workload.sequence=2048 \
+	  --report $(OUT)/llama3-prefill.html --trace $(OUT)/llama3-prefill.trace.json --json $(OUT)/llama3-prefill.json
+	@echo "== Llama-3-8B on the datacentre NPU: one token at a context of 4096"
+	@$(BIN)/loom sim npu-datacenter llama3-8b --set workload.phase=decode --set workload.context=4096 \
+	  --report $(OUT)/llama3-decode.html --trace $(OUT)/llama3-decode.trace.json --json $(OUT)/llama3-decode.json
+	@echo "== The Verilog of the edge NPU's array"
+	@$(BIN)/loom rtl npu-edge -o $(OUT)/rtl
+	@echo
+	@echo "== That Verilog against NumPy and against the simulator"
+	@$(BIN)/loom verify npu-edge --seed 7
+	@echo
+	@echo "Where to look:"
+	@echo "  reports  $(OUT)/*.html (open in a browser)"
+	@echo "  traces   $(OUT)/*.trace.json (open in https://ui.perfetto.dev)"
+	@echo "  results  $(OUT)/*.json"
+	@echo "  Verilog  $(OUT)/rtl (start with its README.md)"
+
+# Icarus comes from the system's packages; without it its benches are reported as skipped.
+test: $(VENV)/test.stamp
+	@command -v iverilog >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -q iverilog >/dev/null 2>&1 || { apt-get update -q >/dev/null 2>&1 \
+	  && apt-get install -y -q iverilog >/dev/null 2>&1; }; }; } || echo "no Icarus: its benches will be skipped"
+	$(BIN)/loom warmup
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) $(if $(filter 0,$(SLOW)),-m "not slow") $(PYTEST_ARGS)
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,147 @@
+"""A simulation as a self-contained HTML page, and its operators as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment
+
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.charts import bars, roofline, stacked, timeline
+from siliconloom.simulate import UNIT_NAMES, Simulation
+from siliconloom.tables import shape_text
+
+COLUMNS = (
+    "name",
+    "block",
+    "kind",
+    "repeat",
+    "start_cycle",
+    "end_cycle",
+    "cycles",
+    "macs",
+    "utilization",
+    "bound_cycles",
+    "bound",
+    "read_bytes",
+    "write_bytes",
+    "energy_j",
+)
+
+
+def operators_csv(result: dict[str, Any]) -> str:
+    """The per-operator table; one header line, plain numbers in base units."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, "shape", "fused"])
+    for operator in result["operators"]:
+        row = [operator[name] for name in COLUMNS]
+        writer.writerow([*row, shape_text(operator), " ".join(operator["fused"])])
+    return text.getvalue()
+
+
+def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
+    """The page: headline, where the time goes, what holds each unit up, roofline, energy, traffic, timeline, tables."""
+    cycles = result["cycles"] or 1
+    operators = sorted(result["operators"], key=lambda o: -o["cycles"])
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("siliconloom").joinpath("templates/report.html.j2").read_text("utf-8"))
+    level = next(iter(result["traffic"]), None)
+    busiest = max(result["units"].items(), key=lambda u: u[1]["utilization"], default=("none", {"utilization": 0.0}))
+    return template.render(
+        result=result,
+        time=format_si(result["seconds"], "s"),
+        energy=format_si(result["energy_j"], "J"),
+        power=format_si(result["power_w"], "W"),
+        clock=format_si(result["clock_hz"], "Hz"),
+        busiest=f"{busiest[0]} ({busiest[1]['utilization']:.1%} busy)",
+        memory=f"{format_bytes(result['memory']['used_bytes'])} of {format_bytes(result['memory']['capacity_bytes'])}"
+        if level
+        else "none",
+        operator_chart=bars(
+            [
+                (o["name"], o["cycles"] / cycles, f"{o['cycles'] / cycles:.1%}  {o['cycles']:,} cycles", o["bound"])
+                for o in operators[:16]
+                if o["cycles"]
+            ]
+        ),
+        unit_chart=stacked(
+            {
+                name: {
+                    "busy": unit["busy_cycles"] / cycles,
+                    **{cause.replace("_", " "): count / cycles for cause, count in unit["stall_cycles"].items()},
+                }
+                for name, unit in result["units"].items()
+            }
+        ),
+        roofline_chart=_roofline(simulation, result) if level else "",
+        energy_chart=bars(
+            [
+                (
+                    name,
+                    joules / (result["energy_j"] or 1),
+                    f"{joules / (result['energy_j'] or 1):.1%}  {format_si(joules, 'J')}",
+                    name,
+                )
+                for name, joules in result["energy"].items()
+                if joules
+            ]
+        ),
+        traffic=[
+            (
+                name,
+                format_bytes(counts["read"]),
+                format_bytes(counts["write"]),
+                format_bytes(
+                    counts["read"]
+                    + counts["write"]
+                    - counts.get("useful_read", counts["read"])
+                    - counts.get("useful_write", counts["write"])
+                ),
+            )
+            for name, counts in result["traffic"].items()
+        ],
+        timeline_chart=_timeline(simulation),
+        operators=[
+            {
+                **o,
+                "shape_text": shape_text(o),
+                "share": o["cycles"] / cycles,
+                "traffic": format_bytes(o["read_bytes"] + o["write_bytes"]),
+                "energy_text": format_si(o["energy_j"], "J"),
+                "reached": o["bound_cycles"] / o["cycles"] if o["cycles"] else None,
+            }
+            for o in result["operators"]
+        ],
+        chip=simulation.chip.model_dump_json(indent=2),
+    )
+
+
+def _roofline(simulation: Simulation, result: dict[str, Any]) -> str:
+    chip = simulation.chip
+    memory = next(iter(chip.memory.values()))
+    points = [
+        (o["name"], o["macs"] / (o["read_bytes"] + o["write_bytes"]), o["macs"] / o["cycles"])
+        for o in result["operators"]
+        if o["macs"] and o["cycles"] and o["read_bytes"] + o["write_bytes"]
+    ]
+    return roofline(points, chip.peak_macs, memory.bandwidth / chip.clock)
+
+
+def _timeline(simulation: Simulation) -> str:
+    """A window of a few hundred executions from the middle of what was recorded."""
+    rows = simulation.run.trace
+    if not len(rows):
+        return ""
+    middle = len(rows) // 2
+    window = rows[max(0, middle - 60) : middle + 60]
+    program = simulation.plan.program
+    spans = []
+    for number, start, consumed, _ in window.tolist():
+        i = program.instructions[number]
+        if i.unit in UNIT_NAMES:
+            spans.append((UNIT_NAMES[i.unit], program.operators[i.operator], start, consumed))
+    return timeline(spans)
