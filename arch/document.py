@@ -186,9 +186,8 @@ class Document:
         path: list[Key] = []
         here: Any = self.data
         for step in loc:
-            if (isinstance(here, dict) and step in here) or (
-                isinstance(here, list) and isinstance(step, int) and step < len(here)
-            ):
+            present = step in here if isinstance(here, dict) else isinstance(step, int) and _has_index(here, step)
+            if present:
                 here = here[step]
             elif step == loc[-1] and isinstance(here, dict) and here.get("kind") != step:
                 here = None
@@ -276,6 +275,10 @@ def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".y
 def library_names(folder: Path) -> list[str]:
     """Names of the entries of a library folder, sorted."""
     return sorted(p.stem for p in folder.glob("*.yaml"))
+
+
+def _has_index(here: object, index: int) -> bool:
+    return isinstance(here, list) and index < len(here)
 
 
 def _step(here: Any, name: str, origin: Position, trail: tuple[Key, ...]) -> Key:

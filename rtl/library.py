@@ -14,7 +14,7 @@ from amaranth.lib import wiring
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
 
 
-class Circuit(wiring.Component):
+class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hints
     """A component with explicit clock and reset ports that becomes one Verilog module.
 
     Parameters

@@ -5,6 +5,8 @@ The timing of both tiles is that of ``sim.timing.systolic``, cycle for cycle; th
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth import Cat, Const, Module, Signal
 from amaranth.lib.wiring import In, Out
 
@@ -47,7 +49,7 @@ class SystolicTile(Circuit):
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
         self.result_bits = array.cols * ACCUMULATOR_BITS
-        ports = {}
+        ports: dict[str, Any] = {}
         for stream, width in inputs.items():
             ports |= {f"{stream}_valid": In(1), f"{stream}_ready": Out(1), f"{stream}_data": In(width)}
             if stream != unmarked:

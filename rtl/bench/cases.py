@@ -170,12 +170,12 @@ def job_case(array: SystolicArray, case: Case, lane_bits: int) -> tuple[dict[str
     for fold in folds:
         for name, beats in fold.streams.items():
             streams.setdefault(name, []).extend((pack(values, lane_bits), last) for values, last in beats)
-    beats = sum(len(s) for s in streams.values()) + sum(len(f.golden) for f in folds)
+    total = sum(len(s) for s in streams.values()) + sum(len(f.golden) for f in folds)
     fill = 4 * (array.rows + array.cols) + 100
     slowest = 1 - max([0.0, *case.stall.values()])
     job = {
         "streams": streams, "seed": case.seed, "stall": case.stall, "outputs": sum(len(f.golden) for f in folds),
-        "limit": int((beats + len(folds) * fill) * 6 / slowest), "quiet": fill,
+        "limit": int((total + len(folds) * fill) * 6 / slowest), "quiet": fill,
     }  # fmt: skip
     return job, folds
 

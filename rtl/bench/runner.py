@@ -125,7 +125,7 @@ def _runner(simulator: str) -> Any:
     if simulator != "verilator":
         return runner.get_runner(simulator)
 
-    class PortsOnlyVerilator(runner.Verilator):  # type: ignore[misc]
+    class PortsOnlyVerilator(runner.Verilator):
         """cocotb's runner makes every signal public, which costs minutes of compilation; the bench sees only ports."""
 
         def _build_command(self) -> list[list[str]]:

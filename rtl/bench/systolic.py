@@ -18,7 +18,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge
 
 
-@cocotb.test()  # type: ignore[misc]
+@cocotb.test()
 async def run_job(dut: Any) -> None:
     """Run every case of the job and write what came out."""
     with open(os.environ["LOOM_BENCH"], encoding="utf-8") as file:
@@ -36,7 +36,7 @@ async def _run_case(dut: Any, case: dict[str, Any]) -> dict[str, Any]:
     valid = {name: getattr(dut, f"{name}_valid") for name in names}
     ready = {name: getattr(dut, f"{name}_ready") for name in names}
     data = {name: getattr(dut, f"{name}_data") for name in names}
-    last = {name: getattr(dut, f"{name}_last", None) for name in names}
+    last: dict[str, Any] = {name: getattr(dut, f"{name}_last", None) for name in names}
     chance = random.Random(case["seed"])
     stall = case["stall"]
     for name in names:

@@ -144,7 +144,8 @@ def timeline(spans: Sequence[tuple[str, str, int, int]]) -> str:
             if name == unit:
                 x, width = left + (start - begin) * scale, max((stop - start) * scale, 0.6)
                 parts.append(
-                    f'<rect x="{x:.2f}" y="{y + 6}" width="{width:.2f}" height="22" fill="{colour(operator)}" stroke="var(--page)" stroke-width="0.4">'
+                    f'<rect x="{x:.2f}" y="{y + 6}" width="{width:.2f}" height="22" '
+                    f'fill="{colour(operator)}" stroke="var(--page)" stroke-width="0.4">'
                     f"<title>{escape(operator)}: cycles {start:,} to {stop:,}</title></rect>"
                 )
     bottom = len(units) * step

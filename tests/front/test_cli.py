@@ -150,7 +150,8 @@ def test_help_answers_at_once_and_lists_every_command():
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from siliconloom.cli import main; main(['--help']); heavy = 'numba numpy amaranth networkx pydantic'; "
+        "import sys; from siliconloom.cli import main; main(['--help']); "
+        "heavy = 'numba numpy amaranth networkx pydantic'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,1 @@
+"""Measurements of speed and size, beside peers in the same run. Not tests."""

@@ -1,0 +1,197 @@
+"""Speed and size of the first complete path, with SCALE-Sim on the same GEMMs beside it.
+
+``python -m benchmarks.path`` prints the tables and writes ``benchmarks/results/path.json``. SCALE-Sim 3 is installed
+from PyPI into an environment of its own on first use (it needs an older NumPy); ``--full`` gives it all six GEMMs of
+the GPT-2 block, which takes minutes, instead of the 1024 x 768 x 768 projection only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from siliconloom.arch import load_chip
+from siliconloom.simulate import simulate
+from siliconloom.workloads import Gemm, load_workload
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "siliconloom" / "scale-sim"
+MODELS = (
+    ("npu-edge", "gpt2", ("workload.sequence=1024",)),
+    ("npu-edge", "gpt2", ("workload.phase=decode", "workload.context=1024")),
+    ("npu-datacenter", "llama3-8b", ("workload.sequence=2048",)),
+    ("npu-datacenter", "llama3-8b", ("workload.phase=decode", "workload.context=4096")),
+)
+SCALE_SIM_RUN = """
+import sys
+from scalesim.scale_sim import scalesim
+scalesim(save_disk_space=True, verbose=False, config=sys.argv[1], topology=sys.argv[2], input_type_gemm=True).run_scale(top_path=sys.argv[3])
+"""
+
+
+def measured(command: list[str], **options: Any) -> dict[str, float]:
+    """Wall seconds, CPU seconds and peak MiB of a whole process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    output, errors = process.communicate()
+    wall = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode:
+        raise RuntimeError(errors.decode(errors="replace")[-2000:])
+    found = {
+        "wall_s": wall,
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    }
+    return {**found, "output": output} if options.pop("keep", True) else found  # type: ignore[dict-item]
+
+
+def peak_mib(command: list[str]) -> float:
+    """Largest resident set of a process, in MiB, asked of a wrapper so that earlier children do not count."""
+    code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, " \
+           "stderr=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"  # fmt: skip
+    return float(
+        subprocess.run([sys.executable, "-c", code, *command], capture_output=True, check=True, text=True).stdout
+    )
+
+
+def engine() -> dict[str, float]:
+    """Events per second of the compiled kernel on a long run, and the seconds of its first compilation."""
+    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
+    best = 0.0
+    for _ in range(3):
+        run = simulate("npu-datacenter", "llama3-8b", [("workload.sequence", "2048")]).run
+        best = max(best, run.events / run.wall_s)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(CACHE / f"cold-{time.time_ns()}")}
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "siliconloom", "warmup"], check=True, env=environment, capture_output=True)
+    return {"events_per_s": best, "events": run.events, "cold_first_run_s": time.perf_counter() - began}
+
+
+def models() -> list[dict[str, Any]]:
+    """Whole ``loom sim`` processes of the demo's models, warm."""
+    rows = []
+    for chip, workload, sets in MODELS:
+        command = [sys.executable, "-m", "siliconloom", "sim", chip, workload, "--json", "-"]
+        for each in sets:
+            command += ["--set", each]
+        runs = [measured(command) for _ in range(3)]
+        result = json.loads(runs[0]["output"])  # type: ignore[arg-type]
+        rows.append({
+            "chip": chip, "workload": workload, "phase": result["phase"], "cycles": result["cycles"],
+            "bound_reached": result["bound"]["achieved"], "events": result["simulator"]["events"],
+            "wall_s": sorted(r["wall_s"] for r in runs)[1], "peak_mib": peak_mib(command),
+        })  # fmt: skip
+    return rows
+
+
+def scale_sim(full: bool) -> list[dict[str, Any]]:
+    """SCALE-Sim 3 and ours on the same GEMMs, 128 x 128 weight stationary; empty when it cannot be installed."""
+    python = CACHE / "venv" / "bin" / "python"
+    if not (CACHE / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(CACHE / "venv")], check=True)
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", "-q", "scalesim>=3,<4", "numpy<2.4"], capture_output=True
+        )
+        if done.returncode:
+            print("SCALE-Sim could not be installed; its figures are left out", file=sys.stderr)
+            return []
+        (CACHE / "ready").touch()
+    gemms = [o for o in load_workload("gpt2-block-gemms").operators() if isinstance(o, Gemm)]
+    if not full:
+        gemms = [g for g in gemms if (g.m, g.n, g.k) == (1024, 768, 768)]
+    rows = []
+    for gemm in gemms:
+        work = CACHE / "run"
+        work.mkdir(exist_ok=True)
+        (work / "topology.csv").write_text(f"Layer,M,N,K,\n{gemm.name.replace('.', '_')},{gemm.m},{gemm.n},{gemm.k},\n")
+        (work / "chip.cfg").write_text(
+            "[general]\nrun_name = bench\n[architecture_presets]\nArrayHeight: 128\nArrayWidth: 128\nIfmapSramSzkB: 8192\n"
+            "FilterSramSzkB: 8192\nOfmapSramSzkB: 8192\nIfmapOffset: 0\nFilterOffset: 10000000\nOfmapOffset: 20000000\n"
+            "Bandwidth : 128\nDataflow : ws\nMemoryBanks: 1\n[layout]\nIfmapCustomLayout: False\nFilterCustomLayout: False\n"
+            "IfmapSRAMBankBandwidth: 128\nIfmapSRAMBankNum: 1\nIfmapSRAMBankPort: 2\nFilterSRAMBankBandwidth: 128\n"
+            "FilterSRAMBankNum: 1\nFilterSRAMBankPort: 2\n[sparsity]\nSparsitySupport : false\nSparseRep : ellpack_block\n"
+            "OptimizedMapping : false\nBlockSize : 8\nRandomNumberGeneratorSeed : 40\n"
+            "[run_presets]\nInterfaceBandwidth: CALC\nUseRamulatorTrace: False\n"
+        )
+        command = [
+            str(python),
+            "-c",
+            SCALE_SIM_RUN,
+            str(work / "chip.cfg"),
+            str(work / "topology.csv"),
+            str(work / "out"),
+        ]
+        theirs = measured(command)
+        report = next((work / "out").rglob("COMPUTE_REPORT.csv")).read_text().splitlines()
+        heading, values = ([cell.strip() for cell in line.split(",")] for line in report[:2])
+        column = next(
+            i
+            for i, name in enumerate(heading)
+            if name.lower().startswith("total cycles") and "prefetch" not in name.lower()
+        )
+        ours = _our_gemm(gemm)
+        rows.append({
+            "gemm": f"{gemm.m} x {gemm.n} x {gemm.k}", "scale_sim_cycles": int(float(values[column])) + 1,
+            "scale_sim_s": theirs["wall_s"], "cycles": ours["cycles"], "kernel_s": ours["kernel_s"],
+            "speedup": theirs["wall_s"] / ours["kernel_s"],
+        })  # fmt: skip
+    return rows
+
+
+def _our_gemm(gemm: Gemm) -> dict[str, float]:
+    """The same product on the same bare array; seconds of mapping and simulation, without the start of Python."""
+    path = CACHE / "run" / "gemm.yaml"
+    path.write_text(f"kind: gemms\nprecision: int8\ngemms: [{{name: g, m: {gemm.m}, n: {gemm.n}, k: {gemm.k}}}]\n")
+    chip = load_chip("systolic-ws-128")
+    best, cycles = float("inf"), 0
+    for _ in range(5):
+        graph = load_workload(str(path))
+        began = time.perf_counter()
+        cycles = simulate(chip, graph).run.cycles
+        best = min(best, time.perf_counter() - began)
+    return {"cycles": cycles, "kernel_s": best}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="all six GEMMs of the block for SCALE-Sim (minutes)")
+    full = parser.parse_args().full
+    CACHE.mkdir(parents=True, exist_ok=True)
+    machine = {"processor": platform.machine(), "cpus": os.cpu_count(), "python": platform.python_version()}
+    result = {"machine": machine, "engine": engine(), "models": models(), "scale_sim": scale_sim(full)}
+    kernel = result["engine"]
+    print(
+        f"engine: {kernel['events_per_s'] / 1e6:.1f} M events/s; first run with compilation {kernel['cold_first_run_s']:.1f} s\n"
+    )
+    print(
+        f"{'chip':15s} {'workload':10s} {'phase':8s} {'cycles':>13s} {'of bound':>8s} {'events':>11s} {'seconds':>8s} {'MiB':>6s}"
+    )
+    for r in result["models"]:
+        print(f"{r['chip']:15s} {r['workload']:10s} {r['phase']:8s} {r['cycles']:13,} {r['bound_reached']:8.1%} {r['events']:11,} "
+              f"{r['wall_s']:8.2f} {r['peak_mib']:6.0f}")  # fmt: skip
+    if result["scale_sim"]:
+        print("\nSCALE-Sim 3, 128 x 128 weight stationary, stall free, against ours on a bare array")
+        print(f"{'GEMM':>20s} {'its cycles':>11s} {'its s':>8s} {'our cycles':>11s} {'our s':>9s} {'faster':>9s}")
+        for r in result["scale_sim"]:
+            print(
+                f"{r['gemm']:>20s} {r['scale_sim_cycles']:11,} {r['scale_sim_s']:8.1f} {r['cycles']:11,} {r['kernel_s']:9.5f} {r['speedup']:8,.0f}x"
+            )
+        print("Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours load the next fold's\n"
+              "weights behind the present one and fill once, as the RTL does: 2R + C + 1 + folds x max(M, R).")  # fmt: skip
+    path = HERE / "results" / "path.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"\nwritten: {path.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()
