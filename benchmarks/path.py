@@ -116,7 +116,7 @@ def scale_sim(full: bool) -> list[dict[str, Any]]:
         (work / "chip.cfg").write_text(
             "[general]\nrun_name = bench\n[architecture_presets]\nArrayHeight: 128\nArrayWidth: 128\nIfmapSramSzkB: 8192\n"
             "FilterSramSzkB: 8192\nOfmapSramSzkB: 8192\nIfmapOffset: 0\nFilterOffset: 10000000\nOfmapOffset: 20000000\n"
-            "Bandwidth : 128\nDataflow : ws\nMemoryBanks: 1\n[layout]\nIfmapCustomLayout: False\nFilterCustomLayout: False\n"
+            "Bandwidth : 128\nDataflow : ws\nReadRequestBuffer: 64\nWriteRequestBuffer: 64\n[layout]\nIfmapCustomLayout: False\nFilterCustomLayout: False\n"
             "IfmapSRAMBankBandwidth: 128\nIfmapSRAMBankNum: 1\nIfmapSRAMBankPort: 2\nFilterSRAMBankBandwidth: 128\n"
             "FilterSRAMBankNum: 1\nFilterSRAMBankPort: 2\n[sparsity]\nSparsitySupport : false\nSparseRep : ellpack_block\n"
             "OptimizedMapping : false\nBlockSize : 8\nRandomNumberGeneratorSeed : 40\n"

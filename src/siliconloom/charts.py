@@ -19,7 +19,7 @@ COLOURS = {
     "stationary load": "#5b8e7d",
     "instruction": "#9a9a9a",
     "drain": "#6d6875",
-    "queue full": "#7d9db5",
+    "queue full": "#b5a58b",
     "finished": "#d9d9d9",
     "array": "#2a6fbb",
     "scratchpad": "#5b8e7d",

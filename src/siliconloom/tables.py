@@ -45,8 +45,9 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
             f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached",
         ),
         ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
-        ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
     ]
+    if any(o["kind"] != "gemm" for o in result["operators"]):  # a list of GEMMs has no tokens
+        lines.append(("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"))
     if result["traffic"]:
         name, moved = next(iter(result["traffic"].items()))
         lines.append(

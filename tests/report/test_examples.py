@@ -1,0 +1,36 @@
+"""The examples run, and print what they promise."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siliconloom.cli import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.checkout
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
+def test_a_script_runs(script):
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "bound" in done.stdout
+
+
+def test_the_gemm_list_runs_on_a_bare_array(capsys):
+    assert main(["sim", "systolic-ws-128", str(EXAMPLES / "gemms.yaml")]) == 0
+    assert "fc_projection" in capsys.readouterr().out
+
+
+def test_the_documents_name_commands_that_exist(capsys):
+    """Every `loom ...` line of the README runs (those that write go to a temporary place)."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    commands = [line.removeprefix("$ ").split("#")[0] for line in text.splitlines() if line.startswith("$ loom ")]
+    assert len(commands) >= 2
+    for command in commands:
+        words = command.split()
+        if words[1] in ("sim", "map", "workload", "list", "schema"):
+            assert main(words[1:]) == 0, command
+            capsys.readouterr()
