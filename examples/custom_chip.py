@@ -26,6 +26,6 @@ for phase in ("prefill", "decode"):
     result = simulate(chip, "gpt2", [("workload.phase", phase)]).result()
     busiest = max(result["units"], key=lambda unit: result["units"][unit]["utilization"])
     print(
-        f"{phase:8s} {result['seconds'] * 1e3:8.2f} ms, {result['bound']['achieved']:.0%} of its {result['bound']['name']} "
-        f"bound, array {result['utilization']:.0%} used, busiest unit: {busiest}"
+        f"{phase:8s} {result['seconds'] * 1e3:8.2f} ms, {result['bound']['achieved']:.0%} of its "
+        f"{result['bound']['name']} bound, array {result['utilization']:.0%} used, busiest unit: {busiest}"
     )
