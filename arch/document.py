@@ -26,15 +26,18 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Description(BaseModel):
-    """Base of every description: unknown keys are refused with the nearest valid one; values are immutable."""
+    """Base of every description: unknown keys are refused with the nearest valid one; values are immutable.
+
+    ``true`` and ``false`` are not numbers, although Python takes them for 1 and 0.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _no_unknown_keys(cls, data: Any) -> Any:
+    def _known_keys(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for key in data:
+            for key, value in data.items():
                 if key not in cls.model_fields:
                     raise PydanticCustomError(
                         "unknown_key",
@@ -42,6 +45,8 @@ class Description(BaseModel):
                         {"key": str(key), "valid": ", ".join(cls.model_fields),
                          "nearest": nearest_name(str(key), cls.model_fields)},
                     )  # fmt: skip
+                if isinstance(value, bool) and cls.model_fields[key].annotation in (int, float, int | None):
+                    raise PydanticCustomError("not_a_number", "must be a number", {"key": key, "value": value})
         return data
 
 
@@ -93,10 +98,10 @@ class Document:
             raise DescriptionError("the document must be a mapping of keys to values", position=top)
         return cls(data, reader.positions, source)
 
-    def override(self, assignments: Iterable[tuple[str, str]]) -> None:
-        """Apply ``--set path=value`` pairs in order; values are read as YAML."""
+    def override(self, assignments: Iterable[tuple[str, str]], prefix: str = "") -> None:
+        """Apply ``--set path=value`` pairs in order; values are read as YAML, errors show ``prefix`` before paths."""
         for path, text in assignments:
-            origin = Position(f"--set {path}={text}")
+            origin = Position(f"--set {prefix}{path}={text}")
             try:
                 value = yaml.safe_load(text) if text.strip() else ""
             except (yaml.YAMLError, ValueError, RecursionError):
@@ -150,12 +155,14 @@ class Document:
             raise self._translate(error.errors(include_url=False)) from None
 
     def _translate(self, errors: Sequence[Any]) -> DescriptionError:
-        first = min(errors, key=lambda e: e["type"] != "unknown_key")
+        first = min(errors, key=lambda e: e["type"] not in ("unknown_key", "not_a_number"))
         path = self._strip_tags(first["loc"])
         context: dict[str, Any] = first.get("ctx") or {}
         kind, rule, value, nearest = first["type"], first["msg"], first.get("input"), None
         if kind == "unknown_key":
             path, value, nearest = (*path, context["key"]), None, context.get("nearest")
+        elif kind == "not_a_number":
+            path, value = (*path, context["key"]), context["value"]
         elif kind == "missing":
             rule, value = f"the key '{first['loc'][-1]}' is missing", None
             path = path[:-1] if path and path[-1] == first["loc"][-1] else path
@@ -177,8 +184,15 @@ class Document:
             rule = str(context.get("error", rule))
         elif kind in ("model_type", "model_attributes_type", "dict_type"):
             rule = "must be a mapping of keys to values"
+        elif kind == "too_short":
+            least = context["min_length"]
+            rule = f"must have at least {least} {'entry' if least == 1 else 'entries'}"
+        elif rule.startswith("Input should be "):
+            rule = "must be " + rule.removeprefix("Input should be ")
         if isinstance(value, dict | list):
             value = None
+        elif isinstance(value, bool):
+            value = str(value).lower()
         return DescriptionError(rule, position=self.position(path), path=_dotted(path), value=value, nearest=nearest)
 
     def _strip_tags(self, loc: Sequence[Key]) -> tuple[Key, ...]:

@@ -79,7 +79,7 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     document = Document.load(path)
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
-    document.override(overrides or [])
+    document.override(overrides or [], "workload.")
     title = path.name.removesuffix(path.suffix).removesuffix(".config")
     kind = document.expect_kind(["transformer", "gemms", "convolutions"])
     if kind == "gemms":

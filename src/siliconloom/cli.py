@@ -277,10 +277,8 @@ def main(arguments: list[str] | None = None) -> int:
     if debug:  # accepted anywhere on the line
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     try:
-        app(arguments)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except KeyboardInterrupt:
+        return app(arguments, prog_name="loom", standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
         print("loom: interrupted; nothing was left half written", file=sys.stderr)
         return 130
     except Exception as error:
@@ -288,7 +286,6 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         sys.stdout.flush()
         return _explain(error)
-    return 0
 
 
 def _explain(error: Exception) -> int:
@@ -298,6 +295,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, LoomError):
         print(f"loom: {error}", file=sys.stderr)
         return 1 if isinstance(error, CheckFailed) else 2
+    if hasattr(error, "format_message"):  # the command line itself is wrong
+        wrong = str(error.format_message()).rstrip()
+        print(wrong if "\n" in wrong else f"loom: {wrong} (see loom --help)", file=sys.stderr)
+        return 2
     print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
     return 70
 

@@ -33,8 +33,9 @@ def write_text(path: str | Path, text: str) -> None:
         return
     check_writable(path)
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = None
     try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         mask = os.umask(0)
@@ -44,7 +45,8 @@ def write_text(path: str | Path, text: str) -> None:
     except OSError as error:
         raise LoomError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
