@@ -38,6 +38,11 @@ class Bound:
         """What binds: compute, memory or vector."""
         return max((self.compute_cycles, "compute"), (self.memory_cycles, "memory"), (self.vector_cycles, "vector"))[1]
 
+    def as_dict(self) -> dict[str, int | str]:
+        """The figures and what binds, as results show them."""
+        names = ("compute_cycles", "memory_cycles", "vector_cycles", "lower_bound_cycles", "name")
+        return {name: getattr(self, name) for name in names}
+
 
 def operator_bound(chip: Chip, operator: Operator) -> Bound:
     """Bound of one execution of ``operator`` with its operands and results in memory."""

@@ -61,13 +61,7 @@ def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else vars(tiling),
-        "bound": {
-            "compute_cycles": bound.compute_cycles,
-            "memory_cycles": bound.memory_cycles,
-            "vector_cycles": bound.vector_cycles,
-            "lower_bound_cycles": bound.lower_bound_cycles,
-            "name": bound.name,
-        },
+        "bound": bound.as_dict(),
     }
 
 

@@ -136,11 +136,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "energy": joules,
         "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
         "bound": {
-            "compute_cycles": bound.compute_cycles,
-            "memory_cycles": bound.memory_cycles,
-            "vector_cycles": bound.vector_cycles,
-            "lower_bound_cycles": bound.lower_bound_cycles,
-            "name": bound.name,
+            **bound.as_dict(),
             "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
         },
         "operators": operators,

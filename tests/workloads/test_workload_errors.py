@@ -142,7 +142,7 @@ def test_bad_overrides(
     with pytest.raises(LoomError) as caught:
         load_config(config, override)
     assert expected in message(caught)
-    assert f"--set {override[0]}={override[1]}" in message(caught)
+    assert f"--set workload.{override[0]}={override[1]}" in message(caught)
 
 
 def test_rotary_models_may_run_longer_than_they_were_trained(load_config: Loader) -> None:
