@@ -15,6 +15,9 @@ from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Freque
 
 LIBRARY = Path(__file__).parent / "library"
 
+INTERVAL_ONE = 1 << 16
+"""One cycle in the fixed-point format of `Chip.beat_interval`."""
+
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
@@ -80,7 +83,8 @@ class VectorUnit(Description):
 class Dma(Description):
     """Mover between main memory and the scratchpad."""
 
-    bytes_per_cycle: int = Field(default=64, ge=1, le=65536, description="width of the scratchpad side")
+    bytes_per_cycle: int = Field(default=64, ge=1, le=65536, description="width of the data bus")
+    outstanding: int = Field(default=64, ge=1, le=1024, description="transfers of a direction that may await their end")
 
 
 class Sequencer(Description):
@@ -89,6 +93,7 @@ class Sequencer(Description):
     issue_cycles: int = Field(default=4, ge=1, le=1000, description="cycles to dispatch one macro-instruction")
     loop_cycles: int = Field(default=1, ge=1, le=1000, description="cycles of a loop start or back-edge")
     queue_depth: int = Field(default=8, ge=1, le=1024, description="instructions waiting in front of each unit")
+    program_words: int = Field(default=1024, ge=2, le=2**20, description="instructions that the program memory holds")
 
 
 class SystolicTile(Description):
@@ -189,6 +194,17 @@ class Chip(Description):
         if isinstance(self.tile, PimTile):
             return self.tile.channels * self.tile.banks * self.tile.lanes * self.tile_count
         return self.tile.array.rows * self.tile.array.cols * self.tile_count
+
+    @property
+    def beat_interval(self) -> int:
+        """Cycles between beats of one tile's data bus, in 1/`INTERVAL_ONE`: its share of the nearest memory.
+
+        At least one cycle; rounded up, so that no tile ever takes more than its share.
+        """
+        assert isinstance(self.tile, NpuTile)
+        memory = next(iter(self.memory.values()))
+        wanted = self.clock * self.tile_count * self.tile.dma.bytes_per_cycle * INTERVAL_ONE
+        return max(-(-wanted // memory.bandwidth), INTERVAL_ONE)
 
     def cycles(self, picoseconds: int) -> int:
         """Clock cycles that cover a duration, rounded up."""

@@ -1,8 +1,8 @@
 """The instruction set: macro-instructions with affine addresses, nested hardware loops and counting semaphores.
 
-Every instruction is one 1024-bit little-endian word. All words share a header; what follows is either the *transfer*
+Every instruction is one 2048-bit little-endian word. All words share a header; what follows is either the *transfer*
 format (load, store, send, receive: one address in main memory, one in local memory) or the *compute* format (matmul,
-vector, pim: three local addresses). The tables ``HEADER``, ``TRANSFER`` and ``COMPUTE`` are the only definition of
+vector, pim: four local addresses). The tables ``HEADER``, ``TRANSFER`` and ``COMPUTE`` are the only definition of
 the bit layout: encoder, decoder, disassembler and the RTL decoder are built from them.
 
 Execution model: a sequencer walks the program, runs the loops (``LOOP`` ... ``NEXT``, at most `LEVELS` deep) and
@@ -32,7 +32,8 @@ from siliconloom.arch.vector import VectorFunction
 LEVELS = 6
 """Deepest nesting of hardware loops."""
 SEMAPHORES = 24
-WORD_BITS = 1024
+WORD_BITS = 2048
+WORD_BYTES = WORD_BITS // 8
 SEMAPHORE_LIMIT = 4095
 """Largest count a semaphore holds."""
 
@@ -123,6 +124,7 @@ HEADER: tuple[BitField, ...] = (
 )
 TRANSFER: tuple[BitField, ...] = (
     BitField("pitch", 40),
+    BitField("local_pitch", 28),
     *_address("memory", 48, 40, local=False),
     *_address("a", 28, 28, local=True),
 )
@@ -130,6 +132,7 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("a", 28, 28, local=True),
     *_address("b", 28, 28, local=True),
     *_address("c", 28, 28, local=True),
+    *_address("d", 28, 28, local=True),
 )
 
 
@@ -168,7 +171,10 @@ class Instruction:
         first iteration and adds to it otherwise; with ``accumulate`` it always adds.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
-        every ``pitch`` bytes of main memory, packed in local memory. Loop: m iterations.
+        every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Loop: m iterations.
+    memory, a, b, c, d
+        Transfer: ``memory`` and ``a``. Matmul: operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``,
+        result ``c``, parameters ``d``.
     operator
         Index into the program's operators; for reports only, not encoded.
     """
@@ -190,10 +196,12 @@ class Instruction:
     n: int = 0
     k: int = 0
     pitch: int = 0
+    local_pitch: int = 0
     memory: Address = Address()
     a: Address = Address()
     b: Address = Address()
     c: Address = Address()
+    d: Address = Address()
     operator: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -222,12 +230,12 @@ class Program:
         check(self)
 
     def encode(self) -> bytes:
-        """The program as it stands in memory: 128 bytes an instruction."""
+        """The program as it stands in memory: 256 bytes an instruction."""
         return b"".join(encode(i) for i in self.instructions)
 
 
 def encode(instruction: Instruction) -> bytes:
-    """Pack one instruction into its 128-byte word; raises `LoomError` when a value does not fit its field."""
+    """Pack one instruction into its 256-byte word; raises `LoomError` when a value does not fit its field."""
     word, offset = 0, 0
     for bit_field in _layout(instruction.opcode):
         value = _get(instruction, bit_field.name)
@@ -243,7 +251,7 @@ def encode(instruction: Instruction) -> bytes:
 
 
 def decode(data: bytes) -> Instruction:
-    """Unpack one 128-byte word; raises `LoomError` for an unknown opcode, enum value or set reserved bits."""
+    """Unpack one 256-byte word; raises `LoomError` for an unknown opcode, enum value or set reserved bits."""
     if len(data) != WORD_BITS // 8:
         raise LoomError(f"an instruction has {WORD_BITS // 8} bytes (got {len(data)})")
     word = int.from_bytes(data, "little")
@@ -270,7 +278,7 @@ def decode(data: bytes) -> Instruction:
         opcode=opcode, unit=Unit(values["unit"]), dtype=DTYPES[values["dtype"]],
         function=FUNCTIONS[values["function"]], memory=_take_address(values, "memory"), a=_take_address(values, "a"),
         b=_take_address(values, "b"), c=_take_address(values, "c"),
-        pitch=values.get("pitch", 0), **plain,
+        d=_take_address(values, "d"), pitch=values.get("pitch", 0), local_pitch=values.get("local_pitch", 0), **plain,
     )  # fmt: skip
 
 
@@ -422,6 +430,6 @@ def _show(address: Address) -> str:
 
 
 __all__ = [
-    "COMPUTE", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "Address", "BitField", "Instruction",
-    "Opcode", "Program", "Semaphore", "Unit", "check", "decode", "decode_program", "disassemble", "encode",
+    "COMPUTE", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "WORD_BITS", "WORD_BYTES", "Address",
+    "BitField", "Instruction", "Opcode", "Program", "Semaphore", "Unit", "check", "decode", "decode_program", "disassemble", "encode",
 ]  # fmt: skip

@@ -1,8 +1,10 @@
 """Functions of the vector unit and what each costs in passes over its operand.
 
-A row function (softmax, a norm) makes ``passes`` over each row of the operand and waits ``reductions`` times for a
-value reduced over the whole row before the next pass can begin. An element function streams all elements once,
-``passes`` lane-slots per element. The counts are those of the unit's own micro-program:
+Rows are cut into blocks of as many columns as there are lanes; a slot is one block of one row. A row function (softmax,
+a norm) makes ``passes`` over its slots and waits ``reductions`` times for a value reduced over the whole row before the
+next pass can begin. An element function streams all slots once, ``passes`` cycles each. Parameters that differ from
+column to column are read ahead of each block, ``setup`` lines of them. The counts are those of the
+unit's own micro-program:
 
 ======================  ======  ==========  =====================================================
 function                passes  reductions  micro-program
@@ -14,6 +16,7 @@ rms_norm                2       1           mean square; scale
 gelu, silu              2       0           range reduction; polynomial
 gated_gelu, gated_silu  3       0           activation, then the product with the gate
 rope                    2       0           two multiply-adds per element
+requantize              1       0           8 lines of parameters per block; add, multiply, shift, clip
 others                  1       0           one operation per element
 ======================  ======  ==========  =====================================================
 """
@@ -50,10 +53,11 @@ class VectorFunction(StrEnum):
 
 @dataclass(frozen=True)
 class VectorCost:
-    """Passes over the operand and waits for a row-wide reduction."""
+    """Passes over the operand, waits for a row-wide reduction, and lines of parameters read per block of columns."""
 
     passes: int = 1
     reductions: int = 0
+    setup: int = 0
 
     @property
     def by_row(self) -> bool:
@@ -72,6 +76,7 @@ _COSTS = {
     VectorFunction.GATED_SILU: VectorCost(3),
     VectorFunction.ROPE: VectorCost(2),
     VectorFunction.OPTIMIZER: VectorCost(8),
+    VectorFunction.REQUANTIZE: VectorCost(setup=8),
 }
 
 

@@ -16,6 +16,8 @@ from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, 
 from siliconloom.arch.vector import VectorFunction
 
 SLOTS = 2
+LONGEST_ROW = 2**24 - 1
+"""Bytes that a transfer's row may have."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class ProgramBuilder:
         slot = ring.write_slot()
         slot.base += offset
         self._add(
-            opcode=Opcode.LOAD, m=rows, n=row_bytes, pitch=pitch, memory=memory, a=slot,
+            opcode=Opcode.LOAD, **_rows(rows, row_bytes, pitch), memory=memory, a=slot,
             wait=wait | (ring.free_bit if opens else 0), post=ring.full_bit if closes else 0,
             first_wait=first_wait, first=first,
         )  # fmt: skip
@@ -180,7 +182,7 @@ class ProgramBuilder:
         slot = ring.read_slot()
         slot.base += offset
         self._add(
-            opcode=Opcode.STORE, m=rows, n=row_bytes, pitch=pitch, memory=memory, a=slot,
+            opcode=Opcode.STORE, **_rows(rows, row_bytes, pitch), memory=memory, a=slot,
             wait=ring.full_bit if opens else 0, release=ring.free_bit if closes else 0, last_post=last_post, last=last,
         )  # fmt: skip
         if closes:
@@ -218,6 +220,13 @@ class ProgramBuilder:
 
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
+
+
+def _rows(rows: int, row_bytes: int, pitch: int) -> dict[str, int]:
+    """Shape of a transfer whose rows are packed in local memory; rows that adjoin in main memory are one long row."""
+    if rows > 1 and pitch == row_bytes and rows * row_bytes <= LONGEST_ROW:
+        return {"m": 1, "n": rows * row_bytes, "pitch": 0, "local_pitch": 0}
+    return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": row_bytes}
 
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:

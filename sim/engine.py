@@ -28,7 +28,10 @@ class Run:
     counters
         Per operator and `Counter`, over the whole run.
     trace
-        Rows of (instruction, start, operands read, end) in order of start, at most as many as were asked for.
+        Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
+        were asked for.
+    waiting
+        Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """
 
     cycles: int
@@ -42,6 +45,7 @@ class Run:
     counters: Int
     trace: Int
     executions: Int
+    waiting: Int
     wall_s: float
 
 
@@ -58,10 +62,23 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
 
     tables = build_tables(program, chip)
     began = time.perf_counter()
-    (status, cycles, events, executions, busy, stalls, start, end, exclusive, operator_busy, trace, heads, counts) = (
-        kernel.run(
-            tables.instructions, tables.semaphores, tables.causes, tables.constants, len(program.operators), trace_limit
-        )
+    (
+        status,
+        cycles,
+        events,
+        executions,
+        busy,
+        stalls,
+        start,
+        end,
+        exclusive,
+        operator_busy,
+        waiting,
+        trace,
+        heads,
+        counts,
+    ) = kernel.run(
+        tables.instructions, tables.semaphores, tables.causes, tables.constants, len(program.operators), trace_limit
     )
     wall = time.perf_counter() - began
     if status != kernel.DONE:
@@ -74,7 +91,19 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
     np.add.at(counters, operator, tables.counters * executions[:, None])
     start = np.minimum(start, end)
     return Run(
-        int(cycles), int(events), busy, stalls, start, end, exclusive, operator_busy, counters, trace, executions, wall
+        int(cycles),
+        int(events),
+        busy,
+        stalls,
+        start,
+        end,
+        exclusive,
+        operator_busy,
+        counters,
+        trace,
+        executions,
+        waiting,
+        wall,
     )
 
 

@@ -16,7 +16,7 @@ from numba import njit
 
 from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, Opcode, Unit
 from siliconloom.sim.tables import COLUMNS, Stall
-from siliconloom.sim.timing.units import BARRIER
+from siliconloom.sim.timing.units import BARRIER, TRANSFER_START
 
 UNITS = len(Unit)
 STALLS = len(Stall)
@@ -54,12 +54,14 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
     -------
     tuple
         status, cycles, events, executions per instruction, busy and stalls per unit, first start / last end /
-        exclusive cycles per operator, busy per operator and unit, trace rows (instruction, start, busy end, end),
+        exclusive cycles per operator, busy per operator and unit, cycles in which a unit's queue held an instruction
+        that had not started, trace rows (instruction, first work, operands read, end, leaves the queue),
         queue heads (instruction in front of each unit, or -1) and semaphore counts at the stop.
     """
     issue, loop_cycles, depth = constants[0], constants[1], constants[2]
     array_rows, output_latency, operand_latency = constants[3], constants[4], constants[5]
-    output_stationary, pop = constants[6], constants[7]
+    output_stationary, pop, refill, loader_gap = constants[6], constants[7], constants[8], constants[9]
+    outstanding, fetch_first, fetch_interval = constants[10], constants[11], constants[12]
     total = table.shape[0]
     executions = np.zeros(total, np.int64)
     busy = np.zeros(UNITS, np.int64)
@@ -68,7 +70,8 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
     op_end = np.zeros(operators, np.int64)
     op_exclusive = np.zeros(operators, np.int64)
     op_busy = np.zeros((operators, UNITS), np.int64)
-    trace = np.zeros((trace_limit, 4), np.int64)
+    waiting = np.zeros(UNITS, np.int64)
+    trace = np.zeros((trace_limit, 5), np.int64)
     traced = 0
     # queues: instruction, dispatch time, whether its first/last predicate holds
     queue = np.zeros((UNITS, depth, 4), np.int64)
@@ -87,6 +90,8 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
     unit_consumed = np.zeros(UNITS, np.int64)
     accounted = np.zeros(UNITS, np.int64)
     port_free = 0
+    in_flight = np.zeros((UNITS, outstanding), np.int64)
+    transfers = np.zeros(UNITS, np.int64)
     load_free, stream_free, last_beat = 0, 0, -(2**61)
     loop_start = np.zeros(LEVELS, np.int64)
     loop_index = np.zeros(LEVELS, np.int64)
@@ -98,6 +103,10 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
         # The sequencer dispatches as far as the queues allow.
         while pc < total:
             opcode = table[pc, _OPCODE]
+            fetched = fetch_first + fetch_interval * (pc + 1)
+            if fetch_interval and fetched > seq:
+                stalls[0, _S_INSTRUCTION] += fetched - seq
+                seq = fetched
             if opcode == _END:
                 pc = total
                 break
@@ -125,7 +134,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 break
             time = seq + issue
             if dispatched[unit] >= depth:
-                freed = started[unit, dispatched[unit] % depth] + pop
+                freed = started[unit, dispatched[unit] % depth] + refill
                 if freed > time:
                     stalls[0, _S_QUEUE] += freed - time
                     time = freed
@@ -174,9 +183,10 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             start = request
             if table[i, _OPCODE] != _BARRIER:
                 if unit in (_LOAD, _STORE):
+                    request = max(request, in_flight[unit, transfers[unit] % outstanding])
                     start = max(request, port_free)
                 elif unit == _MATMUL:
-                    start = max(ready + operand_latency, stream_free if output_stationary else load_free)
+                    start = max(ready, (stream_free if output_stationary else load_free) + loader_gap)
             if start < best_start or (start == best_start and request < best_request):
                 best, best_start, best_request, best_ready = unit, start, request, ready
         if best < 0:
@@ -212,13 +222,13 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             s += 1
         if barrier:
             begin = start
-            done = max(start + BARRIER, unit_done[unit])
-            consumed = max(start + BARRIER, unit_consumed[unit])
+            done = max(start + BARRIER, unit_done[unit] + 1)
+            consumed = max(start + BARRIER, unit_consumed[unit] + 1)
             accounted[unit] = max(cursor, start)
         elif unit == _MATMUL:
             stream, folds = table[i, _STREAM], table[i, _FOLDS]
             if output_stationary:
-                begin = start
+                begin = max(start + operand_latency, stream_free)
                 first_last = max(begin + stream - 1, last_beat + array_rows)
                 last_beat = first_last + table[i, _ADVANCE]
                 consumed = last_beat + 1
@@ -226,7 +236,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 stalls[unit, _S_DRAIN] += consumed - begin - folds * stream
                 unit_free[unit] = consumed
             else:
-                swap = max(start + table[i, _FIRST_LOAD], stream_free - 1)
+                swap = max(max(start + operand_latency, load_free) + table[i, _FIRST_LOAD], stream_free - 1)
                 begin = swap + 1
                 load_free = swap + table[i, _ADVANCE]
                 consumed = load_free + stream + 1
@@ -240,13 +250,18 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
         else:
             begin = start
             consumed = start + table[i, _DURATION]
-            done = consumed + table[i, _COMPLETION]
             unit_free[unit] = consumed
             if unit in (_LOAD, _STORE):
                 port_free = consumed
+                consumed += TRANSFER_START
+            done = consumed + table[i, _COMPLETION]
+            if unit in (_LOAD, _STORE):
+                in_flight[unit, transfers[unit] % outstanding] = done
+                transfers[unit] += 1
             busy[unit] += table[i, _DURATION]
             op_busy[table[i, _OPERATOR], unit] += table[i, _DURATION]
-            accounted[unit] = consumed
+            accounted[unit] = unit_free[unit]
+        waiting[unit] += start - max(dispatch, unit_ready[unit])
         if begin > cursor:
             step = min(arrived, begin)
             stalls[unit, _S_INSTRUCTION] += step - cursor
@@ -259,6 +274,9 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 stalls[unit, _S_LOAD] += begin - cursor
             else:
                 stalls[unit, _S_MEMORY] += begin - cursor
+        if pop:  # a tile with queues completes in order, one instruction a cycle
+            done = max(done, unit_done[unit] + 1)
+            consumed = max(consumed, unit_consumed[unit] + 1)
         unit_done[unit] = max(unit_done[unit], done)
         unit_consumed[unit] = max(unit_consumed[unit], consumed)
         unit_ready[unit] = start + pop
@@ -287,7 +305,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
         operator = table[i, _OPERATOR]
         if not barrier:
             # an operand tile that loads behind the previous operator's last beats does not start the operator
-            visible = max(start - operand_latency, before) if unit == _MATMUL else start
+            visible = max(start, before) if unit == _MATMUL else start
             op_start[operator] = min(op_start[operator], visible)
             op_end[operator] = max(op_end[operator], done)
             if unit != _LOAD and done > frontier:
@@ -295,6 +313,9 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 frontier = done
             if traced < trace_limit:
                 trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
+                trace[traced, 4] = start
+                if unit in (_LOAD, _STORE):
+                    trace[traced, 1] = begin + TRANSFER_START
                 traced += 1
         cycles = max(cycles, done)
         if cycles >= TIME_LIMIT:
@@ -308,6 +329,6 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             used += stalls[unit, cause]
         stalls[unit, _S_FINISHED] += cycles - used
     return (
-        status, cycles, events, executions, busy, stalls, op_start, op_end, op_exclusive, op_busy,
+        status, cycles, events, executions, busy, stalls, op_start, op_end, op_exclusive, op_busy, waiting,
         trace[:traced], heads, sem_count,
     )  # fmt: skip

@@ -15,8 +15,13 @@ from siliconloom.arch.vector import vector_cost
 from siliconloom.sim.timing.systolic import INPUT_SLICE, gemm_run
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
+    LOAD_WRITE,
+    LOADER_GAP,
+    OPERAND_LATENCY,
     QUEUE_POP,
-    SCRATCHPAD_READ,
+    QUEUE_REFILL,
+    STORE_WRITE,
+    fetch_cycles,
     moved_bytes,
     transfer_cycles,
     vector_cycles,
@@ -90,8 +95,7 @@ class Tables:
     causes
         `Stall` of waiting for each semaphore.
     constants
-        issue cycles, loop cycles, queue depth, array rows, output latency, operand latency, output stationary (0/1),
-        cycles from an instruction leaving a queue to the next one being seen.
+        As `constants_of` lists them.
     """
 
     instructions: Int
@@ -117,22 +121,33 @@ def build_tables(program: Program, chip: Chip) -> Tables:
     for number, semaphore in enumerate(program.semaphores):
         semaphores[number] = semaphore.initial
         causes[number] = int(CAUSES[semaphore.cause])
+    constants = constants_of(chip, tile)
+    return Tables(rows, counters, semaphores, causes, constants)
+
+
+CONSTANTS = (
+    "issue_cycles", "loop_cycles", "queue_depth", "array_rows", "output_latency", "operand_latency",
+    "output_stationary", "pop", "refill", "loader_gap", "outstanding", "fetch_first", "fetch_interval",
+)  # fmt: skip
+"""Timing constants of a tile, in the order in which the kernel takes them."""
+
+
+def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
+    """The tile's `CONSTANTS`; a bare array has no sequencer and operands that are always there."""
     array = tile.array
-    bare = isinstance(tile, SystolicTile)
-    constants = np.array(
+    latency = array.rows + array.cols - 1 + array.multiply_stages
+    stationary = int(array.dataflow == "output_stationary")
+    if isinstance(tile, SystolicTile):
+        return np.array([0, 0, 1024, array.rows, latency, INPUT_SLICE, stationary, 0, 0, -(2**40), 1, 0, 0], np.int64)
+    sequencer = tile.sequencer
+    return np.array(
         [
-            0 if isinstance(tile, SystolicTile) else tile.sequencer.issue_cycles,
-            0 if isinstance(tile, SystolicTile) else tile.sequencer.loop_cycles,
-            1024 if isinstance(tile, SystolicTile) else tile.sequencer.queue_depth,
-            array.rows,
-            array.rows + array.cols - 1 + array.multiply_stages,
-            INPUT_SLICE + (0 if bare else SCRATCHPAD_READ),
-            int(array.dataflow == "output_stationary"),
-            0 if bare else QUEUE_POP,
+            sequencer.issue_cycles, sequencer.loop_cycles, sequencer.queue_depth, array.rows, latency, OPERAND_LATENCY,
+            stationary, QUEUE_POP, QUEUE_REFILL, 0 if stationary else LOADER_GAP, tile.dma.outstanding,
+            *fetch_cycles(chip),
         ],
         np.int64,
-    )
-    return Tables(rows, counters, semaphores, causes, constants)
+    )  # fmt: skip
 
 
 def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, count: Int) -> None:
@@ -158,9 +173,9 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, co
         raise NotSupported(f"{i.opcode.name.lower()} instructions on a bare systolic tile; use a chip with an npu tile")
     if i.opcode in (Opcode.LOAD, Opcode.STORE):
         memory = next(iter(chip.memory.values()))
-        moved = moved_bytes(memory, i.m, i.n, i.pitch)
-        put(duration=transfer_cycles(tile, memory, chip.clock, moved, chip.tile_count),
-            completion=chip.cycles(memory.latency))  # fmt: skip
+        moved = moved_bytes(memory, i.m, i.n)
+        pipeline = LOAD_WRITE if i.opcode == Opcode.LOAD else STORE_WRITE
+        put(duration=transfer_cycles(chip, moved), completion=chip.cycles(memory.latency) + pipeline)
         if i.opcode == Opcode.LOAD:
             count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = (
                 moved,

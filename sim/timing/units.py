@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-from siliconloom.arch.description import Memory, NpuTile, VectorUnit
+from siliconloom.arch.description import INTERVAL_ONE, Chip, Memory, NpuTile, VectorUnit
+from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
-SCRATCHPAD_READ = 1
-"""Cycles from the address to the data of a scratchpad or accumulator read."""
+OPERAND_LATENCY = 4
+"""Cycles from a matmul leaving its queue to its first stationary operand firing: address, data, buffer, register."""
+LOADER_GAP = 1
+"""Cycles from the swap of a matmul's last fold until the next matmul may leave the queue."""
 ACCUMULATOR_WRITE = 1
 """Cycles from the array's output to the accumulator holding it."""
 QUEUE_POP = 1
-"""Cycles from an instruction leaving its queue until the next one is seen, and until its place can be filled."""
-BARRIER = 1
+"""Cycles from an instruction leaving its queue until the next one is seen."""
+QUEUE_REFILL = 2
+"""Cycles from an instruction leaving a full queue until another one can be seen at its end."""
+BARRIER = 2
 """Cycles from a barrier starting to its posts, when nothing before it is still at work."""
+TRANSFER_START = 1
+"""Cycles from a transfer leaving its queue to its first address."""
+LOAD_WRITE = 2
+"""Cycles from the last data beat arriving to the scratchpad holding it."""
+STORE_WRITE = 3
+"""Cycles from the last local address to the last data beat on the bus, and from its response to the post."""
+VECTOR_START = 1
+"""Cycles from a vector instruction leaving its queue to its first address."""
+FETCH_START = 2
+"""Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
 
 
 def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: int, cols: int) -> int:
     """Cycles of one vector instruction over ``rows`` x ``cols`` elements.
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
-    once at the end; an element function packs its elements densely into the lanes.
+    once at the end.
     """
     cost = vector_cost(function)
-    if cost.by_row:
-        slots = rows * -(-cols // unit.lanes)
-        return cost.passes * slots + (cost.reductions + 1) * unit.latency
-    return cost.passes * -(-rows * cols // unit.lanes) + unit.latency
+    blocks = -(-cols // unit.lanes)
+    return VECTOR_START + blocks * (cost.passes * rows + cost.setup) + (cost.reductions + 1) * unit.latency
 
 
-def moved_bytes(memory: Memory, rows: int, row_bytes: int, pitch: int) -> int:
-    """Bytes that a transfer moves: rows that are not adjacent are rounded up to the memory's access size."""
-    if rows == 1 or pitch == row_bytes:
-        total = rows * row_bytes
-        return -(-total // memory.access_bytes) * memory.access_bytes
+def moved_bytes(memory: Memory, rows: int, row_bytes: int) -> int:
+    """Bytes that a transfer moves: each row is rounded up to the memory's access size."""
     return rows * -(-row_bytes // memory.access_bytes) * memory.access_bytes
 
 
-def transfer_cycles(tile: NpuTile, memory: Memory, clock: int, moved: int, sharers: int) -> int:
-    """Cycles for which a transfer of ``moved`` bytes holds the memory port.
+def transfer_cycles(chip: Chip, moved: int) -> int:
+    """Cycles for which a transfer of ``moved`` bytes holds the memory port of a tile of ``chip``."""
+    assert isinstance(chip.tile, NpuTile)
+    beats = -(-moved // chip.tile.dma.bytes_per_cycle)
+    return max(-(-beats * chip.beat_interval // INTERVAL_ONE), 1)
 
-    Parameters
-    ----------
-    tile, memory
-        Who moves them, and from where or to where.
-    clock
-        Hertz.
-    moved
-        Bytes, see `moved_bytes`.
-    sharers
-        Tiles among which the memory's bandwidth is divided evenly.
+
+def fetch_cycles(chip: Chip) -> tuple[int, int]:
+    """Cycle in which the first instruction can be dispatched, and cycles between instructions, while fetching.
+
+    The program is read once, from its first word to its last, over a port of its own; execution begins with the first
+    word and waits for a word that has not come yet.
     """
-    memory_cycles = -(-moved * clock * sharers // memory.bandwidth)
-    return max(memory_cycles, -(-moved // tile.dma.bytes_per_cycle), 1)
+    assert isinstance(chip.tile, NpuTile)
+    beats = -(-WORD_BYTES // chip.tile.dma.bytes_per_cycle)
+    return FETCH_START + chip.cycles(next(iter(chip.memory.values())).latency), beats

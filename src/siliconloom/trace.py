@@ -24,7 +24,7 @@ def trace_text(simulation: Simulation) -> str:
         for unit, name in UNIT_NAMES.items()
     ]
     recorded = int(outcome.trace.shape[0])
-    for number, start, consumed, end in outcome.trace.tolist():
+    for number, start, consumed, end, _ in outcome.trace.tolist():
         i = program.instructions[number]
         event: dict[str, Any] = {
             "ph": "X",

@@ -101,13 +101,13 @@ def test_a_value_that_does_not_fit_is_refused(fields, rule):
 
 def test_reserved_bits_and_unknown_codes_are_refused():
     with pytest.raises(LoomError, match="unknown opcode 31"):
-        decode(b"\x1f" + bytes(127))
+        decode(b"\x1f" + bytes(255))
     with pytest.raises(LoomError, match="reserved bits"):
-        decode(bytes(127) + b"\x80")
-    with pytest.raises(LoomError, match="128 bytes"):
+        decode(bytes(255) + b"\x80")
+    with pytest.raises(LoomError, match="256 bytes"):
         decode(b"")
     with pytest.raises(LoomError, match="whole number"):
-        decode_program(bytes(130))
+        decode_program(bytes(258))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=LEVELS), st.data())

@@ -8,11 +8,17 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
-from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds
+from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
     BARRIER,
-    SCRATCHPAD_READ,
+    LOAD_WRITE,
+    LOADER_GAP,
+    OPERAND_LATENCY,
+    QUEUE_REFILL,
+    STORE_WRITE,
+    TRANSFER_START,
+    fetch_cycles,
     moved_bytes,
     transfer_cycles,
     vector_cycles,
@@ -48,21 +54,23 @@ class Entry:
 @dataclass
 class Worker:
     queue: deque = field(default_factory=deque)
+    popped: list = field(default_factory=list)
+    ends: list = field(default_factory=list)
     free: int = 0
     consumed: int = 0
     done: int = 0
 
 
 def steps(program: Program):
-    """What the sequencer does, in order: ``None`` for a step of a loop, an Entry for a dispatch."""
+    """What the sequencer does, in order: its instruction, and an Entry for a dispatch or ``None`` for a loop's step."""
     stack, pc, code = [], 0, program.instructions
     while code[pc].opcode != Opcode.END:
         i = code[pc]
         if i.opcode == Opcode.LOOP:
             stack.append([pc, 0, i.m])
-            yield None
+            yield pc, None
         elif i.opcode == Opcode.NEXT:
-            yield None
+            yield pc, None
             stack[-1][1] += 1
             if stack[-1][1] < stack[-1][2]:
                 pc = stack[-1][0]
@@ -71,8 +79,9 @@ def steps(program: Program):
         else:
             first = all(s[1] == 0 for level, s in enumerate(stack) if i.first >> level & 1)
             last = all(s[1] == s[2] - 1 for level, s in enumerate(stack) if i.last >> level & 1)
-            yield Entry(pc, i, first, last)
+            yield pc, Entry(pc, i, first, last)
         pc += 1
+    yield pc, "end"
 
 
 class Reference:
@@ -86,9 +95,16 @@ class Reference:
         self.array = ArrayTimeline(chip.tile.array)
         self.port_free = self.cycles = self.now = 0
         self.log: list[tuple[int, int, int]] = []
+        fetch_first, fetch_interval = fetch_cycles(chip)
         todo = steps(program)
-        step = next(todo, "end")
-        due = self.cost(step)
+
+        def following(now):
+            pc, step = next(todo)
+            begin = max(now, fetch_first + fetch_interval * (pc + 1))
+            self.cycles = max(self.cycles, begin)
+            return step, begin + self.cost(step)
+
+        step, due = following(0)
         quiet = 0
         while step != "end" or any(w.queue for w in self.workers.values()):
             for semaphore in self.posts.pop(self.now, []):
@@ -96,8 +112,7 @@ class Reference:
             progress = False
             if step != "end" and self.now >= due and self.dispatch(step):
                 self.cycles = max(self.cycles, self.now)
-                step = next(todo, "end")
-                due = self.now + self.cost(step)
+                step, due = following(self.now)
                 progress = True
             started = [unit for unit in WORKERS if self.can_start(unit)]
             if Unit.LOAD in started and Unit.STORE in started:
@@ -111,15 +126,18 @@ class Reference:
             self.now += 1
 
     def cost(self, step):
+        if step == "end":
+            return 0
         return self.tile.sequencer.loop_cycles if step is None else self.tile.sequencer.issue_cycles
 
     def dispatch(self, step):
         if step is None:
             return True
-        queue = self.workers[step.instruction.unit].queue
-        if len(queue) == self.tile.sequencer.queue_depth:
+        worker = self.workers[step.instruction.unit]
+        held = len(worker.queue) + sum(self.now < popped + QUEUE_REFILL for popped in worker.popped)
+        if held >= self.tile.sequencer.queue_depth:
             return False
-        queue.append(step)
+        worker.queue.append(step)
         return True
 
     def can_start(self, unit):
@@ -136,8 +154,10 @@ class Reference:
         if self.now < worker.free and not (unit == Unit.MATMUL and not entry.is_barrier):
             return False
         if unit == Unit.MATMUL and not entry.is_barrier:
-            return self.now >= max(entry.held_from + INPUT_SLICE + SCRATCHPAD_READ, worker.free)
+            return self.now >= worker.free
         if unit in PORT and not entry.is_barrier:
+            if sum(end > self.now for end in worker.ends) >= self.tile.dma.outstanding:
+                return False
             if entry.asks_from is None:
                 entry.asks_from = self.now
             return self.now >= self.port_free
@@ -154,23 +174,29 @@ class Reference:
         entry = worker.queue.popleft()
         i, now = entry.instruction, self.now
         if entry.is_barrier:
-            consumed, done = max(now + BARRIER, worker.consumed), max(now + BARRIER, worker.done)
+            consumed, done = now + BARRIER, now + BARRIER
         elif unit == Unit.MATMUL:
-            times = [self.array.fold(fold, now) for fold in gemm_folds(self.tile.array, i.m, i.n, i.k)]
+            times = [
+                self.array.fold(fold, now + OPERAND_LATENCY) for fold in gemm_folds(self.tile.array, i.m, i.n, i.k)
+            ]
             consumed, done = times[-1].last_fire + 1, times[-1].last_output + 1 + ACCUMULATOR_WRITE
-            worker.free = consumed if self.tile.array.dataflow == "output_stationary" else self.array.load_free
+            stationary = self.tile.array.dataflow != "output_stationary"
+            worker.free = self.array.load_free + LOADER_GAP if stationary else consumed
         elif unit in PORT:
-            moved = moved_bytes(self.memory, i.m, i.n, i.pitch)
-            consumed = now + transfer_cycles(self.tile, self.memory, self.chip.clock, moved, self.chip.tile_count)
-            done = consumed + self.chip.cycles(self.memory.latency)
-            worker.free = self.port_free = consumed
+            worker.free = self.port_free = now + transfer_cycles(self.chip, moved_bytes(self.memory, i.m, i.n))
+            consumed = worker.free + TRANSFER_START
+            pipeline = LOAD_WRITE if unit == Unit.LOAD else STORE_WRITE
+            done = consumed + self.chip.cycles(self.memory.latency) + pipeline
+            worker.ends.append(done)
         else:
             consumed = done = now + vector_cycles(self.tile.vector, i.function, i.m, i.n)
             worker.free = consumed
+        # completions leave in order, one a cycle
+        consumed, done = max(consumed, worker.consumed + 1), max(done, worker.done + 1)
+        worker.popped.append(now)
         if not entry.is_barrier:
             self.log.append((entry.number, consumed, done))
-        worker.done = max(worker.done, done)
-        worker.consumed = max(worker.consumed, consumed)
+        worker.done, worker.consumed = done, consumed
         self.cycles = max(self.cycles, consumed, done)
         for mask, when in ((i.release, consumed), (i.post | (i.last_post if entry.last else 0), done)):
             for bit in range(24):

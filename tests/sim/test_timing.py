@@ -90,12 +90,12 @@ def test_the_vector_unit_never_beats_its_lanes(function, rows, cols):
     assert vector_cycles(unit, function, rows, cols) >= rows * cols / unit.lanes
 
 
-@given(st.integers(1, 100), st.integers(1, 1000), st.integers(0, 500))
-def test_a_transfer_moves_at_least_its_bytes_and_keeps_the_bandwidth(rows, row_bytes, gap):
+@given(st.integers(1, 100), st.integers(1, 1000))
+def test_a_transfer_moves_at_least_its_bytes_and_keeps_the_bandwidth(rows, row_bytes):
     chip = load_chip("npu-datacenter")
     memory = chip.memory["hbm"]
-    moved = moved_bytes(memory, rows, row_bytes, row_bytes + gap)
+    moved = moved_bytes(memory, rows, row_bytes)
     assert rows * row_bytes <= moved < rows * row_bytes + rows * memory.access_bytes
-    cycles = transfer_cycles(chip.tile, memory, chip.clock, moved, 1)
+    cycles = transfer_cycles(chip, moved)
     assert cycles * memory.bandwidth >= moved * chip.clock
     assert cycles * chip.tile.dma.bytes_per_cycle >= moved
