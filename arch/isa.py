@@ -237,7 +237,7 @@ class Program:
 def encode(instruction: Instruction) -> bytes:
     """Pack one instruction into its 256-byte word; raises `LoomError` when a value does not fit its field."""
     word, offset = 0, 0
-    for bit_field in _layout(instruction.opcode):
+    for bit_field in word_layout(instruction.opcode):
         value = _get(instruction, bit_field.name)
         low = -(1 << bit_field.width - 1) if bit_field.signed else 0
         high = (1 << bit_field.width - bit_field.signed) - 1
@@ -262,7 +262,7 @@ def decode(data: bytes) -> Instruction:
         raise LoomError(f"unknown opcode {opcode_value}") from None
     values: dict[str, int] = {}
     offset = 0
-    for bit_field in _layout(opcode):
+    for bit_field in word_layout(opcode):
         value = (word >> offset) & ((1 << bit_field.width) - 1)
         if bit_field.signed and value >> (bit_field.width - 1):
             value -= 1 << bit_field.width
@@ -367,7 +367,8 @@ def _bits(*masks: int) -> Iterator[int]:
         mask ^= low
 
 
-def _layout(opcode: Opcode) -> tuple[BitField, ...]:
+def word_layout(opcode: Opcode) -> tuple[BitField, ...]:
+    """Fields of an instruction's word, from bit 0 up."""
     if opcode in TRANSFERS:
         return HEADER + TRANSFER
     return HEADER + COMPUTE if opcode in COMPUTES else HEADER
@@ -430,6 +431,7 @@ def _show(address: Address) -> str:
 
 
 __all__ = [
-    "COMPUTE", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "WORD_BITS", "WORD_BYTES", "Address",
-    "BitField", "Instruction", "Opcode", "Program", "Semaphore", "Unit", "check", "decode", "decode_program", "disassemble", "encode",
+    "COMPUTE", "DTYPES", "FUNCTIONS", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "WORD_BITS",
+    "WORD_BYTES", "Address", "BitField", "Instruction", "Opcode", "Program", "Semaphore", "Unit", "check", "decode",
+    "decode_program", "disassemble", "encode", "word_layout",
 ]  # fmt: skip

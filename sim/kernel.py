@@ -180,10 +180,11 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             if not possible:
                 continue
             request = max(ready, unit_free[unit])
+            if unit in (_LOAD, _STORE):
+                request = max(request, in_flight[unit, transfers[unit] % outstanding])
             start = request
             if table[i, _OPCODE] != _BARRIER:
                 if unit in (_LOAD, _STORE):
-                    request = max(request, in_flight[unit, transfers[unit] % outstanding])
                     start = max(request, port_free)
                 elif unit == _MATMUL:
                     start = max(ready, (stream_free if output_stationary else load_free) + loader_gap)
@@ -242,7 +243,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 consumed = load_free + stream + 1
                 done = consumed + output_latency + table[i, _COMPLETION]
                 stalls[unit, _S_LOAD] += consumed - begin - folds * stream
-                unit_free[unit] = load_free
+                unit_free[unit] = load_free + loader_gap
             stream_free = consumed
             busy[unit] += folds * stream
             op_busy[table[i, _OPERATOR], unit] += folds * stream
@@ -255,9 +256,6 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 port_free = consumed
                 consumed += TRANSFER_START
             done = consumed + table[i, _COMPLETION]
-            if unit in (_LOAD, _STORE):
-                in_flight[unit, transfers[unit] % outstanding] = done
-                transfers[unit] += 1
             busy[unit] += table[i, _DURATION]
             op_busy[table[i, _OPERATOR], unit] += table[i, _DURATION]
             accounted[unit] = unit_free[unit]
@@ -277,6 +275,9 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
         if pop:  # a tile with queues completes in order, one instruction a cycle
             done = max(done, unit_done[unit] + 1)
             consumed = max(consumed, unit_consumed[unit] + 1)
+        if unit in (_LOAD, _STORE):
+            in_flight[unit, transfers[unit] % outstanding] = done
+            transfers[unit] += 1
         unit_done[unit] = max(unit_done[unit], done)
         unit_consumed[unit] = max(unit_consumed[unit], consumed)
         unit_ready[unit] = start + pop

@@ -31,7 +31,7 @@ def chips(draw):
                 "scratchpad": {"capacity": "16 KiB"},
                 "accumulator": {"capacity": "4 KiB"},
                 "vector": {"lanes": draw(st.integers(1, 8)), "latency": draw(st.integers(1, 5))},
-                "dma": {"bytes_per_cycle": draw(st.sampled_from([8, 64]))},
+                "dma": {"bytes_per_cycle": draw(st.sampled_from([8, 64])), "outstanding": draw(st.integers(1, 6))},
                 "sequencer": {
                     "issue_cycles": draw(st.integers(1, 4)),
                     "loop_cycles": draw(st.integers(1, 2)),

@@ -155,9 +155,9 @@ class Reference:
             return False
         if unit == Unit.MATMUL and not entry.is_barrier:
             return self.now >= worker.free
+        if unit in PORT and sum(end > self.now for end in worker.ends) >= self.tile.dma.outstanding:
+            return False
         if unit in PORT and not entry.is_barrier:
-            if sum(end > self.now for end in worker.ends) >= self.tile.dma.outstanding:
-                return False
             if entry.asks_from is None:
                 entry.asks_from = self.now
             return self.now >= self.port_free
@@ -187,13 +187,13 @@ class Reference:
             consumed = worker.free + TRANSFER_START
             pipeline = LOAD_WRITE if unit == Unit.LOAD else STORE_WRITE
             done = consumed + self.chip.cycles(self.memory.latency) + pipeline
-            worker.ends.append(done)
         else:
             consumed = done = now + vector_cycles(self.tile.vector, i.function, i.m, i.n)
             worker.free = consumed
         # completions leave in order, one a cycle
         consumed, done = max(consumed, worker.consumed + 1), max(done, worker.done + 1)
         worker.popped.append(now)
+        worker.ends.append(done)
         if not entry.is_barrier:
             self.log.append((entry.number, consumed, done))
         worker.done, worker.consumed = done, consumed
