@@ -161,13 +161,13 @@ class ProgramBuilder:
 
     def load(
         self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, wait: int = 0, first_wait: int = 0,
-        first: int = 0, opens: bool = True, closes: bool = True, offset: int = 0,
+        first: int = 0, opens: bool = True, closes: bool = True, offset: int = 0, local_pitch: int | None = None,
     ) -> None:  # fmt: skip
         """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes."""
         slot = ring.write_slot()
         slot.base += offset
         self._add(
-            opcode=Opcode.LOAD, **_rows(rows, row_bytes, pitch), memory=memory, a=slot,
+            opcode=Opcode.LOAD, **_rows(rows, row_bytes, pitch, local_pitch), memory=memory, a=slot,
             wait=wait | (ring.free_bit if opens else 0), post=ring.full_bit if closes else 0,
             first_wait=first_wait, first=first,
         )  # fmt: skip
@@ -176,13 +176,13 @@ class ProgramBuilder:
 
     def store(
         self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, last_post: int = 0, last: int = 0,
-        opens: bool = True, closes: bool = True, offset: int = 0,
+        opens: bool = True, closes: bool = True, offset: int = 0, local_pitch: int | None = None,
     ) -> None:  # fmt: skip
         """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
         slot = ring.read_slot()
         slot.base += offset
         self._add(
-            opcode=Opcode.STORE, **_rows(rows, row_bytes, pitch), memory=memory, a=slot,
+            opcode=Opcode.STORE, **_rows(rows, row_bytes, pitch, local_pitch), memory=memory, a=slot,
             wait=ring.full_bit if opens else 0, release=ring.free_bit if closes else 0, last_post=last_post, last=last,
         )  # fmt: skip
         if closes:
@@ -201,7 +201,8 @@ class ProgramBuilder:
 
     def vector(
         self, function: VectorFunction, rows: int, cols: int, dtype: DataType, source: Ring | None, target: Ring, *,
-        second: Ring | None = None, inputs: int = 1, wait: int = 0, release: int = 0, post: int = 0,
+        second: Ring | None = None, parameters: Ring | None = None, inputs: int = 1, wait: int = 0, release: int = 0,
+        post: int = 0,
         first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0,
     ) -> None:  # fmt: skip
         """Target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
@@ -209,8 +210,8 @@ class ProgramBuilder:
         self._add(
             opcode=Opcode.VECTOR, function=function, m=rows, n=cols, k=inputs, dtype=dtype,
             a=source.read_slot() if source else target.write_slot(), b=second.read_slot() if second else Address(),
-            c=output, wait=wait, release=release, post=post, first_wait=first_wait, first=first, last_post=last_post,
-            last=last,
+            c=output, d=parameters.read_slot() if parameters else Address(), wait=wait, release=release,
+            post=post, first_wait=first_wait, first=first, last_post=last_post, last=last,
         )  # fmt: skip
 
     def finish(self, operators: tuple[str, ...]) -> Program:
@@ -222,11 +223,12 @@ class ProgramBuilder:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
 
 
-def _rows(rows: int, row_bytes: int, pitch: int) -> dict[str, int]:
-    """Shape of a transfer whose rows are packed in local memory; rows that adjoin in main memory are one long row."""
-    if rows > 1 and pitch == row_bytes and rows * row_bytes <= LONGEST_ROW:
+def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None) -> dict[str, int]:
+    """Shape of a transfer, its rows packed in local memory unless said otherwise; rows that adjoin are one long row."""
+    local_pitch = row_bytes if local_pitch is None else local_pitch
+    if rows > 1 and pitch == row_bytes == local_pitch and rows * row_bytes <= LONGEST_ROW:
         return {"m": 1, "n": rows * row_bytes, "pitch": 0, "local_pitch": 0}
-    return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": row_bytes}
+    return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": local_pitch}
 
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from itertools import count
+from typing import Any, Literal, get_args
 
 from amaranth import ClockDomain, Instance, Module, Signal
 from amaranth._toolchain.yosys import find_yosys
@@ -12,6 +13,12 @@ from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
+
+ResetStyle = Literal["sync", "async_low"]
+"""How registers are reset: by ``rst``, synchronous and active high, or by ``rst_n``, asynchronous and active low."""
+
+RESET_PORTS: dict[ResetStyle, str] = {"sync": "rst", "async_low": "rst_n"}
+"""Name of the reset port of every circuit that has one."""
 
 
 class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hints
@@ -24,30 +31,37 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
     name
         Verilog module name; equal names must mean equal circuits.
     ports
-        Members beside ``clk`` and ``rst``.
+        Members beside clock and reset.
     reset
-        Has a synchronous reset ``rst``; a circuit without one holds only data that a valid bit qualifies.
+        Has a reset, in the style of the library; a circuit without one holds only data that a valid bit qualifies.
 
     Members
     -------
     clk : In(1)
         Clock of every register.
     rst : In(1)
-        Synchronous reset, active high; only with ``reset``.
+        Synchronous reset, active high; only with ``reset``, in a library whose style is ``sync``.
+    rst_n : In(1)
+        Asynchronous reset, active low; only with ``reset``, in a library whose style is ``async_low``. May fall at any
+        time, must rise away from the clock's edges.
     """
 
     def __init__(self, library: Library, name: str, ports: dict[str, Any], *, reset: bool = False) -> None:
         self.library, self.module_name, self.has_reset = library, name, reset
-        clocks = {"clk": wiring.In(1)} | ({"rst": wiring.In(1)} if reset else {})
+        clocks = {"clk": wiring.In(1)} | ({library.reset_port: wiring.In(1)} if reset else {})
         super().__init__({**clocks, **ports})
 
     def module(self) -> Module:
         """An empty module whose ``sync`` domain is clocked by the ports."""
         m = Module()
-        domain = ClockDomain("sync", reset_less=not self.has_reset)
+        asynchronous = self.library.reset == "async_low"
+        domain = ClockDomain("sync", reset_less=not self.has_reset, async_reset=self.has_reset and asynchronous)
         domain.clk = self.clk
         if self.has_reset:
-            domain.rst = self.rst
+            port = getattr(self, self.library.reset_port)
+            domain.rst = Signal(name="reset") if asynchronous else port
+            if asynchronous:  # Yosys moves the inverter into the registers: always @(posedge clk, negedge rst_n)
+                m.d.comb += domain.rst.eq(~port)
         m.domains += domain
         return m
 
@@ -55,10 +69,11 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         """Put ``child`` into ``m``: inputs are connected, outputs are returned as fresh signals by port name."""
         outputs: dict[str, Signal] = {}
         ports: dict[str, Any] = {"i_clk": self.clk}
+        reset = self.library.reset_port
         if child.has_reset:
-            ports["i_rst"] = self.rst
+            ports[f"i_{reset}"] = getattr(self, reset)
         for port, member in child.signature.members.items():
-            if port in ("clk", "rst"):
+            if port in ("clk", reset):
                 continue
             if member.flow == wiring.In:
                 ports[f"i_{port}"] = connections.pop(port)
@@ -70,13 +85,32 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         m.submodules[name] = Instance(child.module_name, **ports)
         return outputs
 
+    def written(self) -> str | None:
+        """Verilog of the module, from ``module`` to ``endmodule``, when it is written and not elaborated."""
+        return None
+
 
 class Library:
-    """Distinct circuits of one design: equal parameters give the same circuit, emitted once."""
+    """Distinct circuits of one design: equal parameters give the same circuit, emitted once.
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    Parameters
+    ----------
+    prefix
+        First part of every module name.
+    reset
+        Reset style of every circuit.
+    """
+
+    def __init__(self, prefix: str, reset: ResetStyle = "sync") -> None:
+        if reset not in get_args(ResetStyle):
+            raise ValueError(f"reset must be one of {', '.join(get_args(ResetStyle))} (got {reset!r})")
+        self.prefix, self.reset = prefix, reset
         self.circuits: dict[tuple[Any, ...], Circuit] = {}
+
+    @property
+    def reset_port(self) -> str:
+        """Name of the reset port of every circuit that has one."""
+        return RESET_PORTS[self.reset]
 
     def name(self, *parts: object) -> str:
         """Module name from the design's prefix and the parameters that tell circuits apart."""
@@ -86,27 +120,37 @@ class Library:
         """The circuit of a kind with these parameters, made on first use."""
         key = (kind, parameters, tuple(sorted(flags.items())))
         if key not in self.circuits:
-            self.circuits[key] = kind(self, *parameters, **flags)
+            self.circuits[key] = made = kind(self, *parameters, **flags)
+            if made.written() is not None:
+                made._MustUse__used = True  # Amaranth warns of circuits that are never elaborated
         return self.circuits[key]
 
     def verilog(self, top: Circuit) -> dict[str, str]:
-        """Verilog text of ``top`` and everything below it, by module name.
+        """Verilog text of ``top`` and of every circuit of this library, by module name.
 
         Every circuit is converted to RTLIL by itself and all of them to Verilog by one Yosys process: starting Yosys
         takes longer than its work.
         """
         texts: dict[str, str] = {}
+        written: dict[str, str] = {}
         pending = [top]
         while pending:
             for circuit in pending:
-                texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
-            pending = [c for c in self.circuits.values() if c.module_name not in texts]
+                text = circuit.written()
+                if text is None:
+                    texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
+                else:
+                    written[circuit.module_name] = text
+            done = {*texts, *written}
+            pending = [c for c in self.circuits.values() if c.module_name not in done]
         text = _to_verilog("\n".join(texts.values()))
         modules = {
-            found[1]: found[0] for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
+            found[1]: _plain_functions(found[0])
+            for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
         }
         if set(modules) != set(texts):
             raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
+        modules |= written
         return {name: modules[name] for name in sorted(modules)}
 
 
@@ -130,3 +174,16 @@ def _to_verilog(rtlil_text: str) -> str:
         "write_verilog -norename -noattr",
     ]
     return str(yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True))
+
+
+def _plain_functions(text: str) -> str:
+    """Give the functions of a module names that every tool takes.
+
+    Yosys writes a choice of many (``Switch``) as a function with a name that begins with a dollar sign, which Icarus
+    looks for among its own.
+    """
+    names = re.findall(r"^  function (?:\[\d+:\d+\] )?(\\\$\S+) ;$", text, re.M)
+    plain = (name for number in count() if not re.search(rf"\b{(name := f'choice_{number}')}\b", text))
+    for name, other in zip(names, plain, strict=False):
+        text = text.replace(f"{name} ", f"{other} ")
+    return text

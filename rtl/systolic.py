@@ -45,7 +45,9 @@ class SystolicTile(Circuit):
     next cycle on, so that no ready signal fans out combinationally.
     """
 
-    def __init__(self, library: Library, array: SystolicArray, inputs: dict[str, int], unmarked: str = "") -> None:
+    def __init__(
+        self, library: Library, array: SystolicArray, name: str | None, inputs: dict[str, int], unmarked: str = ""
+    ) -> None:
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
         self.result_bits = array.cols * ACCUMULATOR_BITS
@@ -60,7 +62,10 @@ class SystolicTile(Circuit):
             "output_data": Out(self.result_bits),
             "output_last": Out(1),
         }
-        super().__init__(library, library.prefix, ports, reset=True)
+        self.inner = name is not None
+        if self.inner:
+            ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
+        super().__init__(library, library.prefix if name is None else name, ports, reset=True)
 
     def slice_input(self, m: Module, stream: str, fires: Signal) -> tuple[Signal, Signal, Signal]:
         """Buffer an input stream; valid, data and last (if it has one) of the beat in front, which ``fires`` takes."""
@@ -105,12 +110,14 @@ class StationaryTile(SystolicTile):
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
     output_valid, output_ready, output_data, output_last
         C sums of 32 bits per beat, one per moving beat.
+    fold_begins, fold_ends
+        Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters the array.
     """
 
-    def __init__(self, library: Library, array: SystolicArray) -> None:
+    def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
         bits = arithmetic_of(array).bits
         super().__init__(
-            library, array, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
+            library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
         )
 
     def elaborate(self, platform: object) -> Module:
@@ -129,6 +136,8 @@ class StationaryTile(SystolicTile):
             swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
             load_fires.eq(en & load_valid & (~shadow_full | swap)),
         ]
+        if self.inner:
+            m.d.comb += [self.fold_begins.eq(swap), self.fold_ends.eq(moving_fires & moving_last)]
         with m.If(load_fires & load_last):
             m.d.sync += shadow_full.eq(1)
         with m.Elif(swap):
@@ -217,11 +226,13 @@ class OutputTile(SystolicTile):
         One row of B: C operands, column 0 in the low bits; its beats go with those of A, one to one.
     output_valid, output_ready, output_data, output_last
         C sums of 32 bits per beat, R beats per fold, row 0 first.
+    fold_ends
+        Only inside an NPU tile. Pulse: the last beats of a fold enter the array.
     """
 
-    def __init__(self, library: Library, array: SystolicArray) -> None:
+    def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
         bits = arithmetic_of(array).bits
-        super().__init__(library, array, {"a": array.rows * bits, "b": array.cols * bits}, "b")
+        super().__init__(library, array, name, {"a": array.rows * bits, "b": array.cols * bits}, "b")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -236,6 +247,8 @@ class OutputTile(SystolicTile):
         first = Signal(init=1)
         ends = Signal()
         m.d.comb += [fires.eq(en & a_valid & b_valid & (~a_last | ~wait.any())), ends.eq(fires & a_last)]
+        if self.inner:
+            m.d.comb += self.fold_ends.eq(ends)
         with m.If(en):
             with m.If(ends):
                 m.d.sync += wait.eq(rows - 1)
@@ -289,7 +302,10 @@ class OutputTile(SystolicTile):
         return waves
 
 
-def systolic_tile(library: Library, array: SystolicArray) -> SystolicTile:
-    """The tile for the array's dataflow; raises `NotSupported` for operands without RTL."""
+def systolic_tile(library: Library, array: SystolicArray, name: str | None = None) -> SystolicTile:
+    """The tile for the array's dataflow: the design itself, or a module ``name`` inside an NPU tile.
+
+    Raises `NotSupported` for operands without RTL.
+    """
     kind = OutputTile if array.dataflow == "output_stationary" else StationaryTile
-    return kind(library, array)
+    return kind(library, array, name)

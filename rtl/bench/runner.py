@@ -78,6 +78,36 @@ def run_cases(
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": [each for each, _ in prepared], "results": str(results)}), encoding="utf-8")
+    simulate(
+        sources, top, ports, simulator=simulator, folder=folder, bench="siliconloom.rtl.bench.systolic",
+        environment={"LOOM_BENCH": str(job)},
+    )  # fmt: skip
+    if not results.exists():
+        raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
+    outcomes = json.loads(results.read_text(encoding="utf-8"))
+    return [
+        judge(array, case, folds, outcome) for case, (_, folds), outcome in zip(cases, prepared, outcomes, strict=True)
+    ]
+
+
+def simulate(
+    sources: Sequence[Path],
+    top: str,
+    ports: Sequence[str],
+    *,
+    simulator: str,
+    folder: Path,
+    bench: str,
+    environment: dict[str, str],
+    arguments: Sequence[str] = (),
+) -> None:
+    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
+
+    Raises
+    ------
+    LoomError
+        When the build or the simulation fails, with the end of its log.
+    """
     with _environment(simulator):
         runner = _runner(simulator)
         files: list[Any] = list(sources)
@@ -94,7 +124,7 @@ def run_cases(
                 build_dir=folder / "build",
                 always=True,
                 log_file=log,
-                build_args=[] if simulator == "verilator" else ["-g2012"],
+                build_args=list(arguments) if simulator == "verilator" else ["-g2012"],
                 timescale=("1ns", "1ps"),
             ),
         )
@@ -103,20 +133,14 @@ def run_cases(
             folder / "test.log",
             lambda log: runner.test(
                 hdl_toplevel=top,
-                test_module="siliconloom.rtl.bench.systolic",
+                test_module=bench,
                 build_dir=folder / "build",
                 test_dir=folder,
                 log_file=log,
-                extra_env={"LOOM_BENCH": str(job)},
+                extra_env=environment,
                 results_xml=str(folder / "results.xml"),
             ),
         )
-    if not results.exists():
-        raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
-    outcomes = json.loads(results.read_text(encoding="utf-8"))
-    return [
-        judge(array, case, folds, outcome) for case, (_, folds), outcome in zip(cases, prepared, outcomes, strict=True)
-    ]
 
 
 def _runner(simulator: str) -> Any:

@@ -168,10 +168,11 @@ def verify(
     sets: Set = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
-    cases: Annotated[int, typer.Option("--cases", min=1, max=1000, help="Random sequences of GEMMs to run.")] = 8,
+    cases: Annotated[int, typer.Option("--cases", min=1, max=1000, help="GEMM sequences on a bare array.")] = 8,
+    programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
     json_file: Json = None,
 ) -> None:
-    """Build the RTL of a chip, run the parity benches on it, and print RTL cycles beside the model's."""
+    """Build the RTL of a chip, run random work on it, and print RTL cycles beside the model's."""
     from siliconloom.arch import CheckFailed, LoomError, load_chip
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.errors import nearest_name
@@ -188,7 +189,9 @@ def verify(
     if json_file is not None:
         check_writable(json_file)
     described = load_chip(chip, parse_assignments(sets or []))
-    result = run_verification(described, seed=seed, simulator=simulator, cases=cases, progress=json_file != "-")
+    result = run_verification(
+        described, seed=seed, simulator=simulator, cases=cases, programs=programs, progress=json_file != "-"
+    )
     if json_file != "-":
         verification_tables(result, console())
     if json_file is not None:

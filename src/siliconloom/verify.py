@@ -15,9 +15,11 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch import Chip, NotSupported, SystolicArray
 from siliconloom.arch.description import PimTile
+from siliconloom.parity import parity_tables, verify_programs
 from siliconloom.rtl.bench.cases import Case, CaseResult, FoldTime, Gemm
 from siliconloom.rtl.bench.runner import require_simulator, run_cases
 from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.rtl.systolic import arithmetic_of
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
 from siliconloom.tables import table
@@ -28,12 +30,19 @@ BEATS = 1500
 
 
 def verify(
-    chip: Chip, *, seed: int = 0, simulator: str = "verilator", cases: int = 8, progress: bool = False
+    chip: Chip,
+    *,
+    seed: int = 0,
+    simulator: str = "verilator",
+    cases: int = 8,
+    programs: int = 8,
+    progress: bool = False,
 ) -> dict[str, Any]:
-    """Build the RTL of ``chip``, run random GEMM sequences on it, and compare values and cycles.
+    """Build the RTL of ``chip``, run random work on it, and compare values and cycles.
 
-    Half of the cases run without stalls, back to back, and are compared cycle for cycle; the others stall every
-    stream at random and are compared by value.
+    A whole NPU tile runs ``programs`` random programs (`siliconloom.parity`). A bare array, or a tile whose array alone
+    has RTL, runs ``cases`` sequences of GEMMs: half of them without stalls, back to back, compared cycle for cycle; the
+    others stall every stream at random and are compared by value.
 
     Raises
     ------
@@ -43,6 +52,9 @@ def verify(
     if isinstance(chip.tile, PimTile):
         raise NotSupported("verifying a pim tile")
     require_simulator(simulator)
+    if chip.tile.kind == "npu" and has_npu_rtl(chip):
+        with _status(progress, f"building and running {chip.name} with {simulator} ..."):
+            return verify_programs(chip, seed=seed, simulator=simulator, programs=programs)
     array = chip.tile.array
     bundle = build_rtl(chip)
     jobs = random_cases(array, seed, cases)
@@ -130,6 +142,9 @@ def _case(result: CaseResult) -> dict[str, Any]:
 
 def verification_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table."""
+    if "programs" in result:
+        parity_tables(result, out)
+        return
     out.print(
         f"[bold]{result['chip']}[/bold]: {result['rows']} x {result['cols']} {result['dataflow'].replace('_', ' ')}, "
         f"{result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s"

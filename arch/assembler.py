@@ -1,0 +1,168 @@
+"""The assembler of NPU tiles: a program becomes words only if the tile can run it.
+
+What a tile checks while it runs (`rtl.npu.registers.Cause`) is refused here beforehand, with the instruction's number:
+local addresses beyond a memory, transfers that break the alignment rule, two users of one side of a scratchpad bank. A
+bank has one read port and one write port; in a legal program each is used by one port of one unit throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
+from siliconloom.arch.vector import VectorFunction
+
+SUM_BYTES = 4
+FROM_SUMS = frozenset({VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX})
+"""Vector functions whose first operand lies in the accumulator."""
+TWO_OPERANDS = frozenset({
+    VectorFunction.ADD, VectorFunction.MULTIPLY, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU,
+})  # fmt: skip
+"""Vector functions with a second operand of the shape of the first."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one execution of an instruction touches in local memory.
+
+    Parameters
+    ----------
+    port
+        Port of the scratchpad, or ``sums`` for the accumulator.
+    writes
+        Which side of it.
+    address
+        Where it begins.
+    size
+        Bytes from there on.
+    """
+
+    port: str
+    writes: bool
+    address: Address
+    size: int
+
+
+def assemble(program: Program, chip: Chip) -> bytes:
+    """Encode ``program`` for the tile of ``chip``.
+
+    Raises
+    ------
+    LoomError
+        For an instruction that the tile would refuse, with its number.
+    """
+    check_program(program, chip)
+    return program.encode()
+
+
+def check_program(program: Program, chip: Chip) -> None:
+    """Refuse what a tile of ``chip`` cannot run; raises `LoomError` that names the instruction."""
+    tile = chip.tile
+    if not isinstance(tile, NpuTile):
+        raise NotSupported(f"programs on a {tile.kind} tile")
+    if len(program.instructions) > tile.sequencer.program_words:
+        raise LoomError(
+            f"the program has {len(program.instructions)} instructions, the tile holds {tile.sequencer.program_words} "
+            "(tile.sequencer.program_words)"
+        )
+    bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
+    users: dict[tuple[int, bool], tuple[str, int]] = {}
+    counts: list[int] = []
+    for number, i in enumerate(program.instructions):
+        where = f"instruction {number} ({i.opcode.name.lower()})"
+        if i.opcode == Opcode.LOOP:
+            counts.append(i.m)
+        elif i.opcode == Opcode.NEXT:
+            counts.pop()
+        elif i.opcode in TRANSFERS | COMPUTES:
+            if i.opcode in TRANSFERS:
+                _check_alignment(i, tile, where)
+            for access in accesses(i, tile):
+                low, high = extent(access.address, counts)
+                sums = access.port == "sums"
+                capacity = tile.accumulator.capacity if sums else tile.scratchpad.capacity
+                key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
+                if low < 0 or high + access.size > capacity:
+                    raise LoomError(
+                        f"{where}: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
+                        f"but {key} is {capacity:#x}"
+                    )
+                if sums:
+                    continue
+                for bank in range(low // bank_bytes, (high + access.size - 1) // bank_bytes + 1):
+                    port, other = users.setdefault((bank, access.writes), (access.port, number))
+                    if port != access.port:
+                        side = "written" if access.writes else "read"
+                        raise LoomError(
+                            f"{where}: scratchpad bank {bank} is {side} through the port '{access.port}' here and "
+                            f"through '{port}' at instruction {other}; a bank has one user of each side"
+                        )
+
+
+def extent(address: Address, counts: Sequence[int]) -> tuple[int, int]:
+    """Lowest and highest value of an address over loops with these iteration counts."""
+    low = high = address.base
+    for count, stride in zip(counts, address.strides, strict=False):
+        step = (count - 1) * stride
+        low, high = low + min(step, 0), high + max(step, 0)
+    if address.slot and (address.parity or address.odd):
+        fixed = address.odd and not address.parity
+        low, high = low + (address.slot if fixed else 0), high + address.slot
+    return low, high
+
+
+def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
+    """Local memory that one execution of ``i`` touches; the layouts are those of ``rtl.npu``."""
+    array = tile.array
+    cols, rows = array.cols, array.rows
+    if i.opcode in TRANSFERS:
+        size = (i.m - 1) * i.local_pitch + i.n
+        yield Access("load", True, i.a, size) if i.opcode == Opcode.LOAD else Access("store", False, i.a, size)
+    elif i.opcode == Opcode.MATMUL:
+        if array.dataflow == "output_stationary":
+            yield Access("moving", False, i.a, -(-i.m // rows) * i.k * rows)
+            yield Access("loaded", False, i.b, -(-i.n // cols) * i.k * cols)
+            lines = -(-i.n // cols) * i.m
+        else:
+            by_input = array.dataflow == "input_stationary"
+            outer, beats = (i.m, i.n) if by_input else (i.n, i.m)
+            stays, moves = (i.a, i.b) if by_input else (i.b, i.a)
+            full, rest = divmod(i.k, rows)
+            load_beats = full * (rows // array.load_rows) + -(-rest // array.load_rows)
+            yield Access("moving", False, moves, beats * -(-i.k // rows) * rows)
+            yield Access("loaded", False, stays, -(-outer // cols) * load_beats * array.load_rows * cols)
+            lines = -(-outer // cols) * beats
+        yield Access("sums", True, i.c, lines * cols * SUM_BYTES)
+    elif i.opcode == Opcode.VECTOR:
+        lanes = tile.vector.lanes
+        blocks = -(-i.n // lanes)
+        size = i.m * blocks * lanes
+        if i.function in FROM_SUMS:
+            yield Access("sums", False, i.a, SUM_BYTES * size)
+        else:
+            yield Access("first", False, i.a, size)
+        if i.function in TWO_OPERANDS:
+            yield Access("second", False, i.b, size)
+        if i.function == VectorFunction.REQUANTIZE:
+            yield Access("second", False, i.d, 8 * lanes * blocks)
+        yield Access("vector", True, i.c, size)
+
+
+def _check_alignment(i: Instruction, tile: NpuTile, where: str) -> None:
+    """A row longer than the bus begins at its multiples on both sides; a shorter one stays within one window."""
+    bus = tile.dma.bytes_per_cycle
+    for name, address, pitch in (("memory", i.memory, i.pitch), ("local", i.a, i.local_pitch)):
+        places = [address.base, *address.strides, address.slot, *([pitch] if i.m > 1 else [])]
+        unit = bus if i.n > bus else 1 << (i.n - 1).bit_length()
+        wrong = next((p for p in places if p % unit), None)
+        if wrong is not None:
+            raise LoomError(
+                f"{where}: misaligned transfer: its {name} addresses must be multiples of {unit} for rows of {i.n} "
+                f"bytes on a bus of {bus} (got {wrong:#x})"
+            )
+
+
+__all__ = ["Access", "accesses", "assemble", "check_program", "extent"]

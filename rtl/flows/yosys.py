@@ -1,0 +1,66 @@
+"""Runs Yosys (pyosys, from PyPI) in a process of its own: its memory, its output and its ways to stop stay there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from siliconloom.arch.errors import LoomError
+
+INSTALL = "pip install 'siliconloom[eda]'"
+
+CHILD = (
+    "import json, sys\n"
+    "from pyosys import libyosys\n"
+    "design = libyosys.Design()\n"
+    "for command in json.load(sys.stdin):\n"
+    "    libyosys.run_pass(command, design)\n"
+)
+
+
+class YosysError(LoomError):
+    """Yosys stopped; the text is its own error message."""
+
+
+def require_yosys() -> None:
+    """Refuse to go on without Yosys, with what to install."""
+    if importlib.util.find_spec("pyosys") is None:
+        raise LoomError(f"synthesis needs Yosys: {INSTALL}")
+
+
+def run_yosys(commands: Sequence[str], folder: Path) -> str:
+    """Run ``commands`` in ``folder``; returns what Yosys printed.
+
+    Raises
+    ------
+    YosysError
+        When Yosys stops with an error.
+    LoomError
+        When there is no Yosys.
+    """
+    require_yosys()
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], input=json.dumps(list(commands)), cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        output = (done.stdout + done.stderr).splitlines()
+        errors = [line for line in output if line.startswith("ERROR:")] or output[-1:]
+        raise YosysError("Yosys stopped: " + " ".join(errors).removeprefix("ERROR: "))
+    return done.stdout
+
+
+def statistics(path: Path, top: str) -> dict[str, Any]:
+    """The entry of the flattened module ``top`` in a file that ``stat -json`` wrote."""
+    text = path.read_text(encoding="utf-8")
+    modules: dict[str, dict[str, Any]] = json.loads(text[text.index("{") :])["modules"]
+    return modules.get(f"\\{top}") or modules[top]
+
+
+def quoted(path: Path | str) -> str:
+    """A file name as Yosys reads it."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,1 @@
+"""The NPU tile as circuits: sequencer, queues, DMA, scratchpad, array control, vector unit, registers."""

@@ -1,0 +1,73 @@
+"""The NPU tile as a design: what its ports mean, its registers, and the driver that starts it."""
+
+from __future__ import annotations
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.isa import WORD_BYTES
+from siliconloom.rtl.flows.design import Design
+from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.registers import register_map
+from siliconloom.rtl.npu.tile import NpuTile
+
+WAIVERS = {
+    "WIDTHEXPAND": "operands of different widths: they are extended as their types say, which Verilog does too",
+    "WIDTHTRUNC": "the upper bits of a result are dropped on purpose, modulo arithmetic of addresses and counters",
+    "UNUSEDSIGNAL": "parts of shared words and of AXI4 responses that a module does not look at",
+    "CASEOVERLAP": "a casez whose order is its priority",
+}
+"""Rules of ``verilator --lint-only -Wall`` that the tile's Verilog is not held to, and why."""
+
+MEANINGS = {
+    "clk": "clock of every register",
+    "rst": "synchronous reset, active high",
+    "rst_n": "asynchronous reset, active low; released away from the clock's rising edge",
+    "irq": "a run has ended, see the status register",
+    "trace_issue": "per unit (load, store, matmul, vector): an instruction leaves its queue",
+    "trace_done": "per unit: an instruction is complete from the next cycle on",
+    "trace_cycle": "cycles since the run began",
+}
+CHANNELS = {
+    "s_axi": "AXI4-Lite slave, registers", "m_axi": "AXI4 master, data",
+    "m_axi_program": "AXI4 master, instructions, reads only",
+}  # fmt: skip
+
+
+def npu_design(library: Library, chip: Chip) -> Design:
+    """The tile of ``chip`` with everything that goes with it; raises `NotSupported` for tiles without RTL."""
+    geometry = geometry_of(chip)
+    top = NpuTile(library, geometry)
+    meanings = dict(MEANINGS)
+    for port in top.signature.members:
+        prefix, _, name = port.rpartition("_")
+        if prefix in CHANNELS:
+            meanings[port] = f"{CHANNELS[prefix]}: {name.upper()}"
+    array = geometry.array
+    return Design(
+        top=top,
+        contains="the whole tile",
+        parameters={
+            "rows": array.rows, "cols": array.cols, "dataflow": array.dataflow, "operand": "int8",
+            "accumulator_bits": 32, "bus_bytes": geometry.bus, "scratchpad_banks": geometry.banks,
+            "bank_bytes": geometry.bank_bytes, "accumulator_lines": geometry.accumulator_lines,
+            "program_words": geometry.program_words, "word_bytes": WORD_BYTES, "queue_depth": geometry.queue_depth,
+            "outstanding": geometry.outstanding, "beat_interval": geometry.interval,
+        },
+        timing={
+            "multiply_stages": array.multiply_stages, "load_rows": array.load_rows,
+            "output_latency": geometry.array_latency, "input_slice": 1, "issue_cycles": geometry.issue_cycles,
+            "loop_cycles": geometry.loop_cycles, "vector_latency": geometry.vector_latency,
+            "memory_latency": geometry.memory_cycles,
+        },
+        meanings=meanings,
+        registers=register_map(library.prefix),
+        files={f"{library.prefix}.vlt": waiver_file(library.prefix)},
+    )  # fmt: skip
+
+
+def waiver_file(top: str) -> str:
+    """Verilator control file with the rules that are not applied, each with its reason."""
+    lines = ["`verilator_config", f"// What {top} is not held to under verilator --lint-only -Wall, and why."]
+    for rule, reason in WAIVERS.items():
+        lines += [f"// {reason}", f"lint_off -rule {rule}"]
+    return "\n".join(lines) + "\n"

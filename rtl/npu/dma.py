@@ -1,0 +1,412 @@
+"""The DMA: strided rows between main memory (AXI4) and the scratchpad, at the pace of the tile's share of bandwidth.
+
+A transfer leaves its queue in cycle I. Counting t = 0 in cycle I + 1, its c beats take D = ceil(c * interval) cycles of
+the port; the next transfer may leave its queue in cycle I + D. A burst's address is sent so late that its last beat
+falls into the last cycle that its share of D allows, so the time of the last beat does not depend on how rows are cut
+into bursts. The counterpart is ``sim.timing.units``.
+
+Rows are aligned: a row that is longer than the bus begins at a multiple of the bus in memory and in the scratchpad, a
+shorter one lies within one such window of both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib import data
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.description import INTERVAL_ONE
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
+from siliconloom.rtl.queue import Queue
+
+FRACTION = INTERVAL_ONE.bit_length() - 1
+TIME_BITS = 48
+
+
+def log2(value: int) -> int:
+    """Exact binary logarithm of a power of two."""
+    return value.bit_length() - 1
+
+
+def ceil_cycles(amount: Value) -> Value:
+    """Whole cycles that cover a fixed-point amount of them."""
+    return (amount + (INTERVAL_ONE - 1))[FRACTION:]
+
+
+def bytes_between(bus: int, first: Value, count: Value) -> Value:
+    """One bit per byte of the bus: set for ``count`` bytes from byte ``first``."""
+    ones = ((Const(1, bus + 1) << count) - 1)[:bus]
+    return (ones << first)[:bus]
+
+
+def rotated(word: Value, bus: int, left: Value) -> Value:
+    """Bytes of ``word`` rotated towards higher lanes by ``left``."""
+    for bit in range(log2(bus)):
+        turned = Cat(word[8 * bus - (8 << bit) :], word[: 8 * bus - (8 << bit)])
+        word = Mux(left[bit], turned, word)
+    return word
+
+
+class LoadEngine(Circuit):
+    """Main memory to scratchpad: one walk over the rows sends addresses, a second one places the data.
+
+    Members
+    -------
+    issue, entry : In
+        Take a transfer; only while ``free``.
+    free : Out(1)
+        A transfer may be taken now.
+    held : Out(1)
+        The transfer has the port.
+    read : Out(1)
+        Pulse in the last cycle in which the port is held.
+    done : Out(1)
+        Pulse in the cycle in which the last bytes are written.
+    ar_*, r_* :
+        AXI4 read address and data; data is taken in every cycle.
+    write, write_address, write_data
+        Scratchpad: enables per byte of the bus, byte address of the window, data.
+    misaligned, failed : Out(1)
+        Pulses: a row breaks the rule above; a response was an error.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        bus = geometry.bus
+        ports = {
+            "issue": In(1), "entry": In(TRANSFER_ENTRY.size), "free": Out(1), "held": Out(1), "read": Out(1),
+            "done": Out(1),
+            "ar_valid": Out(1), "ar_ready": In(1), "ar_addr": Out(MEMORY_BITS), "ar_len": Out(8),
+            "r_valid": In(1), "r_data": In(8 * bus), "r_error": In(1),
+            "write": Out(bus), "write_address": Out(LOCAL_BITS), "write_data": Out(8 * bus),
+            "misaligned": Out(1), "failed": Out(1),
+        }  # fmt: skip
+        super().__init__(library, library.name("load"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        bus, offset = geometry.bus, log2(geometry.bus)
+        entry = data.View(TRANSFER_ENTRY, self.entry)
+
+        # Addresses.
+        pace = Pace(m, geometry, self.issue)
+        row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
+        width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
+        active = Signal()
+        beats, to_page, burst = Signal(SIZE_BITS), Signal(range(PAGE // bus + 1)), Signal(range(LONGEST_BURST + 1))
+        limit = min(LONGEST_BURST, PAGE // bus)
+        m.d.comb += [
+            beats.eq((bytes_left + (bus - 1)) >> offset),
+            to_page.eq((PAGE >> offset) - address[offset : log2(PAGE)]),
+            burst.eq(limit),
+        ]
+        with m.If((beats <= to_page) & (beats < limit)):
+            m.d.comb += burst.eq(beats)
+        with m.Elif(to_page < limit):
+            m.d.comb += burst.eq(to_page)
+        row_ends, transfer_ends, sent = Signal(), Signal(), Signal()
+        m.d.comb += [
+            row_ends.eq(burst == beats),
+            transfer_ends.eq(row_ends & (rows_left == 1)),
+            pace.beats.eq(burst),
+            self.ar_valid.eq(active & (pace.time + burst >= pace.due)),
+            self.ar_addr.eq(Cat(Const(0, offset), address[offset:]) if offset else address),
+            self.ar_len.eq(burst - 1),
+            sent.eq(self.ar_valid & self.ar_ready),
+            pace.advance.eq(sent),
+        ]
+        with m.If(sent):
+            m.d.sync += [address.eq(address + burst * bus), bytes_left.eq(bytes_left - burst * bus)]
+            with m.If(row_ends):
+                m.d.sync += [
+                    rows_left.eq(rows_left - 1), row.eq(row + pitch), address.eq(row + pitch), bytes_left.eq(width),
+                ]  # fmt: skip
+            with m.If(transfer_ends):
+                m.d.sync += active.eq(0)
+        held = pace.hold(m, active, sent & transfer_ends)
+        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        with m.If(self.issue):
+            m.d.sync += [
+                active.eq(1), row.eq(entry.memory), address.eq(entry.memory), pitch.eq(entry.pitch),
+                bytes_left.eq(entry.n), width.eq(entry.n), rows_left.eq(entry.m),
+            ]  # fmt: skip
+        m.d.comb += self.misaligned.eq(self.issue & is_misaligned(entry, bus))
+
+        # Data, in the order of the addresses.
+        layout = walk_layout(offset)
+        job = Signal(layout)
+        for name, value in walk_fields(entry, offset).items():
+            m.d.comb += job[name].eq(value)
+        queue = self.place(
+            m, self.library.make(Queue, layout.size, geometry.outstanding), "jobs", i_valid=self.issue,
+            i_payload=job.as_value(), o_ready=(take := Signal()),
+        )  # fmt: skip
+        walk = Walk(m, geometry, data.View(layout, queue["o_payload"]), queue["o_valid"], take)
+        m.d.comb += walk.step.eq(self.r_valid)
+        # One cycle to rotate the bytes, one to write them.
+        turned, lanes, window = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS)
+        raw, raw_lanes, raw_window, raw_turn = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS), Signal(max(offset, 1))
+        ends = Signal(2)
+        m.d.sync += [
+            raw.eq(self.r_data), raw_lanes.eq(Mux(self.r_valid, walk.lanes, 0)), raw_window.eq(walk.local),
+            raw_turn.eq(walk.turn), turned.eq(rotated(raw, bus, raw_turn)), lanes.eq(raw_lanes),
+            window.eq(raw_window), ends.eq(Cat(self.r_valid & walk.ends, ends[0])),
+        ]  # fmt: skip
+        m.d.comb += [
+            self.write.eq(lanes), self.write_address.eq(window), self.write_data.eq(turned), self.done.eq(ends[1]),
+            self.failed.eq(self.r_valid & self.r_error),
+        ]  # fmt: skip
+        return m
+
+
+class StoreEngine(Circuit):
+    """Scratchpad to main memory.
+
+    Members
+    -------
+    issue, entry, free, held, read, done
+        As for `LoadEngine`; ``done`` in the cycle of the last write response.
+    fetch, fetch_address, fetch_data
+        Scratchpad read: enable, byte address of the window, data one cycle later.
+    aw_*, w_*, b_* :
+        AXI4 write address, data and response; responses are taken in every cycle.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        bus = geometry.bus
+        ports = {
+            "issue": In(1), "entry": In(TRANSFER_ENTRY.size), "free": Out(1), "held": Out(1), "read": Out(1),
+            "done": Out(1),
+            "fetch": Out(1), "fetch_address": Out(LOCAL_BITS), "fetch_data": In(8 * bus),
+            "aw_valid": Out(1), "aw_ready": In(1), "aw_addr": Out(MEMORY_BITS), "aw_len": Out(8),
+            "w_valid": Out(1), "w_ready": In(1), "w_data": Out(8 * bus), "w_strb": Out(bus), "w_last": Out(1),
+            "b_valid": In(1), "b_error": In(1), "misaligned": Out(1), "failed": Out(1),
+        }  # fmt: skip
+        super().__init__(library, library.name("store"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        bus, offset = geometry.bus, log2(geometry.bus)
+        entry = data.View(TRANSFER_ENTRY, self.entry)
+        pace = Pace(m, geometry, self.issue)
+        layout = walk_layout(offset)
+        job, fresh, active = Signal(layout), Signal(layout), Signal()
+        for name, value in walk_fields(entry, offset).items():
+            m.d.comb += fresh[name].eq(value)
+        walk = Walk(m, geometry, data.View(layout, job.as_value()), active, Signal())
+        address, row, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(MEMORY_BITS)
+        burst_left, in_burst = Signal(range(LONGEST_BURST + 1)), Signal()
+        limit = min(LONGEST_BURST, PAGE // bus)
+        to_page, burst = Signal(range(PAGE // bus + 1)), Signal(range(LONGEST_BURST + 1))
+        m.d.comb += [to_page.eq((PAGE >> offset) - address[offset : log2(PAGE)]), burst.eq(limit)]
+        with m.If((walk.beats <= to_page) & (walk.beats < limit)):
+            m.d.comb += burst.eq(walk.beats)
+        with m.Elif(to_page < limit):
+            m.d.comb += burst.eq(to_page)
+
+        # Data waits in a queue; a read is begun only when its place there is sure.
+        depth = 8
+        beat_layout = data.StructLayout({"data": 8 * bus, "lanes": bus, "last": 1})
+        beat = Signal(beat_layout)
+        pushes = Signal(2)
+        data_queue = self.place(
+            m, self.library.make(Queue, beat_layout.size, depth), "data", i_valid=pushes[1],
+            i_payload=beat.as_value(), o_ready=self.w_ready,
+        )  # fmt: skip
+        response_queue = self.place(
+            m, self.library.make(Queue, 1, geometry.memory_cycles + 16), "responses",
+            i_valid=(begin := Signal()), i_payload=(final := Signal()), o_ready=self.b_valid,
+        )  # fmt: skip
+        address_layout = data.StructLayout({"address": MEMORY_BITS, "beats": 8})
+        head = Signal(address_layout)
+        address_queue = self.place(
+            m, self.library.make(Queue, address_layout.size, 8), "addresses", i_valid=begin,
+            i_payload=head.as_value(), o_ready=self.aw_ready,
+        )  # fmt: skip
+        room = (data_queue["level"] + pushes[0] + pushes[1]) < depth
+        opens = ~in_burst
+        possible = Signal()
+        m.d.comb += [
+            pace.beats.eq(1),
+            possible.eq(active & room & (~opens | (address_queue["i_ready"] & response_queue["i_ready"]))),
+            self.fetch.eq(possible & (pace.time + 1 >= pace.due)),
+            self.fetch_address.eq(walk.local),
+            walk.step.eq(self.fetch),
+            pace.advance.eq(self.fetch),
+            begin.eq(self.fetch & opens),
+            final.eq((burst == walk.beats) & (walk.rows_left == 1)),
+            head.address.eq(Cat(Const(0, offset), address[offset:]) if offset else address),
+            head.beats.eq(burst - 1),
+        ]
+        burst_last = Signal()
+        m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
+        with m.If(self.fetch):
+            m.d.sync += [
+                in_burst.eq(~burst_last), burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
+                address.eq(address + bus),
+            ]  # fmt: skip
+            with m.If(walk.row_ends):
+                m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
+            with m.If(walk.ends):
+                m.d.sync += active.eq(0)
+        held = pace.hold(m, active, self.fetch & walk.ends)
+        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        with m.If(self.issue):
+            m.d.sync += [
+                job.eq(fresh), active.eq(1), in_burst.eq(0), row.eq(entry.memory), address.eq(entry.memory),
+                pitch.eq(entry.pitch),
+            ]  # fmt: skip
+            walk.restart(m)
+
+        # One cycle to read, one to rotate.
+        lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
+        m.d.sync += [
+            pushes.eq(Cat(self.fetch, pushes[0])), lanes.eq(walk.memory_lanes), turn.eq(walk.back), last.eq(burst_last),
+            beat.data.eq(rotated(self.fetch_data, bus, turn)), beat.lanes.eq(lanes), beat.last.eq(last),
+        ]  # fmt: skip
+        front = data.View(beat_layout, data_queue["o_payload"])
+        address_front = data.View(address_layout, address_queue["o_payload"])
+        m.d.comb += [
+            self.w_valid.eq(data_queue["o_valid"]), self.w_data.eq(front.data), self.w_strb.eq(front.lanes),
+            self.w_last.eq(front.last), self.aw_valid.eq(address_queue["o_valid"]),
+            self.aw_addr.eq(address_front.address), self.aw_len.eq(address_front.beats),
+            self.done.eq(self.b_valid & response_queue["o_valid"] & response_queue["o_payload"]),
+            self.failed.eq(self.b_valid & self.b_error),
+            self.misaligned.eq(self.issue & is_misaligned(entry, bus)),
+        ]  # fmt: skip
+        return m
+
+
+class Pace:
+    """The regulator: time since a transfer began, and the time by which its beats so far may have passed.
+
+    ``due`` is the whole number of cycles that the beats up to and including the ``beats`` next ones take.
+    """
+
+    def __init__(self, m: Module, geometry: Geometry, start: Signal) -> None:
+        self.beats = Signal(range(LONGEST_BURST + 1), name="pace_beats")
+        self.advance = Signal(name="pace_advance")
+        self.time = Signal(TIME_BITS, name="pace_time")
+        self.due = Signal(TIME_BITS, name="pace_due")
+        self.released = Signal(name="pace_released")
+        passed, following = Signal(TIME_BITS + FRACTION), Signal(TIME_BITS + FRACTION)
+        m.d.comb += [
+            following.eq(passed + self.beats * geometry.interval),
+            self.due.eq(ceil_cycles(following)),
+        ]
+        m.d.sync += self.time.eq(self.time + 1)
+        with m.If(self.advance):
+            m.d.sync += passed.eq(following)
+        with m.If(start):
+            m.d.sync += [self.time.eq(0), passed.eq(0)]
+        self.start = start
+
+    def hold(self, m: Module, active: Signal, final: Signal) -> Signal:
+        """Whether the port is held in this cycle: until the cycle before the last one of all beats' time."""
+        ending, end = Signal(name="pace_ending"), Signal(TIME_BITS, name="pace_end")
+        over = Signal(name="pace_over")
+        m.d.comb += [
+            over.eq((final & (self.time + 1 >= self.due)) | (ending & (self.time + 1 >= end))),
+            self.released.eq(over),
+        ]
+        with m.If(final & ~over):
+            m.d.sync += [ending.eq(1), end.eq(self.due)]
+        with m.Elif(over):
+            m.d.sync += ending.eq(0)
+        held = Signal(name="pace_held")
+        m.d.comb += held.eq((active | ending) & ~over)
+        return held
+
+
+def is_misaligned(entry: Any, bus: int) -> Value:
+    """A long row must begin at a window of the bus on both sides, a short one must not leave its window."""
+    offset = log2(bus)
+    if not offset:
+        return Const(0, 1)
+    many = entry.m > 1
+    starts = entry.memory[:offset] | entry.local[:offset]
+    steps = Mux(many, entry.pitch[:offset] | entry.local_pitch[:offset], 0)
+    within = (entry.memory[:offset] + entry.n <= bus) & (entry.local[:offset] + entry.n <= bus)
+    return (entry.n == 0) | (entry.m == 0) | Mux(entry.n > bus, (starts | steps).any(), ~within)
+
+
+def walk_layout(offset: int) -> data.StructLayout:
+    """What a walk over the local side of a transfer needs; ``place`` and ``pitch`` are memory addresses in a window."""
+    return data.StructLayout({
+        "m": SIZE_BITS, "n": SIZE_BITS, "local": LOCAL_BITS, "local_pitch": LOCAL_BITS,
+        "place": max(offset, 1), "pitch": max(offset, 1),
+    })  # fmt: skip
+
+
+def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
+    """Fields of `walk_layout` for a transfer."""
+    return {
+        "m": entry.m, "n": entry.n, "local": entry.local, "local_pitch": entry.local_pitch,
+        "place": entry.memory[:offset] if offset else 0, "pitch": entry.pitch[:offset] if offset else 0,
+    }  # fmt: skip
+
+
+class Walk:
+    """Beat by beat over a transfer's rows on the local side.
+
+    Present beat: ``local`` byte address of its window, ``lanes`` and ``memory_lanes`` its bytes in the window of the
+    scratchpad and of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one, ``beats`` left
+    in the row, ``rows_left``, ``row_ends`` and ``ends``.
+    """
+
+    def __init__(self, m: Module, geometry: Geometry, job: Any, valid: Signal, take: Signal) -> None:
+        bus, offset = geometry.bus, log2(geometry.bus)
+        self.step = Signal(name="walk_step")
+        self.inside = Signal(name="walk_inside")
+        row, address, left = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(SIZE_BITS)
+        rows, place = Signal(SIZE_BITS), Signal(max(offset, 1))
+        now = {
+            "row": Mux(self.inside, row, job.local), "address": Mux(self.inside, address, job.local),
+            "left": Mux(self.inside, left, job.n), "rows": Mux(self.inside, rows, job.m),
+            "place": Mux(self.inside, place, job.place),
+        }  # fmt: skip
+        self.rows_left = Signal(SIZE_BITS, name="walk_rows")
+        self.beats = Signal(SIZE_BITS, name="walk_beats")
+        self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
+        self.local = Signal(LOCAL_BITS, name="walk_local")
+        self.lanes, self.memory_lanes = Signal(bus, name="walk_lanes"), Signal(bus, name="walk_memory_lanes")
+        self.turn, self.back = Signal(max(offset, 1), name="walk_turn"), Signal(max(offset, 1), name="walk_back")
+        inner = Signal(max(offset, 1), name="walk_inner")
+        count = Signal(range(bus + 1), name="walk_count")
+        m.d.comb += [
+            self.rows_left.eq(now["rows"]),
+            self.beats.eq((now["left"] + (bus - 1)) >> offset),
+            self.row_ends.eq(now["left"] <= bus),
+            self.ends.eq(self.row_ends & (now["rows"] == 1)),
+            inner.eq(now["address"][:offset] if offset else 0),
+            count.eq(Mux(self.row_ends, now["left"], bus)),
+            self.local.eq(Cat(Const(0, offset), now["address"][offset:]) if offset else now["address"]),
+            self.lanes.eq(bytes_between(bus, inner, count)),
+            self.memory_lanes.eq(bytes_between(bus, now["place"], count)),
+            self.turn.eq(inner - now["place"]),
+            self.back.eq(now["place"] - inner),
+            take.eq(self.step & self.ends),
+        ]
+        del valid
+        with m.If(self.step):
+            m.d.sync += [
+                self.inside.eq(~self.ends), row.eq(now["row"]), rows.eq(now["rows"]), place.eq(now["place"]),
+                address.eq(now["address"] + bus), left.eq(now["left"] - bus),
+            ]  # fmt: skip
+            with m.If(self.row_ends):
+                m.d.sync += [
+                    row.eq(now["row"] + job.local_pitch), address.eq(now["row"] + job.local_pitch), left.eq(job.n),
+                    rows.eq(now["rows"] - 1), place.eq(now["place"] + job.pitch),
+                ]  # fmt: skip
+
+    def restart(self, m: Module) -> None:
+        """Begin with the first row of a new job."""
+        m.d.sync += self.inside.eq(0)

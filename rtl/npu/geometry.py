@@ -1,0 +1,143 @@
+"""Sizes of an NPU tile's circuits, derived from its description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import Chip, NpuTile, SystolicArray
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import SEMAPHORES
+
+LOCAL_BITS = 28
+"""Bits of a local byte address."""
+MEMORY_BITS = 48
+"""Bits of a main-memory byte address."""
+SIZE_BITS = 24
+"""Bits of m, n and k."""
+MASK_BITS = SEMAPHORES
+WIDEST_BUS = 128
+"""Bytes of the widest AXI4 data bus."""
+PAGE = 4096
+"""A burst must not cross a multiple of this many bytes (AMBA AXI4 specification, A3.4.1)."""
+LONGEST_BURST = 256
+"""Beats of the longest AXI4 INCR burst."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the circuits of one tile agree on; sizes in bytes unless a name says otherwise.
+
+    Parameters
+    ----------
+    array
+        The systolic array.
+    bus
+        Width of the AXI4 data bus.
+    line
+        Width of a scratchpad bank: the widest access of any unit.
+    banks, bank_bytes
+        Scratchpad banks, each one contiguous range of addresses.
+    accumulator_lines
+        Lines of ``cols`` 32-bit sums.
+    interval
+        `Chip.beat_interval`.
+    memory_cycles
+        Latency of the memory that the tile was described with; sizes the queue of write responses.
+    """
+
+    array: SystolicArray
+    bus: int
+    line: int
+    banks: int
+    bank_bytes: int
+    accumulator_lines: int
+    vector_latency: int
+    issue_cycles: int
+    loop_cycles: int
+    queue_depth: int
+    program_words: int
+    outstanding: int
+    interval: int
+    memory_cycles: int
+
+    @property
+    def stationary(self) -> int:
+        """Bytes of a beat of the operand that is loaded: ``load_rows`` x C, or C (output stationary)."""
+        return self.array.load_rows * self.array.cols
+
+    @property
+    def results(self) -> int:
+        """Bytes of a line of sums."""
+        return 4 * self.array.cols
+
+    @property
+    def array_latency(self) -> int:
+        return self.array.rows + self.array.cols - 1 + self.array.multiply_stages
+
+
+def has_npu_rtl(chip: Chip) -> bool:
+    """Whether the whole tile of ``chip``, an NPU, has RTL; `geometry_of` says why not."""
+    try:
+        geometry_of(chip)
+    except NotSupported:
+        return False
+    return True
+
+
+def geometry_of(chip: Chip) -> Geometry:
+    """Check that circuits exist for the NPU tile of ``chip``.
+
+    Raises
+    ------
+    NotSupported
+        Naming the key that stands in the way.
+    """
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    array, memory = tile.array, next(iter(chip.memory.values()))
+    if DataType.INT8 not in array.operands:
+        raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
+    powers = {
+        "tile.array.rows": array.rows, "tile.array.cols": array.cols, "tile.array.load_rows": array.load_rows,
+        "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle, "tile.scratchpad.banks": tile.scratchpad.banks,
+        "tile.scratchpad.capacity": tile.scratchpad.capacity,
+    }  # fmt: skip
+    for key, value in powers.items():
+        if value & (value - 1):
+            raise NotSupported(f"RTL of an npu tile whose {key} is not a power of two (got {value})")
+    if tile.vector.lanes != array.cols:
+        raise NotSupported(
+            f"RTL of an npu tile whose tile.vector.lanes ({tile.vector.lanes}) differ from tile.array.cols "
+            f"({array.cols})"
+        )
+    if tile.vector.latency < VECTOR_STAGES:
+        raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {VECTOR_STAGES}")
+    if tile.sequencer.issue_cycles < 2:
+        raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
+    bus = tile.dma.bytes_per_cycle
+    if bus > WIDEST_BUS:
+        raise NotSupported(f"RTL of a DMA wider than {WIDEST_BUS} bytes, the widest AXI4 bus (got {bus})")
+    if memory.access_bytes != bus:
+        raise NotSupported(
+            f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) differ from "
+            f"tile.dma.bytes_per_cycle ({bus})"
+        )
+    line = max(array.rows, array.load_rows * array.cols, bus)
+    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    if bank < 2 * line:
+        raise NotSupported(f"RTL of scratchpad banks of fewer than two lines of {line} bytes (got {bank} bytes)")
+    lines = tile.accumulator.capacity // (4 * array.cols)
+    if lines < 2 or lines & (lines - 1):
+        raise NotSupported(
+            f"RTL of an accumulator whose capacity is not a power of two of lines of {4 * array.cols} bytes"
+        )
+    return Geometry(
+        array, bus, line, tile.scratchpad.banks, bank, lines, tile.vector.latency, tile.sequencer.issue_cycles,
+        tile.sequencer.loop_cycles, tile.sequencer.queue_depth, tile.sequencer.program_words, tile.dma.outstanding,
+        chip.beat_interval, chip.cycles(memory.latency),
+    )  # fmt: skip
+
+
+VECTOR_STAGES = 6
+"""Cycles from a vector operand's address to its result standing in the scratchpad."""

@@ -1,0 +1,355 @@
+"""Control of the array inside an NPU tile: what is read, in which order, and where the sums go.
+
+Layouts in local memory, for C[m,n] = A[m,k] B[k,n] on an array of R rows and C columns that loads p rows a beat:
+
+- weight stationary: A row by row, each row ceil(k / R) lines of R; B in the order of its folds (panels of C columns
+  outermost, then blocks of R rows), each fold as lines of p x C, filled with zeros; sums as panels of m lines of C.
+- input stationary: the same with A and B, m and n exchanged: B transposed row by row, A transposed in folds, sums
+  transposed.
+- output stationary: A as blocks of R rows, each k lines of R (a column of the block); B as panels of C columns, each k
+  lines of C; sums as panels of m lines of C.
+"""
+
+from __future__ import annotations
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.dma import log2
+from siliconloom.rtl.npu.entries import MATMUL_ENTRY
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.queue import Queue
+from siliconloom.rtl.systolic import OutputTile, StationaryTile
+
+BUFFER = 4
+"""Beats that wait between a memory and the array; three keep it supplied in every cycle."""
+
+
+def blocks(value: Signal, size: int) -> Signal:
+    """Blocks of ``size``, a power of two, that hold ``value``."""
+    return (value + (size - 1)) >> log2(size)
+
+
+class ReadStream:
+    """Turns reads of a memory with one cycle of latency into a stream; a read begins only when its beat has a place."""
+
+    def __init__(self, parent: Circuit, m: Module, name: str, width: int, ready: Signal) -> None:
+        self.fire = Signal(name=f"{name}_fire")
+        self.payload = Signal(width, name=f"{name}_payload")
+        self.room = Signal(name=f"{name}_room")
+        pushed = Signal(name=f"{name}_pushed")
+        queue = parent.place(
+            m, parent.library.make(Queue, width, BUFFER), f"{name}_buffer", i_valid=pushed, i_payload=self.payload,
+            o_ready=ready,
+        )  # fmt: skip
+        m.d.sync += pushed.eq(self.fire)
+        m.d.comb += self.room.eq((queue["level"] + pushed) < BUFFER)
+        self.valid, self.data = queue["o_valid"], queue["o_payload"]
+
+
+class MatmulControl(Circuit):
+    """Runs matmul instructions back to back on the array, the next one's operands loading behind the present one.
+
+    Members
+    -------
+    issue, entry, free : In, In, Out
+        Take an instruction; only while ``free``.
+    read, done : Out(1)
+        Pulses: the last operands enter the array; the last sums are being written.
+    beats : Out(1)
+        A beat of the moving operand is being read (as many cycles as the array is busy).
+    loaded, loaded_address, loaded_data; moving, moving_address, moving_data
+        Scratchpad reads.
+    sums_valid, sums_line, sums_add, sums
+        To the accumulator.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        ports = {
+            "issue": In(1), "entry": In(MATMUL_ENTRY.size), "free": Out(1), "read": Out(1), "done": Out(1),
+            "loaded": Out(1), "loaded_address": Out(LOCAL_BITS), "loaded_data": In(8 * geometry.stationary),
+            "moving": Out(1), "moving_address": Out(LOCAL_BITS), "moving_data": In(8 * geometry.array.rows),
+            "beats": Out(1), "sums_valid": Out(1), "sums_line": Out(LOCAL_BITS), "sums_add": Out(1),
+            "sums": Out(8 * geometry.results),
+        }  # fmt: skip
+        super().__init__(library, library.name("matmul"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        m.d.comb += self.beats.eq(self.moving)
+        kind = OutputTile if self.geometry.array.dataflow == "output_stationary" else StationaryTile
+        tile = self.library.make(kind, self.geometry.array, self.library.name("array"))
+        if self.geometry.array.dataflow == "output_stationary":
+            self._output_stationary(m, tile)
+        else:
+            self._stationary(m, tile)
+        return m
+
+    # Weight and input stationary -----------------------------------------------------------------------------------
+
+    def _stationary(self, m: Module, tile: Circuit) -> None:
+        geometry, array = self.geometry, self.geometry.array
+        entry = data.View(MATMUL_ENTRY, self.entry)
+        by_input = array.dataflow == "input_stationary"
+        stays, moves = (entry.a, entry.b) if by_input else (entry.b, entry.a)
+        outer, beats = (entry.m, entry.n) if by_input else (entry.n, entry.m)
+
+        ready = {name: Signal(name=f"{name}_taken") for name in ("stationary", "moving")}
+        load_tags, move_tags = Signal(), Signal()
+        load = ReadStream(self, m, "stationary", 8 * geometry.stationary + 1, ready["stationary"])
+        move = ReadStream(self, m, "moving", 8 * array.rows + 1, ready["moving"])
+
+        # The loader: every line of the stationary operand, in order.
+        active, address = Signal(), Signal(LOCAL_BITS)
+        panels, k_all, k_left, lines_left = (
+            Signal(SIZE_BITS, name=f"load_{n}") for n in ("panels", "k", "left", "lines")
+        )
+        waiting = Signal(range(BUFFER + 8))
+        fold_read = Signal()
+
+        def lines_of(k: Signal) -> Signal:
+            return Mux(k > array.rows, array.rows // array.load_rows, blocks(k, array.load_rows))
+
+        last_line = Signal()
+        m.d.comb += [
+            self.loaded.eq(active & load.room),
+            self.loaded_address.eq(address),
+            load.fire.eq(self.loaded),
+            last_line.eq(lines_left == 1),
+            fold_read.eq(self.loaded & last_line),
+            load.payload.eq(Cat(self.loaded_data, load_tags)),
+        ]
+        m.d.sync += load_tags.eq(last_line)
+        with m.If(self.loaded):
+            m.d.sync += [address.eq(address + geometry.stationary), lines_left.eq(lines_left - 1)]
+            with m.If(last_line):
+                rest = Mux(k_left > array.rows, k_left - array.rows, k_all)
+                m.d.sync += [k_left.eq(rest), lines_left.eq(lines_of(rest))]
+                with m.If(k_left <= array.rows):
+                    m.d.sync += panels.eq(panels - 1)
+                    with m.If(panels == 1):
+                        m.d.sync += active.eq(0)
+        swaps = Signal()
+        m.d.sync += waiting.eq(waiting + fold_read - swaps)
+        m.d.comb += self.free.eq(~active & (waiting == 0))
+        with m.If(self.issue):
+            m.d.sync += [
+                active.eq(1), address.eq(stays), panels.eq(blocks(outer, array.cols)), k_all.eq(entry.k),
+                k_left.eq(entry.k), lines_left.eq(lines_of(entry.k)),
+            ]  # fmt: skip
+
+        # The mover: per fold, one line of every row.
+        layout = data.StructLayout({"address": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS})
+        job = self._job(m, "move", layout, 2, {
+            "address": moves, "panels": blocks(outer, array.cols), "beats": beats, "k": entry.k,
+        })  # fmt: skip
+        inside = Signal(name="move_inside")
+        panel, beat, k_now = (Signal(SIZE_BITS, name=f"move_{n}") for n in ("panel", "beat", "k"))
+        start, here = Signal(LOCAL_BITS, name="move_start"), Signal(LOCAL_BITS, name="move_here")
+        now = {
+            "panel": Mux(inside, panel, job.view.panels), "beat": Mux(inside, beat, job.view.beats),
+            "k": Mux(inside, k_now, job.view.k), "start": Mux(inside, start, job.view.address),
+            "here": Mux(inside, here, job.view.address),
+        }  # fmt: skip
+        pitch = blocks(job.view.k, array.rows) << log2(array.rows)
+        fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
+        used = Signal(range(array.rows + 1), name="move_used")
+        m.d.comb += [
+            self.moving.eq(job.valid & move.room),
+            self.moving_address.eq(now["here"]),
+            move.fire.eq(self.moving),
+            fold_ends.eq(now["beat"] == 1),
+            panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
+            ends.eq(panel_ends & (now["panel"] == 1)),
+            job.take.eq(self.moving & ends),
+        ]
+        m.d.sync += [used.eq(Mux(now["k"] > array.rows, array.rows, now["k"])), move_tags.eq(fold_ends)]
+        masked = Cat(*(Mux(row < used, self.moving_data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
+        m.d.comb += move.payload.eq(Cat(masked, move_tags))
+        with m.If(self.moving):
+            m.d.sync += [
+                inside.eq(~ends), panel.eq(now["panel"]), k_now.eq(now["k"]), start.eq(now["start"]),
+                beat.eq(now["beat"] - 1), here.eq(now["here"] + pitch),
+            ]  # fmt: skip
+            with m.If(fold_ends):
+                m.d.sync += [
+                    beat.eq(job.view.beats), k_now.eq(now["k"] - array.rows), start.eq(now["start"] + array.rows),
+                    here.eq(now["start"] + array.rows),
+                ]  # fmt: skip
+            with m.If(panel_ends):
+                m.d.sync += [
+                    k_now.eq(job.view.k), panel.eq(now["panel"] - 1), start.eq(job.view.address),
+                    here.eq(job.view.address),
+                ]  # fmt: skip
+
+        outputs = self.place(
+            m, tile, "array", stationary_valid=load.valid, stationary_data=load.data[:-1],
+            stationary_last=load.data[-1], moving_valid=move.valid, moving_data=move.data[:-1],
+            moving_last=move.data[-1], output_ready=1,
+        )  # fmt: skip
+        m.d.comb += [
+            ready["stationary"].eq(outputs["stationary_ready"]), ready["moving"].eq(outputs["moving_ready"]),
+            swaps.eq(outputs["fold_begins"]),
+        ]  # fmt: skip
+        self._release(m, self.moving & fold_ends, ends, outputs["fold_ends"])
+
+        # The writer: panel by panel, every block of k adds to the same lines.
+        layout = data.StructLayout({
+            "line": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "folds": SIZE_BITS, "add": 1,
+        })  # fmt: skip
+        job = self._job(m, "write", layout, geometry.array_latency // 6 + 4, {
+            "line": entry.c >> log2(geometry.results), "panels": blocks(outer, array.cols), "beats": beats,
+            "folds": blocks(entry.k, array.rows), "add": entry.add,
+        })  # fmt: skip
+        inside = Signal(name="write_inside")
+        panel, beat, fold = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("panel", "beat", "fold"))
+        base = Signal(LOCAL_BITS, name="write_base")
+        now = {
+            "panel": Mux(inside, panel, job.view.panels), "beat": Mux(inside, beat, 0),
+            "fold": Mux(inside, fold, job.view.folds), "base": Mux(inside, base, job.view.line),
+        }  # fmt: skip
+        fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.sums_valid.eq(outputs["output_valid"]),
+            self.sums.eq(outputs["output_data"]),
+            self.sums_line.eq(now["base"] + now["beat"]),
+            self.sums_add.eq(job.view.add | (now["fold"] != job.view.folds)),
+            fold_ends.eq(now["beat"] + 1 == job.view.beats),
+            panel_ends.eq(fold_ends & (now["fold"] == 1)),
+            ends.eq(panel_ends & (now["panel"] == 1)),
+            job.take.eq(self.sums_valid & ends),
+        ]
+        m.d.sync += self.done.eq(job.take)
+        with m.If(self.sums_valid):
+            m.d.sync += [
+                inside.eq(~ends), panel.eq(now["panel"]), fold.eq(now["fold"]), base.eq(now["base"]),
+                beat.eq(now["beat"] + 1),
+            ]  # fmt: skip
+            with m.If(fold_ends):
+                m.d.sync += [beat.eq(0), fold.eq(now["fold"] - 1)]
+            with m.If(panel_ends):
+                m.d.sync += [
+                    fold.eq(job.view.folds), panel.eq(now["panel"] - 1), base.eq(now["base"] + job.view.beats),
+                ]  # fmt: skip
+
+    # Output stationary ---------------------------------------------------------------------------------------------
+
+    def _output_stationary(self, m: Module, tile: Circuit) -> None:
+        geometry, array = self.geometry, self.geometry.array
+        entry = data.View(MATMUL_ENTRY, self.entry)
+        ready = {name: Signal(name=f"{name}_taken") for name in ("a", "b")}
+        tag = Signal()
+        a = ReadStream(self, m, "a", 8 * array.rows + 1, ready["a"])
+        b = ReadStream(self, m, "b", 8 * array.cols, ready["b"])
+        active, left = Signal(), Signal(SIZE_BITS)
+        a_base, a_here, b_base, b_here = (Signal(LOCAL_BITS, name=n) for n in ("a_base", "a_here", "b_base", "b_here"))
+        k, panels, panels_left, rows_left = (
+            Signal(SIZE_BITS, name=n) for n in ("k", "panels", "panels_left", "rows_left")
+        )
+        reads, fold_ends, ends = Signal(), Signal(), Signal()
+        m.d.comb += [
+            reads.eq(active & a.room & b.room),
+            self.moving.eq(reads), self.loaded.eq(reads), a.fire.eq(reads), b.fire.eq(reads),
+            self.moving_address.eq(a_here), self.loaded_address.eq(b_here),
+            fold_ends.eq(left == 1),
+            ends.eq(fold_ends & (panels_left == 1) & (rows_left <= array.rows)),
+            a.payload.eq(Cat(self.moving_data, tag)), b.payload.eq(self.loaded_data),
+        ]  # fmt: skip
+        m.d.sync += tag.eq(fold_ends)
+        with m.If(reads):
+            m.d.sync += [a_here.eq(a_here + array.rows), b_here.eq(b_here + array.cols), left.eq(left - 1)]
+            with m.If(fold_ends):
+                m.d.sync += [left.eq(k), panels_left.eq(panels_left - 1), a_here.eq(a_base)]
+                with m.If(panels_left == 1):
+                    m.d.sync += [
+                        panels_left.eq(panels), rows_left.eq(rows_left - array.rows), b_here.eq(b_base),
+                        a_here.eq(a_here + array.rows), a_base.eq(a_here + array.rows),
+                    ]  # fmt: skip
+                with m.If(ends):
+                    m.d.sync += active.eq(0)
+        entering = Signal(range(BUFFER + 8))
+        outputs = self.place(
+            m, tile, "array", a_valid=a.valid, a_data=a.data[:-1], a_last=a.data[-1], b_valid=b.valid, b_data=b.data,
+            output_ready=1,
+        )  # fmt: skip
+        m.d.comb += [
+            ready["a"].eq(outputs["a_ready"]), ready["b"].eq(outputs["b_ready"]),
+            self.free.eq(~active & (entering == 0)),
+        ]  # fmt: skip
+        m.d.sync += entering.eq(entering + (reads & fold_ends) - outputs["fold_ends"])
+        with m.If(self.issue):
+            m.d.sync += [
+                active.eq(1), left.eq(entry.k), k.eq(entry.k), a_base.eq(entry.a), a_here.eq(entry.a),
+                b_base.eq(entry.b), b_here.eq(entry.b), panels.eq(blocks(entry.n, array.cols)),
+                panels_left.eq(blocks(entry.n, array.cols)), rows_left.eq(entry.m),
+            ]  # fmt: skip
+        self._release(m, reads & fold_ends, ends, outputs["fold_ends"])
+
+        layout = data.StructLayout({"line": LOCAL_BITS, "panels": SIZE_BITS, "m": SIZE_BITS, "add": 1})
+        job = self._job(m, "write", layout, geometry.array_latency // 6 + 4, {
+            "line": entry.c >> log2(geometry.results), "panels": blocks(entry.n, array.cols), "m": entry.m,
+            "add": entry.add,
+        })  # fmt: skip
+        inside, row = Signal(name="write_inside"), Signal(range(array.rows))
+        panel, block, base = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(LOCAL_BITS)
+        now = {
+            "panel": Mux(inside, panel, job.view.panels), "block": Mux(inside, block, 0),
+            "base": Mux(inside, base, job.view.line),
+        }  # fmt: skip
+        # Rows beyond m leave the array too; they are dropped, also after the instruction has ended.
+        needed, valid, last_needed, ends = Signal(), Signal(), Signal(), Signal()
+        drop = Signal(name="write_drop")
+        m.d.comb += [
+            valid.eq(outputs["output_valid"]),
+            needed.eq(valid & ~drop),
+            self.sums_valid.eq(needed),
+            self.sums.eq(outputs["output_data"]),
+            self.sums_line.eq(now["base"] + now["block"] + row),
+            self.sums_add.eq(job.view.add),
+            last_needed.eq(needed & ((now["block"] + row + 1 == job.view.m) | (row == array.rows - 1))),
+            ends.eq(last_needed & (now["panel"] == 1) & (now["block"] + row + 1 == job.view.m)),
+            job.take.eq(ends),
+        ]
+        m.d.sync += self.done.eq(ends)
+        with m.If(valid):
+            m.d.sync += row.eq(Mux(row == array.rows - 1, 0, row + 1))
+            with m.If(row == array.rows - 1):
+                m.d.sync += drop.eq(0)
+            with m.Elif(last_needed):
+                m.d.sync += drop.eq(1)
+        with m.If(last_needed):
+            m.d.sync += [
+                inside.eq(~ends), block.eq(now["block"]), base.eq(now["base"] + job.view.m), panel.eq(now["panel"] - 1),
+            ]  # fmt: skip
+            with m.If(now["panel"] == 1):
+                m.d.sync += [
+                    panel.eq(job.view.panels), block.eq(now["block"] + array.rows), base.eq(job.view.line),
+                ]  # fmt: skip
+
+    # Shared --------------------------------------------------------------------------------------------------------
+
+    def _release(self, m: Module, fold_read: Signal, ends: Signal, entered: Signal) -> None:
+        """Pulse ``read`` when the last fold of an instruction has entered the array."""
+        queue = self.place(
+            m, self.library.make(Queue, 1, BUFFER + 4), "folds", i_valid=fold_read, i_payload=ends, o_ready=entered
+        )  # fmt: skip
+        m.d.comb += self.read.eq(entered & queue["o_payload"])
+
+    def _job(self, m: Module, name: str, layout: data.StructLayout, depth: int, fields: dict[str, Signal]) -> _Job:
+        """A queue of what a part has to do for each instruction, filled at issue."""
+        fresh, take = Signal(layout, name=f"{name}_fresh"), Signal(name=f"{name}_take")
+        for field, value in fields.items():
+            m.d.comb += fresh[field].eq(value)
+        queue = self.place(
+            m, self.library.make(Queue, layout.size, depth), f"{name}_jobs", i_valid=self.issue,
+            i_payload=fresh.as_value(), o_ready=take,
+        )  # fmt: skip
+        return _Job(data.View(layout, queue["o_payload"]), queue["o_valid"], take)
+
+
+class _Job:
+    def __init__(self, view: data.View, valid: Signal, take: Signal) -> None:
+        self.view, self.valid, self.take = view, valid, take

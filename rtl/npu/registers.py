@@ -1,0 +1,188 @@
+"""Control and status registers of an NPU tile, behind an AXI4-Lite slave port."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from amaranth import Cat, Module, Signal
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.isa import SEMAPHORE_LIMIT, SEMAPHORES
+from siliconloom.rtl.flows.registers import Field, Register, RegisterMap
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.geometry import MEMORY_BITS, SIZE_BITS, Geometry
+
+IDENTITY = 0x4C4F4F4D
+"""The letters LOOM."""
+ADDRESS_BITS = 12
+SEMAPHORE_BITS = SEMAPHORE_LIMIT.bit_length()
+UNITS = ("load", "store", "matmul", "vector")
+COUNTERS = ("busy", "waiting", "completed")
+
+
+class Cause(IntEnum):
+    """Why a run stopped early."""
+
+    NONE = 0
+    ILLEGAL_INSTRUCTION = 1
+    MISALIGNED_TRANSFER = 2
+    LOCAL_ADDRESS = 3
+    BANK_CONFLICT = 4
+    SEMAPHORE_OVERFLOW = 5
+    DEADLOCK = 6
+    BUS_ERROR = 7
+    PROGRAM_SIZE = 8
+
+
+def register_map(name: str = "npu") -> RegisterMap:
+    """The registers of every NPU tile."""
+
+    def one(name: str, offset: int, access: Any, description: str, width: int = 32, reset: int = 0) -> Register:
+        return Register(
+            name=name, offset=offset, description=description,
+            fields=(Field(name="value", low=0, width=width, access=access, reset=reset, description=description),),
+        )  # fmt: skip
+
+    causes = "; ".join(f"{c.value} {c.name.lower().replace('_', ' ')}" for c in Cause)
+    registers = [
+        one("identity", 0x000, "ro", "the letters LOOM", reset=IDENTITY),
+        Register(name="control", offset=0x004, description="starts a run", fields=(
+            Field(name="start", low=0, access="wo", description="writing one starts a run unless one is under way"),
+            Field(name="interrupt_enable", low=1, description="raise irq at the end of a run"),
+        )),
+        Register(name="status", offset=0x008, description="state of the run", fields=(
+            Field(name="busy", low=0, access="ro", description="a run is under way"),
+            Field(name="done", low=1, access="w1c", description="a run has ended; irq follows this bit"),
+            Field(name="error", low=2, access="ro", description="the run ended early, see error"),
+        )),
+        Register(name="error", offset=0x00C, description="why the run ended early", fields=(
+            Field(name="cause", low=0, width=4, access="ro", description=causes),
+            Field(name="instruction", low=8, width=24, access="ro", description="place of the instruction concerned"),
+        )),
+        one("program_low", 0x010, "rw", "address of the program, a multiple of 256 bytes"),
+        one("program_high", 0x014, "rw", "upper bits of the address of the program", MEMORY_BITS - 32),
+        one("program_words", 0x018, "rw", "instructions of the program, its end included", 24),
+        one("cycles_low", 0x020, "ro", "cycles of the run"),
+        one("cycles_high", 0x024, "ro", "upper half of the cycles of the run"),
+    ]  # fmt: skip
+    meanings = {
+        "busy": "cycles in which the unit worked: held the memory port, or took a beat",
+        "waiting": "cycles in which an instruction stood in front of the unit and could not start",
+        "completed": "instructions completed, barriers not counted",
+    }
+    for number, unit in enumerate(UNITS):
+        for place, counter in enumerate(COUNTERS):
+            offset = 0x040 + 0x20 * number + 8 * place
+            registers.append(one(f"{unit}_{counter}_low", offset, "ro", f"{unit}: {meanings[counter]}"))
+            registers.append(one(f"{unit}_{counter}_high", offset + 4, "ro", f"{unit}: upper half of {counter}"))
+    for number in range(SEMAPHORES):
+        registers.append(
+            one(f"semaphore_{number}", 0x100 + 4 * number, "rw", "count that the semaphore starts with", SEMAPHORE_BITS)
+        )
+    return RegisterMap(
+        name=name,
+        address_bits=ADDRESS_BITS,
+        description="control and status of an NPU tile",
+        registers=tuple(registers),
+    )
+
+
+class Registers(Circuit):
+    """The AXI4-Lite slave: one access at a time, reads and writes independent of each other.
+
+    Members
+    -------
+    s_axi_* :
+        AXI4-Lite with 32-bit data. Writes to read-only or unmapped addresses have no effect, unmapped ones read zero.
+    start : Out(1)
+        Pulse: begin a run.
+    program, words, initial : Out
+        Address and length of the program; counts that the semaphores start with.
+    busy, ended, cause, number, cycles, <unit>_<counter> : In
+        State to be read; ``ended`` is a pulse.
+    irq : Out(1)
+        Level: a run has ended and the interrupt is enabled.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        ports = {
+            "s_axi_awvalid": In(1), "s_axi_awready": Out(1), "s_axi_awaddr": In(ADDRESS_BITS),
+            "s_axi_wvalid": In(1), "s_axi_wready": Out(1), "s_axi_wdata": In(32), "s_axi_wstrb": In(4),
+            "s_axi_bvalid": Out(1), "s_axi_bready": In(1), "s_axi_bresp": Out(2),
+            "s_axi_arvalid": In(1), "s_axi_arready": Out(1), "s_axi_araddr": In(ADDRESS_BITS),
+            "s_axi_rvalid": Out(1), "s_axi_rready": In(1), "s_axi_rdata": Out(32), "s_axi_rresp": Out(2),
+            "start": Out(1), "program": Out(MEMORY_BITS), "words": Out(SIZE_BITS),
+            "initial": Out(SEMAPHORES * SEMAPHORE_BITS), "busy": In(1), "ended": In(1), "cause": In(4),
+            "number": In(SIZE_BITS), "cycles": In(64), "irq": Out(1),
+        }  # fmt: skip
+        for unit in UNITS:
+            ports |= {f"{unit}_{counter}": In(64) for counter in COUNTERS}
+        super().__init__(library, library.name("registers"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        initial = [Signal(SEMAPHORE_BITS, name=f"initial_{i}") for i in range(SEMAPHORES)]
+        enable, done = Signal(), Signal()
+        m.d.comb += [self.initial.eq(Cat(*initial)), self.irq.eq(done & enable)]
+        values: dict[str, Any] = {
+            "identity": IDENTITY, "control": enable << 1,
+            "status": Cat(self.busy, done, (self.cause != 0) & ~self.busy),
+            "error": Cat(self.cause, Signal(4), self.number), "program_low": self.program[:32],
+            "program_high": self.program[32:], "program_words": self.words, "cycles_low": self.cycles[:32],
+            "cycles_high": self.cycles[32:],
+        }  # fmt: skip
+        for unit in UNITS:
+            for counter in COUNTERS:
+                value = getattr(self, f"{unit}_{counter}")
+                values |= {f"{unit}_{counter}_low": value[:32], f"{unit}_{counter}_high": value[32:]}
+        values |= {f"semaphore_{i}": count for i, count in enumerate(initial)}
+        plan = register_map()
+
+        # Writes: address and data are taken together once the last response is gone.
+        take = Signal()
+        strobes = Cat(*(self.s_axi_wstrb[i // 8] for i in range(32)))
+        m.d.comb += [
+            take.eq(self.s_axi_awvalid & self.s_axi_wvalid & ~self.s_axi_bvalid),
+            self.s_axi_awready.eq(take), self.s_axi_wready.eq(take),
+        ]  # fmt: skip
+        m.d.sync += self.start.eq(0)
+        with m.If(self.s_axi_bvalid & self.s_axi_bready):
+            m.d.sync += self.s_axi_bvalid.eq(0)
+        targets = {
+            "program_low": self.program[:32], "program_high": self.program[32:], "program_words": self.words,
+            **{f"semaphore_{i}": count for i, count in enumerate(initial)},
+        }  # fmt: skip
+        with m.If(take):
+            m.d.sync += self.s_axi_bvalid.eq(1)
+            with m.Switch(self.s_axi_awaddr[2:]):
+                for name, target in targets.items():
+                    with m.Case(plan.by_name[name].offset >> 2):
+                        m.d.sync += target.eq((target & ~strobes) | (self.s_axi_wdata & strobes))
+                with m.Case(plan.by_name["control"].offset >> 2):
+                    with m.If(self.s_axi_wstrb[0]):
+                        m.d.sync += [self.start.eq(self.s_axi_wdata[0] & ~self.busy), enable.eq(self.s_axi_wdata[1])]
+                with m.Case(plan.by_name["status"].offset >> 2):
+                    with m.If(self.s_axi_wstrb[0] & self.s_axi_wdata[1]):
+                        m.d.sync += done.eq(0)
+        with m.If(self.start):
+            m.d.sync += done.eq(0)
+        with m.If(self.ended):
+            m.d.sync += done.eq(1)
+
+        # Reads.
+        found = Signal(32)
+        with m.Switch(self.s_axi_araddr[2:]):
+            for name, value in values.items():
+                with m.Case(plan.by_name[name].offset >> 2):
+                    m.d.comb += found.eq(value)
+        m.d.comb += self.s_axi_arready.eq(~self.s_axi_rvalid)
+        with m.If(self.s_axi_rvalid):
+            with m.If(self.s_axi_rready):
+                m.d.sync += self.s_axi_rvalid.eq(0)
+        with m.Elif(self.s_axi_arvalid):
+            m.d.sync += [self.s_axi_rvalid.eq(1), self.s_axi_rdata.eq(found)]
+        return m
+
+
+__all__ = ["ADDRESS_BITS", "COUNTERS", "IDENTITY", "SEMAPHORE_BITS", "UNITS", "Cause", "Registers", "register_map"]

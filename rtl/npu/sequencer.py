@@ -1,0 +1,287 @@
+"""The sequencer: fetches a program, walks its loops, resolves addresses and dispatches to the units' queues."""
+
+from __future__ import annotations
+
+from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.isa import LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.entries import MATMUL_ENTRY, TRANSFER_ENTRY, VECTOR_ENTRY
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
+
+QUEUES = {"load": TRANSFER_ENTRY, "store": TRANSFER_ENTRY, "matmul": MATMUL_ENTRY, "vector": VECTOR_ENTRY}
+"""Units with a queue, in the order of their codes (`arch.isa.Unit`), and what their queues hold."""
+FETCH_BURST = 16
+"""Beats of a burst that fetches instructions."""
+
+
+class Fetch(Circuit):
+    """Reads the program over AXI4, word after word, into the program memory.
+
+    Members
+    -------
+    start : In(1)
+        Begin; ``base`` (bytes, a multiple of a word) and ``words`` are taken.
+    ar_valid, ar_ready, ar_addr, ar_len
+        Read addresses.
+    r_valid, r_data, r_error
+        Read data; taken in every cycle.
+    write, write_address, write_data
+        A beat for the program memory.
+    fetched : Out
+        Words that stand in the program memory.
+    failed : Out(1)
+        One cycle high when a response was an error.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.beats = max(1, WORD_BYTES // geometry.bus)
+        count = geometry.program_words.bit_length()
+        ports = {
+            "start": In(1), "base": In(MEMORY_BITS), "words": In(count),
+            "ar_valid": Out(1), "ar_ready": In(1), "ar_addr": Out(MEMORY_BITS), "ar_len": Out(8),
+            "r_valid": In(1), "r_data": In(8 * geometry.bus), "r_error": In(1),
+            "write": Out(self.beats), "write_address": Out(count), "write_data": Out(8 * geometry.bus),
+            "fetched": Out(count), "failed": Out(1),
+        }  # fmt: skip
+        super().__init__(library, library.name("fetch"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry, beats = self.geometry, self.beats
+        left = Signal(range(geometry.program_words * beats + 1))
+        address = Signal(MEMORY_BITS)
+        to_page = Signal(range(PAGE // geometry.bus + 1))
+        burst = Signal(range(FETCH_BURST + 1))
+        m.d.comb += [
+            to_page.eq((PAGE - address[: PAGE.bit_length() - 1]) // geometry.bus),
+            burst.eq(FETCH_BURST),
+            self.ar_valid.eq(left != 0),
+            self.ar_addr.eq(address),
+            self.ar_len.eq((burst - 1)[:8]),
+        ]
+        with m.If((left < FETCH_BURST) & (left <= to_page)):
+            m.d.comb += burst.eq(left)
+        with m.Elif(to_page < FETCH_BURST):
+            m.d.comb += burst.eq(to_page)
+        with m.If(self.start):
+            m.d.sync += [left.eq(self.words * beats), address.eq(self.base)]
+        with m.Elif(self.ar_valid & self.ar_ready):
+            m.d.sync += [left.eq(left - burst), address.eq(address + burst * geometry.bus)]
+        beat = Signal(range(max(beats, 2)))
+        m.d.comb += [
+            self.write.eq(self.r_valid << beat),
+            self.write_address.eq(self.fetched),
+            self.write_data.eq(self.r_data),
+            self.failed.eq(self.r_valid & self.r_error),
+        ]
+        with m.If(self.start):
+            m.d.sync += [self.fetched.eq(0), beat.eq(0)]
+        with m.Elif(self.r_valid):
+            with m.If(beat == beats - 1):
+                m.d.sync += [beat.eq(0), self.fetched.eq(self.fetched + 1)]
+            with m.Else():
+                m.d.sync += beat.eq(beat + 1)
+        return m
+
+
+class Sequencer(Circuit):
+    """Executes loops and dispatches every other instruction, one after the other.
+
+    A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last sum up the
+    addresses, some loop levels a cycle; in the last the entry enters its queue, as soon as that has room.
+
+    Members
+    -------
+    start : In(1)
+        Begin with word 0.
+    fetched : In
+        Words that stand in the program memory.
+    read_address, word : Out, In(WORD_BITS)
+        Program memory, one cycle from address to word.
+    <unit>_valid, <unit>_ready, <unit>_entry
+        To the queue of the unit.
+    halt : In(1)
+        Stop at once.
+    running : Out(1)
+        Between the start and the end of the program.
+    ended : Out(1)
+        The end of the program is being decoded.
+    blocked : Out(1)
+        Waits for room in a queue.
+    illegal : Out(1)
+        One cycle high when a word cannot be executed.
+    number : Out
+        Place of the present word in the program.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        count = geometry.program_words.bit_length()
+        ports = {
+            "start": In(1), "halt": In(1), "fetched": In(count), "read_address": Out(count), "word": In(WORD_BITS),
+            "running": Out(1), "ended": Out(1), "blocked": Out(1), "illegal": Out(1), "number": Out(count),
+        }  # fmt: skip
+        for unit, layout in QUEUES.items():
+            ports |= {f"{unit}_valid": Out(1), f"{unit}_ready": In(1), f"{unit}_entry": Out(layout.size)}
+        super().__init__(library, library.name("sequencer"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        issue_cycles, loop_cycles = geometry.issue_cycles, geometry.loop_cycles
+        transfer, compute = self._fields(Opcode.LOAD), self._fields(Opcode.MATMUL)
+        opcode, size = transfer["opcode"], transfer["m"]
+        is_transfer = Signal()
+        m.d.comb += is_transfer.eq((opcode == Opcode.LOAD) | (opcode == Opcode.STORE))
+
+        # Loops: the stack holds where each open loop begins, its index and its count.
+        level = Signal(range(LEVELS + 1))
+        begin = Array(Signal(len(self.number), name=f"begin_{i}") for i in range(LEVELS))
+        index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
+        count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
+        is_first = Cat(*(i == 0 for i in index))
+        is_last = Cat(*(i + 1 == c for i, c in zip(index, count, strict=True)))
+        top = Signal(range(LEVELS))
+        m.d.comb += top.eq(level - 1)
+        top_last = Signal()
+        m.d.comb += top_last.eq(Array(is_last)[top])
+
+        # The word in front is valid when it had been fetched before it was read.
+        pc, valid, phase = self.number, Signal(), Signal(range(max(issue_cycles, loop_cycles, 2)))
+        advance, target = Signal(), Signal(len(pc))
+        m.d.comb += [target.eq(pc), self.read_address.eq(Mux(advance, target, pc))]
+        m.d.sync += [pc.eq(self.read_address), valid.eq(self.running & (self.read_address < self.fetched))]
+        with m.If(self.start):
+            m.d.sync += [pc.eq(0), valid.eq(0), self.running.eq(1), phase.eq(0), level.eq(0)]
+
+        with m.If(self.halt):
+            m.d.sync += [self.running.eq(0), valid.eq(0)]
+
+        sums = self._addresses(m, is_transfer, transfer, compute, index, phase)
+        units = {name: Unit[name.upper()] for name in QUEUES}
+        ready = Array([0, self.load_ready, self.store_ready, self.matmul_ready, self.vector_ready, 0, 0, 0])
+        unit = transfer["unit"]
+        dispatch, push = Signal(), Signal()
+        m.d.comb += dispatch.eq(
+            ((opcode == Opcode.BARRIER) & (unit >= Unit.LOAD) & (unit <= Unit.VECTOR))
+            | ((opcode == Opcode.LOAD) & (unit == Unit.LOAD))
+            | ((opcode == Opcode.STORE) & (unit == Unit.STORE))
+            | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL))
+            | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR))
+        )
+        with m.If(valid & self.running & ~self.halt):
+            with m.If(opcode == Opcode.END):
+                m.d.comb += self.ended.eq(1)
+                m.d.sync += [self.running.eq(0), valid.eq(0)]
+            with m.Elif((opcode == Opcode.LOOP) & (level < LEVELS) & (size != 0)):
+                with m.If(phase == loop_cycles - 1):
+                    m.d.comb += [advance.eq(1), target.eq(pc + 1)]
+                    m.d.sync += [phase.eq(0), level.eq(level + 1), begin[level].eq(pc + 1)]
+                    for depth in range(LEVELS):
+                        with m.If(level == depth):
+                            m.d.sync += [index[depth].eq(0), count[depth].eq(size)]
+                with m.Else():
+                    m.d.sync += phase.eq(phase + 1)
+            with m.Elif((opcode == Opcode.NEXT) & (level != 0)):
+                with m.If(phase == loop_cycles - 1):
+                    m.d.comb += [advance.eq(1), target.eq(Mux(top_last, pc + 1, begin[top]))]
+                    m.d.sync += phase.eq(0)
+                    with m.If(top_last):
+                        m.d.sync += level.eq(level - 1)
+                    for depth in range(LEVELS):
+                        with m.If(top == depth):
+                            m.d.sync += index[depth].eq(Mux(top_last, 0, index[depth] + 1))
+                with m.Else():
+                    m.d.sync += phase.eq(phase + 1)
+            with m.Elif(dispatch):
+                with m.If(phase == issue_cycles - 1):
+                    m.d.comb += [push.eq(1), self.blocked.eq(~ready[unit])]
+                    with m.If(ready[unit]):
+                        m.d.comb += [advance.eq(1), target.eq(pc + 1)]
+                        m.d.sync += phase.eq(0)
+                with m.Else():
+                    m.d.sync += phase.eq(phase + 1)
+            with m.Else():
+                m.d.comb += self.illegal.eq(1)
+                m.d.sync += [self.running.eq(0), valid.eq(0)]
+
+        # Conditions of the semaphores and of the accumulator.
+        def holds(mask: Signal, states: Cat) -> Signal:
+            return (mask & ~states) == 0
+
+        sync = {
+            "barrier": opcode == Opcode.BARRIER,
+            "wait": transfer["wait"] | Mux(holds(transfer["first"], is_first), transfer["first_wait"], 0),
+            "release": transfer["release"],
+            "post": transfer["post"] | Mux(holds(transfer["last"], is_last), transfer["last_post"], 0),
+            "number": pc,
+        }
+        fields = {
+            **sync, "m": size, "n": transfer["n"], "k": transfer["k"], "function": transfer["function"],
+            "pitch": transfer["pitch"].as_signed(), "local_pitch": transfer["local_pitch"],
+            "memory": sums["memory"], "local": sums["a"], "a": sums["a"], "b": sums["b"], "c": sums["c"],
+            "d": sums["d"], "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
+        }  # fmt: skip
+        for name, layout in QUEUES.items():
+            entry = Signal(layout, name=f"{name}_fields")
+            for field in layout.members:
+                m.d.comb += entry[field].eq(fields[field])
+            m.d.comb += [
+                getattr(self, f"{name}_valid").eq(push & (unit == units[name])),
+                getattr(self, f"{name}_entry").eq(entry.as_value()),
+            ]
+        return m
+
+    def _fields(self, opcode: Opcode) -> dict[str, Signal]:
+        """Slices of the word by field name, for the format of ``opcode``."""
+        found, offset = {}, 0
+        for field in word_layout(opcode):
+            found[field.name] = self.word[offset : offset + field.width]
+            offset += field.width
+        return found
+
+    def _addresses(
+        self, m: Module, is_transfer: Signal, transfer: dict[str, Signal], compute: dict[str, Signal],
+        index: list[Signal], phase: Signal,
+    ) -> dict[str, Signal]:  # fmt: skip
+        """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot."""
+        steps = self.geometry.issue_cycles - 1
+        per_step = -(-LEVELS // steps)
+        widths = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
+        results = {}
+        for name, width in widths.items():
+            if name == "memory":
+                pick = {part: transfer[f"memory.{part}"] for part in ("base", *(f"stride{i}" for i in range(LEVELS)))}
+            else:
+                parts = ("base", "slot", "parity", "odd", *(f"stride{i}" for i in range(LEVELS)))
+                pick = {
+                    part: Mux(is_transfer, transfer[f"a.{part}"], compute[f"a.{part}"])
+                    if name == "a"
+                    else compute[f"{name}.{part}"]
+                    for part in parts
+                }
+            total = Signal(width, name=f"{name}_sum", reset_less=True)
+            term = Signal(width, name=f"{name}_term")
+            with m.Switch(phase):
+                for step in range(steps):
+                    levels = range(step * per_step, min((step + 1) * per_step, LEVELS))
+                    with m.Case(step):
+                        products = [
+                            (index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels
+                        ]  # fmt: skip
+                        m.d.comb += term.eq(sum(products[1:], products[0]) if products else 0)
+            with m.If(phase == 0):
+                m.d.sync += total.eq(term)
+            with m.Elif(phase < steps):
+                m.d.sync += total.eq(total + term)
+            result = Signal(width, name=f"{name}_address")
+            if name == "memory":
+                m.d.comb += result.eq(pick["base"] + total)
+            else:
+                odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
+                m.d.comb += result.eq(pick["base"] + total + Mux(odd, pick["slot"], 0))
+            results[name] = result
+        return results

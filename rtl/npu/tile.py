@@ -1,0 +1,340 @@
+"""The NPU tile: sequencer, queues, semaphores and units put together, with AXI4 and AXI4-Lite ports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib import data
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
+from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.completion import Completion
+from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine, log2
+from siliconloom.rtl.npu.geometry import MEMORY_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.matmul import MatmulControl
+from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers
+from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad, readers
+from siliconloom.rtl.npu.sequencer import QUEUES, Fetch, Sequencer
+from siliconloom.rtl.npu.vector import VectorUnit
+from siliconloom.rtl.queue import Queue
+from siliconloom.rtl.semaphore import SemaphoreCounter
+
+INCREMENTING = 1
+ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
+PATIENCE = 8
+"""Cycles without any progress after which a tile in which nothing is under way is stuck."""
+
+
+def axi_read(bus: int, prefix: str) -> dict[str, Any]:
+    """Ports of the read channels of an AXI4 master."""
+    return {
+        f"{prefix}_arvalid": Out(1), f"{prefix}_arready": In(1), f"{prefix}_araddr": Out(MEMORY_BITS),
+        f"{prefix}_arlen": Out(8), f"{prefix}_arsize": Out(3), f"{prefix}_arburst": Out(2),
+        f"{prefix}_rvalid": In(1), f"{prefix}_rready": Out(1), f"{prefix}_rdata": In(8 * bus),
+        f"{prefix}_rresp": In(2), f"{prefix}_rlast": In(1),
+    }  # fmt: skip
+
+
+def axi_write(bus: int, prefix: str) -> dict[str, Any]:
+    """Ports of the write channels of an AXI4 master."""
+    return {
+        f"{prefix}_awvalid": Out(1), f"{prefix}_awready": In(1), f"{prefix}_awaddr": Out(MEMORY_BITS),
+        f"{prefix}_awlen": Out(8), f"{prefix}_awsize": Out(3), f"{prefix}_awburst": Out(2),
+        f"{prefix}_wvalid": Out(1), f"{prefix}_wready": In(1), f"{prefix}_wdata": Out(8 * bus),
+        f"{prefix}_wstrb": Out(bus), f"{prefix}_wlast": Out(1),
+        f"{prefix}_bvalid": In(1), f"{prefix}_bready": Out(1), f"{prefix}_bresp": In(2),
+    }  # fmt: skip
+
+
+class NpuTile(Circuit):
+    """The whole tile.
+
+    Members
+    -------
+    s_axi_* :
+        AXI4-Lite slave: `rtl.npu.registers`.
+    m_axi_* :
+        AXI4 master for data; one identifier, so responses keep their order.
+    m_axi_program_* :
+        AXI4 master, reads only, for instructions.
+    irq : Out(1)
+        Interrupt, see the status register.
+    trace_issue, trace_done : Out(4)
+        One bit per unit (load, store, matmul, vector): an instruction that is no barrier leaves its queue; it is
+        complete from the next cycle on.
+    trace_cycle : Out(64)
+        Cycles since the run began.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        ports: dict[str, Any] = {
+            "s_axi_awvalid": In(1), "s_axi_awready": Out(1), "s_axi_awaddr": In(ADDRESS_BITS),
+            "s_axi_wvalid": In(1), "s_axi_wready": Out(1), "s_axi_wdata": In(32), "s_axi_wstrb": In(4),
+            "s_axi_bvalid": Out(1), "s_axi_bready": In(1), "s_axi_bresp": Out(2),
+            "s_axi_arvalid": In(1), "s_axi_arready": Out(1), "s_axi_araddr": In(ADDRESS_BITS),
+            "s_axi_rvalid": Out(1), "s_axi_rready": In(1), "s_axi_rdata": Out(32), "s_axi_rresp": Out(2),
+            **axi_read(geometry.bus, "m_axi"), **axi_write(geometry.bus, "m_axi"),
+            **axi_read(geometry.bus, "m_axi_program"), "irq": Out(1),
+            "trace_issue": Out(len(UNITS)), "trace_done": Out(len(UNITS)), "trace_cycle": Out(64),
+        }  # fmt: skip
+        super().__init__(library, library.prefix, ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        size = log2(geometry.bus)
+        running, draining = Signal(), Signal()
+        issue = {u: Signal(name=f"{u}_issue") for u in UNITS}
+        entry = {u: Signal(QUEUES[u].size, name=f"{u}_entry") for u in UNITS}
+
+        # Registers.
+        cause, number, cycles, ended = Signal(4), Signal(SIZE_BITS), Signal(64), Signal()
+        counts = {f"{u}_{c}": Signal(64, name=f"{u}_{c}") for u in UNITS for c in COUNTERS}
+        slave = {p: getattr(self, p) for p in self.signature.members if p.startswith("s_axi_")}
+        registers = self.library.make(Registers, geometry)
+        inputs = {p: s for p, s in slave.items() if self.signature.members[p].flow == In}
+        control = self.place(
+            m, registers, "registers", **inputs, busy=running | draining, ended=ended, cause=cause,
+            number=number, cycles=cycles, **counts,
+        )  # fmt: skip
+        for port, signal in slave.items():
+            if self.signature.members[port].flow == Out:
+                m.d.comb += signal.eq(control[port])
+        start = control["start"]
+        m.d.comb += self.irq.eq(control["irq"])
+
+        # Program.
+        fetch = self.place(
+            m, self.library.make(Fetch, geometry), "fetch", start=start, base=control["program"],
+            words=control["words"], ar_ready=self.m_axi_program_arready, r_valid=self.m_axi_program_rvalid,
+            r_data=self.m_axi_program_rdata, r_error=self.m_axi_program_rresp[1],
+        )  # fmt: skip
+        self._read_port(m, "m_axi_program", fetch, size)
+        word = Signal(WORD_BITS)
+        sequencer_inputs = {f"{u}_ready": Signal(name=f"{u}_ready") for u in UNITS}
+        sequencer = self.place(
+            m, self.library.make(Sequencer, geometry), "sequencer", start=start, halt=draining,
+            fetched=fetch["fetched"], word=word, **sequencer_inputs,
+        )  # fmt: skip
+        depth = geometry.program_words
+        index = range(depth).stop.bit_length() if depth & (depth - 1) else log2(depth)
+        m.d.comb += word.eq(
+            self.place(
+                m, self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.bus), "program", ren=1,
+                raddr=sequencer["read_address"][:index], wen=fetch["write"], waddr=fetch["write_address"][:index],
+                wdata=Cat(*[fetch["write_data"]] * (WORD_BITS // (8 * geometry.bus))),
+            )["rdata"]
+        )  # fmt: skip
+
+        # Queues, semaphores, completion.
+        available, take, give = Signal(SEMAPHORES), Signal(SEMAPHORES), Signal(SEMAPHORES)
+        counters = [
+            self.place(
+                m, self.library.make(SemaphoreCounter, SEMAPHORE_BITS), f"semaphore_{i}", load=start,
+                initial=control["initial"][SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)], take=take[i], give=give[i],
+            )
+            for i in range(SEMAPHORES)
+        ]  # fmt: skip
+        m.d.comb += available.eq(Cat(*(c["available"] for c in counters)))
+        overflow = Cat(*(c["overflow"] for c in counters)).any()
+        pulses = {u: {kind: Signal(name=f"{u}_{kind}_pulse") for kind in ("read", "done")} for u in UNITS}
+        unit_free = {u: Signal(name=f"{u}_free") for u in UNITS}
+        wants, barriers, valids, empties, gives, takes, places = {}, {}, {}, [], [], [], {}
+        finished, left = {}, {}
+        for u in UNITS:
+            layout = QUEUES[u]
+            queue = self.place(
+                m, self.library.make(Queue, layout.size, geometry.queue_depth), f"{u}_queue",
+                i_valid=sequencer[f"{u}_valid"], i_payload=sequencer[f"{u}_entry"], o_ready=issue[u] | draining,
+            )  # fmt: skip
+            view = data.View(layout, queue["o_payload"])
+            m.d.comb += [sequencer_inputs[f"{u}_ready"].eq(queue["i_ready"]), entry[u].eq(queue["o_payload"])]
+            valids[u], barriers[u], places[u] = queue["o_valid"], view.barrier, view.number
+            track = {}
+            for kind, mask in (("read", view.release), ("done", view.post)):
+                track[kind] = self.place(
+                    m, self.library.make(Completion, self._in_flight(u)), f"{u}_{kind}", issue=issue[u],
+                    barrier=view.barrier, mask=mask, pulse=pulses[u][kind],
+                )  # fmt: skip
+                gives.append(track[kind]["give"])
+                empties.append(track[kind]["empty"])
+            finished[u], left[u] = track["done"]["finished"], track["done"]["left"]
+            wants[u] = (
+                running & queue["o_valid"] & ((view.wait & ~available) == 0) & track["read"]["ready"]
+                & track["done"]["ready"] & unit_free[u]
+            )  # fmt: skip
+            takes.append(Mux(issue[u], view.wait, 0))
+        m.d.comb += [take.eq(_any_of(takes)), give.eq(_any_of(gives))]
+
+        # The memory port serves one transfer at a time, whoever asked first, loads before stores on a tie.
+        engines = {u: {n: Signal(name=f"{u}_engine_{n}") for n in ENGINE} for u in ("load", "store")}
+        port_free, older = Signal(), Signal()
+        asks = {}
+        for u in ("load", "store"):
+            flying = Signal(range(geometry.outstanding + 1), name=f"{u}_flying")
+            asks[u] = Signal(name=f"{u}_asks")
+            m.d.sync += flying.eq(flying + issue[u] - left[u])
+            m.d.comb += [
+                unit_free[u].eq(engines[u]["free"] & (flying < geometry.outstanding)),
+                asks[u].eq(wants[u] & ~barriers[u]),
+            ]
+        m.d.comb += [
+            port_free.eq(engines["load"]["free"] & engines["store"]["free"]),
+            issue["load"].eq(wants["load"] & (barriers["load"] | (port_free & ~(asks["store"] & older)))),
+            issue["store"].eq(wants["store"] & (barriers["store"] | (port_free & (~asks["load"] | older)))),
+        ]
+        put_off = {u: asks[u] & ~issue[u] for u in ("load", "store")}
+        m.d.sync += older.eq(put_off["store"] & (~put_off["load"] | older))
+        for u in ("matmul", "vector"):
+            m.d.comb += issue[u].eq(wants[u])
+        works = {u: issue[u] & ~barriers[u] for u in UNITS}
+
+        # Units.
+        load = self.place(
+            m, self.library.make(LoadEngine, geometry), "load", issue=works["load"], entry=entry["load"],
+            ar_ready=self.m_axi_arready, r_valid=self.m_axi_rvalid, r_data=self.m_axi_rdata,
+            r_error=self.m_axi_rresp[1],
+        )  # fmt: skip
+        self._read_port(m, "m_axi", load, size)
+        fetched = {n: Signal(8 * s, name=f"{n}_word") for n, s in readers(geometry).items()}
+        store = self.place(
+            m, self.library.make(StoreEngine, geometry), "store", issue=works["store"], entry=entry["store"],
+            fetch_data=fetched["store"], aw_ready=self.m_axi_awready, w_ready=self.m_axi_wready,
+            b_valid=self.m_axi_bvalid, b_error=self.m_axi_bresp[1],
+        )  # fmt: skip
+        m.d.comb += [
+            self.m_axi_awvalid.eq(store["aw_valid"]), self.m_axi_awaddr.eq(store["aw_addr"]),
+            self.m_axi_awlen.eq(store["aw_len"]), self.m_axi_awsize.eq(size), self.m_axi_awburst.eq(INCREMENTING),
+            self.m_axi_wvalid.eq(store["w_valid"]), self.m_axi_wdata.eq(store["w_data"]),
+            self.m_axi_wstrb.eq(store["w_strb"]), self.m_axi_wlast.eq(store["w_last"]), self.m_axi_bready.eq(1),
+        ]  # fmt: skip
+        for u, engine in (("load", load), ("store", store)):
+            for name in ENGINE:
+                m.d.comb += engines[u][name].eq(engine[name])
+        matmul = self.place(
+            m, self.library.make(MatmulControl, geometry), "matmul", issue=works["matmul"], entry=entry["matmul"],
+            loaded_data=fetched["loaded"], moving_data=fetched["moving"],
+        )  # fmt: skip
+        sums_data = Signal(8 * geometry.results)
+        vector = self.place(
+            m, self.library.make(VectorUnit, geometry), "vector", issue=works["vector"], entry=entry["vector"],
+            first_data=fetched["first"], second_data=fetched["second"], sums_data=sums_data,
+        )  # fmt: skip
+        accumulator = self.place(
+            m, self.library.make(Accumulator, geometry), "accumulator", valid=matmul["sums_valid"],
+            line=matmul["sums_line"], add=matmul["sums_add"], sums=matmul["sums"], read=vector["sums"],
+            read_line=vector["sums_line"],
+        )  # fmt: skip
+        m.d.comb += sums_data.eq(accumulator["read_data"])
+        scratchpad = self.place(
+            m, self.library.make(Scratchpad, geometry), "scratchpad",
+            loaded=matmul["loaded"], loaded_address=matmul["loaded_address"],
+            moving=matmul["moving"], moving_address=matmul["moving_address"],
+            first=vector["first"], first_address=vector["first_address"],
+            second=vector["second"], second_address=vector["second_address"],
+            store=store["fetch"], store_address=store["fetch_address"],
+            load=load["write"], load_address=load["write_address"], load_data=load["write_data"],
+            vector=vector["write"], vector_address=vector["write_address"], vector_data=vector["write_data"],
+        )  # fmt: skip
+        for name, signal in fetched.items():
+            m.d.comb += signal.eq(scratchpad[f"{name}_data"])
+        m.d.comb += [
+            unit_free["matmul"].eq(matmul["free"]),
+            unit_free["vector"].eq(vector["free"]),
+            pulses["matmul"]["read"].eq(matmul["read"]),
+            pulses["matmul"]["done"].eq(matmul["done"]),
+            pulses["vector"]["read"].eq(vector["done"]),
+            pulses["vector"]["done"].eq(vector["done"]),
+        ]
+        for u in ("load", "store"):
+            m.d.comb += [pulses[u]["read"].eq(engines[u]["read"]), pulses[u]["done"].eq(engines[u]["done"])]
+
+        # The run: its cycles, its end, what went wrong.
+        quiet, stuck, program_over, wrong = Signal(), Signal(), Signal(), Signal()
+        patience = Signal(range(PATIENCE + 1))
+        nothing_queued = ~Cat(*valids.values()).any()
+        m.d.comb += [
+            quiet.eq(Cat(*empties).all()),
+            stuck.eq(running & quiet & ~nothing_queued & ~Cat(*issue.values()).any()
+                     & (sequencer["blocked"] | program_over)),
+        ]  # fmt: skip
+        m.d.sync += patience.eq(Mux(stuck, Mux(patience == PATIENCE, patience, patience + 1), 0))
+        words = control["words"]
+        numbers = {u: places[u] for u in UNITS}
+        faults = (
+            (Cause.PROGRAM_SIZE, start & ((words == 0) | (words > geometry.program_words)), 0),
+            (Cause.ILLEGAL_INSTRUCTION, sequencer["illegal"], sequencer["number"]),
+            (Cause.ILLEGAL_INSTRUCTION, vector["illegal"], numbers["vector"]),
+            (Cause.MISALIGNED_TRANSFER, engines["load"]["misaligned"], numbers["load"]),
+            (Cause.MISALIGNED_TRANSFER, engines["store"]["misaligned"], numbers["store"]),
+            (Cause.LOCAL_ADDRESS, scratchpad["outside"] | accumulator["outside"], 0),
+            (Cause.BANK_CONFLICT, scratchpad["conflict"], 0),
+            (Cause.SEMAPHORE_OVERFLOW, overflow, 0),
+            (Cause.BUS_ERROR, fetch["failed"] | engines["load"]["failed"] | engines["store"]["failed"], 0),
+            (Cause.PROGRAM_SIZE, sequencer["running"] & (sequencer["number"] == words), sequencer["number"]),
+            (Cause.DEADLOCK, patience == PATIENCE, 0),
+        )
+        found, place = Signal(4), Signal(SIZE_BITS)
+        for code, happens, where in reversed(faults):
+            with m.If(happens):
+                m.d.comb += [found.eq(code), place.eq(where), wrong.eq(1)]
+        over = Signal()
+        m.d.comb += [
+            over.eq(running & (program_over | sequencer["ended"]) & quiet & nothing_queued),
+            ended.eq(over | (draining & quiet & nothing_queued)),
+            self.trace_cycle.eq(cycles),
+            self.trace_issue.eq(Cat(*(works[u] for u in UNITS))),
+            self.trace_done.eq(Cat(*(finished[u] for u in UNITS))),
+        ]
+        with m.If(running | draining):
+            m.d.sync += cycles.eq(cycles + 1)
+        with m.If(sequencer["ended"]):
+            m.d.sync += program_over.eq(1)
+        with m.If(over):
+            m.d.sync += [running.eq(0), cycles.eq(cycles)]
+        with m.If(draining & quiet & nothing_queued):
+            m.d.sync += [draining.eq(0), cycles.eq(cycles)]
+        with m.If(start):
+            m.d.sync += [cycles.eq(1), cause.eq(0), number.eq(0), running.eq(1), program_over.eq(0)]
+        with m.If(wrong & (running | start)):
+            m.d.sync += [running.eq(0), draining.eq(1), cause.eq(found), number.eq(place)]
+        busy = {
+            "load": engines["load"]["held"], "store": engines["store"]["held"], "matmul": matmul["beats"],
+            "vector": vector["working"] | works["vector"],
+        }  # fmt: skip
+        for u in UNITS:
+            for name, counts_now in (
+                ("busy", busy[u]), ("waiting", running & valids[u] & ~issue[u]), ("completed", finished[u]),
+            ):  # fmt: skip
+                counter = counts[f"{u}_{name}"]
+                with m.If(start):
+                    m.d.sync += counter.eq(0)
+                with m.Elif(counts_now):
+                    m.d.sync += counter.eq(counter + 1)
+        return m
+
+    def _in_flight(self, unit: str) -> int:
+        """Instructions and barriers of a unit that may be under way at once."""
+        geometry = self.geometry
+        if unit in ("load", "store"):
+            return geometry.outstanding
+        return (geometry.array_latency + 16) // geometry.issue_cycles + 4 if unit == "matmul" else 8
+
+    def _read_port(self, m: Module, prefix: str, engine: dict[str, Signal], size: int) -> None:
+        for name, value in (
+            ("arvalid", engine["ar_valid"]), ("araddr", engine["ar_addr"]), ("arlen", engine["ar_len"]),
+            ("arsize", size), ("arburst", INCREMENTING), ("rready", 1),
+        ):  # fmt: skip
+            m.d.comb += getattr(self, f"{prefix}_{name}").eq(value)
+
+
+def _any_of(masks: list[Value]) -> Value:
+    total = masks[0]
+    for mask in masks[1:]:
+        total = total | mask
+    return total
