@@ -7,7 +7,7 @@ import re
 from itertools import count
 from typing import Any, Literal, get_args
 
-from amaranth import ClockDomain, Instance, Module, Signal
+from amaranth import ClockDomain, Instance, Module, Shape, Signal, Value
 from amaranth._toolchain.yosys import find_yosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
@@ -76,7 +76,12 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
             if port in ("clk", reset):
                 continue
             if member.flow == wiring.In:
-                ports[f"i_{port}"] = connections.pop(port)
+                value = Value.cast(connections.pop(port))
+                if len(value) != Shape.cast(member.shape).width:  # linters want widths to agree
+                    fitted = Signal(member.shape, name=f"{name}_{port}")
+                    m.d.comb += fitted.eq(value)
+                    value = fitted
+                ports[f"i_{port}"] = value
             else:
                 outputs[port] = Signal(member.shape, name=f"{name}_{port}")
                 ports[f"o_{port}"] = outputs[port]

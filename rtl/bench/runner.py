@@ -174,7 +174,7 @@ def _environment(simulator: str) -> Iterator[None]:
     folder = simulator_path(simulator)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     # the PyPI wheel's makefile leaves out the flag with which g++ takes a precompiled header
-    os.environ["MAKEFLAGS"] = " -- CFG_CXXFLAGS_PCH_I=-include"
+    os.environ["MAKEFLAGS"] = f"-j{os.cpu_count() or 1} -- CFG_CXXFLAGS_PCH_I=-include"
     for name in ("COCOTB_TEST_FILTER", "COCOTB_TESTCASE", "COCOTB_RANDOM_SEED"):
         os.environ.pop(name, None)
     try:

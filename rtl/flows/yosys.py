@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from siliconloom.arch.errors import LoomError
 
@@ -52,13 +51,6 @@ def run_yosys(commands: Sequence[str], folder: Path) -> str:
         errors = [line for line in output if line.startswith("ERROR:")] or output[-1:]
         raise YosysError("Yosys stopped: " + " ".join(errors).removeprefix("ERROR: "))
     return done.stdout
-
-
-def statistics(path: Path, top: str) -> dict[str, Any]:
-    """The entry of the flattened module ``top`` in a file that ``stat -json`` wrote."""
-    text = path.read_text(encoding="utf-8")
-    modules: dict[str, dict[str, Any]] = json.loads(text[text.index("{") :])["modules"]
-    return modules.get(f"\\{top}") or modules[top]
 
 
 def quoted(path: Path | str) -> str:

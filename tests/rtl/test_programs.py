@@ -1,0 +1,192 @@
+"""Whole programs: RTL, simulator and golden model agree in every cycle and every byte, or say where they part."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import LoomError
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.cli import main
+from siliconloom.parity import check_programs, compare
+from siliconloom.programs import PROGRAM_BASE, RandomProgram, random_npu, random_program
+from siliconloom.rtl.bench.programs import ProgramCase, run_programs
+from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.npu.registers import Cause
+from siliconloom.sim.engine import run
+
+TILES, PROGRAMS = 20, 10
+END = Instruction(opcode=Opcode.END)
+pytestmark = pytest.mark.rtl
+
+
+def needs(simulator):
+    if simulator_path(simulator) is None:
+        pytest.skip(f"{simulator} is not installed")
+
+
+@pytest.fixture
+def seed(request):
+    return int(request.config.getoption("--hypothesis-seed", default=None) or 0)
+
+
+@pytest.mark.parametrize("tile", range(TILES))
+def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(tile, seed):
+    needs("icarus")
+    chip = random_npu(1000 * seed + tile)
+    programs = [(f"program {n}", random_program(chip, 1000 * seed + n)) for n in range(PROGRAMS)]
+    for _, made in programs:
+        check_program(made.program, chip)
+    stall = [0] * (PROGRAMS - 2) + [60, 160]
+    for parity in check_programs(chip, programs, simulator="icarus", stall=stall):
+        assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+@pytest.mark.slow
+def test_the_edge_npu_is_verified_from_the_command_line(capsys):
+    needs("verilator")
+    status = main(["verify", "npu-edge", "--seed", "3", "--programs", "4", "--json", "-"])
+    result = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert result["passed"]
+    assert result["verified"] == "the whole tile, by programs"
+    assert [p["difference"] for p in result["programs"] if not p["memory_stalls"]] == [0, 0, 0]
+    assert sum(p["executed"] for p in result["programs"]) > 20
+
+
+def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
+    needs("icarus")
+    described = random_npu(5)
+    slower = described.tile.vector.model_copy(update={"latency": described.tile.vector.latency + 1})
+    built = described.model_copy(update={"tile": described.tile.model_copy(update={"vector": slower})})
+    bundle = build_rtl(built)
+    made = next(m for m in (random_program(described, n) for n in range(50)) if len(m.program.instructions) > 8)
+    sources = bundle.write(tmp_path / "rtl")
+    case = ProgramCase(made.program, made.memory, made.base)
+    (outcome,) = run_programs(built, sources, bundle.top, [case], folder=tmp_path / "bench", simulator="icarus")
+    parity = compare("late", described, made, outcome)
+    assert not parity.passed
+    assert parity.wrong_bytes == 0, "late, but right"
+    assert any("the RTL took" in e for e in parity.errors)
+    told = "\n".join(parity.errors)
+    assert "first difference: vector execution 0, instruction" in told
+    assert "<--" in told
+    outcome.memory[100] ^= 1
+    assert any("1 bytes of memory differ" in e for e in compare("wrong", described, made, outcome).errors)
+
+
+LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=8)
+FAULTS = {
+    "misaligned": ((LOAD, dataclasses.replace(LOAD, memory=Address(base=5)), END), Cause.MISALIGNED_TRANSFER, 1,
+                   r"instruction 1 \(load\): misaligned transfer"),
+    "outside": ((dataclasses.replace(LOAD, a=Address(base=1 << 20)), END), Cause.LOCAL_ADDRESS, 0,
+                r"instruction 0 \(load\): touches local bytes .* tile.scratchpad.capacity"),
+    "deadlock": ((LOAD, dataclasses.replace(LOAD, wait=1), END), Cause.DEADLOCK, 0, None),
+    "conflict": (
+        (
+            Instruction(opcode=Opcode.STORE, m=32, n=8, pitch=8, local_pitch=8, memory=Address(base=4096)),
+            Instruction(opcode=Opcode.MATMUL, m=16, n=8, k=16, a=Address(base=0), b=Address(base=64)),
+            END,
+        ),
+        Cause.BANK_CONFLICT, 0, r"instruction 1 \(matmul\): scratchpad bank 0 is read through",
+    ),
+}  # fmt: skip
+
+
+def fault_tile():
+    """A tile whose bus is 8 bytes wide."""
+    return next(c for c in map(random_npu, range(100)) if c.tile.dma.bytes_per_cycle == 8)
+
+
+def raw_program(words, semaphores=1):
+    """Words that no assembler would emit."""
+    return SimpleNamespace(
+        encode=lambda: b"".join(words), instructions=tuple(words), semaphores=tuple(Semaphore("s") for _ in range(semaphores))
+    )  # fmt: skip
+
+
+def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goes_on_afterwards(tmp_path):
+    needs("icarus")
+    chip = fault_tile()
+    bundle = build_rtl(chip)
+    sources = bundle.write(tmp_path / "rtl")
+    memory = np.zeros(1 << 17, np.uint8)
+    good = random_program(chip, 4)
+    cases, wanted = [], []
+    for name, (instructions, cause, number, refusal) in FAULTS.items():
+        program = Program(instructions, (Semaphore("never"),))
+        if refusal is not None:
+            with pytest.raises(LoomError, match=refusal):
+                check_program(program, chip)
+        if cause == Cause.DEADLOCK:
+            with pytest.raises(LoomError, match="deadlock: load at instruction 1 waits for never"):
+                run(program, chip)
+        cases.append(ProgramCase(program, memory, PROGRAM_BASE, limit=20_000))
+        wanted.append((name, cause, number))
+        cases.append(ProgramCase(good.program, good.memory, good.base))
+        wanted.append(("good", Cause.NONE, 0))
+    broken = {
+        "opcode": (raw_program([b"\x1f" + bytes(WORD_BYTES - 1), END_WORD]), Cause.ILLEGAL_INSTRUCTION, 0),
+        "endless": (raw_program([loop_word(2)]), Cause.PROGRAM_SIZE, 1),
+        "unopened": (raw_program([loop_word(2), END_WORD, END_WORD][1:]), Cause.NONE, 0),
+        "next": (raw_program([bytes([Opcode.NEXT]) + bytes(WORD_BYTES - 1), END_WORD]), Cause.ILLEGAL_INSTRUCTION, 0),
+        "deep": (raw_program([loop_word(2)] * 7 + [END_WORD]), Cause.ILLEGAL_INSTRUCTION, 6),
+        "empty": (raw_program([]), Cause.PROGRAM_SIZE, 0),
+    }
+    for name, (program, cause, number) in broken.items():
+        cases.append(ProgramCase(program, memory, PROGRAM_BASE, limit=20_000))
+        wanted.append((name, cause, number))
+    cases.append(ProgramCase(Program((LOAD, END)), memory, PROGRAM_BASE, fail=True, limit=20_000))
+    wanted.append(("bus", Cause.BUS_ERROR, 0))
+    cases.append(ProgramCase(good.program, good.memory, good.base))
+    wanted.append(("good", Cause.NONE, 0))
+    outcomes = run_programs(chip, sources, bundle.top, cases, folder=tmp_path / "bench", simulator="icarus")
+    for (name, cause, number), outcome in zip(wanted, outcomes, strict=True):
+        assert outcome.ended, f"{name} hangs"
+        assert outcome.cause == cause, name
+        if cause not in (Cause.NONE, Cause.BUS_ERROR):
+            assert outcome.instruction == number, name
+        if name == "good":
+            assert compare(name, chip, RandomProgram(good.program, good.memory), outcome).passed
+
+
+END_WORD = bytes(WORD_BYTES)
+
+
+def loop_word(count):
+    from siliconloom.arch.isa import encode
+
+    return encode(Instruction(opcode=Opcode.LOOP, m=count))
+
+
+@pytest.mark.parametrize("name", ["verilator", "iverilog"])
+def test_the_tile_is_accepted_by_other_tools(name, tmp_path):
+    """Lint holds but for the rules that are waived with a reason in the file that goes with the Verilog."""
+    import subprocess
+
+    chip = random_npu(3)
+    bundle = build_rtl(chip)
+    sources = [str(p) for p in bundle.write(tmp_path / "rtl")]
+    if name == "verilator":
+        needs("verilator")
+        tool = Path(simulator_path("verilator")) / "verilator"
+        command = [
+            str(tool),
+            "--lint-only",
+            "-Wall",
+            "--top-module",
+            bundle.top,
+            str(tmp_path / "rtl" / f"{bundle.top}.vlt"),
+        ]
+    else:
+        needs("icarus")
+        command = [shutil.which("iverilog"), "-g2012", "-Wall", "-Wno-timescale", "-o", "/dev/null", "-s", bundle.top]
+    done = subprocess.run([*command, *sources], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr == "", done.stderr[:2000]
