@@ -37,10 +37,10 @@ demo: $(VENV)/demo.stamp
 	@echo "== Llama-3-8B on the datacentre NPU: one token at a context of 4096"
 	@$(BIN)/loom sim npu-datacenter llama3-8b --set workload.phase=decode --set workload.context=4096 \
 	  --report $(OUT)/llama3-decode.html --trace $(OUT)/llama3-decode.trace.json --json $(OUT)/llama3-decode.json
-	@echo "== The Verilog of the edge NPU's array"
+	@echo "== The Verilog of the edge NPU"
 	@$(BIN)/loom rtl npu-edge -o $(OUT)/rtl
 	@echo
-	@echo "== That Verilog against NumPy and against the simulator"
+	@echo "== Programs on that Verilog, on the simulator and on the golden model"
 	@$(BIN)/loom verify npu-edge --seed 7
 	@echo
 	@echo "Where to look:"
