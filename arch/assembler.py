@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import (
+    BUILT,
+    COLUMN_LIMIT,
+    FROM_SUMS,
+    PRODUCTS,
+    ROW_LIMIT,
+    VectorFunction,
+    vector_cost,
+)  # fmt: skip
 
 SUM_BYTES = 4
-FROM_SUMS = frozenset({VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX})
-"""Vector functions whose first operand lies in the accumulator."""
-TWO_OPERANDS = frozenset({
-    VectorFunction.ADD, VectorFunction.MULTIPLY, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU,
-})  # fmt: skip
-"""Vector functions with a second operand of the shape of the first."""
+SECOND_OPERAND = {VectorFunction.ADD: 1, VectorFunction.ROPE: 2} | dict.fromkeys(PRODUCTS, 1)
+"""Vector functions with a second operand, and its bytes for each of the first."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ def check_program(program: Program, chip: Chip) -> None:
         elif i.opcode in TRANSFERS | COMPUTES:
             if i.opcode in TRANSFERS:
                 _check_alignment(i, tile, where)
+            elif i.opcode == Opcode.VECTOR:
+                _check_function(i, where)
             for access in accesses(i, tile):
                 low, high = extent(access.address, counts)
                 sums = access.port == "sums"
@@ -144,11 +150,26 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
             yield Access("sums", False, i.a, SUM_BYTES * size)
         else:
             yield Access("first", False, i.a, size)
-        if i.function in TWO_OPERANDS:
-            yield Access("second", False, i.b, size)
-        if i.function == VectorFunction.REQUANTIZE:
-            yield Access("second", False, i.d, 8 * lanes * blocks)
+        if i.function in SECOND_OPERAND:
+            yield Access("second", False, i.b, SECOND_OPERAND[i.function] * size)
+        parameters = vector_cost(i.function).parameter_bytes(i.n, lanes)
+        if parameters:
+            yield Access("second", False, i.d, parameters)
+        if i.function == VectorFunction.TRANSPOSE:
+            size = i.n * -(-i.m // lanes) * lanes
         yield Access("vector", True, i.c, size)
+
+
+def _check_function(i: Instruction, where: str) -> None:
+    """The vector unit has circuits for some functions, and a row memory of some rows."""
+    if i.function not in BUILT:
+        raise NotSupported(
+            f"{where}: the vector function {i.function.value} on a tile; built are {', '.join(sorted(BUILT))}"
+        )
+    if vector_cost(i.function).by_row:
+        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
+            if size > limit:
+                raise LoomError(f"{where}: {i.function.value} takes at most {limit} {name} (got {size})")
 
 
 def _check_alignment(i: Instruction, tile: NpuTile, where: str) -> None:

@@ -69,8 +69,11 @@ class DescriptionError(LoomError):
 
 
 def nearest_name(name: str, valid: Iterable[str]) -> str | None:
-    """Valid name closest to ``name`` by edit similarity, or ``None`` when none comes near."""
+    """Valid name that ``name`` abbreviates, else the closest by edit similarity; ``None`` when none comes near."""
     names = list(valid)
+    longer = [n for n in names if len(name) > 2 and n.lower().startswith(name.lower())]
+    if len(longer) == 1:
+        return longer[0]
     found = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     if not found:
         return None

@@ -203,13 +203,14 @@ class ProgramBuilder:
         self, function: VectorFunction, rows: int, cols: int, dtype: DataType, source: Ring | None, target: Ring, *,
         second: Ring | None = None, parameters: Ring | None = None, inputs: int = 1, wait: int = 0, release: int = 0,
         post: int = 0,
-        first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0,
+        first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0, mask_offset: int | None = None,
     ) -> None:  # fmt: skip
         """Target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
         output = target.write_slot()
         self._add(
             opcode=Opcode.VECTOR, function=function, m=rows, n=cols, k=inputs, dtype=dtype,
-            a=source.read_slot() if source else target.write_slot(), b=second.read_slot() if second else Address(),
+            a=source.read_slot() if source else target.write_slot(),
+            b=second.read_slot() if second else Address(base=mask_offset or 0),
             c=output, d=parameters.read_slot() if parameters else Address(), wait=wait, release=release,
             post=post, first_wait=first_wait, first=first, last_post=last_post, last=last,
         )  # fmt: skip

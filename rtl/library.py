@@ -46,6 +46,8 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         time, must rise away from the clock's edges.
     """
 
+    _MustUse__silence = True  # one that is made for its ports alone, or is written in Verilog, is no mistake
+
     def __init__(self, library: Library, name: str, ports: dict[str, Any], *, reset: bool = False) -> None:
         self.library, self.module_name, self.has_reset = library, name, reset
         clocks = {"clk": wiring.In(1)} | ({library.reset_port: wiring.In(1)} if reset else {})
@@ -125,9 +127,7 @@ class Library:
         """The circuit of a kind with these parameters, made on first use."""
         key = (kind, parameters, tuple(sorted(flags.items())))
         if key not in self.circuits:
-            self.circuits[key] = made = kind(self, *parameters, **flags)
-            if made.written() is not None:
-                made._MustUse__used = True  # Amaranth warns of circuits that are never elaborated
+            self.circuits[key] = kind(self, *parameters, **flags)
         return self.circuits[key]
 
     def verilog(self, top: Circuit) -> dict[str, str]:
@@ -162,13 +162,14 @@ class Library:
 def _to_verilog(rtlil_text: str) -> str:
     """Convert RTLIL modules to Verilog with Amaranth's own Yosys, as ``amaranth.back.verilog`` does, and tidier.
 
-    Initial values are left out: what needs a value has a reset, and a register that is initialised and assigned is
-    not portable. Names that nothing uses are removed, or every linter complains of them.
+    Initial values are left out, of registers and of memories: what needs a value has a reset, and a register that is
+    initialised and assigned is not portable. Names that nothing uses are removed, or every linter complains of them.
     """
     yosys = find_yosys(lambda version: version >= (0, 40))
     rtlil_text = re.sub(r"^ *attribute \\init .*\n", "", rtlil_text, flags=re.M)
     script = [
         f"read_rtlil <<rtlil\n{rtlil_text}\nrtlil",
+        "delete t:$meminit_v2",
         "proc",
         "opt_expr",
         "opt_dff",

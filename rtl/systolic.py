@@ -111,7 +111,8 @@ class StationaryTile(SystolicTile):
     output_valid, output_ready, output_data, output_last
         C sums of 32 bits per beat, one per moving beat.
     fold_begins, fold_ends
-        Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters the array.
+        Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
+        the array.
     """
 
     def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:

@@ -6,6 +6,8 @@ admit only that outcome. Layouts of operands in local memory are those of ``rtl.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,20 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import (
+    BUILT,
+    COLUMN_LIMIT,
+    FROM_SUMS,
+    LOOK_UP,
+    NORMS,
+    PRODUCTS,
+    ROW_LIMIT,
+    SCALAR_BYTES,
+    TABLE_BYTES,
+    VectorFunction,
+    vector_cost,
+)  # fmt: skip
+from siliconloom.sim import kernels
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -118,7 +133,11 @@ class Machine:
             target[:] = (total + 2**31) % 2**32 - 2**31
 
     def _vector(self, i: Instruction, indices: list[int]) -> None:
-        lanes = self.lanes
+        lanes, function = self.lanes, i.function
+        if function not in BUILT:
+            raise NotSupported(f"values of the vector function {function.value}")
+        if vector_cost(function).by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
+            raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
         a, b, c, d = (address.at(indices) for address in (i.a, i.b, i.c, i.d))
         blocks = -(-i.n // lanes)
         width = blocks * lanes
@@ -126,22 +145,79 @@ class Machine:
         def rows(address: int) -> Integers:
             return self._lines(address, i.m * blocks, lanes).reshape(i.m, width)
 
-        if i.function == VectorFunction.COPY:
-            result = rows(a)
-        elif i.function == VectorFunction.RELU:
-            result = np.maximum(rows(a), 0)
-        elif i.function == VectorFunction.ADD:
-            result = rows(a) + rows(b)
-        elif i.function == VectorFunction.REQUANTIZE:
+        def sums() -> Integers:
             line = a // (4 * lanes)
-            sums = self.sums[line : line + blocks * i.m].reshape(blocks, i.m, lanes).transpose(1, 0, 2)
-            planes = self._window(self.scratchpad, d, blocks * 8 * lanes).reshape(blocks, 8, lanes)
-            result = requantized(sums.reshape(i.m, width), *parameters_of(planes))
-        else:
-            raise NotSupported(f"values of the vector function {i.function.value}")
-        result = np.clip(result, -128, 127)
-        result[:, i.n :] = 0
-        self._window(self.scratchpad, c, i.m * width)[:] = result.astype(np.int8).view(np.uint8).reshape(-1)
+            panels = self.sums[line : line + blocks * i.m].reshape(blocks, i.m, lanes)
+            return panels.transpose(1, 0, 2).reshape(i.m, width)
+
+        def columns() -> tuple[Integers, Integers, Integers]:
+            return parameters_of(self._window(self.scratchpad, d, blocks * 8 * lanes).reshape(blocks, 8, lanes))
+
+        def scalars() -> tuple[int, int, int]:
+            low = self._window(self.scratchpad, d, SCALAR_BYTES)
+            first, second = (int(x) for x in low[:4].view("<i2"))
+            return first, second, int(low[4]) & 63
+
+        x = sums() if function in FROM_SUMS else rows(a)
+        if function in LOOK_UP:
+            table = d + (padded(SCALAR_BYTES, lanes) if function in PRODUCTS else 0)
+            x = self._window(self.scratchpad, table, TABLE_BYTES).view(np.int8).astype(np.int64)[x & 255]
+        if function == VectorFunction.TRANSPOSE:
+            self._transpose(x[:, : i.n], c)
+            return
+        if function == VectorFunction.RELU:
+            x = np.maximum(x, 0)
+        elif function == VectorFunction.ADD:
+            first, second, shift = scalars()
+            x = kernels.scaled_sum(x, rows(b), (first, second), shift)
+        elif function in PRODUCTS:
+            first, _, shift = scalars()
+            x = kernels.scaled_product(x, rows(b), first, shift)
+        elif function == VectorFunction.ROPE:
+            turns = self._window(self.scratchpad, b, i.m * 2 * width).reshape(i.m, blocks, 2, lanes)
+            x = kernels.rotate(
+                x, (turns[:, :, 0] | turns[:, :, 1].astype("<i2") << 8).reshape(i.m, width).astype(np.int64)
+            )
+        elif function == VectorFunction.REQUANTIZE:
+            x = kernels.requantize(x, *columns())
+        elif function in NORMS:
+            bias, gamma, places = (each[: i.n] for each in columns())
+            x = kernels.normalize(x[:, : i.n], gamma, bias, places, centred=function == VectorFunction.LAYER_NORM)
+        elif function == VectorFunction.SOFTMAX:
+            multiplier, _, shift = scalars()
+            valid = np.full(i.m, i.n) if i.k != 2 else np.minimum(b + 1 + np.arange(i.m), i.n)
+            x = kernels.softmax(x[:, : i.n], multiplier, shift, valid, lanes)
+        result = np.zeros((i.m, width), np.int8)
+        result[:, : i.n] = np.clip(x[:, : i.n], -128, 127)
+        self._window(self.scratchpad, c, i.m * width)[:] = result.view(np.uint8).reshape(-1)
+
+    def _transpose(self, x: Integers, target: int) -> None:
+        """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
+        rows, cols = x.shape
+        pitch = padded(rows, self.lanes)
+        for column in range(cols):
+            self._window(self.scratchpad, target + column * pitch, rows)[:] = (
+                x[:, column].astype(np.int8).view(np.uint8)
+            )
+
+
+def padded(value: int, unit: int) -> int:
+    """``value`` rounded up to a multiple of ``unit``."""
+    return -(-value // unit) * unit
+
+
+def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
+    """Scalars of a vector function as they lie at ``d``."""
+    return np.frombuffer(struct.pack("<hhB3x", first, second, shift), np.uint8)
+
+
+def turn_planes(turns: Integers, lanes: int) -> Bytes:
+    """Cosines and sines (rows x columns, in 1/2^15) as rope reads them: per block low bytes, then high ones."""
+    rows, cols = turns.shape
+    wide = np.zeros((rows, padded(cols, lanes)), "<i2")
+    wide[:, :cols] = turns
+    planes = wide.view(np.uint8).reshape(rows, -1, lanes, 2).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(planes).reshape(-1)
 
 
 def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:
@@ -159,14 +235,3 @@ def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lane
         [bias >> 8 * i & 255 for i in range(4)] + [multiplier & 255, multiplier >> 8 & 255, shift, 0 * shift]
     )
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
-
-
-def requantized(sums: Integers, bias: Integers, multiplier: Integers, shift: Integers) -> Integers:
-    """(sums + bias) * multiplier / 2^shift per column, rounded to the nearest integer, halves to even."""
-    product = (sums + bias) * multiplier
-    shift = np.minimum(shift, 50)  # |product| <= 2^48: any larger shift gives zero as well
-    floor = product >> shift
-    rest = product - (floor << shift)
-    half = (np.int64(1) << shift) >> 1
-    up = (shift > 0) & ((rest > half) | ((rest == half) & (floor & 1 == 1)))
-    return np.asarray(floor + up)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import WORD_BYTES
+from siliconloom.rtl.bench.vectors import ProgramVectors, program_bench
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.registers import register_map
+from siliconloom.rtl.npu.software import software_files
 from siliconloom.rtl.npu.tile import NpuTile
 
 WAIVERS = {
@@ -33,7 +35,7 @@ CHANNELS = {
 }  # fmt: skip
 
 
-def npu_design(library: Library, chip: Chip) -> Design:
+def npu_design(library: Library, chip: Chip, vectors: ProgramVectors | None = None) -> Design:
     """The tile of ``chip`` with everything that goes with it; raises `NotSupported` for tiles without RTL."""
     geometry = geometry_of(chip)
     top = NpuTile(library, geometry)
@@ -43,16 +45,17 @@ def npu_design(library: Library, chip: Chip) -> Design:
         if prefix in CHANNELS:
             meanings[port] = f"{CHANNELS[prefix]}: {name.upper()}"
     array = geometry.array
+    parameters = {
+        "rows": array.rows, "cols": array.cols, "dataflow": array.dataflow, "operand": "int8",
+        "accumulator_bits": 32, "bus_bytes": geometry.bus, "scratchpad_banks": geometry.banks,
+        "bank_bytes": geometry.bank_bytes, "accumulator_lines": geometry.accumulator_lines,
+        "program_words": geometry.program_words, "word_bytes": WORD_BYTES, "queue_depth": geometry.queue_depth,
+        "outstanding": geometry.outstanding, "beat_interval": geometry.interval,
+    }  # fmt: skip
     return Design(
         top=top,
         contains="the whole tile",
-        parameters={
-            "rows": array.rows, "cols": array.cols, "dataflow": array.dataflow, "operand": "int8",
-            "accumulator_bits": 32, "bus_bytes": geometry.bus, "scratchpad_banks": geometry.banks,
-            "bank_bytes": geometry.bank_bytes, "accumulator_lines": geometry.accumulator_lines,
-            "program_words": geometry.program_words, "word_bytes": WORD_BYTES, "queue_depth": geometry.queue_depth,
-            "outstanding": geometry.outstanding, "beat_interval": geometry.interval,
-        },
+        parameters=parameters,
         timing={
             "multiply_stages": array.multiply_stages, "load_rows": array.load_rows,
             "output_latency": geometry.array_latency, "input_slice": 1, "issue_cycles": geometry.issue_cycles,
@@ -61,7 +64,11 @@ def npu_design(library: Library, chip: Chip) -> Design:
         },
         meanings=meanings,
         registers=register_map(library.prefix),
-        files={f"{library.prefix}.vlt": waiver_file(library.prefix)},
+        bench={} if vectors is None else program_bench(top, geometry, vectors),
+        files={
+            f"{library.prefix}.vlt": waiver_file(library.prefix),
+            **software_files(library.prefix, chip.digest, parameters),
+        },
     )  # fmt: skip
 
 

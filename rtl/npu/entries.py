@@ -17,6 +17,6 @@ MATMUL_ENTRY = data.StructLayout({
     **SYNC, "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "add": 1,
 })  # fmt: skip
 VECTOR_ENTRY = data.StructLayout({
-    **SYNC, "function": 6, "m": SIZE_BITS, "n": SIZE_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS,
-    "d": LOCAL_BITS,
+    **SYNC, "function": 6, "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS,
+    "c": LOCAL_BITS, "d": LOCAL_BITS,
 })  # fmt: skip

@@ -20,6 +20,8 @@ WIDEST_BUS = 128
 """Bytes of the widest AXI4 data bus."""
 PAGE = 4096
 """A burst must not cross a multiple of this many bytes (AMBA AXI4 specification, A3.4.1)."""
+MOST_LANES = 256
+"""Lanes of the widest vector unit."""
 LONGEST_BURST = 256
 """Beats of the longest AXI4 INCR burst."""
 
@@ -106,6 +108,8 @@ def geometry_of(chip: Chip) -> Geometry:
     for key, value in powers.items():
         if value & (value - 1):
             raise NotSupported(f"RTL of an npu tile whose {key} is not a power of two (got {value})")
+    if not 2 <= array.cols <= MOST_LANES:
+        raise NotSupported(f"RTL of a vector unit with {array.cols} lanes; 2 to {MOST_LANES} are built")
     if tile.vector.lanes != array.cols:
         raise NotSupported(
             f"RTL of an npu tile whose tile.vector.lanes ({tile.vector.lanes}) differ from tile.array.cols "
@@ -139,5 +143,5 @@ def geometry_of(chip: Chip) -> Geometry:
     )  # fmt: skip
 
 
-VECTOR_STAGES = 6
-"""Cycles from a vector operand's address to its result standing in the scratchpad."""
+VECTOR_STAGES = 15
+"""Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""

@@ -67,6 +67,7 @@ class Scratchpad(Circuit):
 
         want_read = {name: bank_of(name) for name in readers(geometry)}
         want_write = {name: bank_of(name) for name in writers(geometry)}
+        widest = max(writers(geometry).values())
         words, clashes = [], []
         for bank in range(banks):
             read, read_line, asked = Signal(), Signal(range(lines)), []
@@ -77,7 +78,7 @@ class Scratchpad(Circuit):
                 with m.If(hit):
                     m.d.comb += [read.eq(1), read_line.eq(getattr(self, f"{name}_address")[low:high])]
             clashes.append(several(asked))
-            enables, write_line, word, asked = Signal(line), Signal(range(lines)), Signal(8 * line), []
+            enables, write_line, word, asked = Signal(line), Signal(range(lines)), Signal(8 * widest), []
             for name, wanted in reversed(want_write.items()):
                 size, address = writers(geometry)[name], getattr(self, f"{name}_address")
                 hit = Signal(name=f"{name}_writes_{bank}")
@@ -88,27 +89,79 @@ class Scratchpad(Circuit):
                     m.d.comb += [
                         enables.eq(getattr(self, name) << (shift * size) if size < line else getattr(self, name)),
                         write_line.eq(address[low:high]),
-                        word.eq(Cat(*[getattr(self, f"{name}_data")] * (line // size))),
+                        word.eq(Cat(*[getattr(self, f"{name}_data")] * (widest // size))),
                     ]
             clashes.append(several(asked))
             words.append(
                 self.place(
-                    m, sram, f"bank_{bank}", ren=read, raddr=read_line, wen=enables, waddr=write_line, wdata=word
+                    m, sram, f"bank_{bank}", ren=read, raddr=read_line, wen=enables, waddr=write_line,
+                    wdata=Cat(*[word] * (line // widest)),
                 )["rdata"]
             )  # fmt: skip
         for name, size in readers(geometry).items():
             chosen, part = Signal.like(want_read[name]), Signal(max(low - log2(size), 1), name=f"{name}_part")
             m.d.sync += chosen.eq(want_read[name])
-            word = Signal(8 * line, name=f"{name}_line")
-            m.d.comb += word.eq(Array(words)[chosen] if banks > 1 else words[0])
+            parts = words
             if size < line:
                 m.d.sync += part.eq(getattr(self, f"{name}_address")[log2(size) : low])
-                m.d.comb += getattr(self, f"{name}_data").eq(word.word_select(part, 8 * size))
-            else:
-                m.d.comb += getattr(self, f"{name}_data").eq(word)
+                select = self.library.make(PartSelect, 8 * line, 8 * size)
+                parts = [
+                    self.place(m, select, f"{name}_part_{bank}", word=word, part=part)["o"]
+                    for bank, word in enumerate(words)
+                ]
+            m.d.comb += getattr(self, f"{name}_data").eq(Array(parts)[chosen] if banks > 1 else parts[0])
         outside = [getattr(self, n) & beyond(n) for n in want_read]
         outside += [getattr(self, n).any() & beyond(n) for n in want_write]
         m.d.comb += [self.conflict.eq(Cat(*clashes).any()), self.outside.eq(Cat(*outside).any())]
+        return m
+
+
+class PartSelect(Circuit):
+    """One of the equal parts of a word. A circuit of its own, because wide ones take long to generate.
+
+    Members
+    -------
+    word, part : In
+        The word, and which part.
+    o : Out
+        The part.
+    """
+
+    def __init__(self, library: Library, width: int, part: int) -> None:
+        self.width, self.size = width, part
+        ports = {"word": In(width), "part": In(range(width // part)), "o": Out(part)}
+        super().__init__(library, library.name("part", f"{part}of{width}"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        unused_clock = Signal(name="unused")
+        m.d.comb += [unused_clock.eq(self.clk), self.o.eq(self.word.word_select(self.part, self.size))]
+        return m
+
+
+class AdderLane(Circuit):
+    """One sum of the accumulator: what the array brings, with or without what is there, and the last total again.
+
+    Members
+    -------
+    add, forward : In(1)
+        Add what is there; what is there is the last total, which the memory does not return yet.
+    sums, memory : In(32)
+        From the array, one cycle before its line is in ``memory``; from the memory.
+    total : Out(32)
+        To the memory.
+    """
+
+    def __init__(self, library: Library) -> None:
+        ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        super().__init__(library, library.name("adder"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        sums, held = Signal(32), Signal(32)
+        before = Mux(self.forward, held, self.memory)
+        m.d.comb += self.total.eq((sums + Mux(self.add, before, 0))[:32])
+        m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
         return m
 
 
@@ -147,8 +200,7 @@ class Accumulator(Circuit):
         lines, bits = self.geometry.accumulator_lines, 8 * self.geometry.results
         sram = self.library.make(SramWrapper, bits, lines)
         depth = log2(lines)
-        valid, line, add, sums = Signal(), Signal(depth), Signal(), Signal(bits, reset_less=True)
-        forward, held = Signal(), Signal(bits, reset_less=True)
+        valid, line, add, forward = Signal(), Signal(depth), Signal(), Signal()
         total = Signal(bits)
         # Two copies, so that adding and reading each have a read port.
         own = self.place(
@@ -157,18 +209,21 @@ class Accumulator(Circuit):
         other = self.place(
             m, sram, "read_copy", ren=self.read, raddr=self.read_line[:depth], wen=valid, waddr=line, wdata=total
         )  # fmt: skip
-        before = Mux(forward, held, own["rdata"])
+        lanes = [
+            self.place(
+                m, self.library.make(AdderLane), f"lane_{i}", add=add, forward=forward,
+                sums=self.sums[32 * i : 32 * i + 32], memory=own["rdata"][32 * i : 32 * i + 32],
+            )["total"]
+            for i in range(bits // 32)
+        ]  # fmt: skip
         m.d.comb += [
-            total.eq(Cat(*[
-                (sums[32 * i : 32 * i + 32] + Mux(add, before[32 * i : 32 * i + 32], 0))[:32]
-                for i in range(bits // 32)
-            ])),
+            total.eq(Cat(*lanes)),
             self.read_data.eq(other["rdata"]),
             self.outside.eq((self.valid & (self.line >= lines)) | (self.read & (self.read_line >= lines))),
         ]  # fmt: skip
         m.d.sync += [
-            valid.eq(self.valid), line.eq(self.line), add.eq(self.add), sums.eq(self.sums),
+            valid.eq(self.valid), line.eq(self.line), add.eq(self.add),
             # the line being written now is the one being read now: memory returns the old one
-            forward.eq(valid & self.valid & (line == self.line[:depth])), held.eq(total),
+            forward.eq(valid & self.valid & (line == self.line[:depth])),
         ]  # fmt: skip
         return m

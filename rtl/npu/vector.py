@@ -1,38 +1,72 @@
 """The vector unit: one block of C elements a cycle, for everything that is not a matrix product.
 
-Blocks of columns outermost, rows within. An int8 operand lies row by row, each row ceil(n / C) lines of C bytes; sums lie
-as panels of m lines of C words, as the array leaves them. Results are int8, zero beyond column n.
+An int8 operand lies row by row, each row ceil(n / C) lines of C bytes; sums lie as panels of m lines of C words, as
+the array leaves them. Results are int8, saturated, zero beyond column n. Halves round to even. Parameters lie at ``d``:
 
-- copy: y = a
-- relu: y = max(a, 0)
-- add: y = clip(a + b) to -128..127
-- requantize: y = clip(round_half_even((a + bias) * multiplier / 2^shift)), a a sum of 32 bits; per column an int32
-  bias, an int16 multiplier and a shift of 0..63 bits, kept at ``d`` as 8 lines per block of columns: the four bytes of
-  the biases, low first, the two of the multipliers, the shifts, and one unused.
+- columns: per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16
+  multipliers, the shifts (0..63), one unused.
+- scalars: two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped.
+- table: 256 bytes; byte ``x & 255`` is the result for x.
+
+========================  ================  ==========================================================================
+function                  parameters        result
+========================  ================  ==========================================================================
+copy, kv_append           none              a
+relu                      none              max(a, 0)
+add                       scalars           (a * m0 + b * m1) / 2^shift
+multiply                  scalars           a * b * m0 / 2^shift
+gelu, silu                table             table[a]
+gated_gelu, gated_silu    scalars, table    table[a] * b * m0 / 2^shift
+requantize                columns           (a + bias) * multiplier / 2^shift; a is a sum of 32 bits
+layer_norm, rms_norm      columns           (z * multiplier + bias) / 2^shift; z is a normalised, in 1/256
+softmax                   scalars           127 * 2^(t - peak) / sum, t = a * m0 / 2^shift in 1/256; a is a sum
+rope                      none              neighbours turned by the angles in b: cosines at even columns, sines at
+                                            odd ones, in 1/2^15; per block a line of low bytes, then one of high bytes
+transpose                 none              element (r, c) at row c, column r; rows of c have ceil(m / C) lines
+========================  ================  ==========================================================================
+
+With ``k`` = 2, softmax masks: row r sees columns up to b + r. A row function first reduces, row by row; `RowScalars`
+turns what it finds of a row into the row's state, which the second pass, block by block, reads. Functions of one pass
+stream block by block: blocks of columns outermost, rows within.
 """
 
 from __future__ import annotations
 
-from amaranth import Cat, Module, Mux, Signal
+from itertools import pairwise
+
+from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.isa import FUNCTIONS
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.vector import (
+    BUILT,
+    COLUMN_LIMIT,
+    FROM_SUMS,
+    LOOK_UP,
+    NORMS,
+    PRODUCTS,
+    ROW_LIMIT,
+    SCALAR_BYTES,
+    VectorFunction,
+    vector_cost,
+)  # fmt: skip
+from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.dma import log2
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.lane import KINDS, NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
 
-BUILT = (VectorFunction.COPY, VectorFunction.ADD, VectorFunction.RELU, VectorFunction.REQUANTIZE)
-"""Functions that have a circuit."""
-PARAMETER_LINES = vector_cost(VectorFunction.REQUANTIZE).setup
-
-
-def code(function: VectorFunction) -> int:
-    """Code of a function in the instruction word."""
-    return FUNCTIONS.index(function)
+SETUP_LINES = vector_cost(VectorFunction.REQUANTIZE).setup
+KIND_OF = {
+    "requantize": {VectorFunction.REQUANTIZE}, "softmax": {VectorFunction.SOFTMAX}, "norm": NORMS,
+    "rope": {VectorFunction.ROPE}, "add": {VectorFunction.ADD}, "product": PRODUCTS, "lookup": LOOK_UP,
+    "relu": {VectorFunction.RELU},
+}  # fmt: skip
+assert tuple(KIND_OF) == KINDS
+LAST_STAGE = 10
 
 
 class VectorUnit(Circuit):
@@ -53,7 +87,7 @@ class VectorUnit(Circuit):
     write, write_address, write_data
         Scratchpad write.
     illegal : Out(1)
-        Pulse at issue: the function has no circuit, or a size is zero.
+        Pulse at issue: the function has no circuit, a size is zero, or a row function's size is too large.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -71,136 +105,287 @@ class VectorUnit(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, cols = self.geometry, self.geometry.array.cols
-        shift = log2(cols)
+        wide = log2(cols)
         new = data.View(VECTOR_ENTRY, self.entry)
         entry = Signal(VECTOR_ENTRY, name="instruction")
-        requantize = Signal()
-        active, ending, end_timer = Signal(), Signal(), Signal(range(geometry.vector_latency + 1))
-        setup, row, left = Signal(range(PARAMETER_LINES + 1)), Signal(SIZE_BITS), Signal(SIZE_BITS)
-        pitch = Signal(LOCAL_BITS)
-        source, operand, target, line, parameters = (
-            Signal(LOCAL_BITS, name=n) for n in ("source", "operand", "target", "line", "parameters")
-        )
-        a_block, b_block, c_block = (Signal(LOCAL_BITS, name=n) for n in ("a_block", "b_block", "c_block"))
+
+        # What the instruction is.
+        def any_of(functions: object, fields: object = entry) -> Value:
+            return Cat(*(fields.function == FUNCTIONS.index(f) for f in sorted(functions))).any()  # type: ignore[attr-defined,call-overload]
+
+        is_ = {name: Signal(name=f"is_{name}") for name in (*KINDS, "from_sums", "by_row", "transpose")}
+        for name, functions in {
+            **KIND_OF, "from_sums": FROM_SUMS, "transpose": {VectorFunction.TRANSPOSE},
+            "by_row": {f for f in BUILT if vector_cost(f).by_row},
+        }.items():  # fmt: skip
+            m.d.comb += is_[name].eq(any_of(functions))
+        by_row = Signal(name="new_by_row")
         m.d.comb += [
-            requantize.eq(entry.function == code(VectorFunction.REQUANTIZE)),
-            self.free.eq(~active & ~ending),
-            self.working.eq(active | ending),
+            by_row.eq(any_of({f for f in BUILT if vector_cost(f).by_row}, new)),
             self.illegal.eq(
-                self.issue & ((new.m == 0) | (new.n == 0) | ~Cat(*(new.function == code(f) for f in BUILT)).any())
+                self.issue & (
+                    (new.m == 0) | (new.n == 0) | ~any_of(BUILT, new)
+                    | (by_row & ((new.m > ROW_LIMIT) | (new.n > COLUMN_LIMIT)))
+                )
             ),
-        ]
-        sets_up, rows_now = Signal(), Signal()
+        ]  # fmt: skip
+
+        # Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining.
+        once, setup, active, reducing = Signal(range(512)), Signal(range(SETUP_LINES + 1)), Signal(), Signal()
+        draining, timer = Signal(), Signal(range(geometry.vector_latency + 1))
+        row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(wide, 1))
+        reads_once, sets_up, slots = Signal(), Signal(), Signal()
+        row_last, block_last, beat_last, inner_last, outer_last = (
+            Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
+        )
         m.d.comb += [
-            sets_up.eq(active & (setup != 0)),
-            rows_now.eq(active & (setup == 0)),
-            self.first.eq(rows_now & ~requantize),
-            self.first_address.eq(source),
-            self.second.eq(sets_up | (rows_now & (entry.function == code(VectorFunction.ADD)))),
-            self.second_address.eq(Mux(sets_up, parameters, operand)),
-            self.sums.eq(rows_now & requantize),
-            self.sums_line.eq(line),
-        ]
-        row_last, block_last = Signal(), Signal()
-        m.d.comb += [row_last.eq(row == 1), block_last.eq(left <= cols)]
-        with m.If(sets_up):
-            m.d.sync += [setup.eq(setup - 1), parameters.eq(parameters + cols)]
-        with m.If(rows_now):
-            m.d.sync += [
-                row.eq(row - 1), source.eq(source + pitch), operand.eq(operand + pitch), target.eq(target + pitch),
-                line.eq(line + 1),
+            self.free.eq(~active & ~draining), self.working.eq(active | draining),
+            reads_once.eq(active & (once != 0)), sets_up.eq(active & (once == 0) & (setup != 0)),
+            slots.eq(active & (once == 0) & (setup == 0)),
+            row_last.eq(row == entry.m - 1), block_last.eq(column + cols >= entry.n),
+            beat_last.eq(Mux(is_["transpose"], beat == cols - 1, ~is_["rope"] | beat[0])),
+            inner_last.eq(Mux(reducing, block_last, row_last)), outer_last.eq(Mux(reducing, row_last, block_last)),
+        ]  # fmt: skip
+
+        # Addresses: within a block of columns row by row; while reducing, within a row block by block.
+        pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
+        steps = {
+            "source": (entry.a, pitch, cols),
+            "operand": (entry.b, Mux(is_["rope"], pitch << 1, pitch), Mux(is_["rope"], 2 * cols, cols)),
+            "target": (entry.c, Mux(is_["transpose"], 1, pitch), Mux(is_["transpose"], result_pitch << wide, cols)),
+            "line": (entry.a >> log2(geometry.results), 1, entry.m),
+        }
+        walks, starts = {}, {}
+        parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
+        restart = Signal()
+        for name, (begin, by_one_row, by_one_block) in steps.items():
+            now, outer, inner_step, outer_step, onward = (
+                Signal(LOCAL_BITS, name=f"{name}_{part}")
+                for part in ("now", "outer", "inner_step", "outer_step", "onward")
+            )
+            walks[name], starts[name] = now, (now, outer)
+            m.d.comb += [
+                inner_step.eq(Mux(reducing, by_one_block, by_one_row)),
+                outer_step.eq(Mux(reducing, by_one_row, by_one_block)), onward.eq(outer + outer_step),
             ]  # fmt: skip
-            with m.If(row_last):
-                m.d.sync += [
-                    row.eq(entry.m), left.eq(left - cols), setup.eq(Mux(requantize, PARAMETER_LINES, 0)),
-                    a_block.eq(a_block + cols), b_block.eq(b_block + cols), c_block.eq(c_block + cols),
-                    source.eq(a_block + cols), operand.eq(b_block + cols), target.eq(c_block + cols),
-                ]  # fmt: skip
-                with m.If(block_last):
-                    m.d.sync += [active.eq(0), ending.eq(1), end_timer.eq(geometry.vector_latency)]
-        with m.If(ending):
-            m.d.sync += end_timer.eq(end_timer - 1)
-            with m.If(end_timer == 1):
-                m.d.comb += self.done.eq(1)
-                m.d.sync += ending.eq(0)
+            with m.If(restart):
+                m.d.sync += [now.eq(begin), outer.eq(begin)]
+            with m.Elif(slots & beat_last):
+                m.d.sync += now.eq(Mux(inner_last, onward, now + inner_step))
+                with m.If(inner_last):
+                    m.d.sync += outer.eq(onward)
+        m.d.comb += [
+            self.first.eq(slots & ~is_["from_sums"]), self.first_address.eq(walks["source"]),
+            self.second.eq(reads_once | sets_up | (slots & (is_["add"] | is_["product"] | is_["rope"]))),
+            self.second_address.eq(Mux(slots, walks["operand"] + Mux(is_["rope"] & beat[0], cols, 0), parameters)),
+            self.sums.eq(slots & is_["from_sums"]), self.sums_line.eq(walks["line"]),
+        ]  # fmt: skip
+        with m.If(reads_once):
+            m.d.sync += once.eq(once - 1)
+        with m.If(sets_up):
+            m.d.sync += setup.eq(setup - 1)
+        with m.If(reads_once | sets_up):
+            m.d.sync += parameters.eq(parameters + cols)
+        with m.If(slots):
+            m.d.sync += [
+                beat.eq(Mux(beat_last, 0, beat + 1)),
+                skip.eq(Mux(beat_last | is_["rope"], 0, skip + result_pitch)),
+            ]
+            with m.If(beat_last):
+                with m.If(reducing):
+                    m.d.sync += [column.eq(Mux(block_last, 0, column + cols)), row.eq(row + block_last)]
+                with m.Else():
+                    m.d.sync += [row.eq(Mux(row_last, 0, row + 1)), column.eq(Mux(row_last, column + cols, column))]
+                    with m.If(row_last & (is_["requantize"] | is_["norm"])):
+                        m.d.sync += setup.eq(SETUP_LINES)
+                with m.If(inner_last & outer_last):
+                    m.d.sync += [active.eq(0), draining.eq(1), timer.eq(geometry.vector_latency)]
+        with m.If(draining):
+            m.d.sync += timer.eq(timer - 1)
+            with m.If(timer == 1):
+                m.d.sync += draining.eq(0)
+                with m.If(reducing):
+                    m.d.comb += restart.eq(1)
+                    m.d.sync += [
+                        active.eq(1),
+                        reducing.eq(0),
+                        row.eq(0),
+                        column.eq(0),
+                        setup.eq(Mux(is_["norm"], SETUP_LINES, 0)),
+                    ]
+                with m.Else():
+                    m.d.comb += self.done.eq(1)
+        lines = Signal.like(once)
+        for function in BUILT:
+            count = vector_cost(function).once_lines(cols)
+            if count:
+                with m.If(new.function == FUNCTIONS.index(function)):
+                    m.d.comb += lines.eq(count)
         with m.If(self.issue):
             m.d.sync += [
-                entry.eq(new), active.eq(1), row.eq(new.m), left.eq(new.n), source.eq(new.a), operand.eq(new.b),
-                target.eq(new.c), a_block.eq(new.a), b_block.eq(new.b), c_block.eq(new.c),
-                line.eq(new.a >> log2(geometry.results)), parameters.eq(new.d),
-                pitch.eq(((new.n + (cols - 1)) >> shift) << shift),
-                setup.eq(Mux(new.function == code(VectorFunction.REQUANTIZE), PARAMETER_LINES, 0)),
+                entry.eq(new), active.eq(~self.illegal), draining.eq(self.illegal), timer.eq(1),
+                reducing.eq(by_row & ~self.illegal), once.eq(lines), row.eq(0), column.eq(0), beat.eq(0),
+                setup.eq(Mux(new.function == FUNCTIONS.index(VectorFunction.REQUANTIZE), SETUP_LINES, 0)),
+                parameters.eq(new.d), skip.eq(0),
+                pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
+                result_pitch.eq(((new.m + (cols - 1)) >> wide) << wide),
             ]  # fmt: skip
+            for name, at in (("source", new.a), ("operand", new.b), ("target", new.c)):
+                m.d.sync += [register.eq(at) for register in starts[name]]
+            m.d.sync += [register.eq(new.a >> log2(geometry.results)) for register in starts["line"]]
 
-        # Parameters arrive one cycle after their address, one line a cycle.
-        plane, arrives = Signal(range(PARAMETER_LINES + 1)), Signal()
-        planes = [Signal(8 * cols, name=f"plane_{i}", reset_less=True) for i in range(PARAMETER_LINES - 1)]
-        m.d.sync += [arrives.eq(sets_up), plane.eq(PARAMETER_LINES - setup)]
-        for number, held in enumerate(planes):
-            with m.If(arrives & (plane == number)):
-                m.d.sync += held.eq(self.second_data)
-
-        # The pipeline: operands; sum; product; rounding; result.
-        used = Signal(range(cols + 1))
-        m.d.comb += used.eq(Mux(left < cols, left, cols))
-        valid = Signal(4)
-        m.d.sync += valid.eq(Cat(rows_now, valid[:-1]))
-        address, count = target, used
-        for stage in range(4):
-            later, fewer = Signal(LOCAL_BITS, name=f"target_{stage}"), Signal.like(used, name=f"used_{stage}")
-            m.d.sync += [later.eq(address), fewer.eq(count)]
-            address, count = later, fewer
-        results = []
-        for lane in range(cols):
-            a, b = byte(self.first_data, lane), byte(self.second_data, lane)
-            word = self.sums_data[32 * lane : 32 * lane + 32].as_signed()
-            bias = Cat(*(byte(planes[i], lane) for i in range(4))).as_signed()
-            multiplier = Cat(byte(planes[4], lane), byte(planes[5], lane)).as_signed()
-            places = byte(planes[6], lane)[:6]
-            simple, total = Signal(9, name=f"simple_{lane}"), Signal(33, name=f"total_{lane}")
-            simple_2, product = Signal(9, name=f"simple_{lane}_2"), Signal(49, name=f"product_{lane}")
-            rounded, result = Signal(50, name=f"rounded_{lane}"), Signal(8, name=f"result_{lane}")
-            plus = Signal(9, name=f"plus_{lane}")
-            with m.Switch(entry.function):
-                with m.Case(code(VectorFunction.ADD)):
-                    m.d.comb += plus.eq(a.as_signed() + b.as_signed())
-                with m.Case(code(VectorFunction.RELU)):
-                    m.d.comb += plus.eq(Mux(a[7], 0, a))
-                with m.Default():
-                    m.d.comb += plus.eq(a.as_signed())
-            m.d.sync += [
-                simple.eq(plus), total.eq(word + bias),
-                simple_2.eq(simple), product.eq(total.as_signed() * multiplier),
-                rounded.eq(Mux(requantize, half_even(product, places), simple_2.as_signed())),
-            ]  # fmt: skip
-            m.d.comb += result.eq(clipped(rounded.as_signed()))
-            results.append(result)
-        finished = Signal(8 * cols, reset_less=True)
-        keep = Cat(*(Mux(lane < count, result, 0) for lane, result in enumerate(results)))
-        write_address = Signal(LOCAL_BITS)
-        written = Signal()
-        m.d.sync += [finished.eq(keep), write_address.eq(address), written.eq(valid[3])]
+        # What goes with each slot down the pipeline.
+        limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
         m.d.comb += [
-            self.write.eq(Cat(*[written] * cols)), self.write_address.eq(write_address), self.write_data.eq(finished),
+            limit.eq(entry.n),
+            remaining.eq(limit - column),
+            used.eq(Mux(remaining < 0, 0, Mux(remaining > cols, cols, remaining))),
+        ]
+        with m.If(is_["softmax"] & (entry.k == 2) & (entry.b + row + 1 < entry.n)):
+            m.d.comb += limit.eq(entry.b + row + 1)
+        opens, last_of_block = Signal(), Signal()
+        m.d.comb += [opens.eq(column == 0), last_of_block.eq(block_last)]
+        carried = {
+            "result": slots & beat_last & ~reducing & ~is_["transpose"],
+            "byte": slots & is_["transpose"] & (beat < used), "reduce": slots & reducing, "opens": opens,
+            "closes": slots & reducing & last_of_block, "used": used,
+            "row": row[: log2(ROW_LIMIT)], "lane": row[: max(wide, 1)], "beat": beat,
+            "target": walks["target"] + skip,
+        }  # fmt: skip
+        stages = [carried]
+        for stage in range(1, LAST_STAGE + 1):
+            later = {}
+            for name, value in stages[-1].items():
+                later[name] = Signal(len(value), name=f"{name}_{stage}")
+                m.d.sync += later[name].eq(value)
+            stages.append(later)
+        keep = [Signal(cols, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
+        m.d.comb += keep[1].eq(Cat(*((stages[1]["used"] > lane) | is_["transpose"] for lane in range(cols))))
+        for stage in range(2, LAST_STAGE):
+            m.d.sync += keep[stage].eq(keep[stage - 1])
+
+        # Parameters arrive one cycle after their address.
+        scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
+            -(-SCALAR_BYTES // cols), Signal(), Signal(range(512)), Signal(), Signal(SETUP_LINES), Signal(),
+        )  # fmt: skip
+        taken = Signal(range(512))
+        scalars = Signal(8 * SCALAR_BYTES)
+        to_table = Signal()
+        m.d.sync += [arriving.eq(reads_once), of_block.eq(sets_up)]
+        with m.If(self.issue):
+            m.d.sync += taken.eq(0)
+        with m.Elif(reads_once):
+            m.d.sync += taken.eq(taken + 1)
+        m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(sets_up, 1 << (SETUP_LINES - setup)[:3], 0))]
+        has_scalars, table_line = Signal(), Signal(range(512))
+        m.d.comb += [
+            has_scalars.eq(is_["add"] | is_["product"] | is_["softmax"]),
+            to_table.eq(arriving & is_["lookup"] & (~has_scalars | (line_number >= scalar_lines))),
+            table_line.eq(line_number - Mux(has_scalars, scalar_lines, 0)),
+            swap.eq(of_block & bytes_in[SETUP_LINES - 1]),
         ]  # fmt: skip
+        for number in range(scalar_lines):
+            with m.If(arriving & has_scalars & (line_number == number)):
+                m.d.sync += scalars[8 * cols * number : 8 * cols * (number + 1)].eq(
+                    self.second_data[: 8 * SCALAR_BYTES]
+                )
+        m0, m1, shift = scalars[:16], scalars[16:32], scalars[32:38]
+
+        # The row memory.
+        bits = sum(STATE.values())
+        row_state = self.library.make(RowScalars)
+        write_row = [stages[LAST_STAGE]["row"]]
+        closed = [stages[LAST_STAGE]["closes"]]
+        for stage in range(5):
+            at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
+            m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
+            write_row.append(at)
+            closed.append(is_closed)
+        first, second, peak_10 = Signal(24), Signal(32), Signal(NEED_BITS)
+        state = self.place(
+            m, row_state, "row_scalars", softmax=is_["softmax"],
+            centred=entry.function == FUNCTIONS.index(VectorFunction.LAYER_NORM), count=entry.n[:16], first=first,
+            second=second, peak=peak_10,
+        )["state"]  # fmt: skip
+        read = self.place(
+            m, self.library.make(SramWrapper, bits, ROW_LIMIT), "rows", ren=1, raddr=carried["row"],
+            wen=closed[-1], waddr=write_row[-1], wdata=state,
+        )["rdata"]  # fmt: skip
+        states = [read, read]
+        for stage in range(2, LAST_STAGE):
+            later_state = Signal(bits, name=f"state_{stage}")
+            m.d.sync += later_state.eq(states[-1])
+            states.append(later_state)
+
+        def part(stage: int, name: str) -> Value:
+            start = list(STATE).index(name)
+            low = sum(list(STATE.values())[:start])
+            return states[stage][low : low + STATE[name]]
+
+        # The lanes.
+        low_bytes = Signal(8 * cols)
+        m.d.sync += low_bytes.eq(self.second_data)
+        kind, one = Cat(*(is_[name] for name in KINDS)), Signal(8)
+        m.d.comb += one.eq(self.first_data.word_select(stages[1]["beat"], 8))
+        peak_7 = Signal(NEED_BITS)
+        lane_kind = self.library.make(Lane, cols)
+        lanes = []
+        for lane in range(cols):
+            pair, low, high = lane ^ 1, lane & ~1, lane | 1
+            turns = [Cat(byte(low_bytes, at), byte(self.second_data, at)) for at in (low, high)]
+            lanes.append(
+                self.place(
+                    m, lane_kind, f"lane_{lane}", kind=kind, reduce=stages[2]["reduce"],
+                    a=Mux(is_["transpose"], one, byte(self.first_data, lane)), pair=byte(self.first_data, pair),
+                    b=byte(self.second_data, lane), cosine=turns[0], sine=turns[1], negative=1 - lane % 2,
+                    sum=self.sums_data[32 * lane : 32 * lane + 32], m0=m0, m1=m1, shift=shift,
+                    plane=bytes_in[:PLANES], plane_data=byte(self.second_data, lane), swap=swap,
+                    table_write=to_table, table_line=table_line, table_data=self.second_data,
+                    scale=part(2, "scale"), offset=part(3, "offset"), places=part(4, "places"),
+                    keep_5=keep[5][lane], keep_7=keep[7][lane], keep_9=keep[9][lane], peak=peak_7,
+                    late_scale=part(8, "scale"), late_places=part(9, "places"),
+                )
+            )  # fmt: skip
+        m.d.comb += self.write_data.eq(Cat(*(each["result"] for each in lanes)))
+
+        # Reductions over a row.
+        highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
+        fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
+        largest = self.place(
+            m, self.library.make(Largest, cols), "largest", i=Cat(*(each["need"] for each in lanes))
+        )["o"]  # fmt: skip
+        rise = Signal(NEED_BITS + 1)
+        m.d.sync += highest.eq(largest)
+        m.d.comb += [
+            higher.eq(Mux(stages[6]["opens"] | (highest > peak), highest, peak)), rise.eq(higher - peak),
+            fall.eq(Mux(stages[6]["opens"] | ~is_["softmax"], 0, Mux(rise > 63, 63, rise))),
+        ]  # fmt: skip
+        with m.If(stages[6]["reduce"]):
+            m.d.sync += peak.eq(higher)
+        m.d.sync += [peak_7.eq(Mux(stages[6]["reduce"], higher, part(6, "offset")[:NEED_BITS])), falls[0].eq(fall)]
+        peaks = [peak_7, Signal(NEED_BITS, name="peak_8"), Signal(NEED_BITS, name="peak_9"), peak_10]
+        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(peaks)]
+        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(falls)]
+        firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
+        m.d.sync += [
+            firsts.eq(total_of([each["first"].as_signed() for each in lanes])),
+            parts.eq(total_of([each["part"] for each in lanes])),
+        ]
+        m.d.sync += [
+            first.eq(firsts + Mux(stages[9]["opens"], 0, first.as_signed())),
+            second.eq(parts + Mux(stages[9]["opens"], 0, second >> falls[2])),
+        ]
+
+        # Results.
+        end = stages[LAST_STAGE]
+        m.d.comb += self.write_address.eq(end["target"])
+        with m.If(end["result"]):
+            m.d.comb += self.write.eq((1 << cols) - 1)
+        with m.Elif(end["byte"]):
+            m.d.comb += self.write.eq(1 << end["lane"])
         return m
 
 
 def byte(word: Value, lane: int) -> Value:
     """Byte ``lane`` of a word."""
     return word[8 * lane : 8 * lane + 8]
-
-
-def half_even(value: Signal, places: Value) -> Value:
-    """A signed value over a power of two, rounded to the nearest, halves to even."""
-    floor = value.as_signed() >> places
-    extended = Cat(value, value[-1].replicate(64 - len(value)))
-    rest = extended & ((1 << places) - 1)
-    half = (1 << places) >> 1
-    up = (places != 0) & ((rest > half) | ((rest == half) & floor[0]))
-    return floor + up
-
-
-def clipped(value: Value) -> Value:
-    """Saturate to -128..127."""
-    return Mux(value > 127, 127, Mux(value < -128, -128, value))[:8]

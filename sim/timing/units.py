@@ -38,7 +38,8 @@ def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: int, cols: i
     """
     cost = vector_cost(function)
     blocks = -(-cols // unit.lanes)
-    return VECTOR_START + blocks * (cost.passes * rows + cost.setup) + (cost.reductions + 1) * unit.latency
+    slots = blocks * (cost.slot_cycles(unit.lanes) * rows + cost.setup)
+    return VECTOR_START + cost.once_lines(unit.lanes) + slots + (cost.reductions + 1) * unit.latency
 
 
 def moved_bytes(memory: Memory, rows: int, row_bytes: int) -> int:

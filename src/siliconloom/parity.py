@@ -140,12 +140,22 @@ def _divergence(parity: Parity) -> list[str]:
 
 
 def check_programs(
-    chip: Chip, programs: Sequence[tuple[str, RandomProgram]], *, simulator: str = "verilator", stall: Sequence[int] = (),
-) -> list[Parity]:  # fmt: skip
+    chip: Chip,
+    programs: Sequence[tuple[str, RandomProgram]],
+    *,
+    simulator: str = "verilator",
+    stall: Sequence[int] = (),
+) -> list[Parity]:
     """Build the tile of ``chip`` and run named programs on it.
 
     Parameters
     ----------
+    chip
+        A chip whose npu tile has RTL.
+    programs
+        Names and programs; each runs from reset.
+    simulator
+        ``icarus`` or ``verilator``.
     stall
         For each program, how much its memory hesitates (see `ProgramCase`); none where left out.
 
@@ -200,8 +210,8 @@ def parity_tables(result: dict[str, Any], out: Console) -> None:
     out.print(f"  verified: {result['verified']}", soft_wrap=True)
     out.print()
     columns = [
-        ("program", "left"), ("instructions", "right"), ("executed", "right"), ("memory", "left"), ("RTL cycles", "right"),
-        ("model cycles", "right"), ("difference", "right"), ("values", "left"),
+        ("program", "left"), ("instructions", "right"), ("executed", "right"), ("memory", "left"),
+        ("RTL cycles", "right"), ("model cycles", "right"), ("difference", "right"), ("values", "left"),
     ]  # fmt: skip
     rows = []
     for each in result["programs"]:

@@ -10,18 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
+from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Address, Program, Unit
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
-from siliconloom.sim.golden import parameter_planes
+from siliconloom.sim.golden import parameter_planes, scalar_bytes
 
 Bytes = NDArray[np.uint8]
 MEMORY_BYTES = 1 << 17
 """Main memory that a random program uses: operands below, results above the middle, the program at the end."""
 PROGRAM_BASE = MEMORY_BYTES - 64 * WORD_BYTES
 RESULTS = MEMORY_BYTES // 2
+ELEMENTWISE = sorted(BUILT - FROM_SUMS)
 
 
 def random_npu(seed: int) -> Chip:
@@ -42,7 +44,7 @@ def random_npu(seed: int) -> Chip:
             },
             "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
             "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
-            "vector": {"lanes": cols, "latency": chance.randint(6, 12)},
+            "vector": {"lanes": cols, "latency": chance.randint(15, 24)},
             "dma": {"bytes_per_cycle": bus, "outstanding": chance.choice([1, 2, 4, 16])},
             "sequencer": {
                 "issue_cycles": chance.randint(2, 6), "loop_cycles": chance.randint(1, 3),
@@ -77,6 +79,7 @@ class _Writer:
     builder: ProgramBuilder = field(default_factory=ProgramBuilder)
     results: int = RESULTS
     parameters: list[tuple[int, int]] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         tile = self.tile
@@ -131,9 +134,16 @@ class _Writer:
             if fits and sums * 4 * cols <= self.sums.slot_bytes:
                 break
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
-        p_base = self.operand(parameter_bytes * loops[1])
+        function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
+        parameter_bytes = vector_cost(function).parameter_bytes(out_cols, cols)
+        p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
         for number in range(loops[1]):
-            self.parameters.append((p_base + self.aligned(parameter_bytes) * number, out_blocks))
+            where = p_base + self.aligned(parameter_bytes) * number
+            if function == VectorFunction.REQUANTIZE:
+                self.parameters.append((where, out_blocks))
+            else:
+                self.scalars.append(where)
+        masked = function == VectorFunction.SOFTMAX and self.chance.random() < 0.7
         out = self.result(self.aligned(out_bytes) * loops[0] * loops[1])
         builder = self.builder
         first, second = rings["moving"], rings["weights"]
@@ -155,7 +165,8 @@ class _Writer:
                     second.read()
                 sums_ring.written()
                 builder.vector(
-                    VectorFunction.REQUANTIZE, out_rows, out_cols, DataType.INT8, sums_ring, rings["out"],
+                    function, out_rows, out_cols, DataType.INT8, sums_ring, rings["out"],
+                    inputs=2 if masked else 1, mask_offset=self.chance.choice([0, 1, out_cols]) if masked else None,
                     parameters=parameters, wait=sums_ring.full_bit | rings["out"].free_bit,
                     first_wait=parameters.full_bit, first=over_m.mask, release=sums_ring.free_bit,
                     post=rings["out"].full_bit, last_post=parameters.free_bit, last=over_m.mask,
@@ -169,32 +180,50 @@ class _Writer:
     def elementwise(self) -> None:
         """Blocks of an operand, or two, through the vector unit."""
         cols, builder, rings = self.tile.array.cols, self.builder, self.rings
-        function = self.chance.choice([VectorFunction.COPY, VectorFunction.RELU, VectorFunction.ADD])
-        rows, width = self.size(10), self.size(3 * cols + 1)
-        blocks = -(-width // cols)
-        rows = min(rows, max(self.slot // (blocks * cols), 1))
-        size = rows * blocks * cols
+        function = self.chance.choice(ELEMENTWISE)
+        cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
+        transposes = function == VectorFunction.TRANSPOSE
+        while True:
+            rows, width = self.size(10), self.size(3 * cols + 1)
+            if transposes and rows > cols:
+                rows = -(-rows // cols) * cols
+            blocks = -(-width // cols)
+            size, parameter_bytes = rows * blocks * cols, cost.parameter_bytes(width, cols)
+            out_bytes = width * -(-rows // cols) * cols if transposes else size
+            if max(size * max(second, 1), out_bytes, parameter_bytes) <= self.slot:
+                break
+        first, other, out, parameters = (rings[name] for name in ("first", "second", "out", "parameters"))
+        if parameter_bytes:
+            place = self.operand(self.aligned(parameter_bytes))
+            if cost.setup:
+                self.parameters.append((place, blocks))
+            elif cost.once[0] == SCALAR_BYTES:
+                self.scalars.append(place)
+            self.fetch(parameters, parameter_bytes, affine(place))
         with builder.loop(self.chance.choice([1, 2, 4])) as loop:
-            sources = [rings["first"]] + ([rings["second"]] if function == VectorFunction.ADD else [])
-            for ring in sources:
-                self.fetch(
-                    ring, size, affine(self.operand(self.aligned(size) * loop.count), (loop, self.aligned(size)))
-                )
-            mask = 0
-            for ring in sources:
-                mask |= ring.full_bit
-            frees = sum(ring.free_bit for ring in sources)
+            sources = [(first, size)] + ([(other, second * size)] if second else [])
+            for ring, count in sources:
+                step = self.aligned(count)
+                self.fetch(ring, count, affine(self.operand(step * loop.count), (loop, step)))
             builder.vector(
-                function, rows, width, DataType.INT8, sources[0], rings["out"],
-                second=sources[1] if len(sources) > 1 else None, inputs=len(sources),
-                wait=mask | rings["out"].free_bit, post=rings["out"].full_bit, release=frees,
+                function, rows, width, DataType.INT8, first, out, second=other if second else None,
+                inputs=len(sources), parameters=parameters if parameter_bytes else None,
+                wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit, post=out.full_bit,
+                release=sum(ring.free_bit for ring, _ in sources),
+                first_wait=parameters.full_bit if parameter_bytes else 0, first=loop.mask,
+                last_post=parameters.free_bit if parameter_bytes else 0, last=loop.mask,
             )  # fmt: skip
-            for ring in sources:
+            for ring, _ in sources:
                 ring.read()
-            rings["out"].written()
-            self.put(
-                rows, blocks * cols, affine(self.result(self.aligned(size) * loop.count), (loop, self.aligned(size)))
-            )
+            out.written()
+            step = self.aligned(2 * out_bytes)
+            where = affine(self.result(step * loop.count), (loop, step))
+            if transposes and rows < cols:  # the rest of a line has never been written
+                builder.store(out, width, rows, 1 << (rows - 1).bit_length(), where, local_pitch=cols)
+            else:
+                self.put(*((width, out_bytes // width) if transposes else (rows, blocks * cols)), where)
+        if parameter_bytes:
+            parameters.read()
 
     def barrier(self) -> None:
         """Loads wait for everything that has been stored."""
@@ -267,6 +296,9 @@ def random_program(chip: Chip, seed: int, segments: int = 3) -> RandomProgram:
             numbers.integers(8, 26, count), lanes,
         )  # fmt: skip
         memory[base : base + planes.size] = planes.reshape(-1)
+    for base in writer.scalars:
+        first, second = (int(x) for x in numbers.integers(-(2**15), 2**15, 2))
+        memory[base : base + SCALAR_BYTES] = scalar_bytes(first, second, int(numbers.integers(6, 26)))
     return RandomProgram(program, memory)
 
 

@@ -107,8 +107,10 @@ def fault_tile():
 def raw_program(words, semaphores=1):
     """Words that no assembler would emit."""
     return SimpleNamespace(
-        encode=lambda: b"".join(words), instructions=tuple(words), semaphores=tuple(Semaphore("s") for _ in range(semaphores))
-    )  # fmt: skip
+        encode=lambda: b"".join(words),
+        instructions=tuple(words),
+        semaphores=tuple(Semaphore("s") for _ in range(semaphores)),
+    )
 
 
 def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goes_on_afterwards(tmp_path):

@@ -1,0 +1,80 @@
+"""Integer functions that the vector unit's circuits and the golden model share: their tables, and how they are read.
+
+Everything is an integer, so both sides give the same bits. What the tables approximate, and how well, is measured
+against float64 in ``docs/numerics.md``.
+
+- Powers: softmax counts in powers of two. ``EXP2`` holds 2^(-f/256) in 1/2^15; the maximum of a row is kept as an
+  integer power of two, so that a new one rescales the running sum by a shift (Stevens et al., "Softermax:
+  Hardware/Software Co-Design of an Efficient Softmax for Transformers", DAC 2021, section III).
+- Reciprocals and reciprocal square roots: a table over the eight leading bits of a normalised 16-bit mantissa, linear
+  in between.
+- Activations: any function of one int8 value is a table of 256 bytes, made by `activation_table` and kept in memory as
+  a parameter, so its scales are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from siliconloom.arch.vector import VectorFunction
+
+EXP2_BITS = 8
+"""Fraction bits of an exponent."""
+EXP2 = tuple(round(2**15 * 2 ** (-f / 2**EXP2_BITS)) for f in range(2**EXP2_BITS))
+"""2^(-f/256) in units of 2^-15."""
+ONE = 127
+"""A probability of one."""
+MANTISSA_BITS = 16
+RECIPROCAL_SHIFT = 24
+"""`reciprocal` of a mantissa M is `ONE` * 2^24 / M."""
+ROOT_SHIFT = 23
+"""`reciprocal_root` of a mantissa M is 2^23 / sqrt(M)."""
+NORM_BITS = 8
+"""Fraction bits of a normalised element."""
+ROPE_BITS = 15
+"""Fraction bits of cosines and sines."""
+
+RECIPROCALS = {i: (ONE * 2 ** (RECIPROCAL_SHIFT - 8) + i // 2) // i for i in range(128, 257)}
+"""By the leading eight bits of a mantissa of 2^15 to 2^16, and the end of the last interval."""
+ROOTS = {i: (math.isqrt(4 * 2 ** (2 * ROOT_SHIFT - 8) // i) + 1) // 2 for i in range(64, 257)}
+"""By the leading eight bits of a mantissa of 2^14 to 2^16, and the end of the last interval."""
+
+
+def interpolated(table: dict[int, int], mantissa: int) -> int:
+    """Value of ``table`` between its entries at a 16-bit mantissa."""
+    index, low = mantissa >> 8, mantissa & 255
+    return table[index] - (((table[index] - table[index + 1]) * low + 128) >> 8)
+
+
+def activation_table(function: Callable[[float], float], scale_in: float, scale_out: float) -> bytes:
+    """An activation of int8 values: byte ``x & 255`` is round(function(x * scale_in) / scale_out), saturated.
+
+    Parameters
+    ----------
+    function
+        Of real numbers, such as `gelu` or `silu`.
+    scale_in, scale_out
+        Real value of one step of the operand and of the result.
+    """
+    values = (x - 256 if x > 127 else x for x in range(256))
+    return bytes(min(max(round(function(x * scale_in) / scale_out), -128), 127) & 255 for x in values)
+
+
+def gelu(x: float) -> float:
+    """Gaussian error linear unit, x * Phi(x) (Hendrycks and Gimpel, arXiv:1606.08415, section 2)."""
+    return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+
+def silu(x: float) -> float:
+    """Sigmoid linear unit, x * sigmoid(x) (Elfwing et al., arXiv:1702.03118, equation 4)."""
+    return x / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+ACTIVATIONS: dict[VectorFunction, Callable[[float], float]] = {
+    VectorFunction.GELU: gelu,
+    VectorFunction.SILU: silu,
+    VectorFunction.GATED_GELU: gelu,
+    VectorFunction.GATED_SILU: silu,
+}
+"""The real function behind a table."""

@@ -1,0 +1,314 @@
+"""One lane of the vector unit: the arithmetic on one column, with its parameters and its table."""
+
+from __future__ import annotations
+
+from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS, ROPE_BITS
+from siliconloom.arch.vector import TABLE_BYTES
+from siliconloom.rtl.arithmetic import Integers, half_even
+from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.dma import log2
+
+KINDS = ("requantize", "softmax", "norm", "rope", "add", "product", "lookup", "relu")
+"""Ways in which a lane works; several hold at once, none of them for a copy."""
+WIDE = Integers(24)
+"""Values between the two multipliers."""
+FACTOR_BITS = 17
+NEED_BITS = 17
+"""Bits of an exponent rounded up to an integer."""
+PLANES = 7
+"""Lines of parameters of a column that mean something: four of the bias, two of the multiplier, the shift."""
+STATE = {"scale": 32, "offset": 40, "places": 6}
+"""What a row function keeps of a row between its passes.
+
+Norms: n * r, sum * r and the places to shift by; softmax: the scale, the peak, and the places.
+"""
+
+
+class Lane(Circuit):
+    """Ten stages; stage ``i`` is what happens ``i`` cycles after the operand's address went out.
+
+    Members
+    -------
+    kind : In
+        A bit per `KINDS`.
+    reduce : In
+        The operand of stage 2 is summed over its row; it has no result.
+    a, pair, b, cosine, sine, negative, sum : In
+        Stage 1: the operand, its neighbour, the second operand, the angle of the rotation, its direction, the
+        accumulator's sum.
+    m0, m1, shift : In
+        Scalars.
+    plane, plane_data, swap : In
+        A byte of the column's parameters and its place, one-hot; make the bytes taken since the last swap valid.
+    table_write, table_line, table_data : In
+        A line of the table.
+    scale, offset, places : In
+        State of the row: for stage 2, 3 and 4.
+    keep_5, keep_7, keep_9 : In
+        The column is one of the row's, and is not masked.
+    peak : In
+        Stage 7: the exponent that counts as zero.
+    late_scale, late_places : In
+        State of the row: for stage 8 and 9.
+    need : Out
+        Stage 5: the exponent, rounded up.
+    part, first : Out
+        Stage 8: what is summed over the row: a power or a square; a value.
+    result : Out(8)
+        Stage 10.
+    """
+
+    def __init__(self, library: Library, lanes: int) -> None:
+        self.lanes = lanes
+        depth = max(TABLE_BYTES // lanes, 2)
+        ports = {
+            "kind": In(len(KINDS)), "reduce": In(1), "a": In(8), "pair": In(8), "b": In(8), "cosine": In(16),
+            "sine": In(16), "negative": In(1), "sum": In(32), "m0": In(16), "m1": In(16), "shift": In(6),
+            "plane": In(PLANES), "plane_data": In(8), "swap": In(1), "table_write": In(1),
+            "table_line": In(log2(depth)), "table_data": In(8 * lanes),
+            "scale": In(STATE["scale"]), "offset": In(STATE["offset"]), "places": In(6),
+            "keep_5": In(1), "keep_7": In(1), "keep_9": In(1), "peak": In(NEED_BITS),
+            "late_scale": In(STATE["scale"]), "late_places": In(6),
+            "need": Out(NEED_BITS), "part": Out(16), "first": Out(9), "result": Out(8),
+        }  # fmt: skip
+        super().__init__(library, library.name("lane"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        is_ = {name: self.kind[place] for place, name in enumerate(KINDS)}
+        byte = Integers(8)
+
+        # Parameters: bytes gather in one set while the other is in use.
+        gathered = [Signal(8, name=f"gathered_{i}") for i in range(PLANES)]
+        planes = [Signal(8, name=f"plane_{i}") for i in range(PLANES)]
+        for place, register in enumerate(gathered):
+            with m.If(self.plane[place]):
+                m.d.sync += register.eq(self.plane_data)
+        with m.If(self.swap):
+            m.d.sync += [active.eq(register) for active, register in zip(planes, gathered, strict=True)]
+        bias, multiplier, shift = Cat(*planes[:4]).as_signed(), Cat(*planes[4:6]).as_signed(), planes[6][:6]
+
+        # 1: look up.
+        index, inside = log2(self.lanes), Signal(max(log2(self.lanes), 1))
+        depth = max(TABLE_BYTES // self.lanes, 2)
+        line = self.place(
+            m, self.library.make(SramWrapper, 8 * self.lanes, depth), "table", ren=1, raddr=self.a[index:],
+            wen=self.table_write, waddr=self.table_line, wdata=self.table_data,
+        )["rdata"]  # fmt: skip
+        a, pair, b = (Signal(8, name=f"{name}_2") for name in ("a", "pair", "b"))
+        cosine, sine = (Signal(16, name=f"{name}_2") for name in ("cosine", "sine"))
+        word = Signal(32)
+        m.d.sync += [
+            a.eq(self.a), pair.eq(self.pair), b.eq(self.b), cosine.eq(self.cosine), sine.eq(self.sine),
+            word.eq(self.sum), inside.eq(self.a[:index] if index else 0),
+        ]  # fmt: skip
+
+        # 2: what to multiply.
+        value, total, factor, other = Signal(8), Signal(signed(33)), Signal(signed(FACTOR_BITS)), Signal(signed(25))
+        turned, scales = Signal(signed(25)), Signal()
+        biased = Signal(signed(32))
+        m.d.comb += [
+            value.eq(a),
+            turned.eq(byte.mul(pair, sine)),
+            scales.eq(is_["norm"] & ~self.reduce),
+            biased.eq(Mux(is_["requantize"], bias, byte.zero)),
+        ]
+        with m.If(is_["relu"] & a[-1]):
+            m.d.comb += value.eq(0)
+        with m.If(is_["lookup"]):
+            m.d.comb += value.eq(line.word_select(inside, 8))
+        m.d.sync += [total.eq(value.as_signed()), factor.eq(1), other.eq(0)]
+        with m.If(is_["requantize"] | is_["softmax"]):
+            m.d.sync += [
+                total.eq(word.as_signed() + biased),
+                factor.eq(Mux(is_["softmax"], self.m0.as_signed(), multiplier)),
+            ]
+        with m.Elif(scales):
+            m.d.sync += [total.eq(self.scale), factor.eq(value.as_signed())]
+        with m.Elif(is_["norm"]):  # x * (x + 2^15): the square below, the value above
+            m.d.sync += factor.eq(value.as_signed() + (1 << 15))
+        with m.Elif(is_["rope"]):
+            m.d.sync += [factor.eq(cosine.as_signed()), other.eq(Mux(self.negative, -turned, turned))]
+        with m.Elif(is_["add"]):
+            m.d.sync += [factor.eq(self.m0.as_signed()), other.eq(byte.mul(b, self.m1))]
+        with m.Elif(is_["product"]):
+            m.d.sync += factor.eq(b.as_signed())
+
+        # 3: the first product; 4: rounding to 24 bits.
+        product, moved, scaled = Signal(signed(51)), Signal(signed(41)), Signal()
+        with m.If(scaled):
+            m.d.comb += moved.eq(-self.offset.as_signed())
+        with m.Else():
+            m.d.comb += moved.eq(other)
+        m.d.sync += [scaled.eq(scales), product.eq(byte.mac(moved, total, factor))]
+        by, wide, held = Signal(6), Signal(signed(24), name="value_5"), Signal()
+        m.d.sync += held.eq(scaled)
+        with m.If(is_["requantize"]):
+            m.d.comb += by.eq(shift)
+        with m.Elif(is_["softmax"] | is_["add"]):
+            m.d.comb += by.eq(self.shift)
+        with m.Elif(is_["rope"]):
+            m.d.comb += by.eq(ROPE_BITS)
+        with m.Elif(held):
+            m.d.comb += by.eq(self.places)
+        m.d.sync += wide.eq(WIDE.clip(half_even(product, by)))
+
+        # 5: the exponent as an integer; 6; 7: the power.
+        up = Signal(signed(25))
+        m.d.comb += [
+            up.eq(wide + ((1 << EXP2_BITS) - 1)),
+            self.need.eq(Mux(self.keep_5, up[EXP2_BITS:], Const(-(1 << 15), signed(NEED_BITS)))),
+        ]
+        wide_6, wide_7, below = Signal.like(wide), Signal.like(wide), Signal(26)
+        m.d.sync += [wide_6.eq(wide), wide_7.eq(wide_6)]
+        m.d.comb += below.eq((self.peak.as_signed() << EXP2_BITS) - wide_7)
+        mantissa, power = Signal(16), Signal(16)
+        m.d.comb += [
+            mantissa.eq(Array([Const(entry, 16) for entry in EXP2])[below[:EXP2_BITS]]),
+            power.eq(Mux(below[EXP2_BITS + 4 :].any(), 0, mantissa >> below[EXP2_BITS : EXP2_BITS + 4])),
+        ]
+        passed = Signal(signed(24), name="value_8")
+        with m.If(~self.keep_7):
+            m.d.sync += passed.eq(0)
+        with m.Elif(is_["softmax"]):
+            m.d.sync += passed.eq(power)
+        with m.Else():
+            m.d.sync += passed.eq(wide_7)
+        m.d.comb += [
+            self.part.eq(Mux(is_["softmax"], passed[:16], passed[:15])),
+            self.first.eq(passed[15:]),
+        ]
+
+        # 8: the second product; 9: rounding to 8 bits.
+        scale, addend, again = Signal(signed(FACTOR_BITS)), Signal(signed(32)), Signal(signed(42))
+        m.d.comb += scale.eq(1)
+        with m.If(is_["softmax"]):
+            m.d.comb += scale.eq(self.late_scale[: FACTOR_BITS - 1])
+        with m.Elif(is_["norm"]):
+            m.d.comb += [scale.eq(multiplier), addend.eq(bias)]
+        with m.Elif(is_["product"]):
+            m.d.comb += scale.eq(self.m0.as_signed())
+        m.d.sync += again.eq(WIDE.mac(addend, passed, scale))
+        late = Signal(6)
+        with m.If(is_["softmax"]):
+            m.d.comb += late.eq(self.late_places)
+        with m.Elif(is_["norm"]):
+            m.d.comb += late.eq(shift)
+        with m.Elif(is_["product"]):
+            m.d.comb += late.eq(self.shift)
+        result = Signal(8)
+        m.d.sync += result.eq(Mux(self.keep_9, byte.clip(half_even(again, late)), 0))
+        m.d.comb += self.result.eq(result)
+        return m
+
+
+def total_of(values: list[Value]) -> Value:
+    """Sum of values, as a tree."""
+    while len(values) > 1:
+        pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + ([values[-1]] if len(values) % 2 else [])
+    return values[0]
+
+
+class Largest(Circuit):
+    """The largest of signed numbers, as a tree.
+
+    Members
+    -------
+    i : In
+        The numbers, side by side.
+    o : Out
+        The largest.
+    """
+
+    def __init__(self, library: Library, count: int) -> None:
+        self.count = count
+        ports = {"i": In(count * NEED_BITS), "o": Out(NEED_BITS)}
+        super().__init__(library, library.name("largest"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        unused_clock = Signal(name="unused")
+        m.d.comb += unused_clock.eq(self.clk)
+        values = [self.i[NEED_BITS * n : NEED_BITS * (n + 1)].as_signed() for n in range(self.count)]
+        level = 0
+        while len(values) > 1:
+            level, pairs = level + 1, list(zip(values[::2], values[1::2], strict=True))
+            values = []
+            for place, (a, b) in enumerate(pairs):
+                larger = Signal(signed(NEED_BITS), name=f"level_{level}_{place}")
+                m.d.comb += larger.eq(Mux(a > b, a, b))
+                values.append(larger)
+        m.d.comb += self.o.eq(values[0])
+        return m
+
+
+class RowScalars(Circuit):
+    """From the sums over a row to the row's state, five cycles later.
+
+    Members
+    -------
+    softmax, centred : In(1)
+        Which function: softmax, or a norm that takes the mean away.
+    count : In
+        Columns of the row.
+    first, second, peak : In
+        Sum of the values; of the squares or powers; exponent that counts as zero.
+    state : Out
+        See `STATE`.
+    """
+
+    def __init__(self, library: Library) -> None:
+        ports = {
+            "softmax": In(1), "centred": In(1), "count": In(16), "first": In(24), "second": In(32),
+            "peak": In(NEED_BITS), "state": Out(sum(STATE.values())),
+        }  # fmt: skip
+        super().__init__(library, library.name("row"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        mean = Signal(signed(24), name="first_0")
+        m.d.comb += mean.eq(Mux(self.centred, self.first.as_signed(), 0))
+        firsts, peaks = [mean], [self.peak]
+        for stage in range(1, 5):
+            later, higher = Signal(signed(24), name=f"first_{stage}"), Signal(NEED_BITS, name=f"peak_{stage}")
+            m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1])]
+            firsts.append(later)
+            peaks.append(higher)
+        squared, many, spread = Signal(47), Signal(47), Signal(47)
+        m.d.sync += [
+            squared.eq(mean * mean), many.eq(Mux(self.softmax, self.second, self.second * self.count)),
+            spread.eq(Mux(self.softmax, many, (many - squared)[:47])),
+        ]  # fmt: skip
+        top = Signal(6)
+        for place in range(47):
+            with m.If(spread[place]):
+                m.d.comb += top.eq(place)
+        mantissa, places, some = Signal(16), Signal(6), Signal()
+        m.d.sync += [
+            mantissa.eq(Mux(self.softmax, (spread << 15) >> top, (spread << 14) >> (top & 0b111110))),
+            places.eq(Mux(self.softmax, top + 9, (top >> 1) + 8)), some.eq(spread != 0),
+        ]  # fmt: skip
+        base, step, factor, places_4 = Signal(17), Signal(10), Signal(17), Signal(6)
+        index = mantissa[8:]
+        for table, chosen in ((RECIPROCALS, self.softmax), (ROOTS, ~self.softmax)):
+            values = [table.get(i, 0) for i in range(257)]
+            steps = [values[i] - values[i + 1] if i in table else 0 for i in range(256)]
+            with m.If(chosen):
+                m.d.comb += [
+                    base.eq(Array([Const(v, 17) for v in values[:256]])[index]),
+                    step.eq(Array([Const(v, 10) for v in steps])[index]),
+                ]
+        m.d.sync += [factor.eq(Mux(some, base - ((step * mantissa[:8] + 128) >> 8), 0)), places_4.eq(places)]
+        scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
+        m.d.sync += [
+            scale.eq(Mux(self.softmax, factor, factor * self.count)), places_5.eq(places_4),
+            offset.eq(Mux(self.softmax, peaks[4].as_signed(), factor * firsts[4])),
+        ]  # fmt: skip
+        m.d.comb += self.state.eq(Cat(scale, offset, places_5))
+        return m

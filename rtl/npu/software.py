@@ -1,0 +1,94 @@
+"""C for an NPU tile: instructions packed by the tables of `arch.isa`, and a driver over the register map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from siliconloom.arch.isa import (
+    COMPUTE,
+    COMPUTES,
+    DTYPES,
+    FUNCTIONS,
+    HEADER,
+    LEVELS,
+    SEMAPHORE_LIMIT,
+    SEMAPHORES,
+    TRANSFER,
+    TRANSFERS,
+    UNIT_OF,
+    WORD_BYTES,
+    BitField,
+    Opcode,
+    Unit,
+)
+from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause
+
+FOLDER = "software"
+TEMPLATES = ("program.h", "program.c", "driver.h", "driver.c")
+
+
+def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict[str, str]:
+    """C sources and headers, text by file name.
+
+    Parameters
+    ----------
+    top
+        Prefix of every name.
+    digest
+        Of the description, for the header's comment.
+    parameters
+        Of the tile; the numbers among them become constants.
+    """
+    constants = [(name.upper(), value) for name, value in parameters.items() if isinstance(value, int)]
+    constants = [(name, value) for name, value in constants if name != "WORD_BYTES"]
+    members = [field.name for field in _distinct((*HEADER, *TRANSFER, *COMPUTE))]
+    parts = [name.partition(".")[2] for name in members if "." in name]
+    strides = [part for part in parts if part.startswith("stride")]
+    assert set(strides) == {f"stride{level}" for level in range(LEVELS)}
+    address = dict.fromkeys("stride" if part in strides else part for part in parts)
+    enums = [
+        ("opcode", [(opcode.name, opcode.value) for opcode in Opcode]),
+        ("unit", [(unit.name, unit.value) for unit in Unit]),
+        ("dtype", [(dtype.name, code) for code, dtype in enumerate(DTYPES)]),
+        ("function", [(function.name, code) for code, function in enumerate(FUNCTIONS)]),
+    ]
+    formats = []
+    for code in range(max(Opcode) + 1):
+        opcode = Opcode(code)
+        table, fields = ("transfer", TRANSFER) if opcode in TRANSFERS else ("compute", COMPUTE)
+        used = opcode in TRANSFERS | COMPUTES
+        formats.append((table if used else "NULL", len(fields) if used else 0, int(UNIT_OF.get(opcode, -1))))
+    environment = Environment(
+        loader=PackageLoader("siliconloom.rtl.npu", "."), undefined=StrictUndefined, keep_trailing_newline=True,
+        trim_blocks=True,
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "top": top, "upper": top.upper(), "digest": digest, "parameters": constants, "word_bytes": WORD_BYTES,
+        "levels": LEVELS, "semaphores": SEMAPHORES, "semaphore_limit": SEMAPHORE_LIMIT, "enums": enums,
+        "address": [(part, f"[{top.upper()}_LEVELS]" if part == "stride" else "") for part in address],
+        "fields": [name for name in members if "." not in name],
+        "addresses": list(dict.fromkeys(name.partition(".")[0] for name in members if "." in name)),
+        "tables": [(n, _rows(f)) for n, f in (("header", HEADER), ("transfer", TRANSFER), ("compute", COMPUTE))],
+        "formats": formats, "causes": [(cause.name, cause.value) for cause in Cause], "units": UNITS,
+        "counters": COUNTERS,
+    }  # fmt: skip
+    return {f"{FOLDER}/{top}_{name}": environment.get_template(f"{name}.j2").render(**values) for name in TEMPLATES}
+
+
+def _distinct(fields: Iterable[BitField]) -> list[BitField]:
+    return list({field.name: field for field in fields}.values())
+
+
+def _rows(fields: Iterable[BitField]) -> list[tuple[str, int, int]]:
+    """Member of the C structure, bits, and 1 for a signed field."""
+    rows = []
+    for field in fields:
+        head, _, part = field.name.partition(".")
+        member = head
+        if part:
+            member += f".stride[{part[6:]}]" if part.startswith("stride") else f".{part}"
+        rows.append((member, field.width, int(field.signed)))
+    return rows
