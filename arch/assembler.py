@@ -1,6 +1,6 @@
 """The assembler of NPU tiles: a program becomes words only if the tile can run it.
 
-What a tile checks while it runs (`rtl.npu.registers.Cause`) is refused here beforehand, with the instruction's number:
+What a tile checks while it runs (`arch.faults.Cause`) is refused here beforehand, with the instruction's number:
 local addresses beyond a memory, transfers that break the alignment rule, two users of one side of a scratchpad bank. A
 bank has one read port and one write port; in a legal program each is used by one port of one unit throughout.
 """
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
 from siliconloom.arch.vector import (
     BUILT,
@@ -55,46 +56,52 @@ def assemble(program: Program, chip: Chip) -> bytes:
 
     Raises
     ------
-    LoomError
-        For an instruction that the tile would refuse, with its number.
+    IllegalProgram
+        For an instruction that the tile would refuse, with its number and the cause that the tile would report.
     """
     check_program(program, chip)
     return program.encode()
 
 
 def check_program(program: Program, chip: Chip) -> None:
-    """Refuse what a tile of ``chip`` cannot run; raises `LoomError` that names the instruction."""
+    """Refuse what a tile of ``chip`` cannot run; raises `IllegalProgram` that names the instruction."""
     tile = chip.tile
     if not isinstance(tile, NpuTile):
         raise NotSupported(f"programs on a {tile.kind} tile")
     if len(program.instructions) > tile.sequencer.program_words:
-        raise LoomError(
-            f"the program has {len(program.instructions)} instructions, the tile holds {tile.sequencer.program_words} "
-            "(tile.sequencer.program_words)"
+        raise IllegalProgram(
+            Cause.PROGRAM_SIZE,
+            None,
+            f"program size: the program has {len(program.instructions)} instructions, the tile holds "
+            f"{tile.sequencer.program_words} (tile.sequencer.program_words)",
         )
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
     users: dict[tuple[int, bool], tuple[str, int]] = {}
     counts: list[int] = []
     for number, i in enumerate(program.instructions):
-        where = f"instruction {number} ({i.opcode.name.lower()})"
+        where = _where(i, number)
         if i.opcode == Opcode.LOOP:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
         elif i.opcode in TRANSFERS | COMPUTES:
             if i.opcode in TRANSFERS:
-                _check_alignment(i, tile, where)
+                _check_alignment(i, tile, number)
             elif i.opcode == Opcode.VECTOR:
-                _check_function(i, where)
+                _check_function(i, number)
+            if i.opcode in COMPUTES:
+                _check_operands(i, tile, number)
             for access in accesses(i, tile):
                 low, high = extent(access.address, counts)
                 sums = access.port == "sums"
                 capacity = tile.accumulator.capacity if sums else tile.scratchpad.capacity
                 key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
                 if low < 0 or high + access.size > capacity:
-                    raise LoomError(
-                        f"{where}: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
-                        f"but {key} is {capacity:#x}"
+                    raise IllegalProgram(
+                        Cause.LOCAL_ADDRESS,
+                        number,
+                        f"{where}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
+                        f"but {key} is {capacity:#x}",
                     )
                 if sums:
                     continue
@@ -102,9 +109,12 @@ def check_program(program: Program, chip: Chip) -> None:
                     port, other = users.setdefault((bank, access.writes), (access.port, number))
                     if port != access.port:
                         side = "written" if access.writes else "read"
-                        raise LoomError(
-                            f"{where}: scratchpad bank {bank} is {side} through the port '{access.port}' here and "
-                            f"through '{port}' at instruction {other}; a bank has one user of each side"
+                        raise IllegalProgram(
+                            Cause.BANK_CONFLICT,
+                            number,
+                            f"{where}: bank conflict: scratchpad bank {bank} is {side} through the port "
+                            f"'{access.port}' here and through '{port}' at instruction {other}; a bank has one user "
+                            "of each side",
                         )
 
 
@@ -160,19 +170,53 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         yield Access("vector", True, i.c, size)
 
 
-def _check_function(i: Instruction, where: str) -> None:
+def _where(i: Instruction, number: int) -> str:
+    return f"instruction {number} ({i.opcode.name.lower()})"
+
+
+def _check_function(i: Instruction, number: int) -> None:
     """The vector unit has circuits for some functions, and a row memory of some rows."""
+    where = f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}"
     if i.function not in BUILT:
-        raise NotSupported(
-            f"{where}: the vector function {i.function.value} on a tile; built are {', '.join(sorted(BUILT))}"
-        )
+        raise IllegalProgram(
+            Cause.ILLEGAL_INSTRUCTION, number,
+            f"{where}: no circuit for the vector function {i.function.value}; built are {', '.join(sorted(BUILT))}",
+        )  # fmt: skip
     if vector_cost(i.function).by_row:
         for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
             if size > limit:
-                raise LoomError(f"{where}: {i.function.value} takes at most {limit} {name} (got {size})")
+                raise IllegalProgram(
+                    Cause.ILLEGAL_INSTRUCTION, number,
+                    f"{where}: {i.function.value} takes at most {limit} {name} (got {size})",
+                )  # fmt: skip
 
 
-def _check_alignment(i: Instruction, tile: NpuTile, where: str) -> None:
+def operand_units(i: Instruction, tile: NpuTile) -> dict[str, int]:
+    """Bytes of which the local addresses of a compute instruction must be multiples: a line of their port."""
+    array, lanes = tile.array, tile.vector.lanes
+    if i.opcode == Opcode.VECTOR:
+        first = lanes * (SUM_BYTES if i.function in FROM_SUMS else 1)
+        second = {} if i.function == VectorFunction.SOFTMAX else {"b": lanes}
+        return {"a": first, **second, "c": lanes, "d": lanes}
+    loaded = array.load_rows * array.cols
+    stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")
+    return {stays: loaded, moves: array.rows, "c": SUM_BYTES * array.cols}
+
+
+def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:
+    """Operands lie in whole lines."""
+    for name, unit in operand_units(i, tile).items():
+        address = getattr(i, name)
+        wrong = next((p for p in (address.base, *address.strides, address.slot) if p % unit), None)
+        if wrong is not None:
+            raise IllegalProgram(
+                Cause.MISALIGNED_OPERAND, number,
+                f"{_where(i, number)}: misaligned operand: its addresses {name} must be multiples of {unit} "
+                f"(got {wrong:#x})",
+            )  # fmt: skip
+
+
+def _check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
     """A row longer than the bus begins at its multiples on both sides; a shorter one stays within one window."""
     bus = tile.dma.bytes_per_cycle
     for name, address, pitch in (("memory", i.memory, i.pitch), ("local", i.a, i.local_pitch)):
@@ -180,10 +224,11 @@ def _check_alignment(i: Instruction, tile: NpuTile, where: str) -> None:
         unit = bus if i.n > bus else 1 << (i.n - 1).bit_length()
         wrong = next((p for p in places if p % unit), None)
         if wrong is not None:
-            raise LoomError(
-                f"{where}: misaligned transfer: its {name} addresses must be multiples of {unit} for rows of {i.n} "
-                f"bytes on a bus of {bus} (got {wrong:#x})"
-            )
+            raise IllegalProgram(
+                Cause.MISALIGNED_TRANSFER, number,
+                f"{_where(i, number)}: misaligned transfer: its {name} addresses must be multiples of {unit} for rows "
+                f"of {i.n} bytes on a bus of {bus} (got {wrong:#x})",
+            )  # fmt: skip
 
 
 __all__ = ["Access", "accesses", "assemble", "check_program", "extent"]

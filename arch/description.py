@@ -77,7 +77,9 @@ class VectorUnit(Description):
     """SIMD unit for everything that is not a matrix product."""
 
     lanes: int = Field(ge=1, le=65536, description="elements processed per cycle and pass")
-    latency: int = Field(default=8, ge=1, le=1000, description="cycles from the last operand in to the last result out")
+    latency: int = Field(
+        default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
+    )
 
 
 class Dma(Description):

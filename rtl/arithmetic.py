@@ -1,4 +1,4 @@
-"""Arithmetic that circuits are written in terms of: `mul`, `mac`, `clip` and `zero`.
+"""Arithmetic that circuits are written in terms of: `mul`, `add`, `mac`, `clip` and `zero`.
 
 The array's elements and the vector unit's lanes call nothing else for their numbers, so another number format is
 another class with these members.
@@ -44,7 +44,7 @@ class Integers:
     @property
     def zero(self) -> Const:
         """The neutral element of a sum."""
-        return Const(0, self.sum)
+        return Const(0, self.sum_bits)
 
     def mul(self, a: Value, b: Value) -> Value:
         """A * b, exact."""
@@ -53,6 +53,10 @@ class Integers:
     def mac(self, total: Value, a: Value, b: Value) -> Value:
         """The product added to a total, exact; assigning it to a sum wraps."""
         return total.as_signed() + self.mul(a, b)
+
+    def add(self, total: Value, product: Value) -> Value:
+        """The next sum, from one and a product of a sum's width; it wraps."""
+        return (total + product.as_unsigned())[: self.sum_bits]
 
     def clip(self, value: Value) -> Value:
         """``value`` saturated to an operand."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth import Module, Mux, Signal, signed
+from amaranth import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.rtl.arithmetic import SUM_BITS, Integers
 from siliconloom.rtl.library import Circuit, Library
 
-ACCUMULATOR_BITS = 32
+ACCUMULATOR_BITS = SUM_BITS
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Two's-complement operands, 32-bit sums that wrap.
+    """The numbers of an array, and the pipeline between multiplier and adder.
 
     Parameters
     ----------
@@ -27,16 +28,21 @@ class Arithmetic:
     bits: int
     stages: int
 
+    @property
+    def numbers(self) -> Integers:
+        """How operands are multiplied and summed."""
+        return Integers(self.bits)
+
     def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        """A * b, ``stages`` enabled cycles later, sign-extended to the accumulator's width."""
-        value = Signal(signed(2 * self.bits), name="product")
-        m.d.comb += value.eq(a.as_signed() * b.as_signed())
+        """A * b, ``stages`` enabled cycles later, extended to a sum's width."""
+        value = Signal(self.numbers.product, name="product")
+        m.d.comb += value.eq(self.numbers.mul(a, b))
         for stage in range(self.stages):
-            register = Signal(signed(2 * self.bits), name=f"product_{stage + 1}", reset_less=True)
+            register = Signal(self.numbers.product, name=f"product_{stage + 1}", reset_less=True)
             with m.If(en):
                 m.d.sync += register.eq(value)
             value = register
-        wide = Signal(signed(ACCUMULATOR_BITS), name="addend")
+        wide = Signal(self.numbers.sum, name="addend")
         m.d.comb += wide.eq(value)
         return wide
 
@@ -100,7 +106,7 @@ class StationaryElement(Circuit):
         total = Signal(ACCUMULATOR_BITS, reset_less=True)
         product = self.arithmetic.product(m, self.en, self.moving, active)
         with m.If(self.en):
-            m.d.sync += total.eq((self.sum + product.as_unsigned())[:ACCUMULATOR_BITS])
+            m.d.sync += total.eq(self.arithmetic.numbers.add(self.sum, product))
             with m.If(self.capture):
                 m.d.sync += shadow.eq(self.load)
             with m.If(self.swap):
@@ -163,7 +169,7 @@ class OutputElement(Circuit):
         held = Signal(ACCUMULATOR_BITS, reset_less=True)
         finished = Signal(ACCUMULATOR_BITS, reset_less=True)
         total = Signal(ACCUMULATOR_BITS)
-        m.d.comb += total.eq((Mux(first, 0, held) + product.as_unsigned())[:ACCUMULATOR_BITS])
+        m.d.comb += total.eq(arithmetic.numbers.add(Mux(first, arithmetic.numbers.zero, held), product))
         with m.If(en):
             with m.If(valid):
                 m.d.sync += held.eq(total)

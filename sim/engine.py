@@ -9,6 +9,7 @@ import numpy as np
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Program, Unit, disassemble
 from siliconloom.sim.tables import Counter, Int, Stall, Tables, build_tables
 
@@ -82,7 +83,7 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
     )
     wall = time.perf_counter() - began
     if status != kernel.DONE:
-        raise LoomError(_failure(program, tables, int(status), heads, counts))
+        raise _failure(program, tables, int(status), heads, counts)
     if np.any(busy + stalls.sum(axis=1) != cycles):
         raise AssertionError("a unit's cycles do not add up to the total; this is a bug in the kernel")
     exclusive[int(np.argmax(end))] += cycles - exclusive.sum()
@@ -107,15 +108,16 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
     )
 
 
-def _failure(program: Program, tables: Tables, status: int, heads: Int, counts: Int) -> str:
+def _failure(program: Program, tables: Tables, status: int, heads: Int, counts: Int) -> LoomError:
     from siliconloom.sim import kernel
 
     if status == kernel.OVERFLOW_TIME:
-        return "the simulated time does not fit 62 bits of cycles"
+        return LoomError("the simulated time does not fit 62 bits of cycles")
     lines = disassemble(program).splitlines()
     if status == kernel.OVERFLOW_SEMAPHORE:
         number = int(heads.max())
-        return f"a semaphore overflows at instruction {lines[number].strip()}"
+        text = f"semaphore overflow: a semaphore overflows at instruction {lines[number].strip()}"
+        return IllegalProgram(Cause.SEMAPHORE_OVERFLOW, None, text)
     waiting = []
     for unit in Unit:
         number = int(heads[unit])
@@ -126,7 +128,7 @@ def _failure(program: Program, tables: Tables, status: int, heads: Int, counts: 
             s.name for bit, s in enumerate(program.semaphores) if (i.wait | i.first_wait) >> bit & 1 and not counts[bit]
         ]
         waiting.append(f"{unit.name.lower()} at instruction {number} waits for {', '.join(empty)}")
-    return "deadlock: " + ("; ".join(waiting) or "nothing can start")
+    return IllegalProgram(Cause.DEADLOCK, None, "deadlock: " + ("; ".join(waiting) or "nothing can start"))
 
 
 __all__ = ["Counter", "Run", "Stall", "run"]

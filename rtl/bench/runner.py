@@ -196,5 +196,5 @@ def _tail(log: Path, lines: int = 6) -> str:
     if not log.exists():
         return "no log was written"
     text = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    wrong = [line for line in text if "error" in line.lower()] or text
+    wrong = [line for line in text if "error" in line.lower() or "%warning" in line.lower()] or text
     return " | ".join(wrong[-lines:])

@@ -64,6 +64,8 @@ class MatmulControl(Circuit):
         Scratchpad reads.
     sums_valid, sums_line, sums_add, sums
         To the accumulator.
+    misaligned : Out(1)
+        Pulse at issue: an operand does not begin with a line.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -73,13 +75,19 @@ class MatmulControl(Circuit):
             "loaded": Out(1), "loaded_address": Out(LOCAL_BITS), "loaded_data": In(8 * geometry.stationary),
             "moving": Out(1), "moving_address": Out(LOCAL_BITS), "moving_data": In(8 * geometry.array.rows),
             "beats": Out(1), "sums_valid": Out(1), "sums_line": Out(LOCAL_BITS), "sums_add": Out(1),
-            "sums": Out(8 * geometry.results),
+            "sums": Out(8 * geometry.results), "misaligned": Out(1),
         }  # fmt: skip
         super().__init__(library, library.name("matmul"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        m.d.comb += self.beats.eq(self.moving)
+        geometry, entry = self.geometry, data.View(MATMUL_ENTRY, self.entry)
+        stays, moves = (entry.a, entry.b) if geometry.array.dataflow == "input_stationary" else (entry.b, entry.a)
+        units = ((stays, geometry.stationary), (moves, geometry.array.rows), (entry.c, geometry.results))
+        m.d.comb += [
+            self.beats.eq(self.moving),
+            self.misaligned.eq(self.issue & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
+        ]
         kind = OutputTile if self.geometry.array.dataflow == "output_stationary" else StationaryTile
         tile = self.library.make(kind, self.geometry.array, self.library.name("array"))
         if self.geometry.array.dataflow == "output_stationary":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, SEMAPHORES
 from siliconloom.rtl.flows.registers import Field, Register, RegisterMap
 from siliconloom.rtl.library import Circuit, Library
@@ -21,20 +21,6 @@ UNITS = ("load", "store", "matmul", "vector")
 COUNTERS = ("busy", "waiting", "completed")
 
 
-class Cause(IntEnum):
-    """Why a run stopped early."""
-
-    NONE = 0
-    ILLEGAL_INSTRUCTION = 1
-    MISALIGNED_TRANSFER = 2
-    LOCAL_ADDRESS = 3
-    BANK_CONFLICT = 4
-    SEMAPHORE_OVERFLOW = 5
-    DEADLOCK = 6
-    BUS_ERROR = 7
-    PROGRAM_SIZE = 8
-
-
 def register_map(name: str = "npu") -> RegisterMap:
     """The registers of every NPU tile."""
 
@@ -44,7 +30,7 @@ def register_map(name: str = "npu") -> RegisterMap:
             fields=(Field(name="value", low=0, width=width, access=access, reset=reset, description=description),),
         )  # fmt: skip
 
-    causes = "; ".join(f"{c.value} {c.name.lower().replace('_', ' ')}" for c in Cause)
+    causes = "; ".join(f"{c.value} {c.text}" for c in Cause)
     registers = [
         one("identity", 0x000, "ro", "the letters LOOM", reset=IDENTITY),
         Register(name="control", offset=0x004, description="starts a run", fields=(

@@ -270,6 +270,8 @@ class NpuTile(Circuit):
             (Cause.PROGRAM_SIZE, start & ((words == 0) | (words > geometry.program_words)), 0),
             (Cause.ILLEGAL_INSTRUCTION, sequencer["illegal"], sequencer["number"]),
             (Cause.ILLEGAL_INSTRUCTION, vector["illegal"], numbers["vector"]),
+            (Cause.MISALIGNED_OPERAND, vector["misaligned"], numbers["vector"]),
+            (Cause.MISALIGNED_OPERAND, matmul["misaligned"], numbers["matmul"]),
             (Cause.MISALIGNED_TRANSFER, engines["load"]["misaligned"], numbers["load"]),
             (Cause.MISALIGNED_TRANSFER, engines["store"]["misaligned"], numbers["store"]),
             (Cause.LOCAL_ADDRESS, scratchpad["outside"] | accumulator["outside"], 0),

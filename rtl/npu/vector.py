@@ -88,6 +88,8 @@ class VectorUnit(Circuit):
         Scratchpad write.
     illegal : Out(1)
         Pulse at issue: the function has no circuit, a size is zero, or a row function's size is too large.
+    misaligned : Out(1)
+        Pulse at issue: an operand does not begin with a line.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -99,6 +101,7 @@ class VectorUnit(Circuit):
             "second": Out(1), "second_address": Out(LOCAL_BITS), "second_data": In(8 * cols),
             "sums": Out(1), "sums_line": Out(LOCAL_BITS), "sums_data": In(8 * geometry.results),
             "write": Out(cols), "write_address": Out(LOCAL_BITS), "write_data": Out(8 * cols), "illegal": Out(1),
+            "misaligned": Out(1),
         }  # fmt: skip
         super().__init__(library, library.name("vector"), ports, reset=True)
 
@@ -129,6 +132,13 @@ class VectorUnit(Circuit):
                 )
             ),
         ]  # fmt: skip
+
+        from_sums, masks = any_of(FROM_SUMS, new), new.function == FUNCTIONS.index(VectorFunction.SOFTMAX)
+        inside = (
+            Mux(from_sums, new.a[: log2(geometry.results)], new.a[:wide]) | Mux(masks, 0, new.b[:wide])
+            | new.c[:wide] | new.d[:wide]
+        )  # fmt: skip
+        m.d.comb += self.misaligned.eq(self.issue & inside.any())
 
         # Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining.
         once, setup, active, reducing = Signal(range(512)), Signal(range(SETUP_LINES + 1)), Signal(), Signal()

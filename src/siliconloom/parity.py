@@ -13,8 +13,9 @@ import numpy as np
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import Chip
+from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.isa import Program, Unit, disassemble
+from siliconloom.layers import LAYERS, layer_runs
 from siliconloom.programs import RandomProgram, random_program
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import require_simulator
@@ -179,18 +180,25 @@ def check_programs(
     ]
 
 
-def verify_programs(chip: Chip, *, seed: int, simulator: str, programs: int) -> dict[str, Any]:
-    """Random programs on the tile of ``chip``; every fourth one with a memory that hesitates."""
+def verify_programs(chip: Chip, *, seed: int, simulator: str, programs: int, layers: bool = True) -> dict[str, Any]:
+    """Random programs on the tile of ``chip``, every fourth one on a memory that hesitates; then transformer layers."""
     require_simulator(simulator)
     began = time.perf_counter()
     made = [(f"random {seed + number}", random_program(chip, seed + number)) for number in range(programs)]
     stall = [96 if number % 4 == 3 else 0 for number in range(programs)]
+    notes = []
+    if layers:
+        try:
+            made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
+        except LoomError as error:
+            notes.append(f"no transformer layers: {error}")
+    stall += [0] * (len(made) - programs)
     found = check_programs(chip, made, simulator=simulator, stall=stall)
     return {
         "schema": SCHEMA, "version": __version__, "chip": chip.name, "chip_digest": chip.digest,
         "verified": "the whole tile, by programs", "simulator": simulator, "seed": seed,
         "wall_s": time.perf_counter() - began, "passed": all(p.passed for p in found),
-        "programs": [_program(p, each > 0) for p, each in zip(found, stall, strict=True)],
+        "programs": [_program(p, each > 0) for p, each in zip(found, stall, strict=True)], "notes": notes,
     }  # fmt: skip
 
 
@@ -210,8 +218,8 @@ def parity_tables(result: dict[str, Any], out: Console) -> None:
     out.print(f"  verified: {result['verified']}", soft_wrap=True)
     out.print()
     columns = [
-        ("program", "left"), ("instructions", "right"), ("executed", "right"), ("memory", "left"),
-        ("RTL cycles", "right"), ("model cycles", "right"), ("difference", "right"), ("values", "left"),
+        ("program", "left"), ("words", "right"), ("executed", "right"), ("memory", "left"),
+        ("RTL", "right"), ("model", "right"), ("difference", "right"), ("values", "left"),
     ]  # fmt: skip
     rows = []
     for each in result["programs"]:
@@ -222,13 +230,15 @@ def parity_tables(result: dict[str, Any], out: Console) -> None:
             f"{each['difference']:+d}" if each["difference"] else "0" if compared else "-",
             "equal" if each["values_equal"] else "DIFFER",
         ))  # fmt: skip
-    out.print(table("Programs on the RTL, the simulator and the golden model", columns, rows))
+    out.print(table("Cycles and values of programs: RTL, simulator, golden model", columns, rows))
     for each in result["programs"]:
         if each["errors"]:
             out.print(f"  {each['name']}:", style="red")
         for error in each["errors"]:
             out.print(f"    {error}", soft_wrap=True, style="red", highlight=False)
     out.print()
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
     timed = [p for p in result["programs"] if not p["memory_stalls"]]
     if result["passed"]:
         out.print(

@@ -274,15 +274,15 @@ class _Writer:
 
 def random_program(chip: Chip, seed: int, segments: int = 3) -> RandomProgram:
     """A legal program of a few segments for ``chip``, on random memory."""
-    chance = random.Random(seed)
+    chance = random.Random(f"{chip.name} {seed}")
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     writer = _Writer(chip, tile, chance)
-    kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.barrier]
+    kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise, writer.barrier]
     for _ in range(chance.randint(1, segments)):
         if chance.random() < 0.25:
             with writer.builder.loop(2):
-                chance.choice(kinds[:3])()
+                chance.choice(kinds[:4])()
         else:
             chance.choice(kinds)()
     program = writer.builder.finish(("program",))

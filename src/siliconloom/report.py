@@ -140,7 +140,7 @@ def _timeline(simulation: Simulation) -> str:
     window = rows[max(0, middle - 60) : middle + 60]
     program = simulation.plan.program
     spans = []
-    for number, start, consumed, _ in window.tolist():
+    for number, start, consumed, *_ in window.tolist():
         i = program.instructions[number]
         if i.unit in UNIT_NAMES:
             spans.append((UNIT_NAMES[i.unit], program.operators[i.operator], start, consumed))
