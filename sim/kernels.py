@@ -109,9 +109,10 @@ def softmax(sums: Integers, multiplier: int, shift: int, valid: Integers, lanes:
 
 
 def _power(exponent: Integers, peak: Integers) -> Integers:
-    """2^(exponent/256 - peak), in 1/2^15, cut off."""
+    """2^(exponent/256 - peak), in 1/2^15, rounded, halves up: cutting off would add up over a long row."""
     below = (peak[:, None] << EXP2_BITS) - exponent
-    return np.asarray(_EXP2[below & ((1 << EXP2_BITS) - 1)] >> np.minimum(below >> EXP2_BITS, 63))
+    twice = (2 * _EXP2[below & ((1 << EXP2_BITS) - 1)]) >> np.minimum(below >> EXP2_BITS, 63)
+    return np.asarray((twice + 1) >> 1)
 
 
 def _top_bit(value: Integers) -> Integers:

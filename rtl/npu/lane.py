@@ -167,10 +167,13 @@ class Lane(Circuit):
         wide_6, wide_7, below = Signal.like(wide), Signal.like(wide), Signal(26)
         m.d.sync += [wide_6.eq(wide), wide_7.eq(wide_6)]
         m.d.comb += below.eq((self.peak.as_signed() << EXP2_BITS) - wide_7)
-        mantissa, power = Signal(16), Signal(16)
+        mantissa, power, twice = Signal(16), Signal(16), Signal(17)
         m.d.comb += [
             mantissa.eq(Array([Const(entry, 16) for entry in EXP2])[below[:EXP2_BITS]]),
-            power.eq(Mux(below[EXP2_BITS + 4 :].any(), 0, mantissa >> below[EXP2_BITS : EXP2_BITS + 4])),
+            twice.eq(
+                Mux(below[EXP2_BITS + 5 :].any(), 0, Cat(Const(0, 1), mantissa) >> below[EXP2_BITS : EXP2_BITS + 5])
+            ),
+            power.eq((twice + 1) >> 1),
         ]
         passed = Signal(signed(24), name="value_8")
         with m.If(~self.keep_7):
