@@ -17,6 +17,7 @@ from amaranth.lib import wiring
 
 from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.rtl.bench.vectors import ProgramVectors
 from siliconloom.rtl.flows.constraints import constraints
 from siliconloom.rtl.flows.core import core_file
 from siliconloom.rtl.flows.design import Design
@@ -76,7 +77,7 @@ class Bundle:
         return [folder / name for name in self.sidecar["verilog"]]
 
 
-def build_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
+def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Bundle:
     """Generate the Verilog of ``chip`` and the files that go with it.
 
     Parameters
@@ -85,16 +86,18 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
         The description.
     reset
         How registers are reset.
+    vectors
+        A run of a program for the bench of a whole npu tile, which has no bench without one.
 
     Raises
     ------
     NotSupported
         For tiles and operand formats that have no RTL.
     """
-    return package(chip, design_of(chip, reset))
+    return package(chip, design_of(chip, reset, vectors))
 
 
-def design_of(chip: Chip, reset: ResetStyle = "sync") -> Design:
+def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
     tile = chip.tile
     if isinstance(tile, PimTile):
@@ -103,7 +106,7 @@ def design_of(chip: Chip, reset: ResetStyle = "sync") -> Design:
     if tile.kind == "systolic":
         return systolic_design(Library(name, reset), tile.array, "the whole tile")
     try:
-        return npu_design(Library(name, reset), chip)
+        return npu_design(Library(name, reset), chip, vectors)
     except NotSupported as reason:
         return systolic_design(
             Library(f"{name}_array", reset), tile.array, f"the systolic array of the tile alone; {reason}"
@@ -165,6 +168,7 @@ def package(chip: Chip, design: Design) -> Bundle:
         fpga=[fpga_file],
         bench=[name for name in bench if name.endswith(".v")],
         vectors=[name for name in bench if not name.endswith(".v")],
+        waivers=[name for name in design.files if name.endswith(".vlt")],
     )
     if design.registers is not None:
         name = design.registers.name
@@ -178,9 +182,9 @@ def package(chip: Chip, design: Design) -> Bundle:
 
 
 def _benches(design: Design, fpga: FpgaTop) -> tuple[dict[str, str], dict[str, str]]:
-    """Testbenches and vectors of the top and of its FPGA top, for a design of streams."""
+    """Testbenches and vectors of the top and, for a design of streams, of its FPGA top."""
     if design.beats is None:
-        return {}, {}
+        return dict(design.bench), {}
     bench = bench_files(design.top, design.beats)
     if len(fpga.interface.outputs) != 1:
         return bench, {}  # results of several channels leave in an order that depends on the waits

@@ -150,7 +150,7 @@ class Library:
             pending = [c for c in self.circuits.values() if c.module_name not in done]
         text = _to_verilog("\n".join(texts.values()))
         modules = {
-            found[1]: _plain_functions(found[0])
+            found[1]: _split_aliases(_plain_functions(found[0]))
             for found in re.finditer(r"^module \\?(\S+?)\s?\(.*?^endmodule\n", text, re.M | re.S)
         }
         if set(modules) != set(texts):
@@ -170,7 +170,7 @@ def _to_verilog(rtlil_text: str) -> str:
     script = [
         f"read_rtlil <<rtlil\n{rtlil_text}\nrtlil",
         "delete t:$meminit_v2",
-        "proc",
+        "proc -norom",
         "opt_expr",
         "opt_dff",
         "wreduce",
@@ -183,13 +183,31 @@ def _to_verilog(rtlil_text: str) -> str:
 
 
 def _plain_functions(text: str) -> str:
-    """Give the functions of a module names that every tool takes.
+    """Give the functions of a module, and their arguments, names that every tool takes.
 
     Yosys writes a choice of many (``Switch``) as a function with a name that begins with a dollar sign, which Icarus
-    looks for among its own.
+    looks for among its own, and with arguments ``a``, ``b`` and ``s``, which hide ports of those names.
     """
     names = re.findall(r"^  function (?:\[\d+:\d+\] )?(\\\$\S+) ;$", text, re.M)
     plain = (name for number in count() if not re.search(rf"\b{(name := f'choice_{number}')}\b", text))
     for name, other in zip(names, plain, strict=False):
         text = text.replace(f"{name} ", f"{other} ")
+    return re.sub(
+        r"^  function .*?^  endfunction$",
+        lambda found: re.sub(r"(?<!')\b([abs])\b", r"choice_\1", found[0]),
+        text,
+        flags=re.M | re.S,
+    )
+
+
+def _split_aliases(text: str) -> str:
+    """Mark wires of which one bit is another bit of theirs.
+
+    Yosys leaves out the copies of a sign bit from what it computes, and adds them by an assignment of the wire to
+    itself. Verilator takes that for a combinational loop unless it treats the wire's bits apart.
+    """
+    for name in sorted(set(re.findall(r"^  assign (\S+) \[[\d:]+\] = \1 \[\d+\];$", text, re.M))):
+        text = re.sub(
+            rf"^(  (?:wire|reg) \[\d+:0\] {re.escape(name)}) ?;$", r"\1 /* verilator split_var */;", text, flags=re.M
+        )
     return text

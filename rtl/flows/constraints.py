@@ -21,7 +21,8 @@ def constraints(top: Circuit, clock_hz: int) -> str:
         Frequency of the described clock.
     """
     interface = interface_of(top)
-    inputs, outputs = [], []
+    inputs: list[Port] = []
+    outputs: list[Port] = []
     for channel in interface.channels:
         driven = [
             Port(channel.valid, 1, channel.is_input),

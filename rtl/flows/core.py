@@ -21,6 +21,7 @@ def core_file(
     fpga: Sequence[str] = (),
     bench: Sequence[str] = (),
     vectors: Sequence[str] = (),
+    waivers: Sequence[str] = (),
 ) -> str:
     """Text of the ``.core`` file.
 
@@ -40,6 +41,8 @@ def core_file(
         Further files of the FPGA top, which is ``<top>_fpga``; without any there is no target ``fpga``.
     bench, vectors
         Testbench ``tb_<top>`` and the files it reads; without any there is no target ``sim``.
+    waivers
+        Verilator control files for the target ``lint``.
     """
     digits = re.match(r"\d+(\.\d+)*", version)
     lines = [
@@ -56,6 +59,8 @@ def core_file(
     if bench:
         lines += _fileset("bench", bench, "systemVerilogSource")
         lines += _fileset("vectors", vectors, "user", copy=True)
+    if waivers:
+        lines += _fileset("waivers", waivers, "vlt")
     lines += [
         "",
         "targets:",
@@ -64,7 +69,7 @@ def core_file(
         f"    toplevel: {top}",
         "  lint:",
         "    description: Verilator's warnings, of which there are none",
-        "    filesets: [rtl]",
+        f"    filesets: [{'waivers, ' if waivers else ''}rtl]",
         f"    toplevel: {top}",
         "    flow: lint",
         "    flow_options:",

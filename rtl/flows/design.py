@@ -30,8 +30,10 @@ class Design:
         For a design of streams alone: packed beats by channel, what goes in and what must come out.
     ordered
         The same beats in an order in which a single host can send them, as channel and beat.
+    bench
+        For any other design: the files of a bench of its own, ``bench/tb_<top>.v`` and what that reads.
     files
-        Further files by name, a bench of its own for example.
+        Further files by name.
     """
 
     top: Circuit
@@ -42,4 +44,5 @@ class Design:
     registers: RegisterMap | None = None
     beats: Mapping[str, Sequence[int]] | None = None
     ordered: Sequence[tuple[str, int]] = ()
+    bench: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

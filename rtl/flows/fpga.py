@@ -1,8 +1,8 @@
 """An FPGA top whose pins fit: a byte stream in and a byte stream out, whatever the ports of the design are.
 
 A message in is the number of a channel, then one beat of its payload, low byte first. A message out is the same. Ports
-that belong to no channel (an interrupt, say) share one message in each direction, ``levels``, whose number follows those
-of the channels: towards the design it sets the inputs among them, and is answered by the outputs as they are.
+that belong to no channel (an interrupt, say) share one message in each direction, ``levels``, whose number follows
+those of the channels: towards the design it sets the inputs among them, and is answered by the outputs as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth import Array, Cat, Const, Module, Signal
+from amaranth import Cat, Const, Module, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.flows.channels import Channel, Interface, Port, interface_of
@@ -134,15 +134,15 @@ class FpgaTop(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         inputs: dict[str, Any] = {}
-        offered, number, received = self._receive(m)
+        offers, received = self._receive(m)
         messages = self.protocol.inbound
         for message, channel in zip(messages, self.interface.inputs, strict=False):
             inputs |= _parts(_payload(received, message), message.ports)
-            inputs[channel.valid] = offered & (number == message.number)
-        asked = Signal(name="levels_asked")
+            inputs[channel.valid] = offers[message.number]
+        asked: Any = Const(0, 1)
         if self.interface.levels:
             message = messages[-1]
-            m.d.comb += asked.eq(offered & (number == message.number))
+            asked = offers[message.number]
             if message.width:
                 levels = Signal(message.width, name="levels_in")
                 with m.If(asked):
@@ -152,53 +152,61 @@ class FpgaTop(Circuit):
         outputs = self.place(m, self.design, "core", **inputs, **takes)
         answered = self._send(m, outputs, takes, asked)
         accepted = [outputs[channel.ready] for channel in self.interface.inputs]
-        if messages:
-            with m.If(offered & Array([*accepted, *([answered] if self.interface.levels else [])])[number]):
-                m.d.sync += offered.eq(0)
+        with m.If((offers & Cat(*accepted, *([answered] if self.interface.levels else []))).any()):
+            m.d.sync += offers.eq(0)
         return m
 
-    def _receive(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Collect messages; returns the flag of a complete one, its number and its bytes, which end at the top."""
+    def _receive(self, m: Module) -> tuple[Signal, Signal]:
+        """Collect messages; returns a bit per message, set when it is complete, and its bytes, which end at the top."""
         messages = self.protocol.inbound
         most = max((message.bytes for message in messages), default=1)
-        offered, within = Signal(name="offered"), Signal(name="within")
-        number = Signal(range(max(2, len(messages))), name="number")
-        left = Signal(range(most + 1), name="bytes_left")
+        offers, chosen = (Signal(max(1, len(messages)), name=name) for name in ("offers", "chosen"))
+        within = Signal(name="within")
+        more = Signal(range(most), name="more_bytes")
         received = Signal(most * BYTE, name="received", reset_less=True)
-        m.d.comb += self.i_ready.eq(~offered)
+        m.d.comb += self.i_ready.eq(~offers.any())
         with m.If(self.i_valid & self.i_ready):
             with m.If(within):
-                m.d.sync += [received.eq(Cat(received[BYTE:], self.i_data)), left.eq(left - 1)]
-                with m.If(left == 1):
-                    m.d.sync += [within.eq(0), offered.eq(1)]
-            with m.Else(), m.Switch(self.i_data):
-                for message in messages:
-                    with m.Case(message.number):
-                        m.d.sync += [number.eq(message.number), left.eq(message.bytes), within.eq(1)]
-        return offered, number, received
+                m.d.sync += received.eq(Cat(received[BYTE:], self.i_data))
+                with m.If(more.any()):
+                    m.d.sync += more.eq(more - 1)
+                with m.Else():
+                    m.d.sync += [within.eq(0), offers.eq(chosen)]
+            for message in messages:
+                with m.If(~within & _is(self.i_data, message.number)):
+                    m.d.sync += [chosen.eq(1 << message.number), more.eq(message.bytes - 1), within.eq(1)]
+        return offers, received
 
-    def _send(self, m: Module, outputs: dict[str, Signal], takes: dict[str, Signal], asked: Signal) -> Signal:
+    def _send(self, m: Module, outputs: dict[str, Signal], takes: dict[str, Signal], asked: Any) -> Signal:
         """Send a beat of every output channel as it comes, and the levels when asked; tells when those are taken."""
         messages = self.protocol.outbound
-        line = Signal(
-            (1 + max((message.bytes for message in messages), default=1)) * BYTE, name="sending", reset_less=True
-        )
-        left = Signal(range(len(line) // BYTE + 1), name="bytes_to_send")
-        idle, answered = Signal(name="idle"), Signal(name="levels_answered")
-        m.d.comb += [idle.eq(left == 0), self.o_valid.eq(~idle), self.o_data.eq(line[:BYTE])]
-        with m.If(self.o_valid & self.o_ready):
-            m.d.sync += [line.eq(line[BYTE:]), left.eq(left - 1)]
+        most = 1 + max((message.bytes for message in messages), default=1)
+        line = Signal(most * BYTE, name="sending", reset_less=True)
+        more = Signal(range(most), name="more_to_send")
+        busy, answered = Signal(name="busy"), Signal(name="levels_answered")
+        m.d.comb += [self.o_valid.eq(busy), self.o_data.eq(line[:BYTE])]
+        with m.If(busy & self.o_ready):
+            m.d.sync += line.eq(Cat(line[BYTE:], Const(0, BYTE)))
+            with m.If(more.any()):
+                m.d.sync += more.eq(more - 1)
+            with m.Else():
+                m.d.sync += busy.eq(0)
         handshakes: list[tuple[Any, Signal]] = [(outputs[c.valid], takes[c.ready]) for c in self.interface.outputs]
         if self.interface.levels:
             handshakes.append((asked, answered))
         earlier: Any = Const(0, 1)
         for message, (valid, take) in zip(messages, handshakes, strict=True):
-            beat = Cat(*[outputs[port.name] for port in message.ports])
-            m.d.comb += take.eq(idle & ~earlier)
+            beat = Cat(Const(message.number, BYTE), *[outputs[port.name] for port in message.ports])
+            m.d.comb += take.eq(~busy & ~earlier)
             with m.If(valid & take):
-                m.d.sync += [line.eq(Cat(Const(message.number, BYTE), beat)), left.eq(1 + message.bytes)]
+                m.d.sync += [line.eq(Cat(beat, Const(0, len(line) - len(beat)))), more.eq(message.bytes), busy.eq(1)]
             earlier = earlier | valid
         return answered
+
+
+def _is(byte: Signal, value: int) -> Any:
+    """The byte has this value; written bit by bit, since linters want both sides of a comparison equally wide."""
+    return Cat(*[bit if value >> place & 1 else ~bit for place, bit in enumerate(byte)]).all()
 
 
 def _payload(received: Signal, message: Message) -> Any:

@@ -167,9 +167,8 @@ class RegisterMap:
         offsets: dict[int, str] = {}
         for each in self.registers:
             if each.offset % step or not 0 <= each.offset < 1 << self.address_bits:
-                raise ValueError(
-                    f"{each.name}: offset must be a multiple of {step} below {1 << self.address_bits} (got {each.offset})"
-                )
+                limit = 1 << self.address_bits
+                raise ValueError(f"{each.name}: offset must be a multiple of {step} below {limit} (got {each.offset})")
             if each.width > self.data_bits:
                 raise ValueError(f"{each.name}: has a field above bit {self.data_bits - 1}")
             if each.offset in offsets:
@@ -220,8 +219,8 @@ def registers_markdown(table: RegisterMap, digest: str) -> str:
         f"# Registers of {table.name}",
         "",
         *([table.description, ""] if table.description else []),
-        f"Words of {table.data_bits} bits; offsets in bytes. Bits that no field claims read as zero and must be written "
-        f"as zero. Description digest `{digest}`.",
+        f"Words of {table.data_bits} bits; offsets in bytes. Bits that no field claims read as zero and must be "
+        f"written as zero. Description digest `{digest}`.",
         "",
         "| offset | name | access | reset | meaning |",
         "|---|---|---|---|---|",

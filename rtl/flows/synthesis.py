@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +17,6 @@ Target = Literal["ecp5", "generic"]
 
 ECP5_LUTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4}
 """LUTs behind a cell: a carry cell holds two, a distributed memory four, as nextpnr counts them."""
-
-FLATTENED_ELEMENTS = 256
-"""Elements up to which a design is synthesized flat; a larger one module by module, each distinct one once."""
 
 REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
 LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
@@ -58,7 +55,7 @@ class Area:
     square_units: float | None
 
 
-def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, elements: int) -> Area:
+def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, flatten: bool) -> Area:
     """Synthesize the top of ``bundle``.
 
     Parameters
@@ -71,8 +68,8 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         Cell library for the target ``generic``.
     folder
         An empty folder to work in.
-    elements
-        Elements of the array, which decide whether the design is flattened.
+    flatten
+        The whole design at once, not each distinct module by itself.
 
     Raises
     ------
@@ -81,7 +78,9 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
     CheckFailed
         When the Verilog has latches, combinational loops, or drivers in conflict.
     """
-    top, flattened = bundle.top, elements <= FLATTENED_ELEMENTS
+    top = bundle.top
+    if liberty is not None:
+        _in_liberty(liberty, [f"read_liberty -lib -ignore_miss_func {quoted(liberty.resolve())}"], folder)
     reading = _reading(bundle, folder)
     try:
         run_yosys([*reading, f"hierarchy -check -top {top}", *structure_checks()], folder)
@@ -89,19 +88,18 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         raise CheckFailed(f"{top}: latches, loops or conflicts: {error}") from None
     memories = [memory["module"] for memory in bundle.sidecar["memories"]]
     if target == "ecp5":
-        mapping = [f"synth_ecp5 {'' if flattened else '-noflatten '}-top {top}"]
+        mapping = [f"synth_ecp5 {'' if flatten else '-noflatten '}-top {top}"]
     else:  # memories are left to macros: as flip-flops they would outweigh everything
-        mapping = [*(f"blackbox {name}" for name in memories), f"synth {'-flatten ' if flattened else ''}-top {top}"]
+        mapping = [*(f"blackbox {name}" for name in memories), f"synth {'-flatten ' if flatten else ''}-top {top}"]
     finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
     if liberty is not None:
         library = f"-liberty {quoted(liberty.resolve())}"
         finish += [f"dfflibmap {library}", f"abc {library}", "opt_clean"]
         finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
-    try:
-        run_yosys([*reading, *mapping, *finish], folder)
-    except YosysError as error:
-        raise (error if liberty is None else LoomError(f"{liberty}: {error}")) from None
-    hidden = {Path(name).stem for name in bundle.sidecar["verilog"]} - set(memories)
+    _in_liberty(liberty, [*reading, *mapping, *finish], folder)
+    hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
+    if target != "ecp5":
+        hidden -= set(memories)
     found = _statistics(folder / "cells.json")
     cells = cells_of(found, hidden)
     registers = sum(n for name, n in cells.items() if name == "TRELLIS_FF" or REGISTER.match(name))
@@ -111,7 +109,7 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         cells, area = cells_of(mapped, hidden), mapped["design"].get("area")
     return Area(
         yosys=found["creator"].split(" (")[0],
-        flattened=flattened,
+        flattened=flatten,
         cells=cells,
         registers=registers,
         luts=luts_of(cells),
@@ -120,6 +118,14 @@ def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Pat
         logic=luts_of(cells) if target == "ecp5" else sum(cells.values()) - registers,
         square_units=area,
     )
+
+
+def _in_liberty(liberty: Path | None, commands: Sequence[str], folder: Path) -> None:
+    """Run commands whose failure is the liberty file's, if there is one."""
+    try:
+        run_yosys(commands, folder)
+    except YosysError as error:
+        raise (error if liberty is None else LoomError(f"{liberty}: {error}")) from None
 
 
 def structure_checks() -> list[str]:

@@ -102,6 +102,7 @@ def _testbench(top: Circuit, interface: Interface, counts: Mapping[str, int]) ->
                 flags.append(part)
             low += port.width
     connections += [(port.name, port.name) for port in interface.levels]
+    flag_bits = len(flags) + sum(port.width for port in interface.levels)
     flags += [port.name for port in interface.levels]
     template = Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, undefined=StrictUndefined)
     text: str = template.render(
@@ -114,6 +115,7 @@ def _testbench(top: Circuit, interface: Interface, counts: Mapping[str, int]) ->
         levels=[(_range(port.width), port.name) for port in interface.levels],
         connections=connections,
         flags=flags,
+        flag_bits=flag_bits,
         quiet=QUIET_CYCLES,
         limit=LIMIT_CYCLES + 40 * sum(counts.values()),
         compared=sum(counts[channel.name] for channel in interface.outputs),

@@ -149,17 +149,61 @@ def rtl(
     chip: Chip,
     folder: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write; made when missing.")],
     sets: Set = None,
+    reset: Annotated[
+        str,
+        typer.Option(
+            "--reset", metavar="STYLE", help="sync: rst, active high; async_low: rst_n, asynchronous, active low."
+        ),
+    ] = "sync",
     json_file: Json = None,
 ) -> None:
-    """Write the Verilog of a chip, its file list and its JSON sidecar."""
+    """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
     from siliconloom.arch import load_chip
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.emit import emit
+    from siliconloom.emit import check_reset, emit
     from siliconloom.output import check_writable
 
+    style = check_reset(reset)
     if json_file is not None:
         check_writable(json_file)
-    emit(load_chip(chip, parse_assignments(sets or [])), folder, json_file)
+    emit(load_chip(chip, parse_assignments(sets or [])), folder, json_file, reset=style)
+
+
+@app.command()
+def synth(
+    chip: Chip,
+    sets: Set = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TARGET", help="ecp5 (the default) or generic.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, max=100, help="Placements for Fmax, about a minute each; 0: cells only.")
+    ] = 2,
+    liberty: Annotated[
+        Path | None, typer.Option("--liberty", metavar="FILE", help="Cell library to map to, for the area.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
+    from siliconloom.arch import CheckFailed, load_chip
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.synth import check_request, synthesis_tables
+    from siliconloom.synth import synth as run_synthesis
+    from siliconloom.tables import console
+
+    chosen = check_request(target, liberty)
+    if json_file is not None:
+        check_writable(json_file)
+    described = load_chip(chip, parse_assignments(sets or []))
+    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, progress=json_file != "-")
+    if json_file != "-":
+        synthesis_tables(result, console())
+    if json_file is not None:
+        write_json(json_file, result)
+    broken = [bound["name"] for bound in result["bounds"] if not bound["holds"]]
+    if broken:
+        raise CheckFailed(f"{described.name}: fewer {' and '.join(broken)} than the array needs, see the bounds")
 
 
 @app.command()
@@ -247,7 +291,6 @@ def _announce_compilation() -> None:
 
 
 PLANNED = {
-    "synth": "area and Fmax through Yosys and nextpnr",
     "dram": "replay of DRAM request traces",
     "collective": "collectives over a system's links",
     "plan": "search over sharding and schedules",

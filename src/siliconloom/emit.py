@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
-from siliconloom.arch import Chip
+from siliconloom.arch import Chip, LoomError
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import nearest_name
 from siliconloom.output import write_json
-from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.library import ResetStyle
+from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.tables import console
+from siliconloom.vectors import bench_vectors
+
+RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
 
 
-def emit(chip: Chip, folder: Path, json_file: str | None) -> None:
-    """Write the Verilog of ``chip`` to ``folder``; the sidecar also goes to ``json_file``."""
-    bundle = build_rtl(chip)
+def check_reset(name: str) -> ResetStyle:
+    """The reset style of that name; raises `LoomError` for an unknown one."""
+    for style in RESETS:
+        if style == name:
+            return style
+    near = nearest_name(name, RESETS)
+    hint = f"; did you mean '{near}'?" if near else ""
+    raise LoomError(f"--reset: must be one of {', '.join(RESETS)} (got '{name}'){hint}")
+
+
+def complete_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
+    """All that ``loom rtl`` writes: as `build_rtl`, with a run of a program for the bench of a whole npu tile."""
+    whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
+    return build_rtl(chip, reset=reset, vectors=bench_vectors(chip) if whole else None)
+
+
+def emit(chip: Chip, folder: Path, json_file: str | None, *, reset: ResetStyle = "sync") -> None:
+    """Write the Verilog of ``chip`` and its flow files to ``folder``; the sidecar also goes to ``json_file``."""
+    bundle = complete_rtl(chip, reset=reset)
     bundle.write(folder)
     if json_file is not None:
         write_json(json_file, bundle.sidecar)
     if json_file == "-":
         return
     out = console()
-    lines = sum(text.count("\n") for name, text in bundle.files.items() if name.endswith(".v"))
-    out.print(f"[bold]{chip.name}[/bold]: {bundle.sidecar['contains']}", soft_wrap=True)
-    out.print(f"  top module   {bundle.top}")
-    out.print(f"  Verilog      {len(bundle.sidecar['verilog'])} modules, {lines:,} lines in {folder}", soft_wrap=True)
-    out.print(f"  file list    {bundle.top}.f; ports and timing in siliconloom.json; how to use it in README.md")
+    sidecar, top = bundle.sidecar, bundle.top
+    lines = sum(bundle.files[name].count("\n") for name in sidecar["verilog"])
+    rows = [
+        ("top module", top),
+        ("Verilog", f"{len(sidecar['verilog'])} modules, {lines:,} lines in {folder}"),
+        ("file list", f"{top}.f; ports and timing in siliconloom.json; how to use it in README.md"),
+        ("flows", f"{top}.core (FuseSoC), {top}.sdc, FPGA top {sidecar['fpga']['verilog'][0]}"),
+    ]
+    if sidecar["bench"]:
+        rows.append(("benches", ", ".join(sidecar["bench"])))
+    software = [name for name in bundle.files if name.startswith("software/")]
+    if software:
+        rows.append(("registers", ", ".join(software)))
+    out.print(f"[bold]{chip.name}[/bold]: {sidecar['contains']}", soft_wrap=True)
+    for label, text in rows:
+        out.print(f"  {label:12s} {text}", soft_wrap=True)

@@ -1,0 +1,217 @@
+"""What ``loom synth`` does: the area of a chip's RTL, its frequency on an FPGA, and the floors under both."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, get_args
+
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, LoomError, NotSupported, SystolicArray
+from siliconloom.arch.description import PimTile
+from siliconloom.arch.errors import nearest_name
+from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.flows.place import DEVICE, excess, frequencies, nextpnr_command, version_of
+from siliconloom.rtl.flows.synthesis import Area, Target, fpga_netlist, luts_of, synthesize
+from siliconloom.rtl.flows.yosys import INSTALL, require_yosys
+from siliconloom.rtl.systolic import operand_type
+from siliconloom.tables import table
+
+SCHEMA = "siliconloom.synthesis/1"
+FLATTENED_ELEMENTS = 256
+"""Elements up to which an array is synthesized flat; larger ones, and whole npu tiles, module by module."""
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+
+def check_request(target: str | None, liberty: Path | None) -> Target:
+    """The target that was asked for; raises `LoomError` for an unknown one, or a liberty file that is not there."""
+    if target is not None and target not in TARGETS:
+        near = nearest_name(target, TARGETS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"--target: must be one of {', '.join(TARGETS)} (got '{target}'){hint}")
+    if liberty is not None:
+        if target == "ecp5":
+            raise LoomError("--liberty: is for --target generic (got --target ecp5)")
+        if not liberty.is_file():
+            raise LoomError(
+                f"{liberty}: {'is a folder, a liberty file was expected' if liberty.exists() else 'no such file'}"
+            )
+        return "generic"
+    return "ecp5" if target != "generic" else "generic"
+
+
+def synth(
+    chip: Chip, *, target: Target = "ecp5", liberty: Path | None = None, seeds: int = 1, progress: bool = False
+) -> dict[str, Any]:
+    """Synthesize the RTL of ``chip``; the result follows the schema ``siliconloom.synthesis/1``.
+
+    Parameters
+    ----------
+    chip
+        The description.
+    target
+        ``ecp5``: cells of a Lattice ECP5 and, where nextpnr is installed, the clock frequency; ``generic``: gates.
+    liberty
+        Cell library to map gates to, for their area.
+    seeds
+        Placements to try for the frequency; 0 for none.
+    progress
+        Show on standard error what is under way.
+
+    Raises
+    ------
+    LoomError
+        When a tool is missing or refuses its input, or the description has no RTL.
+    CheckFailed
+        When the Verilog has latches, combinational loops or drivers in conflict.
+    """
+    if isinstance(chip.tile, PimTile):
+        raise NotSupported("synthesis of a pim tile")
+    require_yosys()
+    began = time.perf_counter()
+    array = chip.tile.array
+    notes: list[str] = []
+    with (
+        _status(progress, f"generating {chip.name} ...") as say,
+        tempfile.TemporaryDirectory(prefix="loom-synth-") as name,
+    ):
+        bundle = build_rtl(chip)
+        say(f"Yosys: {bundle.top} for {liberty.name if liberty else target} ...")
+        is_array = "program_words" not in bundle.sidecar["parameters"]
+        flatten = is_array and array.rows * array.cols <= FLATTENED_ELEMENTS
+        area = synthesize(bundle, target, liberty, Path(name), flatten=flatten)
+        placed = None
+        if target == "ecp5" and seeds:
+            placed = _place(bundle, area, Path(name), seeds, say, notes)
+    if not area.flattened:
+        notes.append("synthesized module by module: nothing is shared or simplified across module borders")
+    memories = bundle.sidecar["memories"]
+    if target == "generic" and memories:
+        bits = sum(m["width"] * m["depth"] for m in memories)
+        notes.append(f"{len(memories)} memories ({bits:,} bits and more where placed twice) are left to macros")
+    mhz = placed["mhz"] if placed else []
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "chip": chip.name,
+        "chip_digest": chip.digest,
+        "synthesized": bundle.sidecar["contains"],
+        "top": bundle.top,
+        "target": target,
+        "tool": area.yosys,
+        "flattened": area.flattened,
+        "cells": area.cells,
+        "flip_flops": area.registers,
+        "luts": area.luts if target == "ecp5" else None,
+        "dsps": area.multipliers if target == "ecp5" else None,
+        "block_rams": area.block_rams if target == "ecp5" else None,
+        "logic_cells": area.logic,
+        "area": None
+        if area.square_units is None
+        else {"liberty": liberty.name if liberty else "", "cells": area.square_units},
+        "fmax_mhz": mhz,
+        "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
+        "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
+        "bounds": bounds(array, area),
+        "notes": notes,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def bounds(array: SystolicArray, area: Area) -> list[dict[str, Any]]:
+    """What no implementation of ``array`` can do without, beside what was found.
+
+    A multiplier that is not a DSP has a LUT, or a gate, for each bit of its product at the least. A stationary element
+    holds an active and a shadow operand; an output-stationary one passes both operands on, except at the edges.
+    """
+    bits = operand_type(array).bits
+    elements = array.rows * array.cols
+    missing = max(0, elements - area.multipliers)
+    if array.dataflow == "output_stationary":
+        operands = bits * (array.rows * (array.cols - 1) + array.cols * (array.rows - 1))
+    else:
+        operands = 2 * bits * elements
+    found = area.multipliers + min(missing, area.logic // (2 * bits))
+    made = [("multipliers", elements, found), ("operand flip-flops", operands, area.registers)]
+    return [{"name": name, "floor": floor, "found": got, "holds": got >= floor} for name, floor, got in made]
+
+
+def _place(
+    bundle: Bundle, area: Area, folder: Path, seeds: int, say: Callable[[str], None], notes: list[str]
+) -> dict[str, Any] | None:
+    """Frequencies of the FPGA top, or a note that says why there are none."""
+    command = nextpnr_command()
+    if command is None:
+        notes.append(f"no Fmax: nextpnr is not installed; {INSTALL} brings it")
+        return None
+    top = bundle.sidecar["fpga"]["top"]
+    too_much = excess(area.cells, area.luts)
+    if not too_much:
+        say(f"Yosys: {top} ...")
+        cells = fpga_netlist(bundle, folder)
+        too_much = excess(cells, luts_of(cells))
+    if too_much:
+        notes.append(f"no Fmax: {top} does not fit the {DEVICE}: {', '.join(too_much)}")
+        return None
+
+    def ended(runs: int) -> None:
+        say(f"nextpnr: {top}, {runs} of {seeds} seeds placed and routed ...")
+
+    ended(0)
+    mhz = frequencies(command, folder / "fpga.json", range(1, seeds + 1), progress=ended)
+    return {"tool": version_of(command), "device": DEVICE, "top": top, "seeds": list(range(1, seeds + 1)), "mhz": mhz}
+
+
+@contextmanager
+def _status(show: bool, text: str) -> Iterator[Callable[[str], None]]:
+    if not show:
+        yield lambda _: None
+        return
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
+def synthesis_tables(result: dict[str, Any], out: Console) -> None:
+    """Print what was found, within 80 columns."""
+    out.print(f"[bold]{result['chip']}[/bold]: {result['synthesized']}", soft_wrap=True)
+    lines = [
+        ("top module", result["top"]),
+        ("target", f"{result['target']}, {result['tool']}, {result['seconds']:.1f} s"),
+    ]
+    if result["luts"] is not None:
+        lines += [
+            ("LUTs", f"{result['luts']:,}"),
+            ("flip-flops", f"{result['flip_flops']:,}"),
+            ("DSPs", f"{result['dsps']:,} MULT18X18D"),
+            ("block RAMs", f"{result['block_rams']:,} DP16KD"),
+        ]
+    else:
+        lines += [("gates", f"{result['logic_cells']:,}"), ("flip-flops", f"{result['flip_flops']:,}")]
+    if result["area"] is not None:
+        lines.append(("area", f"{result['area']['cells']:,.0f} in the unit of {result['area']['liberty']}"))
+    if result["fmax"] is not None:
+        fmax, run = result["fmax"], result["place_and_route"]
+        seeds = f"{len(result['fmax_mhz'])} seed" + "s" * (len(result["fmax_mhz"]) > 1)
+        lines += [
+            ("Fmax", f"{fmax['median']:.1f} MHz; {fmax['min']:.1f} to {fmax['max']:.1f} over {seeds}"),
+            ("", f"{run['tool']}, {run['device']}, {run['top']}"),
+        ]
+    for label, text in lines:
+        out.print(f"  {label:12s} {text}", soft_wrap=True)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
+    out.print()
+    cells = [(name, f"{count:,}") for name, count in sorted(result["cells"].items(), key=lambda item: -item[1])]
+    out.print(table("cells", [("type", "left"), ("number", "right")], cells))
+    out.print()
+    floors = [
+        (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
+    ]
+    columns = [("what the array needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
+    out.print(table("bounds", columns, floors))
