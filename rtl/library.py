@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -143,7 +146,8 @@ class Library:
             for circuit in pending:
                 text = circuit.written()
                 if text is None:
-                    texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
+                    with _no_collection():
+                        texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
                 else:
                     written[circuit.module_name] = text
             done = {*texts, *written}
@@ -157,6 +161,18 @@ class Library:
             raise AssertionError(f"Yosys returned other modules than it was given: {sorted(set(modules) ^ set(texts))}")
         modules |= written
         return {name: modules[name] for name in sorted(modules)}
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Leave the garbage collector out: Amaranth makes millions of small objects, and looking through them is slow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _to_verilog(rtlil_text: str) -> str:

@@ -73,21 +73,41 @@ class Delay(Circuit):
         ports = {"en": In(1), "i": In(width), "o": Out(width)}
         super().__init__(library, library.name("delay", f"{width}x{depth}"), ports)
 
+    @property
+    def splits(self) -> bool:
+        """Whether it is made of two narrower ones."""
+        return self.width * self.depth > WIDEST and self.width > 1
+
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        if self.width * self.depth > WIDEST and self.width > 1:
-            low = -(-self.width // 2)
-            halves = []
-            for name, data in (("low", self.i[:low]), ("high", self.i[low:])):
-                half = self.library.make(Delay, len(data), self.depth)
-                halves.append(self.place(m, half, name, en=self.en, i=data)["o"])
-            m.d.comb += self.o.eq(Cat(*halves))
-            return m
-        line = Signal(self.width * self.depth, reset_less=True)
-        with m.If(self.en):
-            m.d.sync += line.eq(Cat(self.i, line[: -self.width]) if self.depth > 1 else self.i)
-        m.d.comb += self.o.eq(line[-self.width :])
+        if not self.splits:
+            raise TypeError(f"{self.module_name} is written as Verilog; simulate it with a Verilog simulator")
+        low = -(-self.width // 2)
+        halves = []
+        for name, data in (("low", self.i[:low]), ("high", self.i[low:])):
+            half = self.library.make(Delay, len(data), self.depth)
+            halves.append(self.place(m, half, name, en=self.en, i=data)["o"])
+        m.d.comb += self.o.eq(Cat(*halves))
         return m
+
+    def written(self) -> str | None:
+        """Verilog of the circuit: one line, where an elaborated one has thousands of bits."""
+        if self.splits:
+            return None
+        width, total = self.width, self.width * self.depth
+        shape = f"[{width - 1}:0] " if width > 1 else ""
+        rest = f"{{line[{total - width - 1}:0], i}}" if self.depth > 1 else "i"
+        return (
+            f"module {self.module_name}(clk, en, i, o);\n"
+            "  input wire clk;\n"
+            "  input wire en;\n"
+            f"  input wire {shape}i;\n"
+            f"  output wire {shape}o;\n"
+            f"  reg [{total - 1}:0] line;\n"
+            f"  always @(posedge clk) if (en) line <= {rest};\n"
+            f"  assign o = line[{total - 1}:{total - width}];\n"
+            "endmodule\n"
+        )
 
 
 class FlagDelay(Circuit):

@@ -17,7 +17,8 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.rtl.bench.runner import require_simulator, simulate
 from siliconloom.rtl.npu.dma import log2
-from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.geometry import Geometry, geometry_of
+from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
 
 Bytes = NDArray[np.uint8]
@@ -86,9 +87,17 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
         loader=PackageLoader("siliconloom.rtl.bench", "."), undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("memory.v.j2")
     return template.render(
-        top=top, bus=geometry.bus, shift=log2(geometry.bus), latency=geometry.memory_cycles, words=words, reset=reset,
+        top=top, words=words, **memory_parameters(geometry), reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
     )  # fmt: skip
+
+
+def memory_parameters(geometry: Geometry) -> dict[str, Any]:
+    """What the template of the memory needs to know of a tile."""
+    return {
+        "bus": geometry.bus, "shift": log2(geometry.bus), "port_bytes": geometry.port_bytes,
+        "port_shift": log2(geometry.port_bytes), "prefixes": prefixes(geometry), "latency": geometry.memory_cycles,
+    }  # fmt: skip
 
 
 def run_programs(

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from siliconloom.arch.isa import WORD_BYTES, Program
+from siliconloom.rtl.bench.programs import memory_parameters
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.testbench import FOLDER, RESET_CYCLES
 from siliconloom.rtl.library import Circuit
@@ -131,8 +132,8 @@ def _testbench(top: Circuit, geometry: Geometry, vectors: ProgramVectors, writes
         trim_blocks=True,
     )  # fmt: skip
     return environment.get_template("testbench.v.j2").render(
-        top=top.module_name, folder=FOLDER, bus=geometry.bus, shift=geometry.bus.bit_length() - 1,
-        latency=geometry.memory_cycles, words=len(vectors.before) // geometry.bus, reset=reset,
+        top=top.module_name, folder=FOLDER, **memory_parameters(geometry),
+        words=len(vectors.before) // geometry.bus, reset=reset,
         reset_active=f"!{reset}" if asynchronous else reset, asynchronous=asynchronous, reset_cycles=RESET_CYCLES,
         flags=flags, flag_bits=flag_bits, payloads=payloads, writes=writes, reads=reads,
         limit=1000 + LIMIT_FACTOR * vectors.cycles, status=register_map().by_name["status"].offset,

@@ -8,6 +8,7 @@ from siliconloom.rtl.bench.vectors import ProgramVectors, program_bench
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
 from siliconloom.rtl.npu.tile import NpuTile
@@ -40,15 +41,20 @@ def npu_design(library: Library, chip: Chip, vectors: ProgramVectors | None = No
     geometry = geometry_of(chip)
     top = NpuTile(library, geometry)
     meanings = dict(MEANINGS)
+    channels = dict(CHANNELS)
+    for number, port in enumerate(prefixes(geometry)):
+        where = f", byte {number * geometry.port_bytes} of every {geometry.bus}" if geometry.ports > 1 else ""
+        channels[port] = CHANNELS["m_axi"] + where
     for port in top.signature.members:
         prefix, _, name = port.rpartition("_")
-        if prefix in CHANNELS:
-            meanings[port] = f"{CHANNELS[prefix]}: {name.upper()}"
+        if prefix in channels:
+            meanings[port] = f"{channels[prefix]}: {name.upper()}"
     array = geometry.array
     parameters = {
         "rows": array.rows, "cols": array.cols, "dataflow": array.dataflow, "operand": "int8",
-        "accumulator_bits": 32, "bus_bytes": geometry.bus, "scratchpad_banks": geometry.banks,
-        "bank_bytes": geometry.bank_bytes, "accumulator_lines": geometry.accumulator_lines,
+        "accumulator_bits": 32, "bus_bytes": geometry.bus, "data_ports": geometry.ports,
+        "scratchpad_banks": geometry.banks, "bank_bytes": geometry.bank_bytes,
+        "accumulator_lines": geometry.accumulator_lines,
         "program_words": geometry.program_words, "word_bytes": WORD_BYTES, "queue_depth": geometry.queue_depth,
         "outstanding": geometry.outstanding, "beat_interval": geometry.interval,
     }  # fmt: skip

@@ -20,8 +20,9 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry
 from siliconloom.rtl.queue import Queue
 
 FRACTION = INTERVAL_ONE.bit_length() - 1
@@ -36,20 +37,6 @@ def log2(value: int) -> int:
 def ceil_cycles(amount: Value) -> Value:
     """Whole cycles that cover a fixed-point amount of them."""
     return (amount + (INTERVAL_ONE - 1))[FRACTION:]
-
-
-def bytes_between(bus: int, first: Value, count: Value) -> Value:
-    """One bit per byte of the bus: set for ``count`` bytes from byte ``first``."""
-    ones = ((Const(1, bus + 1) << count) - 1)[:bus]
-    return (ones << first)[:bus]
-
-
-def rotated(word: Value, bus: int, left: Value) -> Value:
-    """Bytes of ``word`` rotated towards higher lanes by ``left``."""
-    for bit in range(log2(bus)):
-        turned = Cat(word[8 * bus - (8 << bit) :], word[: 8 * bus - (8 << bit)])
-        word = Mux(left[bit], turned, word)
-    return word
 
 
 class LoadEngine(Circuit):
@@ -99,11 +86,15 @@ class LoadEngine(Circuit):
         row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
         width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
         active = Signal()
-        beats, to_page, burst = Signal(SIZE_BITS), Signal(range(PAGE // bus + 1)), Signal(range(LONGEST_BURST + 1))
-        limit = min(LONGEST_BURST, PAGE // bus)
+        beats, to_page, burst = (
+            Signal(SIZE_BITS),
+            Signal(range(geometry.page // bus + 1)),
+            Signal(range(LONGEST_BURST + 1)),
+        )
+        limit = min(LONGEST_BURST, geometry.page // bus)
         m.d.comb += [
             beats.eq((bytes_left + (bus - 1)) >> offset),
-            to_page.eq((PAGE >> offset) - address[offset : log2(PAGE)]),
+            to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]),
             burst.eq(limit),
         ]
         with m.If((beats <= to_page) & (beats < limit)):
@@ -147,15 +138,16 @@ class LoadEngine(Circuit):
             m, self.library.make(Queue, layout.size, geometry.outstanding), "jobs", i_valid=self.issue,
             i_payload=job.as_value(), o_ready=(take := Signal()),
         )  # fmt: skip
-        walk = Walk(m, geometry, data.View(layout, queue["o_payload"]), queue["o_valid"], take)
+        walk = Walk(self, m, geometry, data.View(layout, queue["o_payload"]), take)
         m.d.comb += walk.step.eq(self.r_valid)
         # One cycle to rotate the bytes, one to write them.
         turned, lanes, window = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS)
         raw, raw_lanes, raw_window, raw_turn = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS), Signal(max(offset, 1))
         ends = Signal(2)
+        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=raw, left=raw_turn)["o"]
         m.d.sync += [
             raw.eq(self.r_data), raw_lanes.eq(Mux(self.r_valid, walk.lanes, 0)), raw_window.eq(walk.local),
-            raw_turn.eq(walk.turn), turned.eq(rotated(raw, bus, raw_turn)), lanes.eq(raw_lanes),
+            raw_turn.eq(walk.turn), turned.eq(rotated), lanes.eq(raw_lanes),
             window.eq(raw_window), ends.eq(Cat(self.r_valid & walk.ends, ends[0])),
         ]  # fmt: skip
         m.d.comb += [
@@ -201,12 +193,12 @@ class StoreEngine(Circuit):
         job, fresh, active = Signal(layout), Signal(layout), Signal()
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += fresh[name].eq(value)
-        walk = Walk(m, geometry, data.View(layout, job.as_value()), active, Signal())
+        walk = Walk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
         address, row, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(MEMORY_BITS)
         burst_left, in_burst = Signal(range(LONGEST_BURST + 1)), Signal()
-        limit = min(LONGEST_BURST, PAGE // bus)
-        to_page, burst = Signal(range(PAGE // bus + 1)), Signal(range(LONGEST_BURST + 1))
-        m.d.comb += [to_page.eq((PAGE >> offset) - address[offset : log2(PAGE)]), burst.eq(limit)]
+        limit = min(LONGEST_BURST, geometry.page // bus)
+        to_page, burst = Signal(range(geometry.page // bus + 1)), Signal(range(LONGEST_BURST + 1))
+        m.d.comb += [to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]), burst.eq(limit)]
         with m.If((walk.beats <= to_page) & (walk.beats < limit)):
             m.d.comb += burst.eq(walk.beats)
         with m.Elif(to_page < limit):
@@ -268,9 +260,10 @@ class StoreEngine(Circuit):
 
         # One cycle to read, one to rotate.
         lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
+        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch_data, left=turn)["o"]
         m.d.sync += [
-            pushes.eq(Cat(self.fetch, pushes[0])), lanes.eq(walk.memory_lanes), turn.eq(walk.back), last.eq(burst_last),
-            beat.data.eq(rotated(self.fetch_data, bus, turn)), beat.lanes.eq(lanes), beat.last.eq(last),
+            pushes.eq(Cat(self.fetch, pushes[0])), lanes.eq(walk.lanes), turn.eq(walk.back), last.eq(burst_last),
+            beat.data.eq(rotated), beat.lanes.eq(lanes), beat.last.eq(last),
         ]  # fmt: skip
         front = data.View(beat_layout, data_queue["o_payload"])
         address_front = data.View(address_layout, address_queue["o_payload"])
@@ -357,12 +350,14 @@ def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
 class Walk:
     """Beat by beat over a transfer's rows on the local side.
 
-    Present beat: ``local`` byte address of its window, ``lanes`` and ``memory_lanes`` its bytes in the window of the
-    scratchpad and of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one, ``beats`` left
-    in the row, ``rows_left``, ``row_ends`` and ``ends``.
+    Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or
+    (``in_memory``) in that of the bus, ``turn`` the rotation from bus to scratchpad, ``back`` the opposite one,
+    ``beats`` left in the row, ``rows_left``, ``row_ends`` and ``ends``.
     """
 
-    def __init__(self, m: Module, geometry: Geometry, job: Any, valid: Signal, take: Signal) -> None:
+    def __init__(
+        self, owner: Circuit, m: Module, geometry: Geometry, job: Any, take: Signal, *, in_memory: bool = False
+    ) -> None:
         bus, offset = geometry.bus, log2(geometry.bus)
         self.step = Signal(name="walk_step")
         self.inside = Signal(name="walk_inside")
@@ -377,10 +372,11 @@ class Walk:
         self.beats = Signal(SIZE_BITS, name="walk_beats")
         self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
         self.local = Signal(LOCAL_BITS, name="walk_local")
-        self.lanes, self.memory_lanes = Signal(bus, name="walk_lanes"), Signal(bus, name="walk_memory_lanes")
+        lanes = owner.library.make(ByteMask, bus)
         self.turn, self.back = Signal(max(offset, 1), name="walk_turn"), Signal(max(offset, 1), name="walk_back")
         inner = Signal(max(offset, 1), name="walk_inner")
         count = Signal(range(bus + 1), name="walk_count")
+        self.lanes = owner.place(m, lanes, "lanes", first=now["place"] if in_memory else inner, count=count)["o"]
         m.d.comb += [
             self.rows_left.eq(now["rows"]),
             self.beats.eq((now["left"] + (bus - 1)) >> offset),
@@ -389,13 +385,10 @@ class Walk:
             inner.eq(now["address"][:offset] if offset else 0),
             count.eq(Mux(self.row_ends, now["left"], bus)),
             self.local.eq(Cat(Const(0, offset), now["address"][offset:]) if offset else now["address"]),
-            self.lanes.eq(bytes_between(bus, inner, count)),
-            self.memory_lanes.eq(bytes_between(bus, now["place"], count)),
             self.turn.eq(inner - now["place"]),
             self.back.eq(now["place"] - inner),
             take.eq(self.step & self.ends),
         ]
-        del valid
         with m.If(self.step):
             m.d.sync += [
                 self.inside.eq(~self.ends), row.eq(now["row"]), rows.eq(now["rows"]), place.eq(now["place"]),

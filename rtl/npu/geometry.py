@@ -16,8 +16,6 @@ MEMORY_BITS = 48
 SIZE_BITS = 24
 """Bits of m, n and k."""
 MASK_BITS = SEMAPHORES
-WIDEST_BUS = 128
-"""Bytes of the widest AXI4 data bus."""
 PAGE = 4096
 """A burst must not cross a multiple of this many bytes (AMBA AXI4 specification, A3.4.1)."""
 MOST_LANES = 256
@@ -35,7 +33,9 @@ class Geometry:
     array
         The systolic array.
     bus
-        Width of the AXI4 data bus.
+        Width of the DMA: of all its AXI4 data buses together.
+    ports, port_bytes
+        AXI4 data buses, and the width of each.
     line
         Width of a scratchpad bank: the widest access of any unit.
     banks, bank_bytes
@@ -50,6 +50,7 @@ class Geometry:
 
     array: SystolicArray
     bus: int
+    ports: int
     line: int
     banks: int
     bank_bytes: int
@@ -62,6 +63,15 @@ class Geometry:
     outstanding: int
     interval: int
     memory_cycles: int
+
+    @property
+    def port_bytes(self) -> int:
+        return self.bus // self.ports
+
+    @property
+    def page(self) -> int:
+        """Bytes of which a burst must not cross a multiple: a page of every port."""
+        return PAGE * self.ports
 
     @property
     def stationary(self) -> int:
@@ -102,7 +112,8 @@ def geometry_of(chip: Chip) -> Geometry:
         raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
     powers = {
         "tile.array.rows": array.rows, "tile.array.cols": array.cols, "tile.array.load_rows": array.load_rows,
-        "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle, "tile.scratchpad.banks": tile.scratchpad.banks,
+        "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle, "tile.dma.port_bytes": tile.dma.port_bytes,
+        "tile.scratchpad.banks": tile.scratchpad.banks,
         "tile.scratchpad.capacity": tile.scratchpad.capacity,
     }  # fmt: skip
     for key, value in powers.items():
@@ -120,8 +131,6 @@ def geometry_of(chip: Chip) -> Geometry:
     if tile.sequencer.issue_cycles < 2:
         raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
     bus = tile.dma.bytes_per_cycle
-    if bus > WIDEST_BUS:
-        raise NotSupported(f"RTL of a DMA wider than {WIDEST_BUS} bytes, the widest AXI4 bus (got {bus})")
     if memory.access_bytes != bus:
         raise NotSupported(
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) differ from "
@@ -136,10 +145,11 @@ def geometry_of(chip: Chip) -> Geometry:
         raise NotSupported(
             f"RTL of an accumulator whose capacity is not a power of two of lines of {4 * array.cols} bytes"
         )
+    ports = max(bus // tile.dma.port_bytes, 1)
     return Geometry(
-        array, bus, line, tile.scratchpad.banks, bank, lines, tile.vector.latency, tile.sequencer.issue_cycles,
-        tile.sequencer.loop_cycles, tile.sequencer.queue_depth, tile.sequencer.program_words, tile.dma.outstanding,
-        chip.beat_interval, chip.cycles(memory.latency),
+        array, bus, ports, line, tile.scratchpad.banks, bank, lines, tile.vector.latency,
+        tile.sequencer.issue_cycles, tile.sequencer.loop_cycles, tile.sequencer.queue_depth,
+        tile.sequencer.program_words, tile.dma.outstanding, chip.beat_interval, chip.cycles(memory.latency),
     )  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.bytes import PartSelect
 from siliconloom.rtl.npu.dma import log2
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry
 
@@ -23,6 +25,113 @@ def readers(geometry: Geometry) -> dict[str, int]:
 def writers(geometry: Geometry) -> dict[str, int]:
     """Write ports of the scratchpad, highest priority first, and the bytes of their accesses."""
     return {"load": geometry.bus, "vector": geometry.array.cols}
+
+
+GROUP = 4
+"""Banks of a `Group`."""
+
+
+class Bank(Circuit):
+    """One bank: a memory, whichever port asks it, and the part of a line that each reader wants.
+
+    Members
+    -------
+    <reader>, <reader>_address, <reader>_data
+        Read, when the address is in this bank; data one cycle later, zero when it was not.
+    <writer>, <writer>_address, <writer>_data
+        Write, when the address is in this bank: an enable per byte.
+    <port>_here : In(1)
+        The address is in this bank.
+    conflict : Out(1)
+        Two users of one side.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        self.geometry = geometry
+        within = log2(geometry.bank_bytes)
+        ports = {"conflict": Out(1)}
+        for name, size in readers(geometry).items():
+            ports |= {f"{name}_here": In(1), f"{name}_address": In(within), f"{name}_data": Out(8 * size)}
+        for name, size in writers(geometry).items():
+            ports |= {
+                f"{name}_here": In(1),
+                f"{name}_address": In(within),
+                name: In(size),
+                f"{name}_data": In(8 * size),
+            }
+        super().__init__(library, library.name("bank"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        line, lines = geometry.line, geometry.bank_bytes // geometry.line
+        low = log2(line)
+        sram = self.library.make(SramWrapper, 8 * line, lines, 8)
+        read_line, here = Signal(range(max(lines, 2))), [getattr(self, f"{name}_here") for name in readers(geometry)]
+        for name in reversed(readers(geometry)):
+            with m.If(getattr(self, f"{name}_here")):
+                m.d.comb += read_line.eq(getattr(self, f"{name}_address")[low:])
+        write_line, enables, word = Signal(range(max(lines, 2))), Signal(line), Signal(8 * line)
+        for name, size in reversed(writers(geometry).items()):
+            address = getattr(self, f"{name}_address")
+            wanted = getattr(self, name)
+            if size < line:
+                chosen = address[log2(size) : low]
+                wanted = Cat(*(Mux(chosen == part, wanted, 0) for part in range(line // size)))
+            with m.If(getattr(self, f"{name}_here")):
+                m.d.comb += [
+                    write_line.eq(address[low:]), enables.eq(wanted),
+                    word.eq(Cat(*[getattr(self, f"{name}_data")] * (line // size))),
+                ]  # fmt: skip
+        stored = self.place(
+            m, sram, "memory", ren=Cat(*here).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=word
+        )["rdata"]  # fmt: skip
+        for name, size in readers(geometry).items():
+            was_here, part = Signal(name=f"{name}_was_here"), stored
+            m.d.sync += was_here.eq(getattr(self, f"{name}_here"))
+            if size < line:
+                place = Signal(low - log2(size), name=f"{name}_part")
+                m.d.sync += place.eq(getattr(self, f"{name}_address")[log2(size) : low])
+                select = self.library.make(PartSelect, 8 * line, 8 * size)
+                part = self.place(m, select, f"{name}_select", word=stored, part=place)["o"]
+            m.d.comb += getattr(self, f"{name}_data").eq(Mux(was_here, part, 0))
+        users = [here, [getattr(self, f"{name}_here") for name in writers(geometry)]]
+        m.d.comb += self.conflict.eq(Cat(*(several(side) for side in users)).any())
+        return m
+
+
+class Group(Circuit):
+    """Some banks: a scratchpad in small, so that wide words meet in a tree.
+
+    Members
+    -------
+    <reader>, <reader>_address, <reader>_data; <writer>, <writer>_address, <writer>_data; conflict
+        As for `Bank`.
+    <port>_here : In
+        A bit per bank: the address is in it.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry, count: int) -> None:
+        self.geometry, self.count = geometry, count
+        ports = {
+            name: member for name, member in library.make(Bank, geometry).signature.members.items() if name != "clk"
+        }
+        ports |= {name: In(count) for name in ports if name.endswith("_here")}
+        super().__init__(library, library.name("banks"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        kind = self.library.make(Bank, self.geometry)
+        inputs = [name for name, member in kind.signature.members.items() if member.flow == In and name != "clk"]
+        banks = []
+        for bank in range(self.count):
+            wired = {
+                name: getattr(self, name)[bank] if name.endswith("_here") else getattr(self, name) for name in inputs
+            }
+            banks.append(self.place(m, kind, f"bank_{bank}", **wired))
+        for name in (*(f"{reader}_data" for reader in readers(self.geometry)), "conflict"):
+            m.d.comb += getattr(self, name).eq(any_of([bank[name] for bank in banks]))
+        return m
 
 
 class Scratchpad(Circuit):
@@ -53,90 +162,40 @@ class Scratchpad(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry = self.geometry
-        line, banks, lines = geometry.line, geometry.banks, geometry.bank_bytes // geometry.line
-        low, high = log2(line), log2(geometry.bank_bytes)
-        sram = self.library.make(SramWrapper, 8 * line, lines, 8)
-
-        def bank_of(name: str) -> Signal:
-            bank = Signal(range(max(banks, 2)), name=f"{name}_bank")
-            m.d.comb += bank.eq(getattr(self, f"{name}_address")[high:])
-            return bank
-
-        def beyond(name: str) -> Signal:
-            return getattr(self, f"{name}_address") >= banks * geometry.bank_bytes
-
-        want_read = {name: bank_of(name) for name in readers(geometry)}
-        want_write = {name: bank_of(name) for name in writers(geometry)}
-        widest = max(writers(geometry).values())
-        words, clashes = [], []
-        for bank in range(banks):
-            read, read_line, asked = Signal(), Signal(range(lines)), []
-            for name, wanted in reversed(want_read.items()):
-                hit = Signal(name=f"{name}_reads_{bank}")
-                m.d.comb += hit.eq(getattr(self, name) & (wanted == bank))
-                asked.append(hit)
-                with m.If(hit):
-                    m.d.comb += [read.eq(1), read_line.eq(getattr(self, f"{name}_address")[low:high])]
-            clashes.append(several(asked))
-            enables, write_line, word, asked = Signal(line), Signal(range(lines)), Signal(8 * widest), []
-            for name, wanted in reversed(want_write.items()):
-                size, address = writers(geometry)[name], getattr(self, f"{name}_address")
-                hit = Signal(name=f"{name}_writes_{bank}")
-                m.d.comb += hit.eq(getattr(self, name).any() & (wanted == bank))
-                asked.append(hit)
-                shift = address[log2(size) : low] if size < line else 0
-                with m.If(hit):
-                    m.d.comb += [
-                        enables.eq(getattr(self, name) << (shift * size) if size < line else getattr(self, name)),
-                        write_line.eq(address[low:high]),
-                        word.eq(Cat(*[getattr(self, f"{name}_data")] * (widest // size))),
-                    ]
-            clashes.append(several(asked))
-            words.append(
-                self.place(
-                    m, sram, f"bank_{bank}", ren=read, raddr=read_line, wen=enables, waddr=write_line,
-                    wdata=Cat(*[word] * (line // widest)),
-                )["rdata"]
-            )  # fmt: skip
-        for name, size in readers(geometry).items():
-            chosen, part = Signal.like(want_read[name]), Signal(max(low - log2(size), 1), name=f"{name}_part")
-            m.d.sync += chosen.eq(want_read[name])
-            parts = words
-            if size < line:
-                m.d.sync += part.eq(getattr(self, f"{name}_address")[log2(size) : low])
-                select = self.library.make(PartSelect, 8 * line, 8 * size)
-                parts = [
-                    self.place(m, select, f"{name}_part_{bank}", word=word, part=part)["o"]
-                    for bank, word in enumerate(words)
-                ]
-            m.d.comb += getattr(self, f"{name}_data").eq(Array(parts)[chosen] if banks > 1 else parts[0])
-        outside = [getattr(self, n) & beyond(n) for n in want_read]
-        outside += [getattr(self, n).any() & beyond(n) for n in want_write]
-        m.d.comb += [self.conflict.eq(Cat(*clashes).any()), self.outside.eq(Cat(*outside).any())]
+        high = log2(geometry.bank_bytes)
+        names = [*readers(geometry), *writers(geometry)]
+        asked = {name: Signal(name=f"{name}_asks") for name in names}
+        m.d.comb += [asks.eq(getattr(self, name).any()) for name, asks in asked.items()]
+        address = {name: getattr(self, f"{name}_address") for name in names}
+        size = min(GROUP, geometry.banks)
+        kind = self.library.make(Group, geometry, size)
+        here = {
+            name: Cat(*(asked[name] & (address[name][high:] == bank) for bank in range(geometry.banks)))
+            for name in names
+        }
+        groups = []
+        for first in range(0, geometry.banks, size):
+            inputs = {f"{name}_here": here[name][first : first + size] for name in names}
+            inputs |= {f"{name}_address": address[name][:high] for name in names}
+            for name in writers(geometry):
+                inputs |= {name: getattr(self, name), f"{name}_data": getattr(self, f"{name}_data")}
+            groups.append(self.place(m, kind, f"banks_{first}", **inputs))
+        for name in readers(geometry):
+            m.d.comb += getattr(self, f"{name}_data").eq(any_of([group[f"{name}_data"] for group in groups]))
+        m.d.comb += [
+            self.conflict.eq(any_of([group["conflict"] for group in groups])),
+            self.outside.eq(Cat(*(asked[n] & (address[n] >= geometry.banks << high) for n in names)).any()),
+        ]
         return m
 
 
-class PartSelect(Circuit):
-    """One of the equal parts of a word. A circuit of its own, because wide ones take long to generate.
-
-    Members
-    -------
-    word, part : In
-        The word, and which part.
-    o : Out
-        The part.
-    """
-
-    def __init__(self, library: Library, width: int, part: int) -> None:
-        self.width, self.size = width, part
-        ports = {"word": In(width), "part": In(range(width // part)), "o": Out(part)}
-        super().__init__(library, library.name("part", f"{part}of{width}"), ports)
-
-    def elaborate(self, platform: object) -> Module:
-        m = self.module()
-        unused_clock = Signal(name="unused")
-        m.d.comb += [unused_clock.eq(self.clk), self.o.eq(self.word.word_select(self.part, self.size))]
-        return m
+def any_of(words: list[Signal]) -> Value:
+    """All words, one bit over the other, as a tree."""
+    values: list[Value] = list(words)
+    while len(values) > 1:
+        pairs = [a | b for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + ([values[-1]] if len(values) % 2 else [])
+    return values[0]
 
 
 class AdderLane(Circuit):

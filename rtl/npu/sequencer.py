@@ -37,13 +37,13 @@ class Fetch(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.beats = max(1, WORD_BYTES // geometry.bus)
+        self.beats = WORD_BYTES // geometry.port_bytes
         count = geometry.program_words.bit_length()
         ports = {
             "start": In(1), "base": In(MEMORY_BITS), "words": In(count),
             "ar_valid": Out(1), "ar_ready": In(1), "ar_addr": Out(MEMORY_BITS), "ar_len": Out(8),
-            "r_valid": In(1), "r_data": In(8 * geometry.bus), "r_error": In(1),
-            "write": Out(self.beats), "write_address": Out(count), "write_data": Out(8 * geometry.bus),
+            "r_valid": In(1), "r_data": In(8 * geometry.port_bytes), "r_error": In(1),
+            "write": Out(self.beats), "write_address": Out(count), "write_data": Out(8 * geometry.port_bytes),
             "fetched": Out(count), "failed": Out(1),
         }  # fmt: skip
         super().__init__(library, library.name("fetch"), ports, reset=True)
@@ -53,10 +53,10 @@ class Fetch(Circuit):
         geometry, beats = self.geometry, self.beats
         left = Signal(range(geometry.program_words * beats + 1))
         address = Signal(MEMORY_BITS)
-        to_page = Signal(range(PAGE // geometry.bus + 1))
+        to_page = Signal(range(PAGE // geometry.port_bytes + 1))
         burst = Signal(range(FETCH_BURST + 1))
         m.d.comb += [
-            to_page.eq((PAGE - address[: PAGE.bit_length() - 1]) // geometry.bus),
+            to_page.eq((PAGE - address[: PAGE.bit_length() - 1]) // geometry.port_bytes),
             burst.eq(FETCH_BURST),
             self.ar_valid.eq(left != 0),
             self.ar_addr.eq(address),
@@ -69,7 +69,7 @@ class Fetch(Circuit):
         with m.If(self.start):
             m.d.sync += [left.eq(self.words * beats), address.eq(self.base)]
         with m.Elif(self.ar_valid & self.ar_ready):
-            m.d.sync += [left.eq(left - burst), address.eq(address + burst * geometry.bus)]
+            m.d.sync += [left.eq(left - burst), address.eq(address + burst * geometry.port_bytes)]
         beat = Signal(range(max(beats, 2)))
         m.d.comb += [
             self.write.eq(self.r_valid << beat),

@@ -14,8 +14,9 @@ from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine, log2
-from siliconloom.rtl.npu.geometry import MEMORY_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry
 from siliconloom.rtl.npu.matmul import MatmulControl
+from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
 from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers
 from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad, readers
 from siliconloom.rtl.npu.sequencer import QUEUES, Fetch, Sequencer
@@ -23,31 +24,9 @@ from siliconloom.rtl.npu.vector import VectorUnit
 from siliconloom.rtl.queue import Queue
 from siliconloom.rtl.semaphore import SemaphoreCounter
 
-INCREMENTING = 1
 ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
 PATIENCE = 8
 """Cycles without any progress after which a tile in which nothing is under way is stuck."""
-
-
-def axi_read(bus: int, prefix: str) -> dict[str, Any]:
-    """Ports of the read channels of an AXI4 master."""
-    return {
-        f"{prefix}_arvalid": Out(1), f"{prefix}_arready": In(1), f"{prefix}_araddr": Out(MEMORY_BITS),
-        f"{prefix}_arlen": Out(8), f"{prefix}_arsize": Out(3), f"{prefix}_arburst": Out(2),
-        f"{prefix}_rvalid": In(1), f"{prefix}_rready": Out(1), f"{prefix}_rdata": In(8 * bus),
-        f"{prefix}_rresp": In(2), f"{prefix}_rlast": In(1),
-    }  # fmt: skip
-
-
-def axi_write(bus: int, prefix: str) -> dict[str, Any]:
-    """Ports of the write channels of an AXI4 master."""
-    return {
-        f"{prefix}_awvalid": Out(1), f"{prefix}_awready": In(1), f"{prefix}_awaddr": Out(MEMORY_BITS),
-        f"{prefix}_awlen": Out(8), f"{prefix}_awsize": Out(3), f"{prefix}_awburst": Out(2),
-        f"{prefix}_wvalid": Out(1), f"{prefix}_wready": In(1), f"{prefix}_wdata": Out(8 * bus),
-        f"{prefix}_wstrb": Out(bus), f"{prefix}_wlast": Out(1),
-        f"{prefix}_bvalid": In(1), f"{prefix}_bready": Out(1), f"{prefix}_bresp": In(2),
-    }  # fmt: skip
 
 
 class NpuTile(Circuit):
@@ -58,7 +37,8 @@ class NpuTile(Circuit):
     s_axi_* :
         AXI4-Lite slave: `rtl.npu.registers`.
     m_axi_* :
-        AXI4 master for data; one identifier, so responses keep their order.
+        AXI4 master for data; one identifier, so responses keep their order. Several, ``m_axi_<number>_*``, when the DMA
+        is wider than one port, see `Ports`.
     m_axi_program_* :
         AXI4 master, reads only, for instructions.
     irq : Out(1)
@@ -78,8 +58,9 @@ class NpuTile(Circuit):
             "s_axi_bvalid": Out(1), "s_axi_bready": In(1), "s_axi_bresp": Out(2),
             "s_axi_arvalid": In(1), "s_axi_arready": Out(1), "s_axi_araddr": In(ADDRESS_BITS),
             "s_axi_rvalid": Out(1), "s_axi_rready": In(1), "s_axi_rdata": Out(32), "s_axi_rresp": Out(2),
-            **axi_read(geometry.bus, "m_axi"), **axi_write(geometry.bus, "m_axi"),
-            **axi_read(geometry.bus, "m_axi_program"), "irq": Out(1),
+            **{k: v for prefix in prefixes(geometry) for k, v in axi_read(geometry.port_bytes, prefix).items()},
+            **{k: v for prefix in prefixes(geometry) for k, v in axi_write(geometry.port_bytes, prefix).items()},
+            **axi_read(geometry.port_bytes, "m_axi_program"), "irq": Out(1),
             "trace_issue": Out(len(UNITS)), "trace_done": Out(len(UNITS)), "trace_cycle": Out(64),
         }  # fmt: skip
         super().__init__(library, library.prefix, ports, reset=True)
@@ -87,7 +68,6 @@ class NpuTile(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry = self.geometry
-        size = log2(geometry.bus)
         running, draining = Signal(), Signal()
         issue = {u: Signal(name=f"{u}_issue") for u in UNITS}
         entry = {u: Signal(QUEUES[u].size, name=f"{u}_entry") for u in UNITS}
@@ -114,7 +94,11 @@ class NpuTile(Circuit):
             words=control["words"], ar_ready=self.m_axi_program_arready, r_valid=self.m_axi_program_rvalid,
             r_data=self.m_axi_program_rdata, r_error=self.m_axi_program_rresp[1],
         )  # fmt: skip
-        self._read_port(m, "m_axi_program", fetch, size)
+        for name, value in (
+            ("arvalid", fetch["ar_valid"]), ("araddr", fetch["ar_addr"]), ("arlen", fetch["ar_len"]),
+            ("arsize", log2(geometry.port_bytes)), ("arburst", INCREMENTING), ("rready", 1),
+        ):  # fmt: skip
+            m.d.comb += getattr(self, f"m_axi_program_{name}").eq(value)
         word = Signal(WORD_BITS)
         sequencer_inputs = {f"{u}_ready": Signal(name=f"{u}_ready") for u in UNITS}
         sequencer = self.place(
@@ -125,9 +109,9 @@ class NpuTile(Circuit):
         index = range(depth).stop.bit_length() if depth & (depth - 1) else log2(depth)
         m.d.comb += word.eq(
             self.place(
-                m, self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.bus), "program", ren=1,
+                m, self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes), "program", ren=1,
                 raddr=sequencer["read_address"][:index], wen=fetch["write"], waddr=fetch["write_address"][:index],
-                wdata=Cat(*[fetch["write_data"]] * (WORD_BITS // (8 * geometry.bus))),
+                wdata=Cat(*[fetch["write_data"]] * (WORD_BITS // (8 * geometry.port_bytes))),
             )["rdata"]
         )  # fmt: skip
 
@@ -195,24 +179,35 @@ class NpuTile(Circuit):
         works = {u: issue[u] & ~barriers[u] for u in UNITS}
 
         # Units.
+        engine_inputs = {
+            name: Signal(width, name=f"port_{name}")
+            for name, width in (
+                ("ar_ready", 1), ("r_valid", 1), ("r_data", 8 * geometry.bus), ("r_error", 1), ("aw_ready", 1),
+                ("w_ready", 1), ("b_valid", 1), ("b_error", 1),
+            )
+        }  # fmt: skip
         load = self.place(
             m, self.library.make(LoadEngine, geometry), "load", issue=works["load"], entry=entry["load"],
-            ar_ready=self.m_axi_arready, r_valid=self.m_axi_rvalid, r_data=self.m_axi_rdata,
-            r_error=self.m_axi_rresp[1],
+            **{name: signal for name, signal in engine_inputs.items() if name.startswith(("ar", "r_"))},
         )  # fmt: skip
-        self._read_port(m, "m_axi", load, size)
         fetched = {n: Signal(8 * s, name=f"{n}_word") for n, s in readers(geometry).items()}
         store = self.place(
             m, self.library.make(StoreEngine, geometry), "store", issue=works["store"], entry=entry["store"],
-            fetch_data=fetched["store"], aw_ready=self.m_axi_awready, w_ready=self.m_axi_wready,
-            b_valid=self.m_axi_bvalid, b_error=self.m_axi_bresp[1],
+            fetch_data=fetched["store"],
+            **{name: signal for name, signal in engine_inputs.items() if name.startswith(("aw", "w_", "b_"))},
         )  # fmt: skip
-        m.d.comb += [
-            self.m_axi_awvalid.eq(store["aw_valid"]), self.m_axi_awaddr.eq(store["aw_addr"]),
-            self.m_axi_awlen.eq(store["aw_len"]), self.m_axi_awsize.eq(size), self.m_axi_awburst.eq(INCREMENTING),
-            self.m_axi_wvalid.eq(store["w_valid"]), self.m_axi_wdata.eq(store["w_data"]),
-            self.m_axi_wstrb.eq(store["w_strb"]), self.m_axi_wlast.eq(store["w_last"]), self.m_axi_bready.eq(1),
-        ]  # fmt: skip
+        wide = {name: load[name] for name in ("ar_valid", "ar_addr", "ar_len")} | {
+            name: store[name] for name in ("aw_valid", "aw_addr", "aw_len", "w_valid", "w_data", "w_strb", "w_last")
+        }
+        names = [name for p in prefixes(geometry) for name in (*axi_read(1, p), *axi_write(1, p))]
+        split = self.place(
+            m, self.library.make(Ports, geometry), "ports", **wide,
+            **{name: getattr(self, name) for name in names if self.signature.members[name].flow == In},
+        )  # fmt: skip
+        m.d.comb += [signal.eq(split[name]) for name, signal in engine_inputs.items()]
+        for name in names:
+            if self.signature.members[name].flow == Out:
+                m.d.comb += getattr(self, name).eq(split[name])
         for u, engine in (("load", load), ("store", store)):
             for name in ENGINE:
                 m.d.comb += engines[u][name].eq(engine[name])
@@ -326,13 +321,6 @@ class NpuTile(Circuit):
         if unit in ("load", "store"):
             return geometry.outstanding
         return (geometry.array_latency + 16) // geometry.issue_cycles + 4 if unit == "matmul" else 8
-
-    def _read_port(self, m: Module, prefix: str, engine: dict[str, Signal], size: int) -> None:
-        for name, value in (
-            ("arvalid", engine["ar_valid"]), ("araddr", engine["ar_addr"]), ("arlen", engine["ar_len"]),
-            ("arsize", size), ("arburst", INCREMENTING), ("rready", 1),
-        ):  # fmt: skip
-            m.d.comb += getattr(self, f"{prefix}_{name}").eq(value)
 
 
 def _any_of(masks: list[Value]) -> Value:

@@ -61,5 +61,5 @@ def fetch_cycles(chip: Chip) -> tuple[int, int]:
     word and waits for a word that has not come yet.
     """
     assert isinstance(chip.tile, NpuTile)
-    beats = -(-WORD_BYTES // chip.tile.dma.bytes_per_cycle)
+    beats = -(-WORD_BYTES // min(chip.tile.dma.bytes_per_cycle, chip.tile.dma.port_bytes))
     return FETCH_START + chip.cycles(next(iter(chip.memory.values())).latency), beats

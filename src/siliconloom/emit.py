@@ -55,7 +55,7 @@ def emit(chip: Chip, folder: Path, json_file: str | None, *, reset: ResetStyle =
         rows.append(("benches", ", ".join(sidecar["bench"])))
     software = [name for name in bundle.files if name.startswith("software/")]
     if software:
-        rows.append(("registers", ", ".join(software)))
+        rows.append(("software", f"{len(software)} files in software/: register map, C header, program packer, driver"))
     out.print(f"[bold]{chip.name}[/bold]: {sidecar['contains']}", soft_wrap=True)
     for label, text in rows:
         out.print(f"  {label:12s} {text}", soft_wrap=True)

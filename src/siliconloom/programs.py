@@ -45,7 +45,10 @@ def random_npu(seed: int) -> Chip:
             "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
             "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
             "vector": {"lanes": cols, "latency": chance.randint(15, 24)},
-            "dma": {"bytes_per_cycle": bus, "outstanding": chance.choice([1, 2, 4, 16])},
+            "dma": {
+                "bytes_per_cycle": bus, "outstanding": chance.choice([1, 2, 4, 16]),
+                "port_bytes": chance.choice([128, max(bus // 2, 4), max(bus // 4, 4)]),
+            },
             "sequencer": {
                 "issue_cycles": chance.randint(2, 6), "loop_cycles": chance.randint(1, 3),
                 "queue_depth": chance.choice([1, 2, 4, 8]), "program_words": 64,

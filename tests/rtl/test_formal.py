@@ -9,17 +9,22 @@ from itertools import permutations
 
 import pytest
 from amaranth import Array, Cat, Const, DomainRenamer, Mux, Signal
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import CheckFailed, LoomError, NotSupported
+from siliconloom.arch.isa import Opcode, Unit, word_layout
+from siliconloom.programs import random_npu
 from siliconloom.rtl.arbiter import PriorityArbiter, RoundRobinArbiter
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.credit import CreditCounter
 from siliconloom.rtl.formal import Monitor, check, prove
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.sequencer import QUEUES, Sequencer
 from siliconloom.rtl.plumbing import RegisterSlice
 from siliconloom.rtl.queue import Queue
 from siliconloom.rtl.semaphore import SemaphoreCounter
@@ -257,6 +262,83 @@ def monitor(kind, *parameters, reset="sync"):
         if isinstance(circuit, base):
             return contract(circuit)
     return StreamContract(circuit, 2)
+
+
+# --- decoder
+
+
+UNIT_OPCODES = {"load": Opcode.LOAD, "store": Opcode.STORE, "matmul": Opcode.MATMUL, "vector": Opcode.VECTOR}
+
+
+class SequencerContract(Contract):
+    """What the decoder hands to the units is what the word says, by the layout in ``arch.isa`` and nothing else."""
+
+    PROPERTIES = """assert_one assert_halted assert_legal assert_fields assert_refused assert_ended assert_stops
+    cover_load cover_matmul cover_vector cover_barrier cover_illegal cover_ended"""
+
+    def __init__(self, circuit):
+        super().__init__(circuit, self.PROPERTIES)
+
+    def cut(self, opcode):
+        """Fields of the word in front, cut out by their widths."""
+        found, offset = {}, 0
+        for part in word_layout(opcode):
+            found[part.name] = self.circuit.word[offset : offset + part.width]
+            offset += part.width
+        return found
+
+    def state(self, m, c):
+        valid = {unit: getattr(c, f"{unit}_valid") for unit in UNIT_OPCODES}
+        head = self.cut(Opcode.BARRIER)
+        barrier = head["opcode"] == Opcode.BARRIER
+        legal, fields = {}, []
+        for unit, own in UNIT_OPCODES.items():
+            right = (head["opcode"] == own) | barrier
+            legal[unit] = right & (head["unit"] == Unit[unit.upper()])
+            entry, word = data.View(QUEUES[unit], getattr(c, f"{unit}_entry")), self.cut(own)
+            always, maybe = (word["wait"], word["post"]), (word["first_wait"], word["last_post"])
+            same = [entry.barrier == barrier, entry.release == word["release"]]
+            for mask, sure, perhaps in zip((entry.wait, entry.post), always, maybe, strict=True):
+                same += [(mask & sure) == sure, (mask & ~(sure | perhaps)) == 0]
+            for name in ("m", "n", "k", "function", "local_pitch"):
+                if name in QUEUES[unit].members and name in word:
+                    same.append(getattr(entry, name) == word[name])
+            fields.append(implies(valid[unit], Cat(*same).all()))
+        any_valid = Cat(*valid.values()).any()
+        known = Cat(*legal.values()).any() | (head["opcode"] == Opcode.END)
+        stopped = self.earlier(m, (c.illegal | c.ended) & ~c.start)
+        m.d.comb += [
+            self.assert_one.eq(sum(valid.values()) <= 1),
+            self.assert_halted.eq(implies(c.halt, ~any_valid)),
+            self.assert_legal.eq(Cat(*(implies(valid[u], legal[u]) for u in valid)).all()),
+            self.assert_fields.eq(Cat(*fields).all()),
+            self.assert_refused.eq(implies(c.illegal, ~known & ~any_valid)),
+            self.assert_ended.eq(implies(c.ended, head["opcode"] == Opcode.END)),
+            self.assert_stops.eq(implies(stopped, ~c.running)),
+            self.cover_load.eq(valid["load"] & ~barrier), self.cover_matmul.eq(valid["matmul"] & ~barrier),
+            self.cover_vector.eq(valid["vector"] & ~barrier), self.cover_barrier.eq(valid["store"] & barrier),
+            self.cover_illegal.eq(c.illegal), self.cover_ended.eq(c.ended),
+        ]  # fmt: skip
+
+
+def sequencer():
+    return Sequencer(Library("proof"), geometry_of(random_npu(3)))
+
+
+def test_the_decoder_keeps_its_contract_in_every_cycle():
+    assert prove(SequencerContract(sequencer()), depth=10, induction=1).induction == 1
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("n", "k"), ("release", "post"), ("unit", "opcode")])
+def test_a_decoder_that_takes_a_field_from_elsewhere_is_found(wrong, right):
+    class Wrong(Sequencer):
+        def _fields(self, opcode):
+            found = super()._fields(opcode)
+            place = found.get(right, found["m"])
+            return found | {wrong: Cat(place, Const(0, 64))[: len(found[wrong])]}
+
+    with pytest.raises(LoomError, match="assert_(fields|legal|refused)"):
+        prove(SequencerContract(Wrong(Library("proof"), geometry_of(random_npu(3)))), depth=6, induction=1)
 
 
 @pytest.mark.parametrize(

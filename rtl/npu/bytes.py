@@ -1,0 +1,99 @@
+"""Circuits that move bytes within wide words.
+
+They are written in Verilog: a word of a datacentre tile has thousands of bits, and what moves them is a line of it.
+"""
+
+from __future__ import annotations
+
+from amaranth import Module
+from amaranth.hdl import Shape
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.rtl.library import Circuit, Library
+
+
+class Written(Circuit):
+    """A combinational circuit that is written in Verilog."""
+
+    body = ""
+    """What stands between the ports and ``endmodule``."""
+
+    def elaborate(self, platform: object) -> Module:
+        raise TypeError(f"{self.module_name} is written as Verilog; simulate it with a Verilog simulator")
+
+    def written(self) -> str:
+        """Verilog of the circuit."""
+        ports = [(name, member) for name, member in self.signature.members.items() if name != "clk"]
+        lines = [f"module {self.module_name}({', '.join(['clk', *(name for name, _ in ports)])});"]
+        lines += ["  input wire clk;", "  wire unused_clock = clk;"]
+        for name, member in ports:
+            size = Shape.cast(member.shape).width
+            width = f"[{size - 1}:0] " if size > 1 else ""
+            lines.append(f"  {'input' if member.flow == In else 'output'} wire {width}{name};")
+        return "\n".join([*lines, *self.body.splitlines(), "endmodule", ""])
+
+
+def bits(count: int) -> int:
+    """Bits of a number below ``count``, at least one."""
+    return max((count - 1).bit_length(), 1)
+
+
+class ByteMask(Written):
+    """One bit per byte of a bus: set for ``count`` bytes from byte ``first``.
+
+    Members
+    -------
+    first, count : In
+        Within the bus: ``first`` + ``count`` is at most its width.
+    o : Out
+        The bits.
+    """
+
+    def __init__(self, library: Library, bus: int) -> None:
+        ports = {"first": In(bits(bus)), "count": In(bus.bit_length()), "o": Out(bus)}
+        super().__init__(library, library.name("mask", bus), ports)
+        self.body = f"  wire [{bus}:0] ones = ({bus + 1}'d1 << count) - {bus + 1}'d1;\n"
+        self.body += f"  assign o = ones[{bus - 1}:0] << first;"
+
+
+class Rotator(Written):
+    """Rotates the bytes of a word towards higher lanes.
+
+    Members
+    -------
+    word, left : In
+        The word; by how many bytes.
+    o : Out
+        The rotated word.
+    """
+
+    def __init__(self, library: Library, bus: int) -> None:
+        width = 8 * bus
+        ports = {"word": In(width), "left": In(bits(bus)), "o": Out(width)}
+        super().__init__(library, library.name("rotator", bus), ports)
+        lines, word = [], "word"
+        for step in range((bus - 1).bit_length()):
+            by = 8 << step
+            lines.append(f"  wire [{width - 1}:0] by_{1 << step};")
+            select = f"left[{step}]" if bus > 2 else "left"
+            parts = f"{{{word}[{width - by - 1}:0], {word}[{width - 1}:{width - by}]}}"
+            lines.append(f"  assign by_{1 << step} = {select} ? {parts} : {word};")
+            word = f"by_{1 << step}"
+        self.body = "\n".join([*lines, f"  assign o = {word};"])
+
+
+class PartSelect(Written):
+    """One of the equal parts of a word.
+
+    Members
+    -------
+    word, part : In
+        The word, and which part.
+    o : Out
+        The part.
+    """
+
+    def __init__(self, library: Library, width: int, part: int) -> None:
+        ports = {"word": In(width), "part": In(bits(width // part)), "o": Out(part)}
+        super().__init__(library, library.name("part", f"{part}of{width}"), ports)
+        self.body = f"  assign o = word[part * {part} +: {part}];"
