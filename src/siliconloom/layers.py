@@ -118,7 +118,7 @@ class LayerRun:
         Layer and phase.
     made
         Program and memory.
-    address, expected
+    place, expected
         Where the results lie, and what the integer reading gives: int8, (tokens, hidden).
     real
         What the float reading gives, in steps of the result's scale.
@@ -126,7 +126,7 @@ class LayerRun:
 
     name: str
     made: RandomProgram
-    address: int
+    place: Tensor
     expected: NDArray[np.int8]
     real: Floats
     results: NDArray[np.int8] = field(init=False)
@@ -154,19 +154,18 @@ def layer_runs(chip: Chip, spec: LayerSpec, *, tokens: int = 32, decode: int = 4
         count = tokens if number == 0 else 1
         x = layer.quantized("x", layer.tensors["x"][past : past + count])
         y = integers.run(x, past)
-        image.put(image.tensors["x"].base, x.astype(np.int8))
+        image.put_rows(image.tensors["x"], x.astype(np.int8))
         program = _lower(chip, image, count, past)
         check_program(program, chip)
         memory = image.memory.copy()
         made = RandomProgram(program, memory, image.program)
         name = f"{spec.name}, prompt {count}" if number == 0 else f"{spec.name}, token {past + 1}"
         real = layer.tensors["y"][past : past + count] / layer.scales["y"]
-        run = LayerRun(name, made, image.tensors["y"].base, np.clip(y, -128, 127).astype(np.int8), real)
+        run = LayerRun(name, made, image.tensors["y"], np.clip(y, -128, 127).astype(np.int8), real)
         code = np.frombuffer(program.encode(), np.uint8)
         image.memory[image.program : image.program + len(code)] = code
         Machine(chip, image.memory).run(program)
-        found = image.memory[run.address : run.address + count * spec.hidden].view(np.int8)
-        run.results = found.reshape(count, spec.hidden).copy()
+        run.results = image.rows(run.place, count)
         if not np.array_equal(run.results, run.expected):
             raise AssertionError(f"{name}: the golden model's results are not those of the layer")
         runs.append(run)
@@ -363,14 +362,13 @@ def _columns(factors: Floats, biases: Floats, *, before: bool = True) -> tuple[I
 class _Image:
     """Where everything lies in main memory, and the memory."""
 
-    ALIGNMENT = 256
-
     def __init__(self, chip: Chip, layer: _Layer, tokens: int, positions: int) -> None:
         tile = chip.tile
         assert isinstance(tile, NpuTile)
         self.layer, self.lanes = layer, tile.vector.lanes
         self.integers = integers = _Integers(layer, tile.vector.lanes)
         spec, lanes = layer.spec, self.lanes
+        self.alignment = max(WORD_BYTES, tile.dma.bytes_per_cycle)
         self._pieces: list[tuple[int, Bytes]] = []
         self._end = 0
         writer = LayerWriter(chip)
@@ -378,7 +376,8 @@ class _Image:
         self.tensors = {}
         for name in names:
             width = spec.width(name)
-            self.tensors[name] = Tensor(self._take(tokens * width), tokens, width, width)
+            pitch = row_pitch(width, tile.dma.bytes_per_cycle)
+            self.tensors[name] = Tensor(self._take(tokens * pitch), tokens, width, pitch)
         room = padded(positions, lanes)
         keys = self._take(spec.kv_heads * spec.head_dim * room)
         values = self._take(spec.kv_heads * padded(spec.head_dim, lanes) * room)
@@ -412,14 +411,29 @@ class _Image:
         data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         self.memory[base : base + len(data)] = data
 
+    def put_rows(self, tensor: Tensor, values: NDArray[np.int8]) -> None:
+        """Write the first rows of a tensor."""
+        for number, row in enumerate(values):
+            self.put(tensor.base + number * tensor.pitch, row)
+
+    def rows(self, tensor: Tensor, count: int) -> NDArray[np.int8]:
+        """The first rows of a tensor."""
+        starts = (tensor.base + number * tensor.pitch for number in range(count))
+        return np.stack([self.memory[start : start + tensor.cols].view(np.int8) for start in starts])
+
     def _take(self, size: int) -> int:
-        base, self._end = self._end, self._end + padded(size, self.ALIGNMENT)
+        base, self._end = self._end, self._end + padded(size, self.alignment)
         return base
 
     def _hold(self, piece: Bytes) -> int:
         base = self._take(piece.size)
         self._pieces.append((base, piece))
         return base
+
+
+def row_pitch(width: int, bus: int) -> int:
+    """Bytes between rows so that each keeps the DMA's alignment rule."""
+    return padded(width, bus) if width > bus else 1 << (width - 1).bit_length()
 
 
 def _planes(columns: tuple[Integers, Integers, Integers], lanes: int) -> Bytes:
@@ -449,8 +463,8 @@ def _lower(chip: Chip, image: _Image, tokens: int, past: int) -> Program:
             function = VectorFunction(step.kind)
             b = tensors.get(step.b)
             if function == VectorFunction.ROPE:
-                pitch = 2 * spec.hidden
-                b = Tensor(image.turns + past * pitch, tokens, 2 * a.cols, pitch)
+                pitch = 2 * padded(spec.hidden, lanes)
+                b = Tensor(image.turns + past * pitch, tokens, 2 * padded(a.cols, lanes), pitch)
             size = vector_cost(function).parameter_bytes(a.cols, lanes)
             where = image.scalars.get(step.out, image.parameters.get(step.out))
             writer.elementwise(

@@ -28,6 +28,11 @@ def test_programs_of_a_layer_compute_the_layer(spec, chip, tokens, decode):
         assert np.corrcoef(each.results.reshape(-1), each.real.reshape(-1))[0, 1] > 0.995
 
 
+def test_a_layer_fits_the_datacentre_npu():
+    for spec in LAYERS:
+        layer_runs(load_chip("npu-datacenter"), spec, decode=1)
+
+
 def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
     chip = load_chip("npu-edge")
     for spec in LAYERS:

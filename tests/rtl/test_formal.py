@@ -337,7 +337,7 @@ def test_a_decoder_that_takes_a_field_from_elsewhere_is_found(wrong, right):
             place = found.get(right, found["m"])
             return found | {wrong: Cat(place, Const(0, 64))[: len(found[wrong])]}
 
-    with pytest.raises(LoomError, match="assert_(fields|legal|refused)"):
+    with pytest.raises(LoomError, match=r"assert_(fields|legal|refused)"):
         prove(SequencerContract(Wrong(Library("proof"), geometry_of(random_npu(3)))), depth=6, induction=1)
 
 
