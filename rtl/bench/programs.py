@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
-from siliconloom.rtl.bench.runner import require_simulator, simulate
+from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.npu.dma import log2
 from siliconloom.rtl.npu.geometry import Geometry, geometry_of
 from siliconloom.rtl.npu.ports import prefixes
@@ -102,9 +102,9 @@ def memory_parameters(geometry: Geometry) -> dict[str, Any]:
 
 def run_programs(
     chip: Chip, sources: Sequence[Path], top: str, cases: Sequence[ProgramCase], *, folder: Path,
-    simulator: str = "verilator",
+    simulator: str = "verilator", spent: Spent | None = None,
 ) -> list[ProgramOutcome]:  # fmt: skip
-    """Run ``cases`` one after the other on the RTL in ``sources``.
+    """Run ``cases`` one after the other on the RTL in ``sources``; ``spent`` is filled with the time it took.
 
     Raises
     ------
@@ -135,10 +135,12 @@ def run_programs(
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": jobs, "registers": registers, "results": str(results)}), encoding="utf-8")
-    simulate(
+    took = simulate(
         [*sources, bench], f"{top}_bench", BENCH_PORTS, simulator=simulator, folder=folder,
         bench="siliconloom.rtl.bench.npu", environment={"LOOM_BENCH": str(job)}, arguments=["-Wno-fatal"],
     )  # fmt: skip
+    if spent is not None:
+        spent.build, spent.run = took.build, took.run
     if not results.exists():
         raise LoomError("the simulation stopped before its end")
     outcomes = []

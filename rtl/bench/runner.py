@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,14 @@ def run_cases(
     ]
 
 
+@dataclass
+class Spent:
+    """Wall time of a bench, in seconds."""
+
+    build: float = 0.0
+    run: float = 0.0
+
+
 def simulate(
     sources: Sequence[Path],
     top: str,
@@ -100,8 +110,10 @@ def simulate(
     bench: str,
     environment: dict[str, str],
     arguments: Sequence[str] = (),
-) -> None:
+) -> Spent:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
+
+    Returns what each of the two took.
 
     Raises
     ------
@@ -115,6 +127,7 @@ def simulate(
             from cocotb_tools.runner import VerilatorControlFile
 
             files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
+        began = time.perf_counter()
         _quietly(
             "build",
             folder / "build.log",
@@ -128,6 +141,7 @@ def simulate(
                 timescale=("1ns", "1ps"),
             ),
         )
+        built = time.perf_counter()
         _quietly(
             "simulation",
             folder / "test.log",
@@ -141,6 +155,7 @@ def simulate(
                 results_xml=str(folder / "results.xml"),
             ),
         )
+        return Spent(built - began, time.perf_counter() - built)
 
 
 def _runner(simulator: str) -> Any:

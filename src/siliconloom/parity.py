@@ -18,7 +18,7 @@ from siliconloom.arch.isa import Program, Unit, disassemble
 from siliconloom.layers import LAYERS, layer_runs
 from siliconloom.programs import RandomProgram, random_program
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
-from siliconloom.rtl.bench.runner import require_simulator
+from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.sim.engine import Run, run
@@ -146,6 +146,7 @@ def check_programs(
     *,
     simulator: str = "verilator",
     stall: Sequence[int] = (),
+    spent: Spent | None = None,
 ) -> list[Parity]:
     """Build the tile of ``chip`` and run named programs on it.
 
@@ -159,6 +160,8 @@ def check_programs(
         ``icarus`` or ``verilator``.
     stall
         For each program, how much its memory hesitates (see `ProgramCase`); none where left out.
+    spent
+        Filled with the time that building and running took.
 
     Raises
     ------
@@ -173,7 +176,9 @@ def check_programs(
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="loom-verify-") as folder:
         sources = bundle.write(Path(folder) / "rtl")
-        outcomes = run_programs(chip, sources, bundle.top, cases, folder=Path(folder) / "bench", simulator=simulator)
+        outcomes = run_programs(
+            chip, sources, bundle.top, cases, folder=Path(folder) / "bench", simulator=simulator, spent=spent
+        )
     return [
         compare(name, chip, made, outcome, each > 0)
         for (name, made), outcome, each in zip(programs, outcomes, stalls, strict=True)
@@ -193,11 +198,13 @@ def verify_programs(chip: Chip, *, seed: int, simulator: str, programs: int, lay
         except LoomError as error:
             notes.append(f"no transformer layers: {error}")
     stall += [0] * (len(made) - programs)
-    found = check_programs(chip, made, simulator=simulator, stall=stall)
+    spent = Spent()
+    found = check_programs(chip, made, simulator=simulator, stall=stall, spent=spent)
     return {
         "schema": SCHEMA, "version": __version__, "chip": chip.name, "chip_digest": chip.digest,
         "verified": "the whole tile, by programs", "simulator": simulator, "seed": seed,
-        "wall_s": time.perf_counter() - began, "passed": all(p.passed for p in found),
+        "wall_s": time.perf_counter() - began, "build_s": spent.build, "run_s": spent.run,
+        "passed": all(p.passed for p in found),
         "programs": [_program(p, each > 0) for p, each in zip(found, stall, strict=True)], "notes": notes,
     }  # fmt: skip
 

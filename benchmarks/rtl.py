@@ -1,0 +1,60 @@
+"""How long the RTL takes: Verilog of the two NPUs, the bench of `npu-edge` under Verilator, and its speed.
+
+Run ``python benchmarks/rtl.py [--write]``; takes about two minutes on two cores. ``--write`` keeps the figures in
+``benchmarks/results/rtl.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+from siliconloom import __version__
+from siliconloom.arch import load_chip
+from siliconloom.emit import complete_rtl
+from siliconloom.layers import LAYERS, layer_runs
+from siliconloom.parity import check_programs
+from siliconloom.rtl.bench.runner import Spent
+
+LIMITS = {
+    "npu-datacenter Verilog, s": ("at most", 30),
+    "npu-edge bench: build, s": ("at most", 90),
+    "npu-edge bench: RTL cycles a second": ("at least", 5000),
+}
+
+
+def main() -> int:
+    found: dict[str, float] = {}
+    for name in ("npu-edge", "npu-datacenter"):
+        began = time.perf_counter()
+        made = complete_rtl(load_chip(name))
+        found[f"{name} Verilog, s"] = time.perf_counter() - began
+        found[f"{name} Verilog, lines"] = sum(made.files[f].count("\n") for f in made.sidecar["verilog"])
+    chip = load_chip("npu-edge")
+    programs = [(run.name, run.made) for spec in LAYERS for run in layer_runs(chip, spec)]
+    spent = Spent()
+    parities = check_programs(chip, programs, spent=spent)
+    cycles = sum(parity.outcome.cycles for parity in parities)
+    found["npu-edge bench: build, s"] = spent.build
+    found["npu-edge bench: cycles of ten layer programs"] = cycles
+    found["npu-edge bench: RTL cycles a second"] = cycles / spent.run
+    held = True
+    for name, value in found.items():
+        side, limit = LIMITS.get(name, ("", 0))
+        holds = not side or (value <= limit if side == "at most" else value >= limit)
+        held &= holds
+        print(f"{name:46s} {value:12,.1f}  {f'{side} {limit:,}' if side else ''}{'' if holds else '  MISSED'}")
+    if "--write" in sys.argv:
+        target = Path(__file__).parent / "results" / "rtl.json"
+        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+        record = {"version": __version__, "machine": machine, "figures": {k: round(v, 1) for k, v in found.items()}}
+        target.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return 0 if held and all(parity.passed for parity in parities) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
