@@ -162,12 +162,16 @@ class ProgramBuilder:
     def load(
         self, ring: Ring, rows: int, row_bytes: int, pitch: int, memory: Address, *, wait: int = 0, first_wait: int = 0,
         first: int = 0, opens: bool = True, closes: bool = True, offset: int = 0, local_pitch: int | None = None,
+        joins: bool = True,
     ) -> None:  # fmt: skip
-        """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes."""
+        """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
+
+        Rows that adjoin on both sides become one long row, if it ``joins``.
+        """
         slot = ring.write_slot()
         slot.base += offset
         self._add(
-            opcode=Opcode.LOAD, **_rows(rows, row_bytes, pitch, local_pitch), memory=memory, a=slot,
+            opcode=Opcode.LOAD, **_rows(rows, row_bytes, pitch, local_pitch, joins), memory=memory, a=slot,
             wait=wait | (ring.free_bit if opens else 0), post=ring.full_bit if closes else 0,
             first_wait=first_wait, first=first,
         )  # fmt: skip
@@ -224,10 +228,10 @@ class ProgramBuilder:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
 
 
-def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None) -> dict[str, int]:
+def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None, joins: bool = True) -> dict[str, int]:
     """Shape of a transfer, its rows packed in local memory unless said otherwise; rows that adjoin are one long row."""
     local_pitch = row_bytes if local_pitch is None else local_pitch
-    if rows > 1 and pitch == row_bytes == local_pitch and rows * row_bytes <= LONGEST_ROW:
+    if joins and rows > 1 and pitch == row_bytes == local_pitch and rows * row_bytes <= LONGEST_ROW:
         return {"m": 1, "n": rows * row_bytes, "pitch": 0, "local_pitch": 0}
     return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": local_pitch}
 

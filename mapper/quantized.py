@@ -8,6 +8,7 @@ many positions as the array has columns, values as blocks of columns; `weight_im
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -247,8 +248,15 @@ class LayerWriter:
         group = queries.cols // dim // cache.heads
         key_blocks, dim_blocks = -(-length // side), -(-dim // side)
         key_bytes = key_blocks * dim * side
-        lines = -(-length // self.tile.array.load_rows) * self.tile.array.load_rows
+        lines = padded(length, self.tile.array.load_rows)
+        # A panel of values that begins where the DMA may not write a long row is moved line by line.
+        whole = dim_blocks == 1 or lines * side % self.tile.dma.bytes_per_cycle == 0
         masked = tokens > 1
+        if tokens * max(key_blocks, dim_blocks) * 4 * side > self.sums.slot_bytes:
+            raise LoomError(
+                f"{self.chip.name}: the scores of {tokens} tokens over {length} positions do not fit half of "
+                "tile.accumulator.capacity"
+            )
         with self.operation(), builder.loop(cache.heads) as head, builder.loop(group) as member:
             where = affine(queries.base, (head, group * dim), (member, dim))
             self._rows(rings["moving"], tokens, dim, queries.pitch, where, padded(dim, side))
@@ -271,8 +279,9 @@ class LayerWriter:
             for part in range(dim_blocks):
                 where = affine(cache.values + part * side * cache.positions, (head, cache.value_bytes(side)))
                 builder.load(
-                    rings["weights"], 1, lines * side, lines * side, where, opens=part == 0,
-                    closes=part == dim_blocks - 1, offset=part * lines * side,
+                    rings["weights"], *((1, lines * side, lines * side) if whole else (lines, side, side)), where,
+                    opens=part == 0, closes=part == dim_blocks - 1, offset=part * lines * side,
+                    local_pitch=None if whole else side, joins=whole,
                 )  # fmt: skip
             self._load(rings["parameters"], 8 * side * dim_blocks, affine(requantize))
             self._matmul(tokens, dim, length, probabilities, Loop(None, 1))
@@ -295,7 +304,23 @@ class LayerWriter:
         self.builder.load(ring, 1, count, count, address)
 
     def _rows(self, ring: Ring, rows: int, width: int, pitch: int, address: Address, local_pitch: int) -> None:
-        self.builder.load(ring, rows, width, pitch, address, local_pitch=local_pitch)
+        """Fill a slot with rows, in columns of them where the DMA's alignment rule asks for it."""
+        parts = self._parts(width, pitch, address, local_pitch)
+        for part in range(0, width, parts):
+            self.builder.load(
+                ring, rows, parts, pitch, replace(address, base=address.base + part), opens=part == 0,
+                closes=part + parts == width, offset=part, local_pitch=local_pitch,
+            )  # fmt: skip
+
+    def _parts(self, width: int, pitch: int, address: Address, local_pitch: int) -> int:
+        """Width of the columns that rows are moved in."""
+        bus = self.tile.dma.bytes_per_cycle
+        unit = bus if width > bus else 1 << (width - 1).bit_length()
+        places = (pitch, local_pitch, address.base, *address.strides)
+        if all(place % unit == 0 for place in places):
+            return width
+        common = math.gcd(width, bus, *places)
+        return common & -common
 
     def _matmul(self, m: int, n: int, k: int, a: Ring, over_k: Loop) -> None:
         weights, sums = self.rings["weights"], self.sums
@@ -318,7 +343,12 @@ class LayerWriter:
         out.written()
 
     def _store(self, rows: int, width: int, pitch: int, address: Address, local_pitch: int) -> None:
-        self.builder.store(self.rings["out"], rows, width, pitch, address, local_pitch=local_pitch)
+        parts = self._parts(width, pitch, address, local_pitch)
+        for part in range(0, width, parts):
+            self.builder.store(
+                self.rings["out"], rows, parts, pitch, replace(address, base=address.base + part), opens=part == 0,
+                closes=part + parts == width, offset=part, local_pitch=local_pitch,
+            )  # fmt: skip
 
 
 def divisors(value: int, unit: int) -> list[int]:

@@ -16,8 +16,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
-from siliconloom.rtl.npu.dma import log2
-from siliconloom.rtl.npu.geometry import Geometry, geometry_of
+from siliconloom.rtl.npu.geometry import Geometry, geometry_of, log2
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
 

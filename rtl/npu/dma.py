@@ -22,16 +22,11 @@ from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.queue import Queue
 
 FRACTION = INTERVAL_ONE.bit_length() - 1
 TIME_BITS = 48
-
-
-def log2(value: int) -> int:
-    """Exact binary logarithm of a power of two."""
-    return value.bit_length() - 1
 
 
 def ceil_cycles(amount: Value) -> Value:

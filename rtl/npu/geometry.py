@@ -24,6 +24,11 @@ LONGEST_BURST = 256
 """Beats of the longest AXI4 INCR burst."""
 
 
+def log2(value: int) -> int:
+    """Exact binary logarithm of a power of two."""
+    return value.bit_length() - 1
+
+
 @dataclass(frozen=True)
 class Geometry:
     """What the circuits of one tile agree on; sizes in bytes unless a name says otherwise.

@@ -11,7 +11,7 @@ from siliconloom.arch.vector import TABLE_BYTES
 from siliconloom.rtl.arithmetic import Integers, half_even
 from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import log2
+from siliconloom.rtl.npu.geometry import log2
 
 KINDS = ("requantize", "softmax", "norm", "rope", "add", "product", "lookup", "relu")
 """Ways in which a lane works; several hold at once, none of them for a copy."""

@@ -17,9 +17,8 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import log2
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.queue import Queue
 from siliconloom.rtl.systolic import OutputTile, StationaryTile
 

@@ -8,14 +8,9 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry
+from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry, log2
 
 INCREMENTING = 1
-
-
-def log2(value: int) -> int:
-    """Exact binary logarithm of a power of two."""
-    return value.bit_length() - 1
 
 
 def prefixes(geometry: Geometry) -> list[str]:

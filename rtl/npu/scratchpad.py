@@ -9,8 +9,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect
-from siliconloom.rtl.npu.dma import log2
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
 def readers(geometry: Geometry) -> dict[str, int]:

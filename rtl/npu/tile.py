@@ -13,8 +13,8 @@ from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
 from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.completion import Completion
-from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine, log2
-from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry
+from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine
+from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.matmul import MatmulControl
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
 from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers

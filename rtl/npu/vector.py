@@ -54,9 +54,8 @@ from siliconloom.arch.vector import (
 )  # fmt: skip
 from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.dma import log2
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.lane import KINDS, NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
 
 SETUP_LINES = vector_cost(VectorFunction.REQUANTIZE).setup

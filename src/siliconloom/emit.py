@@ -12,7 +12,7 @@ from siliconloom.output import write_json
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.library import ResetStyle
 from siliconloom.rtl.npu.geometry import has_npu_rtl
-from siliconloom.tables import console
+from siliconloom.tables import console, under_way
 from siliconloom.vectors import bench_vectors
 
 RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
@@ -36,7 +36,8 @@ def complete_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
 
 def emit(chip: Chip, folder: Path, json_file: str | None, *, reset: ResetStyle = "sync") -> None:
     """Write the Verilog of ``chip`` and its flow files to ``folder``; the sidecar also goes to ``json_file``."""
-    bundle = complete_rtl(chip, reset=reset)
+    with under_way(json_file != "-", f"generating the Verilog of {chip.name} ..."):
+        bundle = complete_rtl(chip, reset=reset)
     bundle.write(folder)
     if json_file is not None:
         write_json(json_file, bundle.sidecar)

@@ -378,7 +378,7 @@ class _Image:
             width = spec.width(name)
             pitch = row_pitch(width, tile.dma.bytes_per_cycle)
             self.tensors[name] = Tensor(self._take(tokens * pitch), tokens, width, pitch)
-        room = padded(positions, lanes)
+        room = padded(positions, max(lanes, tile.dma.bytes_per_cycle))
         keys = self._take(spec.kv_heads * spec.head_dim * room)
         values = self._take(spec.kv_heads * padded(spec.head_dim, lanes) * room)
         self.cache = Cache(keys, values, spec.kv_heads, spec.head_dim, room)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -21,7 +20,7 @@ from siliconloom.rtl.flows.place import DEVICE, excess, frequencies, nextpnr_com
 from siliconloom.rtl.flows.synthesis import Area, Target, fpga_netlist, luts_of, synthesize
 from siliconloom.rtl.flows.yosys import INSTALL, require_yosys
 from siliconloom.rtl.systolic import operand_type
-from siliconloom.tables import table
+from siliconloom.tables import table, under_way
 
 SCHEMA = "siliconloom.synthesis/1"
 FLATTENED_ELEMENTS = 256
@@ -78,7 +77,7 @@ def synth(
     array = chip.tile.array
     notes: list[str] = []
     with (
-        _status(progress, f"generating {chip.name} ...") as say,
+        under_way(progress, f"generating {chip.name} ...") as say,
         tempfile.TemporaryDirectory(prefix="loom-synth-") as name,
     ):
         bundle = build_rtl(chip)
@@ -166,15 +165,6 @@ def _place(
     ended(0)
     mhz = frequencies(command, folder / "fpga.json", range(1, seeds + 1), progress=ended)
     return {"tool": version_of(command), "device": DEVICE, "top": top, "seeds": list(range(1, seeds + 1)), "mhz": mhz}
-
-
-@contextmanager
-def _status(show: bool, text: str) -> Iterator[Callable[[str], None]]:
-    if not show:
-        yield lambda _: None
-        return
-    with Console(stderr=True).status(text) as status:
-        yield status.update
 
 
 def synthesis_tables(result: dict[str, Any], out: Console) -> None:

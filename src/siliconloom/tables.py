@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -157,3 +158,13 @@ def shape_text(operator: dict[str, Any]) -> str:
 
 
 __all__ = ["console", "format_si", "shape_text", "simulation_tables", "table", "workload_tables"]
+
+
+@contextmanager
+def under_way(show: bool, text: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what is being done, while it is; what is yielded changes the text."""
+    if not show:
+        yield lambda _: None
+        return
+    with Console(stderr=True).status(text) as status:
+        yield status.update

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.rtl.systolic import arithmetic_of
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
-from siliconloom.tables import table
+from siliconloom.tables import table, under_way
 
 SCHEMA = "siliconloom.verification/1"
 BEATS = 1500
@@ -53,7 +51,7 @@ def verify(
         raise NotSupported("verifying a pim tile")
     require_simulator(simulator)
     if chip.tile.kind == "npu" and has_npu_rtl(chip):
-        with _status(progress, f"building and running {chip.name} with {simulator} ..."):
+        with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
             return verify_programs(chip, seed=seed, simulator=simulator, programs=programs)
     array = chip.tile.array
     bundle = build_rtl(chip)
@@ -61,7 +59,7 @@ def verify(
     began = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="loom-verify-") as name,
-        _status(progress, f"building and running {bundle.top} with {simulator} ..."),
+        under_way(progress, f"building and running {bundle.top} with {simulator} ..."),
     ):
         sources = bundle.write(Path(name) / "rtl")
         results = run_cases(
@@ -113,15 +111,6 @@ def _random_gemm(array: SystolicArray, chance: random.Random) -> Gemm:
         )
         if sum(f.load_beats + f.stream_beats + array.rows for f in gemm_folds(array, m, n, k)) <= BEATS:
             return Gemm(m, n, k)
-
-
-@contextmanager
-def _status(show: bool, text: str) -> Iterator[None]:
-    if not show:
-        yield
-        return
-    with Console(stderr=True).status(text):
-        yield
 
 
 def _case(result: CaseResult) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.layers import LAYERS, layer_runs, scaled
 from siliconloom.sim.engine import run
@@ -40,6 +40,23 @@ def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
         linear = sum(spec.width(s.a) * spec.width(s.out) for s in spec.steps if s.kind == "linear")
         assert run(prompt.made.program, chip).cycles > 32 * linear / chip.tile.array.rows**2
         assert all(run(each.made.program, chip).cycles > linear / chip.tile.dma.bytes_per_cycle for each in rest)
+
+
+@pytest.mark.parametrize("bus", [16, 128, 256])
+@pytest.mark.parametrize("side", [4, 8, 32])
+def test_layers_fit_any_bus(side, bus):
+    """Rows that a wide bus may not take whole are moved in columns of them."""
+    sizes = [(f"tile.array.{name}", str(side)) for name in ("rows", "cols")] + [("tile.vector.lanes", str(side))]
+    buses = [("tile.dma.bytes_per_cycle", str(bus)), ("memory.dram.access_bytes", str(bus))]
+    chip = load_chip("npu-edge", sizes + buses)
+    for spec in LAYERS:
+        layer_runs(chip, spec, decode=2)
+
+
+def test_scores_that_do_not_fit_the_accumulator_are_refused():
+    chip = load_chip("npu-edge", [("tile.accumulator.capacity", "4 KiB")])
+    with pytest.raises(LoomError, match=r"scores of 32 tokens over 32 positions do not fit half of tile.accumulator"):
+        layer_runs(chip, LAYERS[0])
 
 
 def test_what_the_mapper_cannot_lay_out_is_refused():
