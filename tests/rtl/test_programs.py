@@ -181,8 +181,9 @@ def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goe
     for name, (program, cause, number) in broken.items():
         cases.append(ProgramCase(program, memory, PROGRAM_BASE, limit=20_000))
         wanted.append((name, cause, number))
-    cases.append(ProgramCase(Program((LOAD, END)), memory, PROGRAM_BASE, fail=True, limit=20_000))
-    wanted.append(("bus", Cause.BUS_ERROR, 0))
+    for name, instruction in (("read error", LOAD), ("write error", dataclasses.replace(LOAD, opcode=Opcode.STORE))):
+        cases.append(ProgramCase(Program((instruction, END)), memory, PROGRAM_BASE, fail=True, limit=20_000))
+        wanted.append((name, Cause.BUS_ERROR, 0))
     cases.append(ProgramCase(good.program, good.memory, good.base))
     wanted.append(("good", Cause.NONE, 0))
     outcomes = run_programs(chip, sources, bundle.top, cases, folder=tmp_path / "bench", simulator="icarus")
