@@ -7,6 +7,7 @@ bank has one read port and one write port; in a legal program each is used by on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ def check_program(program: Program, chip: Chip) -> None:
             f"program size: the program has {len(program.instructions)} instructions, the tile holds "
             f"{tile.sequencer.program_words} (tile.sequencer.program_words)",
         )
+    _check_semaphores(program)
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
     users: dict[tuple[int, bool], tuple[str, int]] = {}
     counts: list[int] = []
@@ -116,6 +118,36 @@ def check_program(program: Program, chip: Chip) -> None:
                             f"'{access.port}' here and through '{port}' at instruction {other}; a bank has one user "
                             "of each side",
                         )
+
+
+def _check_semaphores(program: Program) -> None:
+    """Nobody may wait for a semaphore more often than it is posted: the last wait would never end."""
+    counts: list[int] = []
+    given = [s.initial for s in program.semaphores]
+    taken, waiter = [0] * len(given), [0] * len(given)
+    for number, i in enumerate(program.instructions):
+        if i.opcode == Opcode.LOOP:
+            counts.append(i.m)
+        elif i.opcode == Opcode.NEXT:
+            counts.pop()
+        always = math.prod(counts)
+        first, last = (
+            math.prod(count for level, count in enumerate(counts) if not mask >> level & 1)
+            for mask in (i.first, i.last)
+        )
+        for bit in range(len(given)):
+            given[bit] += always * ((i.release >> bit & 1) + (i.post >> bit & 1)) + last * (i.last_post >> bit & 1)
+            waits = always if i.wait >> bit & 1 else first * (i.first_wait >> bit & 1)
+            if waits:
+                taken[bit], waiter[bit] = taken[bit] + waits, number
+    for bit, semaphore in enumerate(program.semaphores):
+        if taken[bit] > given[bit]:
+            number = waiter[bit]
+            raise IllegalProgram(
+                Cause.DEADLOCK, number,
+                f"{_where(program.instructions[number], number)}: deadlock: {semaphore.name} is waited for "
+                f"{taken[bit]:,} times and posted {given[bit]:,} times, its initial count included",
+            )  # fmt: skip
 
 
 def extent(address: Address, counts: Sequence[int]) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class ProgramCase:
     stall
         0: memory answers at once. 1..255: each channel hesitates with this chance in 256, every cycle.
     fail
-        Every data read is answered with an error.
+        Every read and write of data is answered with an error.
     limit
         Cycles after which the tile counts as hanging.
     """

@@ -121,7 +121,8 @@ FAULTS = {
         Cause.MISALIGNED_OPERAND, 1,
         r"instruction 1 \(matmul\): misaligned operand: its addresses c must be multiples of",
     ),
-    "deadlock": ((LOAD, dataclasses.replace(LOAD, wait=1), END), Cause.DEADLOCK, 0, None),
+    "deadlock": ((LOAD, dataclasses.replace(LOAD, wait=1), END), Cause.DEADLOCK, 0,
+                 r"instruction 1 \(load\): deadlock: never is waited for 1 times and posted 0 times"),
     "conflict": (
         (
             FILL,
