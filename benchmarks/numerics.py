@@ -21,7 +21,7 @@ from siliconloom.arch.numerics import (
     interpolated,
 )
 from siliconloom.layers import LAYERS, layer_runs
-from siliconloom.sim import kernels
+from siliconloom.sim import functions
 from siliconloom.tables import table
 
 
@@ -52,7 +52,7 @@ def softmax():
         for spread in (1, 4, 10):
             sums = chance.normal(0, 10000, (200, cols)).astype(np.int64)
             multiplier, shift = 23170, 15 + round(math.log2(10000 / 256 / spread))
-            got = kernels.softmax(sums, multiplier, shift, np.full(200, cols), 16)
+            got = functions.softmax(sums, multiplier, shift, np.full(200, cols), 16)
             exponent = sums * multiplier / 2**shift / 256
             powers = 2.0 ** (exponent - exponent.max(1, keepdims=True))
             errors.append((got - 127 * powers / powers.sum(1, keepdims=True)).reshape(-1))
@@ -66,7 +66,7 @@ def norms():
         for spread, offset in ((5, 0), (30, 20), (60, 0)):
             x = np.clip(np.rint(chance.normal(offset, spread, (100, 4096))), -128, 127).astype(np.int64)
             one, none = np.ones(4096, np.int64), np.zeros(4096, np.int64)
-            z = kernels.normalize(x, one, none, none, centred=centred)
+            z = functions.normalize(x, one, none, none, centred=centred)
             moved = x - x.mean(1, keepdims=True) * centred
             errors.append((z - 256 * moved / np.sqrt((moved**2).mean(1, keepdims=True))).reshape(-1))
         yield name, "steps of 1/256", np.concatenate(errors), "300 random rows of 4,096"
@@ -78,7 +78,7 @@ def rope():
     turns = np.empty((1000, 128), np.int64)
     turns[:, 0::2], turns[:, 1::2] = np.rint(32767 * np.cos(angle)), np.rint(32767 * np.sin(angle))
     real = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angle)
-    got = kernels.rotate(x, turns)
+    got = functions.rotate(x, turns)
     yield (
         "rope",
         "steps",

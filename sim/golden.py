@@ -28,7 +28,7 @@ from siliconloom.arch.vector import (
     VectorFunction,
     vector_cost,
 )  # fmt: skip
-from siliconloom.sim import kernels
+from siliconloom.sim import functions
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -169,24 +169,24 @@ class Machine:
             x = np.maximum(x, 0)
         elif function == VectorFunction.ADD:
             first, second, shift = scalars()
-            x = kernels.scaled_sum(x, rows(b), (first, second), shift)
+            x = functions.scaled_sum(x, rows(b), (first, second), shift)
         elif function in PRODUCTS:
             first, _, shift = scalars()
-            x = kernels.scaled_product(x, rows(b), first, shift)
+            x = functions.scaled_product(x, rows(b), first, shift)
         elif function == VectorFunction.ROPE:
             turns = self._window(self.scratchpad, b, i.m * 2 * width).reshape(i.m, blocks, 2, lanes)
-            x = kernels.rotate(
+            x = functions.rotate(
                 x, (turns[:, :, 0] | turns[:, :, 1].astype("<i2") << 8).reshape(i.m, width).astype(np.int64)
             )
         elif function == VectorFunction.REQUANTIZE:
-            x = kernels.requantize(x, *columns())
+            x = functions.requantize(x, *columns())
         elif function in NORMS:
             bias, gamma, places = (each[: i.n] for each in columns())
-            x = kernels.normalize(x[:, : i.n], gamma, bias, places, centred=function == VectorFunction.LAYER_NORM)
+            x = functions.normalize(x[:, : i.n], gamma, bias, places, centred=function == VectorFunction.LAYER_NORM)
         elif function == VectorFunction.SOFTMAX:
             multiplier, _, shift = scalars()
             valid = np.full(i.m, i.n) if i.k != 2 else np.minimum(b + 1 + np.arange(i.m), i.n)
-            x = kernels.softmax(x[:, : i.n], multiplier, shift, valid, lanes)
+            x = functions.softmax(x[:, : i.n], multiplier, shift, valid, lanes)
         result = np.zeros((i.m, width), np.int8)
         result[:, : i.n] = np.clip(x[:, : i.n], -128, 127)
         self._window(self.scratchpad, c, i.m * width)[:] = result.view(np.uint8).reshape(-1)

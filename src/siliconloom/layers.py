@@ -25,7 +25,7 @@ from siliconloom.arch.numerics import ACTIVATIONS, EXP2_BITS, NORM_BITS, ONE, RO
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.quantized import Cache, LayerWriter, Tensor, weight_image
 from siliconloom.programs import RandomProgram
-from siliconloom.sim import kernels
+from siliconloom.sim import functions
 from siliconloom.sim.golden import Machine, padded, parameter_planes, scalar_bytes, turn_planes
 
 Floats = NDArray[np.float64]
@@ -318,12 +318,12 @@ class _Integers:
         for step in spec.steps:
             a, out = values[step.a], step.out
             if step.kind == "linear":
-                made = kernels.requantize(a @ self.weights[out], *self.columns[out])
+                made = functions.requantize(a @ self.weights[out], *self.columns[out])
             elif step.kind.endswith("norm"):
                 bias, gamma, shifts = self.columns[out]
-                made = kernels.normalize(a, gamma, bias, shifts, centred=step.kind == "layer_norm")
+                made = functions.normalize(a, gamma, bias, shifts, centred=step.kind == "layer_norm")
             elif step.kind == "rope":
-                made = kernels.rotate(a, self.turns[past : past + len(a), : a.shape[1]])
+                made = functions.rotate(a, self.turns[past : past + len(a), : a.shape[1]])
             elif step.kind == "append":
                 self.keys = np.concatenate([self.keys, a])
                 self.values = np.concatenate([self.values, values[step.b]])
@@ -333,16 +333,16 @@ class _Integers:
                 m0, _, shift = self.scalars[out]
                 valid, dim = past + 1 + np.arange(len(a)), spec.head_dim
                 for head, (q, k, v) in enumerate(_heads(spec, a, self.keys, self.values)):
-                    p = np.clip(kernels.softmax(q @ k.T, m0, shift, valid, self.lanes), -128, 127)
-                    made[:, head * dim : (head + 1) * dim] = kernels.requantize(p @ v, *self.columns[out])
+                    p = np.clip(functions.softmax(q @ k.T, m0, shift, valid, self.lanes), -128, 127)
+                    made[:, head * dim : (head + 1) * dim] = functions.requantize(p @ v, *self.columns[out])
             elif step.kind == "add":
                 m0, m1, shift = self.scalars[out]
-                made = kernels.scaled_sum(a, values[step.b], (m0, m1), shift)
+                made = functions.scaled_sum(a, values[step.b], (m0, m1), shift)
             else:
                 made = np.frombuffer(self.tables[out], np.int8).astype(np.int64)[a & 255]
                 if step.b:
                     m0, _, shift = self.scalars[out]
-                    made = kernels.scaled_product(made, values[step.b], m0, shift)
+                    made = functions.scaled_product(made, values[step.b], m0, shift)
             values[out] = np.clip(made, -128, 127)
         return values["y"]
 

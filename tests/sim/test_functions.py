@@ -20,7 +20,7 @@ from siliconloom.arch.numerics import (
     interpolated,
     silu,
 )
-from siliconloom.sim import kernels
+from siliconloom.sim import functions
 
 INT8 = st.integers(-128, 127)
 
@@ -31,23 +31,23 @@ def column(*values):
 
 @given(st.integers(-(2**52), 2**52), st.integers(0, 63))
 def test_halves_round_to_even(value, shift):
-    assert kernels.half_even(np.int64(value), shift) == round(Fraction(value, 2**shift))
+    assert functions.half_even(np.int64(value), shift) == round(Fraction(value, 2**shift))
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**15), 2**15 - 1),
        st.integers(0, 63))  # fmt: skip
 def test_requantization_is_exact(total, bias, multiplier, shift):
     bias = max(min(bias, 2**32 - 1 - abs(total)), -(2**32) + abs(total))
-    got = kernels.requantize(column(total), column(bias), column(multiplier), column(shift))
+    got = functions.requantize(column(total), column(bias), column(multiplier), column(shift))
     assert got[0] == round(Fraction((total + bias) * multiplier, 2**shift))
 
 
 @given(INT8, INT8, st.integers(-(2**15), 2**15 - 1), st.integers(-(2**15), 2**15 - 1), st.integers(0, 63))
 def test_sums_and_products_are_exact(a, b, first, second, shift):
-    assert kernels.scaled_sum(column(a), column(b), (first, second), shift)[0] == round(
+    assert functions.scaled_sum(column(a), column(b), (first, second), shift)[0] == round(
         Fraction(a * first + b * second, 2**shift)
     )
-    assert kernels.scaled_product(column(a), column(b), first, shift)[0] == round(Fraction(a * b * first, 2**shift))
+    assert functions.scaled_product(column(a), column(b), first, shift)[0] == round(Fraction(a * b * first, 2**shift))
 
 
 @pytest.mark.parametrize(("table", "first", "real"), [
@@ -86,7 +86,7 @@ def test_softmax_is_close_to_float64(rows, cols, lanes, seed, spread):
     sums = chance.integers(-40000, 40000, (rows, cols))
     multiplier, shift = 23170, 15 + int(np.log2(40000 / 256 / spread))
     valid = chance.integers(1, cols + 1, rows)
-    got = kernels.softmax(sums, multiplier, shift, valid, lanes)
+    got = functions.softmax(sums, multiplier, shift, valid, lanes)
     exponent = sums * multiplier / 2**shift / 256
     for row in range(rows):
         powers = 2.0 ** (exponent[row, : valid[row]] - exponent[row, : valid[row]].max())
@@ -99,9 +99,9 @@ def test_softmax_is_close_to_float64(rows, cols, lanes, seed, spread):
 
 def test_softmax_is_safe_at_the_extremes():
     sums = np.array([[2**31 - 1, 2**31 - 1, -(2**31)], [-(2**31)] * 3])
-    got = kernels.softmax(sums, 2**15 - 1, 0, column(3, 3), 2)
+    got = functions.softmax(sums, 2**15 - 1, 0, column(3, 3), 2)
     assert np.abs(got - [[63.5, 63.5, 0], [42.33, 42.33, 42.33]]).max() <= 0.52
-    assert kernels.softmax(sums, 1, 0, column(0, 0), 2).tolist() == [[0] * 3] * 2
+    assert functions.softmax(sums, 1, 0, column(0, 0), 2).tolist() == [[0] * 3] * 2
 
 
 @given(st.booleans(), st.integers(2, 300), st.integers(0, 100), st.integers(1, 100), st.integers(-100, 100))
@@ -110,7 +110,7 @@ def test_norms_are_close_to_float64(centred, cols, seed, spread, offset):
     chance = np.random.default_rng(seed)
     x = np.clip(np.rint(chance.normal(offset, spread, (3, cols))), -128, 127).astype(np.int64)
     one, none = np.ones(cols, np.int64), np.zeros(cols, np.int64)
-    z = kernels.normalize(x, one, none, none, centred=centred)
+    z = functions.normalize(x, one, none, none, centred=centred)
     moved = x - x.mean(1, keepdims=True) * centred
     deviation = np.sqrt((moved**2).mean(1, keepdims=True))
     real = 256 * np.divide(moved, deviation, out=np.zeros_like(moved, float), where=deviation > 0)
@@ -120,7 +120,7 @@ def test_norms_are_close_to_float64(centred, cols, seed, spread, offset):
 def test_a_constant_row_normalizes_to_its_bias():
     x = np.full((2, 7), 93)
     bias = np.arange(7) * 1000
-    got = kernels.normalize(x, np.full(7, 1 << 14), bias, np.full(7, 10), centred=True)
+    got = functions.normalize(x, np.full(7, 1 << 14), bias, np.full(7, 10), centred=True)
     assert np.array_equal(got, np.tile(np.rint(bias / 1024), (2, 1)))
 
 
@@ -130,7 +130,7 @@ def test_rotation_is_close_to_float64(pairs, seed):
     x, angle = chance.integers(-128, 128, (4, 2 * pairs)), chance.uniform(0, 7, (4, pairs))
     turns = np.empty((4, 2 * pairs), np.int64)
     turns[:, 0::2], turns[:, 1::2] = np.rint(32767 * np.cos(angle)), np.rint(32767 * np.sin(angle))
-    got = kernels.rotate(x, turns)
+    got = functions.rotate(x, turns)
     real = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angle)
     assert np.abs(got[:, 0::2] - real.real).max() <= 0.5 + 0.02
     assert np.abs(got[:, 1::2] - real.imag).max() <= 0.5 + 0.02
