@@ -20,6 +20,7 @@ from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.engine import run
+from tests.rtl.npu import SMALL
 
 TILES, PROGRAMS = 20, 10
 LAYER_PHASES = ("prompt 32", "token 33", "token 34", "token 35", "token 36")
@@ -94,6 +95,22 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     assert "<--" in told
     outcome.memory[100] ^= 1
     assert any("1 bytes of memory differ" in e for e in compare("wrong", described, made, outcome).errors)
+
+
+def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
+    needs("icarus")
+
+    def slower(chip):
+        vector = chip.tile.vector.model_copy(update={"latency": chip.tile.vector.latency + 1})
+        return build_rtl(chip.model_copy(update={"tile": chip.tile.model_copy(update={"vector": vector})}))
+
+    monkeypatch.setattr("siliconloom.parity.build_rtl", slower)
+    sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    assert main(["verify", "npu-edge", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]) == 1
+    told = capsys.readouterr()
+    assert "FAILED" in told.out
+    assert "first difference: vector execution 0, instruction" in " ".join(told.out.split())
+    assert told.err.strip().splitlines()[-1].startswith("loom: npu-edge: RTL and model disagree, see the table")
 
 
 LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=8)
