@@ -27,6 +27,7 @@ from typing import Any
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.vector import VectorFunction
 
 LEVELS = 6
@@ -311,7 +312,7 @@ def check(program: Program) -> None:
     for semaphore in program.semaphores:
         if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
             raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
-    depth = 0
+    depth, illegal = 0, Cause.ILLEGAL_INSTRUCTION
     posters: dict[int, tuple[Unit, str, int]] = {}
     waiters: dict[int, tuple[Unit, str, int]] = {}
     for number, i in enumerate(program.instructions):
@@ -319,19 +320,27 @@ def check(program: Program) -> None:
         if i.opcode == Opcode.LOOP:
             depth += 1
             if depth > LEVELS:
-                raise LoomError(f"{where}: loops are nested more than {LEVELS} deep")
+                raise IllegalProgram(
+                    illegal, number, f"{where}: illegal instruction: loops are nested more than {LEVELS} deep"
+                )
             if i.m < 1:
-                raise LoomError(f"{where}: a loop runs at least once (got {i.m})")
+                raise IllegalProgram(
+                    illegal, number, f"{where}: illegal instruction: a loop runs at least once (got {i.m})"
+                )
         elif i.opcode == Opcode.NEXT:
             depth -= 1
             if depth < 0:
-                raise LoomError(f"{where}: closes a loop that was never opened")
+                raise IllegalProgram(
+                    illegal, number, f"{where}: illegal instruction: closes a loop that was never opened"
+                )
         elif i.opcode == Opcode.END and number != len(program.instructions) - 1:
             raise LoomError(f"{where}: the program goes on after its end")
         elif i.opcode in COMPUTES | TRANSFERS and min(i.m, i.n) < 1:
-            raise LoomError(f"{where}: m and n must be at least 1 (got {i.m} x {i.n})")
+            raise IllegalProgram(
+                illegal, number, f"{where}: illegal instruction: m and n must be at least 1 (got {i.m} x {i.n})"
+            )
         elif i.opcode == Opcode.MATMUL and i.k < 1:
-            raise LoomError(f"{where}: k must be at least 1 (got {i.k})")
+            raise IllegalProgram(illegal, number, f"{where}: illegal instruction: k must be at least 1 (got {i.k})")
         if (i.first | i.last | i.overwrite) >> depth:
             raise LoomError(f"{where}: a level mask names a loop that is not open here")
         for mask, table, how in (
@@ -354,7 +363,7 @@ def check(program: Program) -> None:
     if depth:
         raise LoomError(f"{depth} loop{'s are' if depth > 1 else ' is'} never closed")
     if not program.instructions or program.instructions[-1].opcode != Opcode.END:
-        raise LoomError("a program ends with END")
+        raise IllegalProgram(Cause.PROGRAM_SIZE, None, "program size: a program ends with END")
 
 
 def _bits(*masks: int) -> Iterator[int]:

@@ -164,14 +164,17 @@ class Sequencer(Circuit):
         units = {name: Unit[name.upper()] for name in QUEUES}
         ready = Array([0, self.load_ready, self.store_ready, self.matmul_ready, self.vector_ready, 0, 0, 0])
         unit = transfer["unit"]
-        dispatch, push = Signal(), Signal()
-        m.d.comb += dispatch.eq(
-            ((opcode == Opcode.BARRIER) & (unit >= Unit.LOAD) & (unit <= Unit.VECTOR))
-            | ((opcode == Opcode.LOAD) & (unit == Unit.LOAD))
-            | ((opcode == Opcode.STORE) & (unit == Unit.STORE))
-            | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL))
-            | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR))
-        )
+        dispatch, push, sized = Signal(), Signal(), Signal()
+        m.d.comb += [
+            sized.eq((size != 0) & (transfer["n"] != 0) & ((opcode != Opcode.MATMUL) | (compute["k"] != 0))),
+            dispatch.eq(
+                ((opcode == Opcode.BARRIER) & (unit >= Unit.LOAD) & (unit <= Unit.VECTOR))
+                | ((opcode == Opcode.LOAD) & (unit == Unit.LOAD) & sized)
+                | ((opcode == Opcode.STORE) & (unit == Unit.STORE) & sized)
+                | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL) & sized)
+                | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR) & sized)
+            ),
+        ]
         with m.If(valid & self.running & ~self.halt):
             with m.If(opcode == Opcode.END):
                 m.d.comb += self.ended.eq(1)

@@ -133,7 +133,7 @@ LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=1)
     [
         ((), (), "ends with END"),
         ((Instruction(opcode=Opcode.LOOP, m=2), END), (), "1 loop is never closed"),
-        ((Instruction(opcode=Opcode.NEXT), END), (), "instruction 0 .next.: closes a loop"),
+        ((Instruction(opcode=Opcode.NEXT), END), (), "instruction 0 .next.: illegal instruction: closes a loop"),
         ((END, MATMUL, END), (), "instruction 0 .end.: the program goes on"),
         ((Instruction(opcode=Opcode.LOOP, m=0), Instruction(opcode=Opcode.NEXT), END), (), "at least once"),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=0), END), (), "k must be at least 1"),

@@ -305,7 +305,9 @@ class SequencerContract(Contract):
                     same.append(getattr(entry, name) == word[name])
             fields.append(implies(valid[unit], Cat(*same).all()))
         any_valid = Cat(*valid.values()).any()
-        known = Cat(*legal.values()).any() | (head["opcode"] == Opcode.END)
+        sizes = self.cut(Opcode.MATMUL)
+        sized = (sizes["m"] != 0) & (sizes["n"] != 0) & ((head["opcode"] != Opcode.MATMUL) | (sizes["k"] != 0))
+        known = (Cat(*legal.values()).any() & (sized | barrier)) | (head["opcode"] == Opcode.END)
         stopped = self.earlier(m, (c.illegal | c.ended) & ~c.start)
         m.d.comb += [
             self.assert_one.eq(sum(valid.values()) <= 1),

@@ -195,6 +195,10 @@ def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goe
         "next": (raw_program([bytes([Opcode.NEXT]) + bytes(WORD_BYTES - 1), END_WORD]), Cause.ILLEGAL_INSTRUCTION, 0),
         "deep": (raw_program([loop_word(2)] * 7 + [END_WORD]), Cause.ILLEGAL_INSTRUCTION, 6),
         "empty": (raw_program([]), Cause.PROGRAM_SIZE, 0),
+        **{
+            f"no {name}": (raw_program([sized_word(opcode, **{name: 0}), END_WORD]), Cause.ILLEGAL_INSTRUCTION, 0)
+            for opcode, name in ((Opcode.LOAD, "m"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m"))
+        },
     }
     for name, (program, cause, number) in broken.items():
         cases.append(ProgramCase(program, memory, PROGRAM_BASE, limit=20_000))
@@ -221,6 +225,12 @@ def loop_word(count):
     from siliconloom.arch.isa import encode
 
     return encode(Instruction(opcode=Opcode.LOOP, m=count))
+
+
+def sized_word(opcode, **sizes):
+    from siliconloom.arch.isa import encode
+
+    return encode(Instruction(opcode=opcode, **({"m": 1, "n": 1, "k": 1} | sizes)))
 
 
 @pytest.mark.parametrize("name", ["verilator", "iverilog"])
