@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Unit
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
 from siliconloom.mapper.builder import SLOTS, affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import STILL, Context, Nest, Segment, Walk, segments, when
@@ -91,7 +91,8 @@ def choose_attention_tiling(chip: Chip, layout: Layout, shape: Attention) -> Att
         for queries in _halvings(most_queries):
             rows = queries * group
             if (
-                size(rows * shape.head_dim) > layout.moving
+                (rows > ROW_LIMIT and queries > 1)
+                or size(rows * shape.head_dim) > layout.moving
                 or wide(rows * keys) > layout.partial
                 or size(rows * keys) > layout.probabilities
                 or wide(rows * shape.v_head_dim) > layout.context

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.builder import affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import Context, Nest, when
@@ -79,6 +79,8 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
             return None
         cols = max(1, room * 8 // shape.dtype.bits)
     rows = min(shape.rows, max(1, room // size(cols)))
+    if vector_cost(shape.function).by_row:
+        rows = min(rows, ROW_LIMIT)
     tiles = -(-shape.rows // rows) * -(-shape.cols // cols)
     reads = size(shape.rows * shape.cols) * shape.inputs + size(shape.constants)
     writes = size(shape.rows * shape.cols) * shape.outputs
