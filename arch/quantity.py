@@ -114,6 +114,14 @@ def format_si(value: float, unit: str) -> str:
     return _scaled(value, [(f, p + unit) for f, p in scale], unit)
 
 
+def format_count(value: int, noun: str) -> str:
+    """``value`` things in words that fit a line: ``1 event``, ``45.5 million events``."""
+    for factor, name in ((10**12, "trillion "), (10**9, "billion "), (10**6, "million ")):
+        if value >= factor:
+            return f"{value / factor:.3g} {name}{noun}s"
+    return f"{value:,} {noun}" + ("" if value == 1 else "s")
+
+
 def _scaled(value: float, scale: list[tuple[Any, str]], base: str) -> str:
     for factor, name in scale:
         if abs(value) >= factor:

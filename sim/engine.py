@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,37 @@ import numpy as np
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import Program, Unit, disassemble
-from siliconloom.sim.tables import Counter, Int, Stall, Tables, build_tables
+from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
+from siliconloom.sim import warmth
+from siliconloom.sim.state import (
+    CYCLES,
+    EVENTS,
+    FOLDED,
+    LOOKUPS,
+    OP_END,
+    OP_EXCLUSIVE,
+    OP_START,
+    PERIODS,
+    SKIPPED,
+    STUCK,
+    TOKENS,
+    TRACED,
+    WAITING,
+    State,
+    initial_state,
+)  # fmt: skip
+from siliconloom.sim.tables import COLUMNS, CONSTANTS, Counter, Int, Stall, Tables, build_tables
+
+Progress = Callable[[float], None]
+
+
+EVERYTHING = (0, 2**62)
+"""Record the whole run, jumps folded."""
+NOTHING = (0, 0)
+SLICE = 4_000_000
+"""Events between two looks at the clock and the keyboard."""
+FOLD_LIMIT = 5_000
+"""Most jumps to list in a trace."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +50,9 @@ class Run:
 
     Parameters
     ----------
+    events, events_skipped
+        Dispatches, starts and ends that were run, and those that were jumped: ``periods`` periods of loops, and
+        ``lookups`` whole loops that began in a state they had begun in before.
     busy, stalls
         Per `Unit`, and per `Unit` and `Stall`; each row of both adds up to ``cycles``.
     start, end, exclusive
@@ -30,13 +63,20 @@ class Run:
         Per operator and `Counter`, over the whole run.
     trace
         Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
-        were asked for.
+        were asked for; ``trace_rows`` is how many there would have been without that limit.
+    folds
+        The first `FOLD_LIMIT` jumps, when there is a trace: (last instruction of the loop, from cycle, to cycle, cycles
+        of a period, periods, iterations of a period, or zero for a whole loop that was looked up); ``jumps`` is how
+        many there were.
     waiting
         Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
     """
 
     cycles: int
     events: int
+    events_skipped: int
+    periods: int
+    lookups: int
     busy: Int
     stalls: Int
     start: Int
@@ -45,13 +85,38 @@ class Run:
     operator_busy: Int
     counters: Int
     trace: Int
+    trace_rows: int
+    folds: Int
+    jumps: int
     executions: Int
     waiting: Int
     wall_s: float
 
 
-def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
-    """Simulate every event of ``program`` on one tile of ``chip``.
+def run(
+    program: Program,
+    chip: Chip,
+    *,
+    exact: bool = False,
+    trace_limit: int = 0,
+    window: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Simulate ``program`` on one tile of ``chip``.
+
+    Parameters
+    ----------
+    program, chip
+        What to run, and on what.
+    exact
+        Run every event; otherwise what repeats is jumped, with the same outcome (``docs/engine.md``).
+    trace_limit
+        Most executions to record.
+    window
+        Record what happens from the first of these cycles until the second, without a jump in between; the whole run,
+        jumps folded, when not given.
+    progress
+        Called with the share of the program's events that lies behind, every `SLICE` events that were run.
 
     Raises
     ------
@@ -59,60 +124,107 @@ def run(program: Program, chip: Chip, *, trace_limit: int = 0) -> Run:
         On a deadlock (with the waiting units, instructions and semaphores), a semaphore that overflows, or a time
         beyond the counter.
     """
+    warmth.discard_stale()
     from siliconloom.sim import kernel  # imports Numba, which costs most of a second
+    from siliconloom.sim import recurrence as fast
 
     tables = build_tables(program, chip)
+    state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
+    loops = fast.find_loops(tables)
+    album = fast.empty_album(loops)
+    record = np.array((window or EVERYTHING) if trace_limit else NOTHING, np.int64)
+    protect = np.array(window or NOTHING, np.int64)
+    expected = program_events(tables) if progress else 0
+
+    def go_on(budget: int) -> int:
+        return int(kernel.run(
+            tables.instructions, tables.causes, tables.constants, loops, album, state, not exact, protect, record,
+            budget,
+        ))  # fmt: skip
+
+    go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
     began = time.perf_counter()
-    (
-        status,
-        cycles,
-        events,
-        executions,
-        busy,
-        stalls,
-        start,
-        end,
-        exclusive,
-        operator_busy,
-        waiting,
-        trace,
-        heads,
-        counts,
-    ) = kernel.run(
-        tables.instructions, tables.semaphores, tables.causes, tables.constants, len(program.operators), trace_limit
-    )
+    while True:
+        status = go_on(SLICE)
+        if status != kernel.RUNNING:
+            break
+        if progress:
+            progress(int(state.clock[EVENTS]) / expected)
     wall = time.perf_counter() - began
     if status != kernel.DONE:
-        raise _failure(program, tables, int(status), heads, counts)
-    if np.any(busy + stalls.sum(axis=1) != cycles):
+        raise _failure(program, tables, int(status), state)
+    return _outcome(program, tables, state, wall)
+
+
+def program_events(tables: Tables) -> int:
+    """How many events a whole run of a program has: three for every instruction that a unit executes."""
+    rows, times, total = tables.instructions, [1], 0
+    for opcode, m in rows[:, [COLUMNS["opcode"], COLUMNS["m"]]].tolist():
+        if opcode == Opcode.LOOP:
+            times.append(times[-1] * m)
+        elif opcode == Opcode.NEXT:
+            times.pop()
+        elif opcode != Opcode.END:
+            total += 3 * times[-1]
+    return total
+
+
+def _outcome(program: Program, tables: Tables, state: State, wall: float) -> Run:
+    rows, clock, executions = tables.instructions, state.clock, state.executions
+    cycles, operators = int(clock[CYCLES]), len(program.operators)
+    opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
+    work = executions * np.where(
+        opcode == Opcode.MATMUL, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]]
+    )
+    operator_busy = np.zeros((operators, len(Unit)), np.int64)
+    np.add.at(operator_busy, (operator, unit), work)
+    busy = operator_busy.sum(axis=0)
+    looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
+    constants = dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))
+    busy[Unit.SEQUENCER] = (
+        constants["loop_cycles"] * executions[looping].sum() + constants["issue_cycles"] * executions[~looping].sum()
+    )
+    stalls = state.stalls
+    stalls[:, Stall.FINISHED] = cycles - busy - stalls.sum(axis=1)
+    if np.any(busy < 0) or np.any(stalls < 0):
         raise AssertionError("a unit's cycles do not add up to the total; this is a bug in the kernel")
-    exclusive[int(np.argmax(end))] += cycles - exclusive.sum()
-    operator = np.array([i.operator for i in program.instructions])
-    counters = np.zeros((len(program.operators), len(Counter)), np.int64)
+    exclusive = state.operator[OP_EXCLUSIVE]
+    exclusive[int(np.argmax(state.operator[OP_END]))] += cycles - exclusive.sum()
+    most = np.abs(tables.counters).astype(float) * executions[:, None]
+    if most.sum() >= 2.0**62:
+        raise LoomError("what the program counts (operations, bytes) does not fit 62 bits")
+    counters = np.zeros((operators, len(Counter)), np.int64)
     np.add.at(counters, operator, tables.counters * executions[:, None])
-    start = np.minimum(start, end)
+    traced, folded = int(clock[TRACED]), int(clock[FOLDED])
     return Run(
-        int(cycles),
-        int(events),
-        busy,
-        stalls,
-        start,
-        end,
-        exclusive,
-        operator_busy,
-        counters,
-        trace,
-        executions,
-        waiting,
-        wall,
+        cycles=cycles,
+        events=int(clock[EVENTS] - clock[SKIPPED]),
+        events_skipped=int(clock[SKIPPED]),
+        periods=int(clock[PERIODS]),
+        lookups=int(clock[LOOKUPS]),
+        busy=busy,
+        stalls=stalls,
+        start=np.minimum(state.operator[OP_START], state.operator[OP_END]),
+        end=state.operator[OP_END],
+        exclusive=exclusive,
+        operator_busy=operator_busy,
+        counters=counters,
+        trace=state.trace[:traced],
+        trace_rows=traced,
+        folds=state.folds[:folded],
+        jumps=folded,
+        executions=executions,
+        waiting=state.unit[WAITING],
+        wall_s=wall,
     )
 
 
-def _failure(program: Program, tables: Tables, status: int, heads: Int, counts: Int) -> LoomError:
+def _failure(program: Program, tables: Tables, status: int, state: State) -> LoomError:
     from siliconloom.sim import kernel
 
+    heads, counts = state.unit[STUCK], state.semaphore[TOKENS]
     if status == kernel.OVERFLOW_TIME:
-        return LoomError("the simulated time does not fit 62 bits of cycles")
+        return LoomError("the simulated time, or its number of events, does not fit 62 bits")
     lines = disassemble(program).splitlines()
     if status == kernel.OVERFLOW_SEMAPHORE:
         number = int(heads.max())

@@ -1,4 +1,4 @@
-"""The event kernel: runs the tables of one program, every event, in integer time.
+"""The event kernel: runs the tables of one program in integer time, event by event, and jumps what repeats.
 
 Plain Python that Numba compiles; with ``NUMBA_DISABLE_JIT=1`` the same code runs uncompiled and gives the same
 numbers. Units take their queues in order and semaphores connect one unit to one unit, so what can start is decided by
@@ -11,16 +11,50 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
-from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, Opcode, Unit
+from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.sim.recurrence import back_edge, enter, leave
+from siliconloom.sim.state import (
+    ACCOUNTED,
+    BODY,
+    CONSUMED,
+    COUNT,
+    CYCLES,
+    DISPATCHED,
+    EVENTS,
+    FIRST_TOKEN,
+    FREE,
+    FRONTIER,
+    HEAD,
+    INDEX,
+    LAST_BEAT,
+    LENGTH,
+    LEVEL,
+    LOAD_FREE,
+    OP_END,
+    OP_EXCLUSIVE,
+    OP_START,
+    PC,
+    PORT,
+    READY,
+    RING,
+    SEQ,
+    SKIPPED,
+    STARTS,
+    STREAM_FREE,
+    STUCK,
+    TIME_LIMIT,
+    TOKENS,
+    TRACED,
+    TRANSFERS,
+    UNITS,
+    WAITING,
+    State,
+)  # fmt: skip
+from siliconloom.sim.state import DONE as DONE_AT
 from siliconloom.sim.tables import COLUMNS, Stall
 from siliconloom.sim.timing.units import BARRIER, TRANSFER_START
-
-UNITS = len(Unit)
-STALLS = len(Stall)
-RING = SEMAPHORE_LIMIT + 1
 
 _LOOP, _NEXT, _END, _BARRIER = int(Opcode.LOOP), int(Opcode.NEXT), int(Opcode.END), int(Opcode.BARRIER)
 _LOAD, _STORE, _MATMUL = int(Unit.LOAD), int(Unit.STORE), int(Unit.MATMUL)
@@ -31,75 +65,65 @@ _OPERATOR, _DURATION, _COMPLETION = COLUMNS["operator"], COLUMNS["duration"], CO
 _FIRST_LOAD, _STREAM, _FOLDS = COLUMNS["first_load"], COLUMNS["stream"], COLUMNS["folds"]
 _ADVANCE, _OUTPUT = COLUMNS["advance"], COLUMNS["output"]
 _S_INSTRUCTION, _S_MEMORY, _S_LOAD = int(Stall.INSTRUCTION), int(Stall.MEMORY_PORT), int(Stall.STATIONARY_LOAD)
-_S_DRAIN, _S_QUEUE, _S_FINISHED = int(Stall.DRAIN), int(Stall.QUEUE_FULL), int(Stall.FINISHED)
+_S_DRAIN, _S_QUEUE = int(Stall.DRAIN), int(Stall.QUEUE_FULL)
 
-DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = 0, 1, 2, 3
-TIME_LIMIT = 2**62
+RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = range(5)
 
 
 @njit(cache=True)
-def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, trace_limit: int) -> Any:
-    """Run a program to its end.
+def run(
+    table: Any, causes: Any, constants: Any, loops: Any, album: Any, state: State, jumps: Any, protect: Any,
+    record: Any, budget: Any,
+) -> Any:  # fmt: skip
+    """Go on with a program: to its end, or until about ``budget`` more events were run.
 
     Parameters
     ----------
-    table, initial, causes, constants
+    table, causes, constants
         See `sim.tables.Tables`.
-    operators
-        Number of operators that instructions may name.
-    trace_limit
-        Most executions to record.
+    loops, album
+        See `sim.recurrence`.
+    state
+        Where the last call stopped; changed in place.
+    jumps
+        Whether what repeats is jumped; otherwise every event is run.
+    protect
+        First cycle, and first cycle after those, in which nothing may be jumped.
+    record
+        The same for the executions that go into the trace.
+    budget
+        Events after which the caller wants to be asked again.
 
     Returns
     -------
-    tuple
-        status, cycles, events, executions per instruction, busy and stalls per unit, first start / last end /
-        exclusive cycles per operator, busy per operator and unit, cycles in which a unit's queue held an instruction
-        that had not started, trace rows (instruction, first work, operands read, end, leaves the queue),
-        queue heads (instruction in front of each unit, or -1) and semaphore counts at the stop.
+    int
+        `RUNNING` or why it stopped. At `DONE` every cycle of every unit is booked.
     """
     issue, loop_cycles, depth = constants[0], constants[1], constants[2]
     array_rows, output_latency, operand_latency = constants[3], constants[4], constants[5]
     output_stationary, pop, refill, loader_gap = constants[6], constants[7], constants[8], constants[9]
     outstanding, fetch_first, fetch_interval = constants[10], constants[11], constants[12]
     total = table.shape[0]
-    executions = np.zeros(total, np.int64)
-    busy = np.zeros(UNITS, np.int64)
-    stalls = np.zeros((UNITS, STALLS), np.int64)
-    op_start = np.full(operators, TIME_LIMIT, np.int64)
-    op_end = np.zeros(operators, np.int64)
-    op_exclusive = np.zeros(operators, np.int64)
-    op_busy = np.zeros((operators, UNITS), np.int64)
-    waiting = np.zeros(UNITS, np.int64)
-    trace = np.zeros((trace_limit, 5), np.int64)
-    traced = 0
-    # queues: instruction, dispatch time, whether its first/last predicate holds
-    queue = np.zeros((UNITS, depth, 4), np.int64)
-    head = np.zeros(UNITS, np.int64)
-    length = np.zeros(UNITS, np.int64)
-    started = np.zeros((UNITS, depth), np.int64)
-    dispatched = np.zeros(UNITS, np.int64)
-    sem_time = np.zeros((SEMAPHORES, RING), np.int64)
-    sem_head = np.zeros(SEMAPHORES, np.int64)
-    sem_count = np.zeros(SEMAPHORES, np.int64)
-    for s in range(SEMAPHORES):
-        sem_count[s] = initial[s]
-    unit_free = np.zeros(UNITS, np.int64)
-    unit_ready = np.zeros(UNITS, np.int64)
-    unit_done = np.zeros(UNITS, np.int64)
-    unit_consumed = np.zeros(UNITS, np.int64)
-    accounted = np.zeros(UNITS, np.int64)
-    port_free = 0
-    in_flight = np.zeros((UNITS, outstanding), np.int64)
-    transfers = np.zeros(UNITS, np.int64)
-    load_free, stream_free, last_beat = 0, 0, -(2**61)
-    loop_start = np.zeros(LEVELS, np.int64)
-    loop_index = np.zeros(LEVELS, np.int64)
-    loop_count = np.zeros(LEVELS, np.int64)
-    level, pc, seq, frontier, cycles, events = 0, 0, 0, 0, 0, 0
-    status = DONE
-    heads = np.full(UNITS, -1, np.int64)
-    while True:
+    clock, queue, started, in_flight, stalls = state.clock, state.queue, state.started, state.in_flight, state.stalls
+    unit_free, unit_ready = state.unit[FREE], state.unit[READY]
+    unit_done, unit_consumed = state.unit[DONE_AT], state.unit[CONSUMED]
+    accounted, starts, waiting, heads = (
+        state.unit[ACCOUNTED],
+        state.unit[STARTS],
+        state.unit[WAITING],
+        state.unit[STUCK],
+    )
+    head, length, dispatched = state.unit[HEAD], state.unit[LENGTH], state.unit[DISPATCHED]
+    transfers, executions, trace = state.unit[TRANSFERS], state.executions, state.trace
+    sem_time, sem_head, sem_count = state.token, state.semaphore[FIRST_TOKEN], state.semaphore[TOKENS]
+    loop_start, loop_index, loop_count = state.loop[BODY], state.loop[INDEX], state.loop[COUNT]
+    op_start, op_end, op_exclusive = state.operator[OP_START], state.operator[OP_END], state.operator[OP_EXCLUSIVE]
+    pc, level, seq, port_free = clock[PC], clock[LEVEL], clock[SEQ], clock[PORT]
+    load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
+    frontier, cycles, events, traced = clock[FRONTIER], clock[CYCLES], clock[EVENTS], clock[TRACED]
+    stop = events - clock[SKIPPED] + budget
+    status = RUNNING
+    while events - clock[SKIPPED] < stop:
         # The sequencer dispatches as far as the queues allow.
         while pc < total:
             opcode = table[pc, _OPCODE]
@@ -111,19 +135,40 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 pc = total
                 break
             if opcode == _LOOP:
+                if jumps:
+                    clock[PC], clock[LEVEL], clock[SEQ], clock[PORT] = pc, level, seq, port_free
+                    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
+                    clock[FRONTIER], clock[CYCLES], clock[EVENTS] = frontier, cycles, events
+                    if enter(state, table, constants, loops, album, protect):
+                        pc, seq, port_free = clock[PC], clock[SEQ], clock[PORT]
+                        load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
+                        frontier, cycles, events = clock[FRONTIER], clock[CYCLES], clock[EVENTS]
+                        continue
                 loop_start[level], loop_index[level], loop_count[level] = pc + 1, 0, table[pc, _M]
                 level += 1
                 seq += loop_cycles
-                busy[0] += loop_cycles
                 executions[pc] += 1
                 pc += 1
                 continue
             if opcode == _NEXT:
                 seq += loop_cycles
-                busy[0] += loop_cycles
                 executions[pc] += 1
                 loop_index[level - 1] += 1
-                if loop_index[level - 1] < loop_count[level - 1]:
+                again = loop_index[level - 1] < loop_count[level - 1]
+                if jumps:
+                    clock[LEVEL], clock[SEQ], clock[PORT] = level if again else level - 1, seq, port_free
+                    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
+                    clock[FRONTIER], clock[CYCLES], clock[EVENTS] = frontier, cycles, events
+                    if again:
+                        if not back_edge(state, table, constants, loops, album, protect):
+                            status = OVERFLOW_TIME
+                            break
+                        seq, port_free = clock[SEQ], clock[PORT]
+                        load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
+                        frontier, cycles, events = clock[FRONTIER], clock[CYCLES], clock[EVENTS]
+                    else:
+                        leave(state, table, constants, album)
+                if again:
                     pc = loop_start[level - 1]
                 else:
                     level -= 1
@@ -138,7 +183,6 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 if freed > time:
                     stalls[0, _S_QUEUE] += freed - time
                     time = freed
-            busy[0] += issue
             seq = time
             first, last = 1, 1
             first_mask, last_mask = table[pc, _FIRST], table[pc, _LAST]
@@ -154,8 +198,11 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             queue[unit, place, 3] = last
             length[unit] += 1
             dispatched[unit] += 1
+            executions[pc] += 1
             events += 1
             pc += 1
+        if status != RUNNING:
+            break
         # The earliest start among the heads whose semaphores are all known.
         best, best_start, best_request, best_ready = -1, TIME_LIMIT, TIME_LIMIT, 0
         for unit in range(1, UNITS):
@@ -196,8 +243,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 if length[unit]:
                     unfinished = True
                     heads[unit] = queue[unit, head[unit], 0]
-            if unfinished:
-                status = DEADLOCK
+            status = DEADLOCK if unfinished else DONE
             break
         unit, start, ready = best, best_start, best_ready
         i, dispatch = queue[unit, head[unit], 0], queue[unit, head[unit], 1]
@@ -245,8 +291,6 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 stalls[unit, _S_LOAD] += consumed - begin - folds * stream
                 unit_free[unit] = load_free + loader_gap
             stream_free = consumed
-            busy[unit] += folds * stream
-            op_busy[table[i, _OPERATOR], unit] += folds * stream
             accounted[unit] = consumed
         else:
             begin = start
@@ -256,8 +300,6 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
                 port_free = consumed
                 consumed += TRANSFER_START
             done = consumed + table[i, _COMPLETION]
-            busy[unit] += table[i, _DURATION]
-            op_busy[table[i, _OPERATOR], unit] += table[i, _DURATION]
             accounted[unit] = unit_free[unit]
         waiting[unit] += start - max(dispatch, unit_ready[unit])
         if begin > cursor:
@@ -301,7 +343,7 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
         started[unit, (dispatched[unit] - length[unit]) % depth] = start
         head[unit] = (head[unit] + 1) % depth
         length[unit] -= 1
-        executions[i] += 1
+        starts[unit] += 1
         events += 2
         operator = table[i, _OPERATOR]
         if not barrier:
@@ -312,24 +354,21 @@ def run(table: Any, initial: Any, causes: Any, constants: Any, operators: int, t
             if unit != _LOAD and done > frontier:
                 op_exclusive[operator] += done - frontier
                 frontier = done
-            if traced < trace_limit:
-                trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
-                trace[traced, 4] = start
-                if unit in (_LOAD, _STORE):
-                    trace[traced, 1] = begin + TRANSFER_START
+            if start < record[1] and done > record[0]:
+                if traced < trace.shape[0]:
+                    trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
+                    trace[traced, 4] = start
+                    if unit in (_LOAD, _STORE):
+                        trace[traced, 1] = begin + TRANSFER_START
                 traced += 1
         cycles = max(cycles, done)
         if cycles >= TIME_LIMIT:
             status = OVERFLOW_TIME
-        if status != DONE:
+        if status != RUNNING:
             break
-    cycles = max(cycles, seq)
-    for unit in range(UNITS):
-        used = busy[unit]
-        for cause in range(STALLS):
-            used += stalls[unit, cause]
-        stalls[unit, _S_FINISHED] += cycles - used
-    return (
-        status, cycles, events, executions, busy, stalls, op_start, op_end, op_exclusive, op_busy, waiting,
-        trace[:traced], heads, sem_count,
-    )  # fmt: skip
+    if status == DONE:
+        cycles = max(cycles, seq)
+    clock[PC], clock[LEVEL], clock[SEQ], clock[PORT] = pc, level, seq, port_free
+    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
+    clock[FRONTIER], clock[CYCLES], clock[EVENTS], clock[TRACED] = frontier, cycles, events, traced
+    return status

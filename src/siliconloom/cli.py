@@ -61,8 +61,16 @@ def sim(
     chip: Chip,
     workload: Workload,
     sets: Set = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Run every event (today's engine always does).")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Run every event instead of jumping what repeats; the result is the same.")
+    ] = False,
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window", metavar="FROM:TO", help="Trace every event between two cycles or times (1ms:1.2ms), no jumps."
+        ),
+    ] = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
     ] = None,
@@ -72,22 +80,29 @@ def sim(
     json_file: Json = None,
 ) -> None:
     """Map a workload to a chip and simulate it, cycle by cycle."""
+    from siliconloom.arch import LoomError, load_chip
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_writable, write_json, write_text
-    from siliconloom.simulate import simulate
-    from siliconloom.tables import console, simulation_tables
-    from siliconloom.trace import TRACE_LIMIT, trace_text
+    from siliconloom.simulate import simulate, split_overrides
+    from siliconloom.tables import console, progress_bar, simulation_tables
+    from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
+    from siliconloom.workloads import load_workload
 
-    del exact  # every run is exact until there is a fast-forward to turn off
+    if window is not None and trace is None:
+        raise LoomError("--window chooses what goes into a trace; add --trace FILE")
     for path in (trace, report, csv, json_file):
         if path is not None:
             check_writable(path)
+    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    described, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
+    seen = None if window is None else parse_window(window, described)
+    wanted = TRACE_LIMIT if trace is not None else 0
     _announce_compilation()
-    wanted = TRACE_LIMIT if trace is not None or report is not None else 0
-    simulation = simulate(chip, workload, parse_assignments(sets or []), trace_limit=wanted)
+    with progress_bar(json_file != "-", "simulating") as progress:
+        simulation = simulate(described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress)
     result = simulation.result()
     if trace is not None:
-        write_text(trace, trace_text(simulation))
+        write_text(trace, trace_text(simulation, seen))
     if report is not None:
         from siliconloom.report import report_html
 

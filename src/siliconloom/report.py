@@ -11,9 +11,12 @@ from jinja2 import Environment
 
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.charts import bars, roofline, stacked, timeline
+from siliconloom.sim.engine import run
 from siliconloom.simulate import UNIT_NAMES, Simulation
 from siliconloom.tables import shape_text
 
+TIMELINE_ROWS = 120
+"""Executions that the timeline shows, about."""
 COLUMNS = (
     "name",
     "block",
@@ -132,16 +135,15 @@ def _roofline(simulation: Simulation, result: dict[str, Any]) -> str:
 
 
 def _timeline(simulation: Simulation) -> str:
-    """A window of a few hundred executions from the middle of what was recorded."""
-    rows = simulation.run.trace
-    if not len(rows):
-        return ""
-    middle = len(rows) // 2
-    window = rows[max(0, middle - 60) : middle + 60]
-    program = simulation.plan.program
+    """Every execution in a short window in the middle of the run."""
+    outcome, program = simulation.run, simulation.plan.program
+    executed = max(outcome.executions.sum(), 1)
+    length = max(int(outcome.cycles * TIMELINE_ROWS / executed), 1)
+    begin = max((outcome.cycles - length) // 2, 0)
+    again = run(program, simulation.chip, trace_limit=4 * TIMELINE_ROWS, window=(begin, begin + length))
     spans = []
-    for number, start, consumed, *_ in window.tolist():
+    for number, start, consumed, *_ in again.trace.tolist():
         i = program.instructions[number]
         if i.unit in UNIT_NAMES:
             spans.append((UNIT_NAMES[i.unit], program.operators[i.operator], start, consumed))
-    return timeline(spans)
+    return timeline(spans) if spans else ""

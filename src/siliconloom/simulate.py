@@ -13,7 +13,7 @@ from siliconloom.arch.vector import BUILT
 from siliconloom.mapper.bounds import operator_bound
 from siliconloom.mapper.plan import Plan, map_workload
 from siliconloom.sim.energy import COMPONENTS, energy
-from siliconloom.sim.engine import Counter, Run, Stall, run
+from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
 from siliconloom.workloads import Graph, load_workload
 
 SCHEMA = "siliconloom.result/1"
@@ -49,7 +49,14 @@ def split_overrides(assignments: list[tuple[str, str]]) -> tuple[list[tuple[str,
 
 
 def simulate(
-    chip: str | Chip, workload: str | Graph, overrides: list[tuple[str, str]] | None = None, *, trace_limit: int = 0
+    chip: str | Chip,
+    workload: str | Graph,
+    overrides: list[tuple[str, str]] | None = None,
+    *,
+    exact: bool = False,
+    trace_limit: int = 0,
+    window: tuple[int, int] | None = None,
+    progress: Progress | None = None,
 ) -> Simulation:
     """Map ``workload`` to ``chip`` and simulate it.
 
@@ -59,8 +66,8 @@ def simulate(
         File or library name, or what `arch.load_chip` and `workloads.load_workload` return.
     overrides
         (key path, value) pairs; paths that start with ``workload.`` go to the workload, the others to the chip.
-    trace_limit
-        Most instruction executions to record for a trace.
+    exact, trace_limit, window, progress
+        See `sim.engine.run`.
 
     Raises
     ------
@@ -75,7 +82,8 @@ def simulate(
     began = time.perf_counter()
     plan = map_workload(chip, workload)
     mapped = time.perf_counter() - began
-    simulation = Simulation(chip, plan.graph, plan, run(plan.program, chip, trace_limit=trace_limit), mapped)
+    outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
+    simulation = Simulation(chip, plan.graph, plan, outcome, mapped)
     _check_floors(simulation)
     return simulation
 
@@ -153,6 +161,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "memory": {"used_bytes": plan.memory_bytes, "capacity_bytes": _capacity(chip)},
         "simulator": {
             "wall_s": outcome.wall_s, "map_s": simulation.map_s, "events": outcome.events,
+            "events_skipped": outcome.events_skipped, "periods": outcome.periods, "lookups": outcome.lookups,
             "instructions": len(plan.program.instructions),
         },
         "notes": [*plan.notes, *_without_circuit(plan.program)],

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.quantity import format_bytes, format_count, format_si
 
 Row = tuple[str, ...]
+BAR_AFTER = 2.0
+"""Seconds after which work shows how far it is."""
 
 
 def console() -> Console:
@@ -59,6 +63,10 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
             )
         )
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
+    engine = result["simulator"]
+    events = engine["events"] + engine["events_skipped"]
+    jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"
+    lines.append(("simulated in", f"{format_si(engine['wall_s'], 's')}: {jumped}"))
     for label, text in lines:
         out.print(f"  {label:18s} {text}")
     out.print()
@@ -158,6 +166,42 @@ def shape_text(operator: dict[str, Any]) -> str:
 
 
 __all__ = ["console", "format_si", "shape_text", "simulation_tables", "table", "workload_tables"]
+
+
+@contextmanager
+def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
+    """A bar on standard error for work that has gone on for two seconds; what is yielded takes the share done.
+
+    What is left is the time at the rate so far: an upper bound where the simulator may still jump.
+    """
+    if not show:
+        yield lambda _: None
+        return
+    columns = TextColumn(text), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    bar, began = Progress(*columns, console=Console(stderr=True), transient=True), time.monotonic()
+    task = bar.add_task(text, total=1.0, left="")
+
+    def advance(share: float) -> None:
+        passed = time.monotonic() - began
+        if passed < BAR_AFTER:
+            return
+        bar.start()
+        left = passed * (1 - share) / max(share, 1e-9)
+        bar.update(task, completed=share, left=f"at most {format_seconds(left)} left")
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds, minutes and seconds, or hours and minutes."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole // 60 % 60:02d} min"
 
 
 @contextmanager

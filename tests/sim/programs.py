@@ -1,5 +1,7 @@
 """Random legal programs and small random tiles, for hypothesis."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from siliconloom.arch import Chip
@@ -51,7 +53,7 @@ def chips(draw):
 
 
 @st.composite
-def programs(draw):
+def programs(draw, *, iterations=4, deepest=3):
     """Loops of random instructions joined by semaphores, each from one unit to one other."""
     semaphores, ends = [], []
     for number in range(draw(st.integers(0, 5))):
@@ -99,9 +101,9 @@ def programs(draw):
     def body(depth, most):
         made = []
         for _ in range(draw(st.integers(1, most))):
-            if depth < 3 and draw(st.integers(0, 3)) == 0:
+            if depth < deepest and draw(st.integers(0, 3)) == 0:
                 made += [
-                    Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, 4))),
+                    Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, iterations))),
                     *body(depth + 1, 3),
                     Instruction(opcode=Opcode.NEXT),
                 ]
@@ -110,3 +112,73 @@ def programs(draw):
         return made
 
     return Program((*body(0, 6), Instruction(opcode=Opcode.END)), tuple(semaphores))
+
+
+@st.composite
+def pipelines(draw, *, iterations=70):
+    """Programs shaped like a mapper's, which never deadlock: rings of buffers between units, in nested loops.
+
+    Each ring has a producer and a consumer in the same loop body; a matmul may gather over a loop of its own and hand
+    over when that loop ends.
+    """
+    semaphores = []
+
+    def semaphore(initial, cause):
+        semaphores.append(Semaphore(f"s{len(semaphores)}", initial, cause))
+        return 1 << len(semaphores) - 1
+
+    def work(operator, unit, **masks):
+        opcode = {Unit.LOAD: Opcode.LOAD, Unit.STORE: Opcode.STORE, Unit.MATMUL: Opcode.MATMUL,
+                  Unit.VECTOR: Opcode.VECTOR}[unit]  # fmt: skip
+        wide = unit in (Unit.LOAD, Unit.STORE)
+        return Instruction(
+            opcode=opcode, unit=unit, m=draw(st.integers(1, 4 if wide else 9)),
+            n=draw(st.integers(1, 300 if wide else 16)), k=draw(st.integers(1, 9)), pitch=64,
+            function=draw(st.sampled_from([VectorFunction.ADD, VectorFunction.SOFTMAX])),
+            operator=operator, **masks,
+        )  # fmt: skip
+
+    def loop(operator, inside):
+        return [Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, iterations)), operator=operator), *inside,
+                Instruction(opcode=Opcode.NEXT, operator=operator)]  # fmt: skip
+
+    def stage(operator, depth):
+        """One chain of units over rings; the matmul's part may be a loop that gathers."""
+        ring = [(semaphore(draw(st.integers(1, 3)), "buffer"), semaphore(0, "operands")) for _ in range(3)]
+        gather = depth < 3 and draw(st.booleans())
+        level = 1 << depth if gather else 0
+        load = work(operator, Unit.LOAD, wait=ring[0][0], post=ring[0][1])
+        product = work(
+            operator, Unit.MATMUL, wait=ring[0][1], release=ring[0][0], first_wait=ring[1][0], first=level,
+            last_post=ring[1][1], last=level,
+        )  # fmt: skip
+        inner = [load, product]
+        if draw(st.booleans()):
+            inner.insert(draw(st.integers(0, 2)), work(operator, draw(st.sampled_from(UNITS))))
+        return [
+            *(loop(operator, inner) if gather else inner),
+            work(operator, Unit.VECTOR, wait=ring[1][1] | ring[2][0], release=ring[1][0], post=ring[2][1]),
+            work(operator, Unit.STORE, wait=ring[2][1], release=ring[2][0]),
+        ]
+
+    program, stages = [], draw(st.integers(1, 3))
+    for operator in range(stages):
+        depth = draw(st.integers(1, 2))
+        made = stage(operator, depth)
+        for _ in range(depth):
+            made = loop(operator, made)
+        program += made
+    if draw(st.booleans()):  # the stages once more for every layer; predicates then count one level further out
+        program = [_deeper(i) for i in program]
+        operator = 0
+        program = [
+            Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, 12))),
+            *program,
+            Instruction(opcode=Opcode.NEXT),
+        ]
+    names = tuple(f"o{n}" for n in range(stages))
+    return Program((*program, Instruction(opcode=Opcode.END)), tuple(semaphores), names)
+
+
+def _deeper(instruction):
+    return replace(instruction, first=instruction.first << 1, last=instruction.last << 1)

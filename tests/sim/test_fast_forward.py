@@ -1,0 +1,127 @@
+"""Fast-forward against every event: the same numbers, all of them."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import LoomError, chip_names, load_chip
+from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, disassemble
+from siliconloom.mapper.plan import map_workload
+from siliconloom.sim.engine import run
+from siliconloom.workloads import load_workload, workload_names
+from tests.sim.programs import chips, pipelines, programs
+
+REPORTED = (
+    "cycles", "busy", "stalls", "start", "end", "exclusive", "operator_busy", "counters", "executions",
+    "waiting",
+)  # fmt: skip
+
+
+def same(fast, exact):
+    """Names of the reported numbers that differ."""
+    assert exact.events_skipped == exact.periods == exact.lookups == 0
+    assert fast.events + fast.events_skipped == exact.events
+    return [name for name in REPORTED if not np.array_equal(getattr(fast, name), getattr(exact, name))]
+
+
+def outcome(program, chip, **options):
+    """The run, or the words of its error."""
+    try:
+        return run(program, chip, **options)
+    except LoomError as error:
+        return str(error)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(programs(iterations=24, deepest=3), chips())
+def test_random_programs_on_random_machines(program, chip):
+    exact, fast = outcome(program, chip, exact=True), outcome(program, chip)
+    if isinstance(exact, str):
+        event(exact[:8])
+        assert fast == exact
+        return
+    event(f"periods {fast.periods > 0}, lookups {fast.lookups > 0}")
+    assert same(fast, exact) == [], disassemble(program)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(), chips())
+def test_random_pipelines_on_random_machines(program, chip):
+    exact, fast = run(program, chip, exact=True), run(program, chip)
+    event(f"skipped {10 * fast.events_skipped // (fast.events + fast.events_skipped)}0 %")
+    assert same(fast, exact) == [], disassemble(program)
+
+
+def test_loops_that_no_clock_could_run_through_are_an_error_at_once():
+    loops = [Instruction(opcode=Opcode.LOOP, m=2**24 - 1)] * 4
+    ends = [Instruction(opcode=Opcode.NEXT)] * 4
+    for chip in ("npu-edge", "systolic-ws-8"):
+        with pytest.raises(LoomError, match="does not fit 62 bits"):
+            run(Program((*loops, *ends, Instruction(opcode=Opcode.END))), load_chip(chip))
+
+
+def test_a_semaphore_that_is_posted_too_often_overflows_all_the_same():
+    post = Instruction(opcode=Opcode.LOAD, m=1, n=1, post=1)
+    loop, end = Instruction(opcode=Opcode.LOOP, m=1000), Instruction(opcode=Opcode.NEXT)
+    program = Program((loop, loop, post, end, end, Instruction(opcode=Opcode.END)), (Semaphore("full"),))
+    with pytest.raises(LoomError, match="overflows at instruction 2"):
+        run(program, load_chip("npu-edge"))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips(), st.floats(0, 1), st.floats(0, 0.2))
+def test_the_trace_of_a_window_has_every_event_in_it(program, chip, where, share):
+    exact = run(program, chip, exact=True, trace_limit=200_000)
+    begin = int(where * exact.cycles)
+    window = begin, begin + 1 + int(share * exact.cycles)
+    fast = run(program, chip, trace_limit=200_000, window=window)
+    start, done = exact.trace[:, 4], exact.trace[:, 3]
+    assert np.array_equal(fast.trace, exact.trace[(start < window[1]) & (done > window[0])])
+    assert same(fast, exact) == []
+    for _, jumped_from, jumped_to, *_ in fast.folds.tolist():
+        event("jumps before" if jumped_to <= window[0] else "jumps after" if jumped_from >= window[1] else "around")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips())
+def test_a_folded_trace_and_its_jumps_account_for_every_execution(program, chip):
+    exact = run(program, chip, exact=True, trace_limit=200_000)
+    fast = run(program, chip, trace_limit=200_000)
+    recorded = {tuple(row) for row in fast.trace.tolist()}
+    assert recorded <= {tuple(row) for row in exact.trace.tolist()}
+    assert (fast.trace_rows < exact.trace_rows) == (fast.jumps > 0)
+    assert fast.folds[:, 4].sum() == fast.periods + fast.lookups
+    assert np.all(fast.folds[fast.folds[:, 5] > 0][:, 3:5].prod(axis=1) == np.diff(
+        fast.folds[fast.folds[:, 5] > 0][:, 1:3], axis=1)[:, 0])  # fmt: skip
+    assert np.all(np.diff(fast.folds[:, 1:3].ravel()) >= 0)
+
+
+PRODUCTS = ("gpt2-block-gemms", "resnet50-conv")
+"""Library workloads without phases or layers, the only ones for a bare array."""
+LARGE = ("npu-datacenter",)
+"""Chips whose buffers hold the attention of every library workload."""
+PAIRS = [
+    (chip, workload) for chip in chip_names() for workload in workload_names()
+    if workload in PRODUCTS or load_chip(chip).memory
+]  # fmt: skip
+SMALL = {
+    "prefill": [("layers", "5"), ("sequence", "160"), ("batch", "3")],
+    "decode": [("phase", "decode"), ("layers", "5"), ("context", "500"), ("batch", "3")],
+}
+
+
+@pytest.mark.parametrize(("chip", "workload"), PAIRS, ids=lambda name: name)
+def test_every_library_workload_on_every_library_chip(chip, workload):
+    chip = load_chip(chip)
+    chip = load_chip(chip.name, [(f"memory.{name}.capacity", "1 TiB") for name in chip.memory])
+    for overrides in [[]] if workload in PRODUCTS else SMALL.values():
+        graph = load_workload(workload, overrides)
+        if workload == "deepseek-v3" and chip.name not in LARGE:
+            with pytest.raises(LoomError, match="enlarge them"):
+                map_workload(chip, graph)
+            continue
+        program = map_workload(chip, graph).program
+        exact, fast = run(program, chip, exact=True), run(program, chip)
+        assert same(fast, exact) == []
+        assert fast.events_skipped > 0 or workload in PRODUCTS
