@@ -20,9 +20,11 @@ An address is ``base + sum(index[l] * stride[l])``, plus ``slot`` when the parit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from siliconloom.arch.datatype import DataType
@@ -237,17 +239,13 @@ class Program:
 
 def encode(instruction: Instruction) -> bytes:
     """Pack one instruction into its 256-byte word; raises `LoomError` when a value does not fit its field."""
-    word, offset = 0, 0
-    for bit_field in word_layout(instruction.opcode):
-        value = _get(instruction, bit_field.name)
-        low = -(1 << bit_field.width - 1) if bit_field.signed else 0
-        high = (1 << bit_field.width - bit_field.signed) - 1
+    word = 0
+    for name, read, low, high, offset in _reading(instruction.opcode):
+        value = read(instruction)
         if not low <= value <= high:
-            raise LoomError(
-                f"{instruction.opcode.name.lower()}: {bit_field.name} = {value} does not fit {bit_field.width} bits"
-            )
-        word |= (value & ((1 << bit_field.width) - 1)) << offset
-        offset += bit_field.width
+            width = (high - low).bit_length()
+            raise LoomError(f"{instruction.opcode.name.lower()}: {name} = {value} does not fit {width} bits")
+        word |= (value & high - low) << offset
     return word.to_bytes(WORD_BITS // 8, "little")
 
 
@@ -383,18 +381,30 @@ def word_layout(opcode: Opcode) -> tuple[BitField, ...]:
     return HEADER + COMPUTE if opcode in COMPUTES else HEADER
 
 
-def _get(instruction: Instruction, name: str) -> int:
+Reader = Callable[[Instruction], int]
+
+
+@cache
+def _reading(opcode: Opcode) -> tuple[tuple[str, Reader, int, int, int], ...]:
+    """How to encode an instruction: name, value, least and largest value and first bit of each field."""
+    rows, offset = [], 0
+    for field_ in word_layout(opcode):
+        low = -(1 << field_.width - 1) if field_.signed else 0
+        rows.append((field_.name, _reader(field_.name), low, (1 << field_.width - field_.signed) - 1, offset))
+        offset += field_.width
+    return tuple(rows)
+
+
+def _reader(name: str) -> Reader:
     head, _, part = name.partition(".")
-    value = getattr(instruction, head)
-    if not part:
-        if head == "dtype":
-            return DTYPES.index(value)
-        if head == "function":
-            return FUNCTIONS.index(value)
-        return int(value)
+    if head == "dtype":
+        return lambda i: DTYPES.index(i.dtype)
+    if head == "function":
+        return lambda i: FUNCTIONS.index(i.function)
     if part.startswith("stride"):
-        return int(value.strides[int(part[6:])])
-    return int(getattr(value, part))
+        address, level = attrgetter(head), int(part[6:])
+        return lambda i: int(address(i).strides[level])
+    return attrgetter(name)
 
 
 def _take_address(values: dict[str, int], name: str) -> Address:

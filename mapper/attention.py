@@ -11,8 +11,9 @@ causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
@@ -78,73 +79,95 @@ def query_parts(shape: Attention) -> list[Part]:
     return parts
 
 
-def choose_attention_tiling(chip: Chip, layout: Layout, shape: Attention) -> AttentionTiling | None:
-    """Cheapest query and key tile that fits the buffers, or ``None``."""
+def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[AttentionTiling | None]:
+    """For each layout the cheapest query and key tile that fits its buffers, or ``None``."""
     group, size = shape.heads // shape.kv_heads, shape.precision.size
     wide = shape.precision.accumulator.size
-    longest = max(p.keys for p in query_parts(shape))
-    most_queries = max(p.queries for p in query_parts(shape))
-    best: AttentionTiling | None = None
-    for keys in _halvings(longest):
-        if size(keys * max(shape.head_dim, shape.v_head_dim)) > layout.weights:
-            continue
-        for queries in _halvings(most_queries):
-            rows = queries * group
-            if (
-                (rows > ROW_LIMIT and queries > 1)
-                or size(rows * shape.head_dim) > layout.moving
-                or wide(rows * keys) > layout.partial
-                or size(rows * keys) > layout.probabilities
-                or wide(rows * shape.v_head_dim) > layout.context
-                or size(rows * shape.v_head_dim) > layout.results
-            ):
+    costs = _Costs(chip, shape)
+    key_sizes = _halvings(max(p.keys for p in costs.parts))
+    query_sizes = _halvings(max(p.queries for p in costs.parts))
+    found: list[AttentionTiling | None] = []
+    for layout in layouts:
+        best: AttentionTiling | None = None
+        for keys in key_sizes:
+            if size(keys * max(shape.head_dim, shape.v_head_dim)) > layout.weights:
                 continue
-            found = _cost(chip, shape, queries, keys)
-            if best is None or found.cycles < best.cycles:
-                best = found
-    return best
-
-
-def _cost(chip: Chip, shape: Attention, queries: int, keys: int) -> AttentionTiling:
-    tile, memory = chip.tile, next(iter(chip.memory.values()))
-    assert isinstance(tile, NpuTile)
-    group, size = shape.heads // shape.kv_heads, shape.precision.size
-    pairs = shape.batch * shape.kv_heads
-    array = vector = reads = writes = tiles = 0
-    rate = min(memory.bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
-    latency = chip.cycles(memory.latency)
-    fill = tile.array.rows // tile.array.load_rows + tile.array.rows + tile.array.cols + tile.array.multiply_stages
-    turns = 0.0
-    for part in query_parts(shape):
-        one_tile = part.keys <= keys
-        for q in segments(part.queries, queries):
-            rows = q.size * group
-            for k in segments(part.keys, keys):
-                count = q.count * k.count
-                products = 0
-                for run in (
-                    gemm_run(tile.array, rows, k.size, shape.head_dim),
-                    gemm_run(tile.array, rows, shape.v_head_dim, k.size),
+            for queries in query_sizes:
+                rows = queries * group
+                if (
+                    (rows > ROW_LIMIT and queries > 1)
+                    or size(rows * shape.head_dim) > layout.moving
+                    or wide(rows * keys) > layout.partial
+                    or size(rows * keys) > layout.probabilities
+                    or wide(rows * shape.v_head_dim) > layout.context
+                    or size(rows * shape.v_head_dim) > layout.results
                 ):
-                    products += run.advance + max(run.first_load, run.stream_beats)
-                array += count * products
-                softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
-                merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-                lanes = vector_cycles(tile.vector, softmax, rows, k.size)
-                lanes += vector_cycles(tile.vector, merge, rows, shape.v_head_dim)
-                vector += count * lanes
-                # the turn-around of the double buffers: K and V tiles, and scores to probabilities to context
-                loads = size(k.size * (shape.head_dim + shape.v_head_dim)) / rate
-                turns += count * max(2 * latency + loads + products + 2 * fill, products + 2 * fill + lanes) / SLOTS
-                reads += count * size(k.size * (shape.head_dim + shape.v_head_dim))
-                tiles += count
-            reads += q.count * size(rows * shape.head_dim)
-            writes += q.count * size(rows * shape.v_head_dim)
-    port = round(pairs * (reads + writes) / rate)
-    sequencer = pairs * tiles * 7 * tile.sequencer.issue_cycles
-    edge = 2 * latency + (array + vector) // tiles
-    cycles = max(pairs * array, port, pairs * vector, sequencer, round(pairs * turns)) + edge
-    return AttentionTiling(queries, keys, pairs * reads, pairs * writes, pairs * array, port, pairs * vector, cycles)
+                    continue
+                cost = costs.of(queries, keys)
+                if best is None or cost.cycles < best.cycles:
+                    best = cost
+        found.append(best)
+    return found
+
+
+class _Costs:
+    """What attention of one shape should take under each tiling; every part of it is worked out once."""
+
+    def __init__(self, chip: Chip, shape: Attention) -> None:
+        assert isinstance(chip.tile, NpuTile)
+        self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
+        memory, array = next(iter(chip.memory.values())), chip.tile.array
+        self.rate = min(memory.bandwidth / chip.clock / chip.tile_count, chip.tile.dma.bytes_per_cycle)
+        self.latency = chip.cycles(memory.latency)
+        self.fill = array.rows // array.load_rows + array.rows + array.cols + array.multiply_stages
+        self.of = cache(self._of)
+        self.products, self.lanes = cache(self._products), cache(self._lanes)
+
+    def _products(self, rows: int, keys: int) -> int:
+        """Array cycles of the scores and the context of ``rows`` queries and ``keys`` keys."""
+        runs = (
+            gemm_run(self.tile.array, rows, keys, self.shape.head_dim),
+            gemm_run(self.tile.array, rows, self.shape.v_head_dim, keys),
+        )
+        return sum(run.advance + max(run.first_load, run.stream_beats) for run in runs)
+
+    def _lanes(self, rows: int, keys: int, one_tile: bool) -> int:
+        """Vector cycles of the same."""
+        softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
+        merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
+        unit = self.tile.vector
+        return vector_cycles(unit, softmax, rows, keys) + vector_cycles(unit, merge, rows, self.shape.v_head_dim)
+
+    def _of(self, queries: int, keys: int) -> AttentionTiling:
+        shape, size = self.shape, self.shape.precision.size
+        group, pairs = shape.heads // shape.kv_heads, shape.batch * shape.kv_heads
+        array = vector = reads = writes = tiles = 0
+        turns = 0.0
+        for part in self.parts:
+            one_tile = part.keys <= keys
+            key_segments = segments(part.keys, keys)
+            for q in segments(part.queries, queries):
+                rows = q.size * group
+                for k in key_segments:
+                    count = q.count * k.count
+                    products, lanes = self.products(rows, k.size), self.lanes(rows, k.size, one_tile)
+                    array += count * products
+                    vector += count * lanes
+                    # the turn-around of the double buffers: K and V tiles, and scores to probabilities to context
+                    moved = size(k.size * (shape.head_dim + shape.v_head_dim))
+                    worked = products + 2 * self.fill
+                    turns += count * max(2 * self.latency + moved / self.rate + worked, worked + lanes) / SLOTS
+                    reads += count * moved
+                    tiles += count
+                reads += q.count * size(rows * shape.head_dim)
+                writes += q.count * size(rows * shape.v_head_dim)
+        port = round(pairs * (reads + writes) / self.rate)
+        sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
+        edge = 2 * self.latency + (array + vector) // tiles
+        cycles = max(pairs * array, port, pairs * vector, sequencer, round(pairs * turns)) + edge
+        return AttentionTiling(
+            queries, keys, pairs * reads, pairs * writes, pairs * array, port, pairs * vector, cycles
+        )
 
 
 def _halvings(total: int) -> list[int]:

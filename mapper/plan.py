@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
@@ -11,7 +12,7 @@ from siliconloom.mapper.attention import (
     AttentionLowering,
     AttentionTiling,
     attention_shape,
-    choose_attention_tiling,
+    choose_attention_tilings,
 )
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
@@ -19,7 +20,7 @@ from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
 from siliconloom.mapper.layout import Layout, declare_rings, layouts
 from siliconloom.mapper.lowering import Context, MemoryMap
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmTiling, choose_tiling
+from siliconloom.mapper.tiling import GemmTiling, choose_tilings
 from siliconloom.mapper.vector import (
     VectorLowering,
     VectorTiling,
@@ -162,21 +163,19 @@ def _choose_layout(
 ) -> tuple[Layout, dict[str, Tiling]]:
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
+    candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
+    chosen = [(repeat, task, _choose(chip, candidates, task)) for repeat, tasks in blocks for task in tasks]
     best: tuple[int, Layout, dict[str, Tiling]] | None = None
     blocked = "any operator"
-    for layout in layouts(tile, constants, any(isinstance(o, Attention) for o in operators)):
+    for number, layout in enumerate(candidates):
         total, tilings = 0, dict[str, Tiling]()
-        for repeat, tasks in blocks:
-            for task in tasks:
-                tiling = _choose(chip, layout, task)
-                if tiling is None:
-                    blocked = f"operator {task.operator.name}"
-                    break
-                tilings[task.operator.name] = tiling
-                total += repeat * tiling.cycles
-            else:
-                continue
-            break
+        for repeat, task, found in chosen:
+            tiling = found[number]
+            if tiling is None:
+                blocked = f"operator {task.operator.name}"
+                break
+            tilings[task.operator.name] = tiling
+            total += repeat * tiling.cycles
         else:
             if best is None or total < best[0]:
                 best = total, layout, tilings
@@ -192,13 +191,15 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     return max([0, *norms, *biases])
 
 
-def _choose(chip: Chip, layout: Layout, task: Task) -> Tiling | None:
+def _choose(chip: Chip, candidates: Sequence[Layout], task: Task) -> Sequence[Tiling | None]:
+    """The task's best tiling under each layout."""
     if isinstance(task.operator, Gemm):
-        return choose_tiling(chip, layout, gemm_shape(task, chip))
+        return choose_tilings(chip, candidates, gemm_shape(task, chip))
     if isinstance(task.operator, Attention):
-        return choose_attention_tiling(chip, layout, attention_shape(task, chip))
+        return choose_attention_tilings(chip, candidates, attention_shape(task, chip))
     if isinstance(task.operator, Vector):
-        return choose_vector_tiling(chip, layout, vector_shape(task, chip))
+        shape = vector_shape(task, chip)
+        return [choose_vector_tiling(chip, layout, shape) for layout in candidates]
     raise NotSupported(f"operators of kind {task.operator.kind}")
 
 

@@ -8,6 +8,7 @@ fewest bytes wins.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,8 +67,8 @@ class GemmTiling:
     cycles: int
 
 
-def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | None:
-    """Cheapest tiling that fits ``layout``, or ``None`` when none fits."""
+def choose_tilings(chip: Chip, layouts: Sequence[Layout], shape: GemmShape) -> list[GemmTiling | None]:
+    """For each layout the cheapest tiling that fits it, or ``None``; candidates are costed once for all of them."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     array = tile.array
@@ -80,6 +81,44 @@ def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | 
             indexing="ij",
         )
     )
+    fits = np.array([_fits(layout, shape, m, n, k) for layout in layouts])
+    some = fits.any(axis=0)
+    if not some.any():
+        return [None] * len(layouts)
+    m, n, k, fits = m[some], n[some], k[some], fits[:, some]
+    orders: tuple[Order, ...] = ("n_outer", "m_outer")
+    costs = [_cost(chip, tile, shape, m, n, k, order) for order in orders]
+    found: list[GemmTiling | None] = []
+    for fit in fits:
+        if not fit.any():
+            found.append(None)
+            continue
+        limit = SLACK * min(int(cost.cycles[fit].min()) for cost in costs)
+        picks = []
+        for order, cost in zip(orders, costs, strict=True):
+            moved = np.where(fit & (cost.cycles <= limit), cost.reads + cost.writes, np.iinfo(np.int64).max)
+            pick = int(np.lexsort((cost.cycles, moved))[0])
+            picks.append((int(moved[pick]), int(cost.cycles[pick]), order, cost, pick))
+        _, _, order, cost, pick = min(picks, key=lambda p: p[:2])
+        found.append(
+            GemmTiling(
+                int(m[pick]),
+                int(n[pick]),
+                int(k[pick]),
+                order,
+                bool(k[pick] == shape.k),
+                int(cost.reads[pick]),
+                int(cost.writes[pick]),
+                int(cost.array[pick]),
+                int(cost.port[pick]),
+                int(cost.vector[pick]),
+                int(cost.cycles[pick]),
+            )
+        )
+    return found
+
+
+def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
     bits, wide = shape.dtype.bits, shape.dtype.accumulator.bits // 8
     outputs = n // 2 if shape.output_halved else n
     fits = (
@@ -92,31 +131,7 @@ def choose_tiling(chip: Chip, layout: Layout, shape: GemmShape) -> GemmTiling | 
         fits &= -(-m * outputs * bits // 8) <= layout.vector
     if shape.bias:
         fits &= 4 * n <= layout.constants
-    if not fits.any():
-        return None
-    m, n, k = m[fits], n[fits], k[fits]
-    orders: tuple[Order, ...] = ("n_outer", "m_outer")
-    costs = [_cost(chip, tile, shape, m, n, k, order) for order in orders]
-    limit = SLACK * min(int(cost.cycles.min()) for cost in costs)
-    picks = []
-    for order, cost in zip(orders, costs, strict=True):
-        moved = np.where(cost.cycles <= limit, cost.reads + cost.writes, np.iinfo(np.int64).max)
-        pick = int(np.lexsort((cost.cycles, moved))[0])
-        picks.append((int(moved[pick]), int(cost.cycles[pick]), order, cost, pick))
-    _, _, order, cost, pick = min(picks, key=lambda p: p[:2])
-    return GemmTiling(
-        int(m[pick]),
-        int(n[pick]),
-        int(k[pick]),
-        order,
-        bool(k[pick] == shape.k),
-        int(cost.reads[pick]),
-        int(cost.writes[pick]),
-        int(cost.array[pick]),
-        int(cost.port[pick]),
-        int(cost.vector[pick]),
-        int(cost.cycles[pick]),
-    )
+    return fits
 
 
 @dataclass(frozen=True)
