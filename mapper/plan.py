@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
@@ -74,8 +74,20 @@ class Plan:
         return sum(t.repeat * t.tiling.cycles for t in self.tasks if t.tiling is not None)
 
 
-def map_workload(chip: Chip, graph: Graph) -> Plan:
+Choice = tuple[Layout, dict[str, Tiling]]
+Blocks = Sequence[tuple[int, list[Task]]]
+
+
+def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None) -> Plan:
     """Tile and lower ``graph`` for ``chip``.
+
+    Parameters
+    ----------
+    chip, graph
+        What to map, and onto what.
+    cycles
+        What a program takes, such as `sim.costs.CostService` answers: every way to share out the buffers is then
+        lowered and the fastest taken. By default the mapper's own estimate decides.
 
     Raises
     ------
@@ -92,7 +104,15 @@ def map_workload(chip: Chip, graph: Graph) -> Plan:
     if len(chip.memory) > 1:
         raise NotSupported(f"more than one memory level ({', '.join(chip.memory)})")
     blocks = [(repeat, block_tasks(graph, operators, repeat)) for _, repeat, operators in graph.blocks()]
-    layout, tilings = _choose_layout(chip, chip.tile, graph, blocks)
+    choices = _choose_layouts(chip, chip.tile, graph, blocks)
+    if cycles is None:
+        return _plan(chip, chip.tile, graph, blocks, choices[0], notes)
+    plans = [_plan(chip, chip.tile, graph, blocks, choice, notes) for choice in choices]
+    return min(plans, key=lambda plan: cycles(plan.program))
+
+
+def _plan(chip: Chip, tile: NpuTile, graph: Graph, blocks: Blocks, choice: Choice, notes: tuple[str, ...]) -> Plan:
+    layout, tilings = choice
     builder = ProgramBuilder()
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
@@ -100,7 +120,7 @@ def map_workload(chip: Chip, graph: Graph) -> Plan:
     names, mapped, outputs = list[str](), list[MappedTask](), dict[str, int]()
     for repeat, tasks in blocks:
         with builder.loop(repeat) as layer:
-            context = Context(builder, chip, chip.tile, layout, rings, memory, layer, stored, graph, outputs)
+            context = Context(builder, chip, tile, layout, rings, memory, layer, stored, graph, outputs)
             for task in tasks:
                 builder.operator = len(names)
                 names.append(task.operator.name)
@@ -158,14 +178,13 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
     return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
-def _choose_layout(
-    chip: Chip, tile: NpuTile, graph: Graph, blocks: list[tuple[int, list[Task]]]
-) -> tuple[Layout, dict[str, Tiling]]:
+def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, blocks: Blocks) -> list[Choice]:
+    """Every layout of the buffers in which all operators find room, with their tilings; the best estimate first."""
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
     chosen = [(repeat, task, _choose(chip, candidates, task)) for repeat, tasks in blocks for task in tasks]
-    best: tuple[int, Layout, dict[str, Tiling]] | None = None
+    fitting: list[tuple[int, Choice]] = []
     blocked = "any operator"
     for number, layout in enumerate(candidates):
         total, tilings = 0, dict[str, Tiling]()
@@ -177,11 +196,10 @@ def _choose_layout(
             tilings[task.operator.name] = tiling
             total += repeat * tiling.cycles
         else:
-            if best is None or total < best[0]:
-                best = total, layout, tilings
-    if best is None:
+            fitting.append((total, (layout, tilings)))
+    if not fitting:
         raise too_small(chip, blocked)
-    return best[1], best[2]
+    return [choice for _, choice in sorted(fitting, key=lambda f: f[0])]
 
 
 def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:

@@ -77,6 +77,9 @@ def sim(
     csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write the per-operator table as CSV.")
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Simulate every way to share out the buffers and take the fastest.")
+    ] = False,
     json_file: Json = None,
 ) -> None:
     """Map a workload to a chip and simulate it, cycle by cycle."""
@@ -99,7 +102,9 @@ def sim(
     wanted = TRACE_LIMIT if trace is not None else 0
     _announce_compilation()
     with progress_bar(json_file != "-", "simulating") as progress:
-        simulation = simulate(described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress)
+        simulation = simulate(
+            described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress, search=search
+        )
     result = simulation.result()
     if trace is not None:
         write_text(trace, trace_text(simulation, seen))

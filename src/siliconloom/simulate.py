@@ -12,6 +12,7 @@ from siliconloom.arch.isa import Opcode, Program, Unit
 from siliconloom.arch.vector import BUILT
 from siliconloom.mapper.bounds import operator_bound
 from siliconloom.mapper.plan import Plan, map_workload
+from siliconloom.sim.costs import CostService
 from siliconloom.sim.energy import COMPONENTS, energy
 from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
 from siliconloom.workloads import Graph, load_workload
@@ -57,6 +58,8 @@ def simulate(
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
+    costs: CostService | None = None,
+    search: bool = False,
 ) -> Simulation:
     """Map ``workload`` to ``chip`` and simulate it.
 
@@ -68,6 +71,10 @@ def simulate(
         (key path, value) pairs; paths that start with ``workload.`` go to the workload, the others to the chip.
     exact, trace_limit, window, progress
         See `sim.engine.run`.
+    costs
+        Where to look a result up before simulating it, and to keep it; not used for traces and exact runs.
+    search
+        Let the mapper simulate every way to share out the buffers and take the fastest.
 
     Raises
     ------
@@ -80,9 +87,13 @@ def simulate(
     if isinstance(workload, str):
         workload = load_workload(workload, workload_overrides)
     began = time.perf_counter()
-    plan = map_workload(chip, workload)
+    service = costs or CostService(None)
+    plan = map_workload(chip, workload, (lambda p: service.cost(p, chip).cycles) if search else None)
     mapped = time.perf_counter() - began
-    outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
+    if (costs or search) and not exact and not trace_limit:
+        outcome = service.cost(plan.program, chip)
+    else:
+        outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
     simulation = Simulation(chip, plan.graph, plan, outcome, mapped)
     _check_floors(simulation)
     return simulation

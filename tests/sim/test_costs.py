@@ -1,0 +1,156 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from siliconloom.arch import LoomError, load_chip
+from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
+from siliconloom.mapper.plan import map_workload
+from siliconloom.sim import costs as module
+from siliconloom.sim.costs import Answers, CostService, cost_key
+from siliconloom.sim.engine import Run, run
+from siliconloom.simulate import simulate
+from siliconloom.workloads import load_workload
+from tests.sim.programs import chips, programs
+
+END = Instruction(opcode=Opcode.END)
+
+
+def product(m):
+    return Program((Instruction(opcode=Opcode.MATMUL, m=m, n=8, k=8), END))
+
+
+def equal(a, b):
+    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Run) if f.name != "wall_s")
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(programs(), chips())
+def test_an_answer_is_the_run_wherever_it_comes_from(tmp_path_factory, program, chip):
+    folder = tmp_path_factory.mktemp("costs")
+    try:
+        expected = run(program, chip)
+    except LoomError as error:
+        with pytest.raises(LoomError) as caught:
+            CostService(folder).cost(program, chip)
+        assert str(caught.value) == str(error)
+        assert list(folder.rglob("*.*")) == []
+        return
+    first, second = CostService(folder), CostService(folder)
+    assert all(equal(service.cost(program, chip), expected) for service in (first, first, second, CostService(None)))
+    assert first.answers == Answers(simulated=1, remembered=1)
+    assert second.answers == Answers(read=1)
+
+
+def test_chips_that_do_the_same_are_simulated_once(tmp_path):
+    service, chip = CostService(tmp_path), load_chip("npu-edge")
+    requests = [(product(m), load_chip("npu-edge")) for m in (8, 16) * 500]
+    answers = service.costs(requests)
+    assert service.answers == Answers(simulated=2, remembered=998)
+    assert [a.cycles for a in answers[:2]] == [run(product(m), chip).cycles for m in (8, 16)]
+    assert len(list(tmp_path.rglob("*.npz"))) == 2
+
+
+def test_a_key_is_of_everything_the_outcome_depends_on(monkeypatch):
+    chip, program = load_chip("npu-edge"), product(8)
+    keys = {
+        cost_key(program, chip),
+        cost_key(product(9), chip),
+        cost_key(program, load_chip("npu-edge", [("memory.dram.latency", "101 ns")])),
+        cost_key(Program(program.instructions, (Semaphore("full", 1),)), chip),
+        cost_key(Program(program.instructions, (Semaphore("full", 0),)), chip),
+        cost_key(Program(program.instructions, (Semaphore("full", 0, "buffer"),)), chip),
+        cost_key(Program(program.instructions, (), ("a", "b")), chip),
+    }
+    monkeypatch.setattr(module, "code_digest", lambda: "another version")
+    keys.add(cost_key(program, chip))
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut off", None])
+def test_a_damaged_file_counts_as_absent_and_is_written_again(tmp_path, damage):
+    chip, program = load_chip("npu-edge"), product(8)
+    expected = CostService(tmp_path).cost(program, chip)
+    (path,) = tmp_path.rglob("*.npz")
+    whole = path.read_bytes()
+    path.write_bytes(damage if damage is not None else whole[: len(whole) // 2] + b"\0" + whole[len(whole) // 2 + 1 :])
+    service = CostService(tmp_path)
+    assert equal(service.cost(program, chip), expected)
+    assert equal(CostService(tmp_path).cost(program, chip), expected)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
+    (tmp_path / "file").write_text("")
+    service = CostService(tmp_path / "file" / "below")
+    assert service.cost(product(8), load_chip("npu-edge")).cycles > 0
+
+
+def test_the_oldest_files_go_first(tmp_path, monkeypatch):
+    chip = load_chip("npu-edge")
+    for m in range(1, 9):
+        CostService(tmp_path).cost(product(m), chip)
+    paths = sorted(tmp_path.rglob("*.npz"))
+    for age, path in enumerate(paths):
+        os.utime(path, (age, age))
+    monkeypatch.setattr(module, "KEPT_BYTES", sum(p.stat().st_size for p in paths[4:]))
+    CostService(tmp_path).cost(product(100), chip)
+    assert [p.exists() for p in paths] == [False] * 4 + [True] * 4
+
+
+def _fill(folder, seed):
+    chip, service = load_chip("npu-edge"), CostService(folder)
+    order = np.random.default_rng(seed).permutation(60)
+    return {int(m): service.cost(product(1 + int(m)), chip).cycles for m in order}
+
+
+def test_processes_share_a_folder(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.starmap(_fill, [(tmp_path, seed) for seed in range(4)])
+    chip = load_chip("npu-edge")
+    assert all(answer == {m: run(product(1 + m), chip).cycles for m in range(60)} for answer in found)
+    assert {p.suffix for p in tmp_path.glob("*/*")} == {".npz"}
+    reader = CostService(tmp_path)
+    for m in range(60):
+        reader.cost(product(1 + m), chip)
+    assert reader.answers == Answers(read=60)
+
+
+def test_a_process_that_is_killed_leaves_no_half_entry(tmp_path):
+    code = "import sys; from tests.sim.test_costs import _fill\nfor seed in range(10**6): _fill(sys.argv[1] + f'/{seed}', 0)"
+    for pause in (0.05, 0.3):
+        folder = tmp_path / str(pause)
+        process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+        while not list(folder.rglob("*.npz")):
+            time.sleep(0.01)
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        written = list(folder.rglob("*.npz"))
+        assert written
+        for path in written:
+            with np.load(path) as stored:
+                assert {f.name for f in fields(Run)} == set(stored.files)
+
+
+def test_simulations_share_costs(tmp_path):
+    service, sets = CostService(tmp_path), [("workload.layers", "2"), ("workload.sequence", "64")]
+    first, second = (simulate("npu-edge", "gpt2", sets, costs=service) for _ in range(2))
+    assert service.answers == Answers(simulated=1, remembered=1)
+    assert first.run is second.run
+
+
+def test_a_search_never_loses_to_the_estimate():
+    chip = load_chip("npu-edge")
+    graph = load_workload("gpt2", [("phase", "decode"), ("layers", "2"), ("context", "300")])
+    service = CostService(None)
+    searched = map_workload(chip, graph, lambda p: service.cost(p, chip).cycles)
+    found, estimated = (run(plan.program, chip).cycles for plan in (searched, map_workload(chip, graph)))
+    assert found <= estimated
+    assert service.answers.simulated > 1
