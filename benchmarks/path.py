@@ -9,53 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import CACHE, HERE, LOOM, cold_compilation_s, machine, measured, peak_mib
+from benchmarks.peers import ScaleSim
 from siliconloom.simulate import simulate
 from siliconloom.workloads import Gemm, load_workload
 
-HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "siliconloom" / "scale-sim"
 MODELS = (
     ("npu-edge", "gpt2", ("workload.sequence=1024",)),
     ("npu-edge", "gpt2", ("workload.phase=decode", "workload.context=1024")),
     ("npu-datacenter", "llama3-8b", ("workload.sequence=2048",)),
     ("npu-datacenter", "llama3-8b", ("workload.phase=decode", "workload.context=4096")),
 )
-SCALE_SIM_RUN = """
-import sys, time
-from scalesim.scale_sim import scalesim
-began = time.perf_counter()
-scalesim(save_disk_space=True, verbose=False, config=sys.argv[1], topology=sys.argv[2],
-         layout=sys.argv[3], input_type_gemm=True).run_scale(top_path=sys.argv[4])
-print()
-print(time.perf_counter() - began)
-"""
-
-
-def measured(command: list[str]) -> tuple[float, bytes]:
-    """Wall seconds and standard output of a whole process."""
-    began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True)
-    wall = time.perf_counter() - began
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
-    return wall, done.stdout
-
-
-def peak_mib(command: list[str]) -> float:
-    """Largest resident set of a process, in MiB, asked of a wrapper so that earlier children do not count."""
-    code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, " \
-           "stderr=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"  # fmt: skip
-    return float(
-        subprocess.run([sys.executable, "-c", code, *command], capture_output=True, check=True, text=True).stdout
-    )
 
 
 def engine() -> dict[str, float]:
@@ -63,19 +30,16 @@ def engine() -> dict[str, float]:
     simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
     best = 0.0
     for _ in range(3):
-        run = simulate("npu-datacenter", "llama3-8b", [("workload.sequence", "2048")]).run
+        run = simulate("npu-datacenter", "llama3-8b", [("workload.sequence", "2048")], exact=True).run
         best = max(best, run.events / run.wall_s)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(CACHE / f"cold-{time.time_ns()}")}
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "siliconloom", "warmup"], check=True, env=environment, capture_output=True)
-    return {"events_per_s": best, "events": run.events, "cold_first_run_s": time.perf_counter() - began}
+    return {"events_per_s": best, "events": run.events, "cold_first_run_s": cold_compilation_s()}
 
 
 def models() -> list[dict[str, Any]]:
     """Whole ``loom sim`` processes of the demo's models, warm."""
     rows = []
     for chip, workload, sets in MODELS:
-        command = [sys.executable, "-m", "siliconloom", "sim", chip, workload, "--json", "-"]
+        command = [*LOOM, "sim", chip, workload, "--json", "-"]
         for each in sets:
             command += ["--set", each]
         runs = [measured(command) for _ in range(3)]
@@ -90,60 +54,31 @@ def models() -> list[dict[str, Any]]:
 
 def scale_sim(full: bool) -> list[dict[str, Any]]:
     """SCALE-Sim 3 and ours on the same GEMMs, 128 x 128 weight stationary; empty when it cannot be installed."""
-    python = CACHE / "venv" / "bin" / "python"
-    if not (CACHE / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(CACHE / "venv")], check=True)
-        done = subprocess.run(
-            [str(python), "-m", "pip", "install", "-q", "scalesim>=3,<4", "numpy<2.4"], capture_output=True
-        )
-        if done.returncode:
-            print("SCALE-Sim could not be installed; its figures are left out", file=sys.stderr)
-            return []
-        (CACHE / "ready").touch()
+    peer = ScaleSim()
+    if not peer.available:
+        return []
     gemms = [o for o in load_workload("gpt2-block-gemms").operators() if isinstance(o, Gemm)]
     if not full:
         gemms = [g for g in gemms if (g.m, g.n, g.k) == (1024, 768, 768)]
     rows = []
     for gemm in gemms:
-        work = CACHE / "run"
-        work.mkdir(exist_ok=True)
-        (work / "topology.csv").write_text(f"Layer,M,N,K,\n{gemm.name.replace('.', '_')},{gemm.m},{gemm.n},{gemm.k},\n")
-        (work / "chip.cfg").write_text(
-            "[general]\nrun_name = bench\n[architecture_presets]\nArrayHeight: 128\nArrayWidth: 128\nIfmapSramSzkB: 8192\n"
-            "FilterSramSzkB: 8192\nOfmapSramSzkB: 8192\nIfmapOffset: 0\nFilterOffset: 10000000\nOfmapOffset: 20000000\n"
-            "Bandwidth : 128\nDataflow : ws\nReadRequestBuffer: 64\nWriteRequestBuffer: 64\n[layout]\nIfmapCustomLayout: False\nFilterCustomLayout: False\n"
-            "IfmapSRAMBankBandwidth: 128\nIfmapSRAMBankNum: 1\nIfmapSRAMBankPort: 2\nFilterSRAMBankBandwidth: 128\n"
-            "FilterSRAMBankNum: 1\nFilterSRAMBankPort: 2\n[sparsity]\nSparsitySupport : false\nSparseRep : ellpack_block\n"
-            "OptimizedMapping : false\nBlockSize : 8\nRandomNumberGeneratorSeed : 40\n"
-            "[run_presets]\nInterfaceBandwidth: CALC\nUseRamulatorTrace: False\n"
-        )
-        (work / "layout.csv").write_text("Layer,\n")
-        files = (work / name for name in ("chip.cfg", "topology.csv", "layout.csv", "out"))
-        command = [str(python), "-c", SCALE_SIM_RUN, *map(str, files)]
-        theirs, printed = measured(command)
-        simulation_s = float(printed.splitlines()[-1])
-        report = next((work / "out").rglob("COMPUTE_REPORT.csv")).read_text().splitlines()
-        heading, values = ([cell.strip() for cell in line.split(",")] for line in report[:2])
-        column = next(
-            i
-            for i, name in enumerate(heading)
-            if name.lower().startswith("total cycles") and "prefetch" not in name.lower()
-        )
+        theirs = peer.gemm(gemm.m, gemm.n, gemm.k)
         ours = _our_gemm(gemm)
         rows.append({
-            "gemm": f"{gemm.m} x {gemm.n} x {gemm.k}", "scale_sim_cycles": int(float(values[column])) + 1,
-            "scale_sim_process_s": theirs, "scale_sim_s": simulation_s,
+            "gemm": f"{gemm.m} x {gemm.n} x {gemm.k}", "scale_sim_cycles": theirs.cycles,
+            "scale_sim_process_s": theirs.process_s, "scale_sim_s": theirs.simulation_s,
             "cycles": ours["cycles"], "process_s": ours["process_s"], "simulation_s": ours["simulation_s"],
-            "process_ratio": theirs / ours["process_s"], "simulation_ratio": simulation_s / ours["simulation_s"],
+            "process_ratio": theirs.process_s / ours["process_s"],
+            "simulation_ratio": theirs.simulation_s / ours["simulation_s"],
         })  # fmt: skip
     return rows
 
 
 def _our_gemm(gemm: Gemm) -> dict[str, float]:
     """The same product on the same bare array: a whole ``loom sim`` process, and mapping and simulation alone."""
-    path = CACHE / "run" / "gemm.yaml"
+    path = CACHE / "gemm.yaml"
     path.write_text(f"kind: gemms\nprecision: int8\ngemms: [{{name: g, m: {gemm.m}, n: {gemm.n}, k: {gemm.k}}}]\n")
-    process, _ = measured([sys.executable, "-m", "siliconloom", "sim", "systolic-ws-128", str(path), "--json", "-"])
+    process, _ = measured([*LOOM, "sim", "systolic-ws-128", str(path), "--json", "-"])
     best, cycles = float("inf"), 0
     for _ in range(5):
         began = time.perf_counter()
@@ -158,8 +93,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all six GEMMs of the block for SCALE-Sim (minutes)")
     full = parser.parse_args().full
     CACHE.mkdir(parents=True, exist_ok=True)
-    machine = {"processor": platform.machine(), "cpus": os.cpu_count(), "python": platform.python_version()}
-    result = {"machine": machine, "engine": engine(), "models": models(), "scale_sim": scale_sim(full)}
+    result = {"machine": machine(), "engine": engine(), "models": models(), "scale_sim": scale_sim(full)}
     kernel = result["engine"]
     print(
         f"engine: {kernel['events_per_s'] / 1e6:.1f} M events/s; first run with compilation {kernel['cold_first_run_s']:.1f} s\n"

@@ -40,7 +40,9 @@ def parse_window(text: str, chip: Chip) -> tuple[int, int]:
         except PydanticCustomError as error:
             raise LoomError(f"--window {text}: '{side}' is no number of cycles, and as a time it {error}") from None
         cycles.append(int(picoseconds * chip.clock / 10**12))
-    if not 0 <= cycles[0] < cycles[1] < 2**62:
+    if cycles[1] >= 2**62:
+        raise LoomError(f"--window {text}: cycles have 62 bits")
+    if not 0 <= cycles[0] < cycles[1]:
         raise LoomError(f"--window {text}: it ends before it begins")
     return cycles[0], cycles[1]
 

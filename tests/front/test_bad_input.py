@@ -52,7 +52,16 @@ def files(tmp_path):
     return tmp_path
 
 
+TRACED = ["sim", "npu-edge", "{}/gemms.yaml", "--trace", "{}/t.json", "--window"]
 CASES = [
+    # windows of a trace
+    (["sim", "npu-edge", "{}/gemms.yaml", "--window", "1:2"], "add --trace FILE"),
+    ([*TRACED, "1000"], "expected FROM:TO"),
+    ([*TRACED, "2000:1000"], "it ends before it begins"),
+    ([*TRACED, "5:5"], "it ends before it begins"),
+    ([*TRACED, "0:1 parsec"], "unknown unit 'parsec'"),
+    ([*TRACED, "-5:9"], "has no unit"),
+    ([*TRACED, "0:99999999999999999999"], "62 bits"),
     # chip descriptions
     (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "tile.array.rwos=4"], "did you mean 'rows'?"),
     (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "clock=1 GB"], "unknown unit 'GB'"),

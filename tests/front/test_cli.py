@@ -1,3 +1,4 @@
+import io
 import itertools
 import json
 import os
@@ -6,7 +7,9 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
+from siliconloom import tables
 from siliconloom.cli import PLANNED, main
 
 GEMMS = (
@@ -56,6 +59,61 @@ def test_sim_prints_the_contracted_keys(capsys):
     assert result["energy_j"] == pytest.approx(sum(result["energy"].values()))
     for unit in result["units"].values():
         assert unit["busy_cycles"] + sum(unit["stall_cycles"].values()) == result["cycles"]
+
+
+def test_exact_prints_the_same_and_says_what_it_ran(capsys):
+    arguments = "sim", "npu-datacenter", "llama3-8b", "--set", "workload.phase=decode"
+    fast, exact = loom_json(capsys, *arguments), loom_json(capsys, *arguments, "--exact")
+    jumped, every = fast.pop("simulator"), exact.pop("simulator")
+    assert fast == exact
+    assert jumped["events"] + jumped["events_skipped"] == every["events"]
+    assert jumped["events"] * 20 < every["events"]
+    assert (every["events_skipped"], every["periods"], every["lookups"]) == (0, 0, 0)
+    assert jumped["periods"] > 0
+
+
+def test_a_window_of_a_trace_shows_every_event_in_it(capsys, tmp_path):
+    arguments = ["sim", "npu-edge", "gpt2", "--set", "workload.layers=3", "--set", "workload.sequence=64"]
+    spans = {}
+    for name, more in {
+        "folded": [],
+        "exact": ["--exact"],
+        "window": ["--window", "2 ms:2.5 ms"],
+    }.items():
+        path = tmp_path / f"{name}.json"
+        status, _, err = loom(capsys, *arguments, *more, "--trace", str(path))
+        assert status == 0, err
+        trace = json.loads(path.read_text())
+        spans[name] = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] != "jump"]
+        other = trace["otherData"]
+        assert other["recorded"] == len(spans[name]) > 0
+        assert other["left_out"] == 0
+        assert other["recorded"] + other.get("jumped", other.get("outside")) == other["executed"]
+        shown = [e for e in trace["traceEvents"] if e.get("cat") == "jump"]
+        assert (len(shown) > 0) == (name == "folded")
+    inside = [e for e in spans["exact"] if e["args"]["done"] > 2_000_000 and e["args"]["cycle"] < 2_500_000 - 10]
+    assert [e for e in spans["window"] if e["args"]["cycle"] < 2_500_000 - 10] == inside
+    assert len(spans["folded"]) < len(spans["exact"])
+
+
+def test_the_progress_bar_comes_late_and_tells_an_upper_bound(monkeypatch):
+    clock, screen = [0.0], io.StringIO()
+    monkeypatch.setattr(tables.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(tables, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    with tables.progress_bar(True, "simulating") as advance:
+        clock[0] = 1.9
+        advance(0.01)
+        assert screen.getvalue() == ""
+        clock[0] = 10.0
+        advance(0.25)
+    assert "simulating" in screen.getvalue()
+    assert "at most 30 s left" in screen.getvalue()
+
+
+def test_durations_read_as_people_say_them():
+    assert [tables.format_seconds(s) for s in (0, 59.4, 61, 3600, 7325)] == [
+        "0 s", "59 s", "1 min 01 s", "1 h 00 min", "2 h 02 min",
+    ]  # fmt: skip
 
 
 def test_decode_is_set_from_the_command_line(capsys):
