@@ -107,11 +107,12 @@ class Album(NamedTuple):
 def find_loops(tables: Tables) -> Any:
     """What there is to know of each loop, in the column of the instruction that opens it.
 
-    Rows: its last instruction; lowest and highest operator inside; loop levels that instructions inside have a
-    ``first`` and a ``last`` predicate on; the first of the loop's `CHOICES` entries in an `Album`.
+    Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
+    have a ``first`` and a ``last`` predicate on; the first of the loop's `CHOICES` entries in an `Album`.
     """
     rows = tables.instructions
     opcode, operator = rows[:, COLUMNS["opcode"]], rows[:, COLUMNS["operator"]]
+    works = ~np.isin(opcode, (Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
     found = np.full((6, max(len(rows), 1)), -1, np.int64)
     opened, place = [], 0
     for pc in range(len(rows)):
@@ -122,7 +123,8 @@ def find_loops(tables: Tables) -> Any:
             start = opened.pop()
             inside = slice(start, pc + 1)
             found[END, start] = pc
-            found[OPERATOR_LOW, start], found[OPERATOR_HIGH, start] = operator[inside].min(), operator[inside].max()
+            counted = operator[inside][works[inside]] if works[inside].any() else operator[inside]
+            found[OPERATOR_LOW, start], found[OPERATOR_HIGH, start] = counted.min(), counted.max()
             found[FIRST_LEVELS, start] = np.bitwise_or.reduce(rows[inside, COLUMNS["first"]])
             found[LAST_LEVELS, start] = np.bitwise_or.reduce(rows[inside, COLUMNS["last"]])
     return found

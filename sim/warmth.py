@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,10 +30,11 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
+@cache
 def discard_stale() -> None:
     """Throw cached machine code away when a file that went into it has changed.
 
-    Numba looks only at the file of the function that is called, not at the files of what it calls.
+    Numba looks only at the file of the function that is called, not at the files of what it calls. Once per process.
     """
     stamp, digest = _cache() / STAMP, source_digest()
     with contextlib.suppress(OSError):
