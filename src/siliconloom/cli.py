@@ -336,6 +336,10 @@ for _name, _what in PLANNED.items():
     _planned(_name, _what)
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -343,15 +347,17 @@ def main(arguments: list[str] | None = None) -> int:
     if debug:  # accepted anywhere on the line
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     try:
-        return app(arguments, prog_name="loom", standalone_mode=False) or 0
+        status = app(arguments, prog_name="loom", standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
-        print("loom: interrupted; nothing was left half written", file=sys.stderr)
-        return 130
+        status = INTERRUPTED
     except Exception as error:
         if debug:
             raise
         sys.stdout.flush()
         return _explain(error)
+    if status == INTERRUPTED:  # newer versions of typer return it, older ones raise
+        print("loom: interrupted; nothing was left half written", file=sys.stderr)
+    return int(status)
 
 
 def _explain(error: Exception) -> int:

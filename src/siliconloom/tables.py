@@ -174,11 +174,12 @@ def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
 
     What is left is the time at the rate so far: an upper bound where the simulator may still jump.
     """
-    if not show:
+    screen = Console(stderr=True)
+    if not show or not screen.is_terminal:
         yield lambda _: None
         return
     columns = TextColumn(text), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
-    bar, began = Progress(*columns, console=Console(stderr=True), transient=True), time.monotonic()
+    bar, began = Progress(*columns, console=screen, transient=True), time.monotonic()
     task = bar.add_task(text, total=1.0, left="")
 
     def advance(share: float) -> None:

@@ -161,11 +161,12 @@ def test_debug_shows_the_traceback(files):
         main(["sim", "npu-edgy", "gpt2", "--debug"])
 
 
-def test_an_interrupt_leaves_no_file(files, monkeypatch):
+def test_an_interrupt_leaves_no_file(files, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", interrupted)
     status = main(["sim", "npu-edge", str(files / "gemms.yaml"), "--json", str(files / "x.json")])
     assert status == 130
+    assert capsys.readouterr().err == "loom: interrupted; nothing was left half written\n"
     assert not list(files.glob("*x.json*"))
