@@ -75,7 +75,7 @@ def compare(name: str, chip: Chip, made: RandomProgram, outcome: ProgramOutcome,
 
     A run on a memory that hesitates (``stalled``) is compared by value alone.
     """
-    model = run(made.program, chip, trace_limit=TRACE)
+    model = run(made.program, chip, exact=True, trace_limit=TRACE)
     expected = made.memory.copy()
     code = np.frombuffer(made.program.encode(), np.uint8)
     expected[made.base : made.base + len(code)] = code

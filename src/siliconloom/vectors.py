@@ -36,7 +36,7 @@ def predict(chip: Chip, made: RandomProgram) -> ProgramVectors:
     before[made.base : made.base + len(code)] = code
     after = before.copy()
     Machine(chip, after).run(program)
-    model = run(program, chip, trace_limit=TRACE)
+    model = run(program, chip, exact=True, trace_limit=TRACE)
     ended = [program.instructions[row[0]].unit for row in model.trace.tolist()]
     counters = {}
     for unit in UNITS:

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.cli import main
 from siliconloom.parity import check_programs, compare
@@ -20,6 +21,7 @@ from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.engine import run
+from siliconloom.vectors import predict
 from tests.rtl.npu import SMALL
 
 TILES, PROGRAMS = 20, 10
@@ -74,6 +76,19 @@ def test_random_programs_use_every_vector_function(seed):
             instructions = random_program(chip, 1000 * seed + number).program.instructions
             used |= {i.function for i in instructions if i.opcode == Opcode.VECTOR}
     assert used == BUILT
+
+
+def test_predictions_know_every_execution_of_a_loop():
+    chip, jumped = load_chip("npu-edge"), 0
+    for seed in range(200):
+        made = random_program(chip, seed)
+        jumped += run(made.program, chip).jumps
+        model = run(made.program, chip, exact=True)
+        counters = predict(chip, made).counters
+        for unit in ("load", "store", "matmul", "vector"):
+            own = [i.unit == Unit[unit.upper()] and i.opcode != Opcode.BARRIER for i in made.program.instructions]
+            assert counters[unit]["completed"] == model.executions[own].sum()
+    assert jumped > 0, "some of these loops are jumped when nobody asks for every execution"
 
 
 def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
