@@ -294,12 +294,48 @@ def list_command(json_file: Json = None) -> None:
 
 
 @app.command()
+def dram(
+    memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Memory description: a YAML file or a library name.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="CSV of requests: cycle,op,address; op is R or W.")],
+    sets: Set = None,
+    commands: Annotated[
+        str | None, typer.Option("--commands", metavar="FILE", help="Write every DRAM command as CSV.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Replay memory requests on a DRAM, command by command: when each is done."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.dram import load_dram
+    from siliconloom.dram import commands_csv, dram_result, dram_tables
+    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.tables import console
+
+    for path in (commands, json_file):
+        if path is not None:
+            check_writable(path)
+    described = load_dram(memory, parse_assignments(sets or []))
+    _announce_compilation()
+    result, found = dram_result(described, trace, commands=commands is not None)
+    if commands is not None:
+        write_text(commands, commands_csv(found))
+    if json_file is not None:
+        write_json(json_file, result)
+    if "-" not in (commands, json_file):
+        dram_tables(described, result, console())
+
+
+@app.command()
 def warmup() -> None:
     """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
+    import numpy as np
+
+    from siliconloom.arch.dram import load_dram
+    from siliconloom.sim.dram import replay
     from siliconloom.simulate import simulate
 
     _announce_compilation()
     simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
+    replay(load_dram("hbm2"), *np.zeros((3, 1), np.int64))
 
 
 def _announce_compilation() -> None:
@@ -311,7 +347,6 @@ def _announce_compilation() -> None:
 
 
 PLANNED = {
-    "dram": "replay of DRAM request traces",
     "collective": "collectives over a system's links",
     "plan": "search over sharding and schedules",
     "serve": "request-level simulation",

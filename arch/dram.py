@@ -1,0 +1,193 @@
+"""DRAM down to the command: organisation, timing, controller and address mapping of one memory.
+
+Names of timings are JEDEC's; all but the clock period are in cycles of the command clock. A *_S timing is between
+different bank groups, a *_L timing within one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.quantity import Duration
+
+LIBRARY = Path(__file__).parent / "library" / "dram"
+FIELDS = ("ch", "ra", "bg", "ba", "ro", "co")
+"""Parts of an address: channel, rank, bank group, bank, row, column."""
+
+Standard = Literal["DDR4", "DDR5", "LPDDR5", "LPDDR5X", "GDDR6", "HBM2", "HBM2E", "HBM3", "HBM3E"]
+Cycles = Annotated[int, Field(ge=1, le=100_000)]
+
+
+def _power(value: int) -> bool:
+    return value & (value - 1) == 0
+
+
+class DramOrganization(Description):
+    """How many of what; all sizes are powers of two."""
+
+    channels: int = Field(default=1, ge=1, le=4096, description="independent channels, or pseudo-channels of HBM")
+    ranks: int = Field(default=1, ge=1, le=16, description="per channel")
+    bank_groups: int = Field(ge=1, le=16, description="per rank")
+    banks: int = Field(ge=1, le=64, description="per bank group")
+    rows: int = Field(ge=1, le=2**24, description="per bank")
+    columns: int = Field(ge=1, le=2**16, description="per row, each as wide as the data bus")
+    bus_bits: int = Field(ge=4, le=1024, description="width of a channel's data bus")
+    burst_length: int = Field(ge=1, le=64, description="beats of a burst, two per clock")
+
+    @model_validator(mode="after")
+    def _check(self) -> DramOrganization:
+        for name, value in self:
+            if not _power(value):
+                raise ValueError(f"{name} must be a power of two (got {value})")
+        if self.columns < self.burst_length:
+            raise ValueError(f"a row of {self.columns} columns is shorter than a burst of {self.burst_length}")
+        if self.bus_bits < 8:
+            raise ValueError("bus_bits must be at least 8")
+        return self
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of one burst."""
+        return self.bus_bits // 8 * self.burst_length
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one bank's row."""
+        return self.bus_bits // 8 * self.columns
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the whole memory."""
+        return self.channels * self.ranks * self.bank_groups * self.banks * self.rows * self.row_bytes
+
+
+class DramTiming(Description):
+    """JEDEC's constraints between commands, in cycles; ``tRC`` is tRAS + tRP when absent."""
+
+    CL: Cycles
+    CWL: Cycles
+    tRCD: Cycles
+    tRP: Cycles
+    tRAS: Cycles
+    tRC: Cycles | None = None
+    tRRD_S: Cycles
+    tRRD_L: Cycles
+    tFAW: Cycles
+    tCCD_S: Cycles
+    tCCD_L: Cycles
+    tWR: Cycles
+    tWTR_S: Cycles
+    tWTR_L: Cycles
+    tRTP: Cycles = Field(description="the longer one, within a bank group, where a standard has two")
+    tRTRS: int = Field(default=1, ge=0, le=100, description="turn-around of the data bus between ranks")
+    tRFC: Cycles
+    tRFCpb: Cycles | None = Field(default=None, description="per-bank refresh; tRFC when absent")
+    tREFI: Cycles
+
+    @model_validator(mode="after")
+    def _check(self) -> DramTiming:
+        for low, high in (
+            ("tRCD", "tRAS"), ("tRRD_S", "tRRD_L"), ("tCCD_S", "tCCD_L"), ("tWTR_S", "tWTR_L"), ("tRRD_S", "tFAW"),
+            ("tRFC", "tREFI"), ("tRFCpb", "tRFC"),
+        ):  # fmt: skip
+            least, value = getattr(self, low), getattr(self, high)
+            if least is not None and value < least:
+                raise ValueError(f"{high} must be at least {low} (got {high} {value}, {low} {least})")
+        if self.tRC is not None and self.tRC < self.tRAS + self.tRP:
+            raise ValueError(f"tRC must be at least tRAS + tRP = {self.tRAS + self.tRP} (got {self.tRC})")
+        return self
+
+    @property
+    def row_cycle(self) -> int:
+        """Cycles between two activations of a bank."""
+        return self.tRAS + self.tRP if self.tRC is None else self.tRC
+
+
+class DramController(Description):
+    """Queues and policies of one channel's controller."""
+
+    scheduler: Literal["fr_fcfs", "fcfs"] = Field(default="fr_fcfs", description="ready first, or in order of arrival")
+    page: Literal["open", "closed", "timeout"] = "open"
+    timeout: Cycles = Field(default=200, description="idle cycles until a row is closed, with page: timeout")
+    read_queue: int = Field(default=32, ge=1, le=1024)
+    write_queue: int = Field(default=32, ge=1, le=1024)
+    write_low: int = Field(default=8, ge=0, le=1024, description="more writes than this are drained when banks idle")
+    bank_queue: int = Field(default=8, ge=1, le=256, description="requests waiting in front of each bank")
+    row_hits: int = Field(default=4, ge=1, le=2**20, description="hits in a row before a waiting conflict may close it")
+    refresh: Literal["none", "rank", "bank"] = "rank"
+    two_commands: bool = Field(default=False, description="row and column commands have a bus each, as in HBM")
+
+    @model_validator(mode="after")
+    def _check(self) -> DramController:
+        if self.write_low >= self.write_queue:
+            raise ValueError(f"write_low ({self.write_low}) must be below write_queue ({self.write_queue})")
+        return self
+
+
+class Dram(Description):
+    """One memory behind one address space."""
+
+    kind: Literal["dram"]
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    standard: Standard
+    description: str = ""
+    source: str = ""
+    clock_period: Duration = Field(description="tCK of the command clock")
+    organization: DramOrganization
+    timing: DramTiming
+    controller: DramController = DramController()
+    mapping: str = Field(description="order of ro, ra, bg, ba, ch, co in an address, from its top bit down")
+
+    @model_validator(mode="after")
+    def _check(self) -> Dram:
+        parts = re.findall("..?", self.mapping)
+        if sorted(parts) != sorted(FIELDS):
+            raise ValueError(
+                f"mapping must be a permutation of {' '.join(FIELDS)}, each once, such as rorabgbachco "
+                f"(got '{self.mapping}')"
+            )
+        return self
+
+    @property
+    def burst_cycles(self) -> int:
+        """Cycles for which a burst holds the data bus."""
+        return max(self.organization.burst_length // 2, 1)
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes per second of all data buses."""
+        return (
+            self.organization.channels * self.organization.request_bytes / self.burst_cycles / self.clock_period * 1e12
+        )
+
+    def shifts(self) -> dict[str, tuple[int, int]]:
+        """First bit and number of bits of every part of an address."""
+        o = self.organization
+        sizes = {
+            "ch": o.channels, "ra": o.ranks, "bg": o.bank_groups, "ba": o.banks, "ro": o.rows,
+            "co": o.columns // o.burst_length,
+        }  # fmt: skip
+        found, position = {}, o.request_bytes.bit_length() - 1
+        for part in reversed(re.findall("..", self.mapping)):
+            bits = sizes[part].bit_length() - 1
+            found[part] = (position, bits)
+            position += bits
+        return found
+
+
+def load_dram(name: str, overrides: list[tuple[str, str]] | None = None) -> Dram:
+    """Read a memory from a file or the library, as `arch.load_chip` does."""
+    document = Document.load(find_file(name, LIBRARY, "memory"))
+    document.override(overrides or [])
+    document.expect_kind(["dram"])
+    return document.validate(Dram)
+
+
+def dram_names() -> list[str]:
+    """Names of the library's memories."""
+    return library_names(LIBRARY)

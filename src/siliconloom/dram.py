@@ -1,0 +1,120 @@
+"""Replay of a request trace on a memory: what ``loom dram`` reads and reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch import LoomError
+from siliconloom.arch.dram import Dram
+from siliconloom.arch.quantity import format_bytes, format_count, format_si
+from siliconloom.sim.dram import COMMANDS, Replay, replay
+from siliconloom.tables import table
+
+Int = NDArray[np.int64]
+SCHEMA = "siliconloom.dram/1"
+HEADER = ["cycle", "op", "address"]
+OPERATIONS = {"R": 0, "W": 1}
+
+
+def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
+    """Cycle, whether it is a write, and byte address of every request of a CSV file with the columns `HEADER`.
+
+    Raises
+    ------
+    LoomError
+        With file and line, for a line that is no request, or a time that runs backwards.
+    """
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except OSError as error:
+        raise LoomError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise LoomError(f"{path}: not a text file") from None
+    if not lines or [cell.strip() for cell in lines[0].split(",")] != HEADER:
+        raise LoomError(f"{path}:1: expected the header {','.join(HEADER)}")
+    rows = np.zeros((3, len(lines) - 1), np.int64)
+    last = 0
+    for number, line in enumerate(lines[1:]):
+        try:
+            cycle, operation, address = line.split(",")
+            rows[:, number] = int(cycle), OPERATIONS[operation.strip()], int(address, 0)
+        except KeyError:
+            raise LoomError(f"{path}:{number + 2}: op must be R or W (got '{operation.strip()}')") from None
+        except (ValueError, OverflowError):
+            raise LoomError(f"{path}:{number + 2}: expected cycle,op,address (got '{line}')") from None
+        if rows[0, number] < last:
+            raise LoomError(f"{path}:{number + 2}: cycle {rows[0, number]} lies before {last}, the one before")
+        last = rows[0, number]
+    if not rows.shape[1]:
+        raise LoomError(f"{path}: no requests")
+    return rows[0], rows[1], rows[2]
+
+
+def dram_result(dram: Dram, path: Path | str, *, commands: bool = False) -> tuple[dict[str, Any], Replay]:
+    """Replay a trace file; the result under its versioned schema, and the replay itself."""
+    cycle, write, address = read_trace(path)
+    outside = np.flatnonzero((address < 0) | (address >= dram.organization.capacity))
+    if len(outside):
+        line = int(outside[0]) + 2
+        raise LoomError(
+            f"{path}:{line}: address {int(address[outside[0]]):#x} is outside {dram.name}, which has "
+            f"{format_bytes(dram.organization.capacity)}"
+        )
+    found = replay(dram, cycle, write, address, log=commands)
+    seconds = found.cycles * dram.clock_period / 1e12
+    moved = found.bursts * dram.organization.request_bytes
+    latency = (found.done - found.entered)[write == 0]
+    bandwidth = moved / (found.finish * dram.clock_period / 1e12) if moved else 0.0
+    if bandwidth > dram.peak_bandwidth * (1 + 1e-9):
+        raise AssertionError("more bytes moved than the data buses can carry; this is a bug in the replay")
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "memory": dram.name,
+        "cycles": found.cycles,
+        "seconds": seconds,
+        "bytes": moved,
+        "bandwidth": bandwidth,
+        "peak_bandwidth": dram.peak_bandwidth,
+        "row_hits": found.row_hits,
+        "row_misses": found.row_misses,
+        "refreshes": found.refreshes,
+        "read_latency_cycles": {
+            "mean": float(latency.mean()), "p50": float(np.median(latency)),
+            "p99": float(np.percentile(latency, 99)), "max": int(latency.max()),
+        } if len(latency) else None,
+        "requests": [
+            {"offered": o, "arrive": a, "done": d}
+            for o, a, d in zip(cycle.tolist(), found.entered.tolist(), found.done.tolist(), strict=True)
+        ],
+    }, found  # fmt: skip
+
+
+def commands_csv(found: Replay) -> str:
+    """The command log as CSV."""
+    lines = ["cycle,channel,command,rank,bank_group,bank,row,column"]
+    for now, channel, command, *where in found.commands.tolist():
+        lines.append(",".join(map(str, (now, channel, COMMANDS[command], *where))))
+    return "\n".join(lines) + "\n"
+
+
+def dram_tables(dram: Dram, result: dict[str, Any], out: Console) -> None:
+    """Print what a replay took."""
+    out.print(f"[bold]{dram.name}[/bold] ({dram.standard}): {format_count(len(result['requests']), 'request')}")
+    share = result["bandwidth"] / result["peak_bandwidth"]
+    columns = result["row_hits"] + result["row_misses"]
+    rows = [
+        ("time", f"{format_si(result['seconds'], 's')}  ({result['cycles']:,} cycles)"),
+        ("bandwidth", f"{format_si(result['bandwidth'], 'B/s')}, {share:.1%} of its peak"),
+        ("row hits", f"{result['row_hits']:,} of {columns:,}"),
+        ("refreshes", f"{result['refreshes']:,}"),
+    ]  # fmt: skip
+    if latency := result["read_latency_cycles"]:
+        rows.append(("read latency", f"{latency['mean']:.1f} cycles on average, 99 % within {latency['p99']:.0f}"))
+    out.print(table("replay", [("", "left"), ("", "left")], rows))

@@ -1,0 +1,143 @@
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.dram import FIELDS, dram_names, load_dram
+from siliconloom.cli import main
+from siliconloom.sim.dram import decode_addresses, replay
+from tests.sim.dram_rules import broken_rules
+
+DATA = Path(__file__).parent / "data" / "dram"
+MEMORIES = {"DDR4_2400.1rank": "ddr4", "HBM2_1ch": "hbm2"}
+TOLERANCE = {"seq_rd": 0.02, "seq_mix": 0.02, "rand_rd": 0.05, "stride8k_rd": 0.05}
+
+
+def trace(name):
+    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+        rows = [(int(r["cycle"]), r["op"] == "W", int(r["address"], 0)) for r in csv.DictReader(file)]
+    return np.array(rows, np.int64).T
+
+
+with (DATA / "oracle.csv").open() as file:
+    ORACLE = [row for row in csv.DictReader(file) if row["simulator"] == "DRAMsim3"]
+
+
+@pytest.mark.parametrize("row", ORACLE, ids=lambda r: f"{r['memory']}-{r['refresh']}-{r['trace']}")
+def test_total_cycles_agree_with_dramsim3(row):
+    refresh = "rank" if row["refresh"] == "rank" else "none"
+    dram = load_dram(MEMORIES[row["memory"]], [("controller.refresh", refresh)])
+    cycle, write, address = trace(row["trace"])
+    found = replay(dram, cycle, write, address, log=True)
+    assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
+    reads = (found.done - found.entered)[write == 0]
+    assert reads.mean() == pytest.approx(float(row["avg_latency"]), rel=0.06)
+    assert broken_rules(dram, found.commands) == []
+
+
+@st.composite
+def memories(draw):
+    name = draw(st.sampled_from(dram_names()))
+    order = "".join(draw(st.permutations(FIELDS)))
+    sets = [
+        ("mapping", order),
+        ("organization.channels", str(draw(st.sampled_from([1, 2, 4])))),
+        ("organization.ranks", str(draw(st.sampled_from([1, 2])))),
+        ("organization.rows", "16"),
+        ("controller.scheduler", draw(st.sampled_from(["fr_fcfs", "fcfs"]))),
+        ("controller.page", draw(st.sampled_from(["open", "closed", "timeout"]))),
+        ("controller.timeout", str(draw(st.sampled_from([1, 20, 200])))),
+        ("controller.read_queue", str(draw(st.integers(1, 40)))),
+        ("controller.write_queue", str(draw(st.integers(9, 40)))),
+        ("controller.bank_queue", str(draw(st.integers(1, 9)))),
+        ("controller.row_hits", str(draw(st.integers(1, 9)))),
+        ("controller.refresh", draw(st.sampled_from(["none", "rank", "bank"]))),
+        ("controller.two_commands", draw(st.sampled_from(["true", "false"]))),
+        ("timing.tREFI", str(draw(st.sampled_from([2000, 9000])))),
+    ]
+    return load_dram(name, sets)
+
+
+@settings(max_examples=150, deadline=None)
+@given(memories(), st.integers(0, 2**32 - 1), st.integers(1, 300), st.sampled_from([1, 4, 10**6]), st.floats(0, 1))
+def test_no_command_breaks_a_rule_and_every_request_is_done(dram, seed, count, spread, writes):
+    random = np.random.default_rng(seed)
+    size = dram.organization.request_bytes
+    lines = random.integers(0, min(dram.organization.capacity // size, 40 * spread), count)
+    cycle = np.sort(random.integers(0, random.choice([1, 10 * count]), count))
+    write = (random.random(count) < writes).astype(np.int64)
+    found = replay(dram, cycle, write, lines * size, log=True)
+    assert broken_rules(dram, found.commands) == []
+    assert np.all(found.entered >= cycle)
+    assert np.all(np.diff(found.entered) > 0), "one request a cycle, in order"
+    assert np.all(found.done > found.entered)
+    assert found.cycles == found.done.max()
+    columns = np.isin(found.commands[:, 2], (2, 3, 5, 6)).sum()
+    assert columns <= count
+    assert columns >= len(np.unique(lines[write == 0]))
+
+
+@given(st.permutations(FIELDS), st.lists(st.integers(0, 2**30 - 1), min_size=1, max_size=50))
+def test_a_mapping_is_a_bijection(order, addresses):
+    sets = [("mapping", "".join(order)), ("organization.channels", "2"), ("organization.rows", "16384")]
+    dram = load_dram("hbm2", sets)
+    parts = decode_addresses(dram, np.array(addresses, np.int64))
+    shifts = dram.shifts()
+    again = sum(parts[i] << shifts[f][0] for i, f in enumerate(("ch", "ra", "bg", "ba", "ro", "co")))
+    assert again.tolist() == [a - a % dram.organization.request_bytes for a in addresses]
+
+
+def test_a_stream_of_row_hits_keeps_the_bus_busy():
+    dram = load_dram("hbm2", [("controller.refresh", "none")])
+    lines = np.arange(4000, dtype=np.int64) * dram.organization.request_bytes
+    found = replay(dram, np.zeros(4000, np.int64), np.zeros(4000, np.int64), lines)
+    assert 4000 * dram.burst_cycles <= found.cycles <= 4000 * dram.burst_cycles * 1.01
+
+
+def write_trace(path, text):
+    path.write_text("cycle,op,address\n" + text)
+    return str(path)
+
+
+BAD = [
+    ("5,R,0x0\n3,R,0x40\n", [], ":3: cycle 3 lies before 5"),
+    ("0,R,0x40000000\n", [], ":2: address 0x40000000 is outside hbm2"),
+    ("0,X,0x0\n", [], ":2: op must be R or W (got 'X')"),
+    ("0,R\n", [], ":2: expected cycle,op,address (got '0,R')"),
+    ("0,R,zero\n", [], ":2: expected cycle,op,address"),
+    ("", [], "no requests"),
+    ("0,R,0\n", ["--set", "mapping=rorabgbacoco"], "mapping must be a permutation"),
+    ("0,R,0\n", ["--set", "timing.tRAS=10"], "tRAS must be at least tRCD (got tRAS 10, tRCD 14)"),
+    ("0,R,0\n", ["--set", "timing.tRC=40"], "tRC must be at least tRAS + tRP = 48 (got 40)"),
+    ("0,R,0\n", ["--set", "timing.tRCDD=4"], "did you mean 'tRCD'?"),
+    ("0,R,0\n", ["--set", "organization.rows=1000"], "must be a power of two"),
+]
+
+
+@pytest.mark.parametrize(("text", "sets", "words"), BAD, ids=[b[2] for b in BAD])
+def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsys, text, sets, words):
+    path = write_trace(tmp_path / "t.csv", text)
+    assert main(["dram", "hbm2", path, *sets, "--json", str(tmp_path / "out.json")]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert len([x for x in captured.err.splitlines() if not x.startswith("compiling")]) == 1
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_the_command_prints_the_contracted_keys(tmp_path, capsys):
+    path = write_trace(tmp_path / "t.csv", "".join(f"{i},{'RW'[i % 3 == 0]},{i * 64:#x}\n" for i in range(90)))
+    log = tmp_path / "commands.csv"
+    assert main(["dram", "hbm2", path, "--commands", str(log), "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) >= {"cycles", "requests", "row_hits", "row_misses", "bandwidth"}
+    assert len(result["requests"]) == 90
+    assert all(r["offered"] <= r["arrive"] < r["done"] <= result["cycles"] for r in result["requests"])
+    assert result["bandwidth"] <= result["peak_bandwidth"]
+    assert log.read_text().startswith("cycle,channel,command,rank,bank_group,bank,row,column\n")
+    assert main(["dram", "hbm2", path]) == 0
+    assert "read latency" in capsys.readouterr().out
