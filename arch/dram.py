@@ -37,7 +37,13 @@ class DramOrganization(Description):
     rows: int = Field(ge=1, le=2**24, description="per bank")
     columns: int = Field(ge=1, le=2**16, description="per row, each as wide as the data bus")
     bus_bits: int = Field(ge=4, le=1024, description="width of a channel's data bus")
-    burst_length: int = Field(ge=1, le=64, description="beats of a burst, two per clock")
+    burst_length: int = Field(ge=1, le=64, description="beats of a burst")
+    beats_per_clock: int = Field(
+        default=2,
+        ge=1,
+        le=16,
+        description="of a data pin, per command clock: 2 in DDR4, 4 in HBM3, 8 in LPDDR5",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> DramOrganization:
@@ -156,7 +162,7 @@ class Dram(Description):
     @property
     def burst_cycles(self) -> int:
         """Cycles for which a burst holds the data bus."""
-        return max(self.organization.burst_length // 2, 1)
+        return max(self.organization.burst_length // self.organization.beats_per_clock, 1)
 
     @property
     def peak_bandwidth(self) -> float:

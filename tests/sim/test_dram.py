@@ -1,6 +1,8 @@
 import csv
 import gzip
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.dram import FIELDS, dram_names, load_dram
 from siliconloom.cli import main
-from siliconloom.sim.dram import decode_addresses, replay
+from siliconloom.sim import dram as module
+from siliconloom.sim.dram import Replay, decode_addresses, replay
 from tests.sim.dram_rules import broken_rules
 
 DATA = Path(__file__).parent / "data" / "dram"
@@ -141,3 +144,40 @@ def test_the_command_prints_the_contracted_keys(tmp_path, capsys):
     assert log.read_text().startswith("cycle,channel,command,rank,bank_group,bank,row,column\n")
     assert main(["dram", "hbm2", path]) == 0
     assert "read latency" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", dram_names())
+def test_a_library_memory_is_what_its_words_say_and_streams_near_its_peak(name):
+    dram = load_dram(name)
+    assert dram.name == name
+    words = dram.description
+    organization, gigabits = dram.organization, re.search(r"([\d.]+) (G|M)b/s per pin|DDR[45]-(\d+)", words)
+    rate = float(gigabits[1]) * (1e9 if gigabits[2] == "G" else 1e6) if gigabits[1] else int(gigabits[3]) * 1e6
+    pins = organization.channels * organization.bus_bits
+    assert dram.peak_bandwidth == pytest.approx(pins / 8 * rate, rel=0.005)
+    size = re.search(r"(\d+) (G|M)iB", words)
+    assert organization.capacity == int(size[1]) * (2**30 if size[2] == "G" else 2**20)
+    for timing, least, most in (("tRCD", 13, 19), ("tRP", 13, 19), ("tRAS", 28, 43), ("tREFI", 1800, 7900)):
+        assert least <= getattr(dram.timing, timing) * dram.clock_period / 1000 <= most
+    count = 60_000
+    lines = np.arange(count, dtype=np.int64) * organization.request_bytes
+    zeros = np.zeros(count, np.int64)
+    found = replay(dram, zeros, zeros, lines)
+    least = 0.75 if name == "ddr4" else 0.88  # its mapping keeps neighbours in one bank group, and tCCD_L > burst
+    assert least * found.cycles <= count * dram.burst_cycles <= found.cycles
+    rows = count * organization.request_bytes / organization.row_bytes
+    assert found.row_misses <= rows * 1.2 + 64 * found.refreshes
+
+
+@settings(max_examples=10, deadline=None)
+@given(memories(), st.integers(0, 2**32 - 1))
+def test_the_replay_means_the_same_uncompiled(dram, seed):
+    random = np.random.default_rng(seed)
+    address = random.integers(0, dram.organization.capacity // 64, 40) * 64
+    write = random.integers(0, 2, 40)
+    compiled = replay(dram, np.arange(40), write, address, log=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_replay", module._replay.py_func)
+        plain = replay(dram, np.arange(40), write, address, log=True)
+    for field in fields(Replay):
+        assert np.array_equal(getattr(compiled, field.name), getattr(plain, field.name))
