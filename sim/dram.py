@@ -280,7 +280,7 @@ def _replay(
                                 kind, when = PRE, ready[ch, b, PRE]
                                 if i > 0:
                                     when = NEVER
-                                elif hits_of[ch, b] < most_hits:
+                                elif not in_order and hits_of[ch, b] < most_hits:
                                     for j in range(count[ch, b]):
                                         if parts[4, queue[ch, b, j]] == row[ch, b]:
                                             when = NEVER
