@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("kernel.py", "recurrence.py", "state.py", "tables.py", "timing/units.py", "../arch/isa.py")
+SOURCES = ("kernel.py", "recurrence.py", "picture.py", "state.py", "tables.py", "timing/units.py", "../arch/isa.py")
 """Files whose code or constants are compiled into the kernel."""
 STAMP = "kernel.sources"
 
@@ -40,7 +40,7 @@ def discard_stale() -> None:
     with contextlib.suppress(OSError):
         if stamp.is_file() and stamp.read_text() == digest:
             return
-        for pattern in ("kernel.*.nb?", "recurrence.*.nb?"):
+        for pattern in ("kernel.*.nb?", "recurrence.*.nb?", "picture.*.nb?"):
             for path in _cache().rglob(pattern):
                 path.unlink(missing_ok=True)
         stamp.parent.mkdir(parents=True, exist_ok=True)
