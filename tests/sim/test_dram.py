@@ -28,7 +28,15 @@ def trace(name):
 
 
 with (DATA / "oracle.csv").open() as file:
-    ORACLE = [row for row in csv.DictReader(file) if row["simulator"] == "DRAMsim3"]
+    ROWS = list(csv.DictReader(file))
+ORACLE = [row for row in ROWS if row["simulator"] == "DRAMsim3"]
+RAMULATOR = [row for row in ROWS if row["simulator"] == "Ramulator2" and row["memory"].startswith("DDR4")]
+DDR4_2400R = [
+    ("clock_period", "0.833 ns"), ("timing.CL", "16"), ("timing.tRCD", "16"), ("timing.tRP", "16"),
+    ("timing.tRC", "55"), ("timing.tRFC", "421"), ("timing.tREFI", "9364"), ("controller.read_queue", "1"),
+    ("controller.bank_queue", "32"), ("controller.row_hits", "1000000"),
+]  # fmt: skip
+"""Ramulator2's preset; it looks at 32 requests at once and closes a row only when nothing waits for it."""
 
 
 @pytest.mark.parametrize("row", ORACLE, ids=lambda r: f"{r['memory']}-{r['refresh']}-{r['trace']}")
@@ -40,6 +48,16 @@ def test_total_cycles_agree_with_dramsim3(row):
     assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
     reads = (found.done - found.entered)[write == 0]
     assert reads.mean() == pytest.approx(float(row["avg_latency"]), rel=0.06)
+    assert broken_rules(dram, found.commands) == []
+
+
+@pytest.mark.parametrize("row", RAMULATOR, ids=lambda r: f"{r['mapping']}-{r['refresh']}-{r['trace']}")
+def test_total_cycles_agree_with_ramulator2(row):
+    mapping = {"RoBaRaCoCh": "robabgracoch", "ChRaBaRoCo": "chrabgbaroco"}[row["mapping"]]
+    refresh = "rank" if row["refresh"] == "AllBank" else "none"
+    dram = load_dram("ddr4", [*DDR4_2400R, ("mapping", mapping), ("controller.refresh", refresh)])
+    found = replay(dram, *trace(row["trace"]), log=True)
+    assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
     assert broken_rules(dram, found.commands) == []
 
 
