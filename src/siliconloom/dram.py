@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ OPERATIONS = {"R": 0, "W": 1}
 
 
 def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
-    """Cycle, whether it is a write, and byte address of every request of a CSV file with the columns `HEADER`.
+    """Cycle, whether it is a write, and byte address of every request of a CSV file, gzipped or not.
+
+    Its columns are `HEADER`.
 
     Raises
     ------
@@ -31,9 +34,11 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
         With file and line, for a line that is no request, or a time that runs backwards.
     """
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except OSError as error:
-        raise LoomError(f"{path}: {error.strerror or error}") from None
+        opener = gzip.open if str(path).endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, EOFError) as error:
+        raise LoomError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
         raise LoomError(f"{path}: not a text file") from None
     if not lines or [cell.strip() for cell in lines[0].split(",")] != HEADER:

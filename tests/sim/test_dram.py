@@ -120,6 +120,15 @@ def test_a_stream_of_row_hits_keeps_the_bus_busy():
     assert 4000 * dram.burst_cycles <= found.cycles <= 4000 * dram.burst_cycles * 1.01
 
 
+def test_a_trace_may_be_gzipped_and_a_broken_one_is_a_clear_error(tmp_path, capsys):
+    assert main(["dram", "hbm2", str(DATA / "seq_rd.csv.gz"), "--json", "-"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["requests"]) == 10_000
+    for content in (b"cycle,op,address\n", (DATA / "seq_rd.csv.gz").read_bytes()[:1000]):
+        (tmp_path / "t.csv.gz").write_bytes(content)
+        assert main(["dram", "hbm2", str(tmp_path / "t.csv.gz")]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def write_trace(path, text):
     path.write_text("cycle,op,address\n" + text)
     return str(path)
