@@ -127,9 +127,11 @@ def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, log: bool = Fals
     done, entered = np.full(len(cycle), -1, np.int64), np.full(len(cycle), -1, np.int64)
     commands = np.zeros((8 * len(cycle) + 1_000_000 if log else 0, 8), np.int64)
     lines = address // o.request_bytes
-    hits, misses, refreshes, logged, last, bursts, finish = _replay(
+    hits, misses, refreshes, logged, last, bursts, finish, left = _replay(
         cycle, write, lines, parts, shape, policy, timing_row(dram), done, entered, commands
     )
+    if left:
+        raise AssertionError(f"{left} requests were never served; this is a bug in the replay")
     return Replay(
         done, entered, int(last), int(hits), int(misses), int(refreshes), int(bursts), int(finish), commands[:logged]
     )
@@ -180,6 +182,7 @@ def _replay(
     next_refresh = np.full(channels, interval, np.int64)
     hits, misses, refreshes, logged, last, bursts, finish = 0, 0, 0, 0, 0, 0, 0
     offered, left, now = 0, requests, 0
+    offered_then, left_then, since, patience = 0, requests, 0, 16 * (tREFI + tRFC + timeout + tRC)
     while left > 0:
         acted = False
         if offered < requests and cycle[offered] <= now:
@@ -439,8 +442,12 @@ def _replay(
                             soonest = min(soonest, ready[ch, b, kind])
                 if page == 2 and row[ch, b] >= 0 and count[ch, b] == 0:
                     soonest = min(soonest, max(used[ch, b] + timeout, ready[ch, b, PRE], now + 1))
+        if left != left_then or offered != offered_then:
+            left_then, offered_then, since = left, offered, now
+        elif now - since > patience and not (offered < requests and cycle[offered] > now):
+            break  # the queues are stuck
         now = max(now + 1, soonest if soonest < NEVER else now + 1)
-    return hits, misses, refreshes, logged, last, bursts, finish
+    return hits, misses, refreshes, logged, last, bursts, finish, left
 
 
 @njit(cache=True)

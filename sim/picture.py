@@ -168,6 +168,17 @@ def capture(state: State, table: Any, constants: Any, op_low: Any, op_high: Any,
 
 
 @njit(cache=True)
+def same_lengths(state: State, picture: Any) -> Any:
+    """Whether queues and semaphores hold as many as in a picture; false where taking a new one would be in vain."""
+    same = True
+    for unit in range(UNITS):
+        same = same and state.unit[LENGTH, unit] == picture[_HEADER + unit]
+    for s in range(SEMAPHORES):
+        same = same and state.semaphore[TOKENS, s] == picture[_HEADER + _COUNTED_UNITS + s]
+    return same
+
+
+@njit(cache=True)
 def restore(state: State, constants: Any, picture: Any) -> None:
     """Bring the state to what a picture shows: the inverse of `capture`."""
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]

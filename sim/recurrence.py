@@ -33,6 +33,7 @@ from siliconloom.sim.picture import (
     horizon,
     owners_move,
     restore,
+    same_lengths,
     shift_between,
 )  # fmt: skip
 from siliconloom.sim.state import (
@@ -156,6 +157,9 @@ def back_edge(state: State, table: Any, constants: Any, loops: Any, album: Album
     if remaining < 1:
         return True
     now, anchored = album.scratch[0], album.level[level]
+    waits = index > EAGER and anchored[0] >= 0 and index - anchored[0] < anchored[POWER]
+    if waits and not same_lengths(state, album.anchor[level, 0]):
+        return True
     if not capture(state, table, constants, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened,
                    loops[END, opened], now):  # fmt: skip
         return True

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError, chip_names, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, disassemble
 from siliconloom.mapper.plan import map_workload
+from siliconloom.sim import kernel, picture, recurrence
 from siliconloom.sim.engine import run
 from siliconloom.workloads import load_workload, workload_names
 from tests.sim.programs import chips, pipelines, programs
@@ -125,3 +126,24 @@ def test_every_library_workload_on_every_library_chip(chip, workload):
         assert fast.events_skipped > 0 or workload in PRODUCTS
     assert [r for r in refused if "does not decode" not in r and "enlarge them" not in r] == []
     assert len(refused) < 2
+
+
+def test_a_loop_that_never_recurs_keeps_few_pictures(monkeypatch):
+    """A semaphore that only grows: the queues never look the same again, so nothing is worth a picture."""
+    post = Instruction(opcode=Opcode.VECTOR, m=1, n=1, post=1)
+    loop, end = Instruction(opcode=Opcode.LOOP, m=3000), Instruction(opcode=Opcode.NEXT)
+    program = Program((loop, post, end, Instruction(opcode=Opcode.END)), (Semaphore("full"),))
+    capture = picture.capture.py_func
+    chip, taken = load_chip("npu-edge"), []
+
+    def counted(*arguments):
+        taken.append(1)
+        return capture(*arguments)
+
+    for module in (kernel, recurrence, picture):
+        for name, function in list(vars(module).items()):
+            if hasattr(function, "py_func"):
+                monkeypatch.setattr(module, name, function.py_func)
+    monkeypatch.setattr(recurrence, "capture", counted)
+    assert same(run(program, chip), run(program, chip, exact=True)) == []
+    assert len(taken) < 80
