@@ -11,7 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
-from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency
+from siliconloom.arch.pim import PimTile
+from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -118,19 +119,6 @@ class NpuTile(Description):
     sequencer: Sequencer = Sequencer()
 
 
-class PimTile(Description):
-    """DRAM banks with multiply-accumulate lanes beside them, driven by a command sequencer."""
-
-    kind: Literal["pim"]
-    channels: int = Field(ge=1, le=1024)
-    banks: int = Field(ge=1, le=1024, description="banks per channel")
-    lanes: int = Field(ge=1, le=1024, description="multiply-accumulate lanes per bank")
-    row_bytes: Bytes = Field(description="bytes of an open row")
-    global_buffer: Bytes = Field(description="vector buffer shared by the banks of a channel")
-    operands: tuple[DataType, ...] = Field(default=(DataType.BF16,), min_length=1)
-    dual_row_buffer: bool = False
-
-
 Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]
 
 MemoryKind = Literal[
@@ -177,13 +165,37 @@ class Chip(Description):
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
     memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
     noc: NetworkOnChip | None = None
+    pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
     links: dict[str, LinkPort] = Field(default={})
 
     @model_validator(mode="after")
     def _check(self) -> Chip:
+        if isinstance(self.tile, PimTile):
+            self._check_pim(self.tile)
+            if self.pim is not None or self.tile_count != 1:
+                raise ValueError("a chip with a pim tile has one, and no pim beside it")
+        elif self.pim is not None:
+            self._check_pim(self.pim)
+            nearest, memory = next(iter(self.memory.items()), (None, None))
+            if memory is None:
+                raise ValueError("pim computes in the nearest memory; give one")
+            capacity = self.pim.channels * self.pim.dram.organization.capacity
+            if memory.capacity != capacity:
+                raise ValueError(f"memory.{nearest}.capacity must be that of the pim channels, {format_bytes(capacity)}")
+            peak = self.pim.channels * self.pim.dram.peak_bandwidth
+            if memory.bandwidth > peak:
+                raise ValueError(
+                    f"memory.{nearest}.bandwidth must be at most {format_si(peak, 'B/s')}, what the pim channels' pins move"
+                )
         if self.tile.kind == "npu" and not self.memory:
             raise ValueError("a chip with an npu tile needs at least one memory level")
         return self
+
+    def _check_pim(self, pim: PimTile) -> None:
+        if abs(self.clock * pim.dram.clock_period - 10**12) > 10**12 // 1000:
+            raise ValueError(
+                f"clock must be that of the pim channels' DRAM, {format_si(10**12 / pim.dram.clock_period, 'Hz')}"
+            )
 
     @property
     def digest(self) -> str:
@@ -195,7 +207,7 @@ class Chip(Description):
     def peak_macs(self) -> int:
         """Multiply-accumulates per cycle of the whole chip (0 for a tile without an array)."""
         if isinstance(self.tile, PimTile):
-            return self.tile.channels * self.tile.banks * self.tile.lanes * self.tile_count
+            return self.tile.peak_macs
         return self.tile.array.rows * self.tile.array.cols * self.tile_count
 
     @property
