@@ -240,6 +240,27 @@ class ChipGroup(Description):
     count: int = Field(ge=1, le=2**20)
 
 
+class Policy(Description):
+    """How a model is laid over a system's chips, and how its operators are scheduled on them."""
+
+    tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
+    pipeline: int | None = Field(
+        default=None, ge=1, le=4096, description="stages of whole layers; the fewest in which the model fits when absent"
+    )
+    attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
+    balance: Literal["greedy", "round_robin"] = Field(
+        default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
+    )
+    interleave: Literal["auto", "on", "off"] = Field(
+        default="auto", description="two half batches, one on the arrays while the other one's attention is in memory"
+    )
+    values: Literal["packed", "row"] = Field(
+        default="packed", description="several heads' values in a row while they are short, or one head's alone"
+    )
+    prefetch: bool = Field(default=True, description="read the next weights during attention in memory, if it can")
+    communicate: bool = Field(default=True, description="count the all-reduces of tensor parallelism")
+
+
 class System(Description):
     """Chips, equal or not, joined by a topology of links."""
 
@@ -249,6 +270,15 @@ class System(Description):
     chips: tuple[ChipGroup, ...] = Field(min_length=1)
     topology: Topology
     link: LinkPort
+    policy: Policy = Policy()
+
+    @model_validator(mode="after")
+    def _check(self) -> System:
+        total = sum(group.count for group in self.chips)
+        wanted = self.policy.tensor * (self.policy.pipeline or 1)
+        if wanted > total:
+            raise ValueError(f"policy.tensor x policy.pipeline must be at most the {total} chips (got {wanted})")
+        return self
 
 
 def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:

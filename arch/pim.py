@@ -155,6 +155,9 @@ class Macro:
         Operand format of a GEMV.
     arrival
         Cycle from which the macro is offered.
+    after, delay
+        Of the host: offered no sooner than ``delay`` cycles after the data of macro number ``after`` have crossed the
+        bus, an earlier one of the same stream; -1 for none.
     """
 
     kind: MacroKind
@@ -169,6 +172,8 @@ class Macro:
     apart: bool = False
     dtype: DataType = DataType.BF16
     arrival: int = 0
+    after: int = -1
+    delay: int = 0
 
     @property
     def computes(self) -> bool:

@@ -14,8 +14,9 @@ Rules beyond JEDEC's, which the circuits keep too:
   after the first group of the next round, or at its end.
 - Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more; it goes out when none is
   open, and is never dropped.
-- With dual row buffers the streams share buses and activations only. Otherwise one macro at a time is under way; when
-  both streams offer one, they take turns.
+- With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
+  computation begins when the transfers under way have ended, and while a macro of computation is offered or under way
+  no transfer is taken.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
 
 Int = NDArray[np.int64]
 NEVER = 2**62
 MACRO_FIELDS = (
-    "kind", "bank", "row", "rounds", "chunks", "segments", "columns", "last_columns", "column", "apart", "arrival"
+    "kind", "bank", "row", "rounds", "chunks", "segments", "columns", "last_columns", "column", "apart", "arrival",
+    "after", "delay",
 )  # fmt: skip
 
 
@@ -135,8 +137,11 @@ def run_channel(tile: PimTile, macros: Sequence[Macro] | Int, *, log: bool = Fal
     if isinstance(macros, np.ndarray):
         table = macros
     else:
-        for macro in macros:
+        for number, macro in enumerate(macros):
             check_macro(tile, macro)
+            before = macros[macro.after] if 0 <= macro.after < number else None
+            if macro.after >= 0 and (before is None or before.computes != macro.computes):
+                raise LoomError(f"macro {number}: waits for macro {macro.after}, which is not before it in its stream")
         table = macro_table(macros)
     compute = np.flatnonzero(table[:, 0] <= MacroKind.GEMV)
     transfer = np.flatnonzero(table[:, 0] > MacroKind.GEMV)
@@ -157,6 +162,14 @@ IDLE, OPEN, COLUMNS, CLOSE = range(4)
 """Phases of a bank machine."""
 BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
 """Phases of computation: fill the global buffer, open rows, read results, multiply, close rows."""
+
+
+@njit(cache=True)
+def _offered(macros: Any, done: Any, i: Any) -> Any:
+    """First cycle in which a macro is offered."""
+    if macros[i, 11] < 0:
+        return macros[i, 10]
+    return max(macros[i, 10], done[macros[i, 11]] + macros[i, 12])
 
 
 @njit(cache=True)
@@ -194,53 +207,38 @@ def _channel(
     step, busy, pim_idle, accepted = BUFFER, -1, 0, 0
     pim_ready, pim_reopen, dot_ready, result_ready, buffer_ready = 0, 0, 0, 0, 0
     round_, chunk, place, dots, single, pending, drained = 0, 0, 0, 0, 0, 0, 0
-    pim_open, turn = False, 0  # whose turn it is when one at a time may go: 0 transfers, 1 computation
+    pim_open = False
     filled = 0  # earliest dot product after the last write to the global buffer
     while True:
         # macros are taken
-        if dual:
-            while offered < len(transfer):
-                i = transfer[offered]
-                m = macros[i, 1] % machines
-                if phase[m] != IDLE:
+        wanted = _offered(macros, done, compute[accepted]) if accepted < len(compute) else NEVER
+        while offered < len(transfer) and (dual or busy < 0):
+            i = transfer[offered]
+            m = macros[i, 1] % machines
+            if phase[m] != IDLE:
+                break
+            t = max(_offered(macros, done, i), before + 1, idle[m])
+            if not dual:
+                t = max(t, pim_idle)
+                if t >= wanted:
                     break
-                taken[i] = max(macros[i, 10], before + 1, idle[m])
-                before = taken[i]
-                phase[m], own[m], ready[m], column[m] = OPEN, i, taken[i] + 1, 0
-                offered += 1
-            if busy < 0 and accepted < len(compute):
+            taken[i], before = t, t
+            phase[m], own[m], ready[m], column[m] = OPEN, i, t + 1, 0
+            offered += 1
+        if busy < 0 and accepted < len(compute):
+            t, free = max(wanted, pim_idle), True
+            if not dual:
+                for m in range(machines):
+                    free = free and phase[m] == IDLE
+                    t = max(t, idle[m])
+            if free:
                 busy = compute[accepted]
-                taken[busy] = max(macros[busy, 10], pim_idle)
+                taken[busy] = t
                 accepted += 1
-                pim_ready = taken[busy] + 1
+                pim_ready = t + 1
                 step, place, round_, chunk, pending, dots, single = BUFFER, 0, 0, 0, 0, 0, 0
                 if macros[busy, 0] == 1:
                     step = ACTIVATE
-        else:
-            free = busy < 0
-            since = pim_idle
-            for m in range(machines):
-                free = free and phase[m] == IDLE
-                since = max(since, idle[m])
-            if free:
-                of_transfer = max(macros[transfer[offered], 10], since) if offered < len(transfer) else NEVER
-                of_compute = max(macros[compute[accepted], 10], since) if accepted < len(compute) else NEVER
-                if of_transfer < NEVER and (of_transfer < of_compute or (of_transfer == of_compute and turn == 0)):
-                    i = transfer[offered]
-                    m = macros[i, 1] % machines
-                    taken[i] = of_transfer
-                    phase[m], own[m], ready[m], column[m] = OPEN, i, taken[i] + 1, 0
-                    offered += 1
-                    turn = 1
-                elif of_compute < NEVER:
-                    busy = compute[accepted]
-                    taken[busy] = of_compute
-                    accepted += 1
-                    pim_ready = taken[busy] + 1
-                    step, place, round_, chunk, pending, dots, single = BUFFER, 0, 0, 0, 0, 0, 0
-                    if macros[busy, 0] == 1:
-                        step = ACTIVATE
-                    turn = 0
         # the earliest command of every agent
         best, when = -1, NEVER
         any_open = pim_open

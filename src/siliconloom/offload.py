@@ -1,0 +1,589 @@
+"""A model on a system of chips whose memory may compute: shards, stages, channels, and who works while.
+
+One chip is simulated; under tensor parallelism the others do the same, and pipeline stages have as many layers. What
+the arrays do comes from the chip simulator, run on the chip's share without its attention, with the bandwidth that
+the memory's channels deliver to streams (`stream_bandwidth`). What memory does comes from the channels' command
+sequencers (`sim.pim`), one channel after the other, in full. Where both work at once, each channel gets both: the
+macros of attention, and the arrays' reads as a stream of rows at the pace at which the arrays want them. What they
+do to each other is then in the command timing, not in a factor.
+
+The order is NeuPIMs' (Heo et al., ASPLOS 2024, section 6): without interleaving a layer's arrays and its attention take
+turns; with it, two halves of the batch swap places in every half layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
+from siliconloom.arch.description import NpuTile, Policy, System
+from siliconloom.arch.pim import Macro, MacroKind, PimTile
+from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.offload import Head, attention_macros, balance, load_of, shape_of
+from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, without_attention
+from siliconloom.sim.engine import Counter
+from siliconloom.sim.pim import ChannelRun, Command, macro_table, run_channel
+from siliconloom.simulate import SCHEMA, Simulation, simulate
+from siliconloom.workloads import Attention, Graph, Phase
+
+FAST_MEMORY = 64
+"""Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
+PROBE_ROWS = 4096
+"""Rows of the stream that measures a channel's bandwidth."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What the arrays do for one layer of some sequences, in cycles.
+
+    Parameters
+    ----------
+    before, after
+        Until the cache holds the new token, and from attention's result on; with all-reduces.
+    unbound
+        Both, had the memory no limit.
+    weights, traffic
+        Bytes of parameters read, and all bytes moved, per chip.
+    ends
+        Embedding and head, once per step.
+    busy
+        Of which the arrays stream operands.
+    macs
+        Multiply-accumulates of a layer, per chip.
+    """
+
+    before: int
+    after: int
+    unbound: int
+    weights: int
+    traffic: int
+    ends: int
+    busy: int
+    macs: int
+    vector_busy: int
+
+    @property
+    def layer(self) -> int:
+        return self.before + self.after
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch in which arrays and memory work side by side: what each needs, and how often it comes.
+
+    Parameters
+    ----------
+    arrays, memory
+        Cycles until either is done; 0 when it has nothing to do.
+    """
+
+    name: str
+    arrays: int
+    memory: int
+    repeat: int = 1
+
+    @property
+    def cycles(self) -> int:
+        return max(self.arrays, self.memory)
+
+
+@dataclass
+class Channels:
+    """All channels' outcome for one layer's attention, and for what was read beside it."""
+
+    attention: int
+    reads: int
+    counts: Any
+    busy: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SystemSimulation:
+    """A finished step on a system."""
+
+    system: System
+    chip: Chip
+    graph: Graph
+    tensor: int
+    pipeline: int
+    passes: int
+    interleaved: bool
+    offloaded: bool
+    windows: tuple[Window, ...]
+    arrays: Arrays
+    channels: Channels | None
+    layers: int
+    memory_bytes: int
+    contexts: tuple[int, ...]
+    chips: Simulation
+    wall_s: float
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def cycles(self) -> int:
+        """Of one step: one token of every sequence in decode."""
+        return self.passes * sum(w.cycles * w.repeat for w in self.windows)
+
+    @property
+    def seconds(self) -> float:
+        return self.cycles / self.chip.clock
+
+
+def stream_bandwidth(pim: PimTile) -> float:
+    """Bytes per cycle that one channel delivers to a stream of whole rows, bank after bank, with refresh."""
+    rows = [Macro(kind=MacroKind.READ, bank=n % pim.banks, columns=pim.row_columns) for n in range(PROBE_ROWS)]
+    return PROBE_ROWS * pim.dram.organization.row_bytes / run_channel(pim, rows).cycles
+
+
+def simulate_system(
+    system: System, graph: Graph, *, contexts: Sequence[int] | None = None, chip: Chip | None = None
+) -> SystemSimulation:
+    """Lay ``graph`` over ``system`` by its policy and time one step.
+
+    Parameters
+    ----------
+    system, graph
+        Equal chips, and what they do together.
+    contexts
+        Tokens that each sequence attends to in decode, its own included; the workload's context for all by default.
+    chip
+        The chip, when it is not to be read from the library.
+
+    Raises
+    ------
+    LoomError
+        When weights and cache do not fit, or cannot be shared evenly.
+    NotSupported
+        For systems of different chips and phases other than decode.
+    """
+    began = time.perf_counter()
+    if len(system.chips) != 1:
+        raise NotSupported("systems of different chips")
+    chip = chip or load_chip(system.chips[0].chip)
+    if not isinstance(chip.tile, NpuTile):
+        raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
+    if graph.phase is not Phase.DECODE:
+        raise NotSupported(f"{graph.phase.value} on a system; set workload.phase=decode")
+    attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
+    if attention is None:
+        raise NotSupported(f"{graph.name} on a system: it has no attention")
+    lengths = tuple(contexts) if contexts is not None else (attention.kv_len,) * graph.batch
+    if len(lengths) != graph.batch:
+        raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(lengths)})")
+    if graph.precision not in chip.tile.array.operands and not graph.explicit_precision:
+        graph = graph.with_precision(chip.tile.array.operands[0])
+    return _Laying(system, chip, graph, lengths).run(began)
+
+
+class _Laying:
+    """One simulation in the making."""
+
+    def __init__(self, system: System, chip: Chip, graph: Graph, contexts: tuple[int, ...]) -> None:
+        self.system, self.policy, self.contexts = system, system.policy, contexts
+        self.pim, self.described = chip.pim, chip
+        self.graph = tensor_shard(graph, self.policy.tensor)
+        self.layers = sum(repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops))
+        self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
+        self.notes: list[str] = []
+        self.chip = chip
+        if self.pim is not None:
+            name, memory = next(iter(chip.memory.items()))
+            rate = int(stream_bandwidth(self.pim) * self.pim.channels * chip.clock)
+            self.chip = chip.model_copy(
+                update={
+                    "memory": chip.memory | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
+                    "pim": None,
+                }
+            )
+        self._measured: dict[int, tuple[Arrays, Simulation]] = {}
+        self._channels: dict[bytes, ChannelRun] = {}
+
+    def run(self, began: float) -> SystemSimulation:
+        """Decide, simulate, keep the faster."""
+        where = self.policy.attention
+        if where == "pim" and self.pim is None:
+            raise LoomError(f"policy.attention: {self.described.name} has no pim")
+        choices = [self._step(False, began)] if self.pim is None or where != "pim" else []
+        if self.pim is not None and where != "npu":
+            choices.append(self._step(True, began))
+        if not choices:  # pragma: no cover - one of the two above holds
+            raise AssertionError
+        return min(choices, key=lambda s: s.cycles)
+
+    def _step(self, offloaded: bool, began: float) -> SystemSimulation:
+        pipeline, used = self._stages(offloaded)
+        layers = -(-self.layers // pipeline)
+        passes = min(pipeline, self.graph.batch)
+        parts = [self.contexts[n::passes] for n in range(passes)]
+        slowest = max(parts, key=lambda p: (len(p), sum(p)))
+        if not offloaded:
+            arrays, simulation = self._measure(len(slowest), attention=round(sum(slowest) / len(slowest)))
+            windows = [Window("layers", arrays.layer, 0, layers), Window("embedding and head", arrays.ends, 0)]
+            return self._made(pipeline, passes, False, False, windows, arrays, None, layers, used, simulation, began)
+        plans = []
+        if self.policy.interleave != "on":
+            plans.append(self._turns(slowest, layers))
+        if self.policy.interleave != "off" and len(slowest) > 1:
+            if self.pim is not None and self.pim.dual_row_buffer:
+                plans.append(self._interleaved(slowest, layers))
+            elif self.policy.interleave == "on":
+                raise LoomError("policy.interleave: on needs pim.dual_row_buffer: true")
+        if not plans:
+            raise LoomError("policy.interleave: on needs at least two sequences in a stage")
+        best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
+        windows, arrays, simulation, channels, interleaved = best
+        return self._made(
+            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began
+        )
+
+    def _made(
+        self, pipeline: int, passes: int, interleaved: bool, offloaded: bool, windows: list[Window], arrays: Arrays,
+        channels: Channels | None, layers: int, used: int, simulation: Simulation, began: float,
+    ) -> SystemSimulation:  # fmt: skip
+        made = SystemSimulation(
+            self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
+            tuple(windows), arrays, channels, layers, used, self.contexts, simulation, time.perf_counter() - began,
+            tuple(self.notes),
+        )  # fmt: skip
+        floor = lower_bound(made)["lower_bound_cycles"]
+        if made.cycles < floor:
+            raise AssertionError(f"{made.cycles} cycles are below the lower bound of {floor}: a bug")
+        return made
+
+    # capacity
+
+    def _stages(self, offloaded: bool) -> tuple[int, int]:
+        """Pipeline stages, and bytes of memory that the fullest chip then uses."""
+        chips = self.system.chips[0].count // self.policy.tensor
+        tried = [self.policy.pipeline] if self.policy.pipeline else range(1, min(chips, self.layers) + 1)
+        capacity = next(iter(self.chip.memory.values())).capacity
+        used = 0
+        for stages in tried:
+            layers = -(-self.layers // stages)
+            used = self._weights(layers, stages) + self._cache(layers, offloaded)
+            if used <= capacity:
+                return stages, used
+        name = next(iter(self.chip.memory))
+        raise LoomError(
+            f"{self.graph.name}: weights and key-value cache need {format_bytes(used)} of each chip's memory.{name}, "
+            f"which has {format_bytes(capacity)}, over {self.policy.tensor} x {stages} of the {self.system.chips[0].count} chips "
+            f"of {self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
+        )
+
+    def _weights(self, layers: int, stages: int) -> int:
+        total = 0
+        for _, repeat, operators in self.graph.blocks():
+            size = sum(o.weight_bytes for o in operators)
+            inner = any(isinstance(o, Attention) for o in operators)
+            total += size * min(layers, repeat) if inner else size if stages == 1 else size // 2
+        return total
+
+    def _cache(self, layers: int, offloaded: bool) -> int:
+        if offloaded and self.pim is not None:
+            head = Head.of(self.attention, self.policy.values)
+            row = self.pim.dram.organization.row_bytes * self.pim.banks
+            dealt = self._dealt(self.contexts)
+            fullest = max(sum(shape_of(self.pim, head, self.contexts[n]).rows for n in part) for part in dealt)
+            return fullest * row * self.pim.channels * layers
+        width = self.attention.head_dim + self.attention.v_head_dim
+        per_token = self.attention.precision.size(self.attention.kv_heads * width)
+        return per_token * sum(self.contexts) * layers
+
+    # arrays
+
+    def _measure(self, sequences: int, attention: int = 0) -> tuple[Arrays, Simulation]:
+        """The arrays' share of one layer for some sequences, with attention over so many tokens, or without any."""
+        key = sequences * 2**32 + attention
+        if key in self._measured:
+            return self._measured[key]
+        graph = sequences_of(self.graph, sequences)
+        if attention:
+            graph = _with_context(graph, attention)
+        else:
+            graph = without_attention(graph)
+        roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
+        chip = self.chip.model_copy(update={"memory": roomy})
+        simulation = simulate(chip, graph)
+        fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in roomy.items()}
+        unbound = simulate(chip.model_copy(update={"memory": fast}), graph)
+        tiles = chip.tile_count
+        before = after = ends = own = weights = traffic = busy = macs = vector = 0
+        seen = False
+        for index, mapped in enumerate(simulation.plan.tasks):
+            operator, repeat = mapped.task.operator, mapped.repeat
+            cycles = int(simulation.run.exclusive[index])
+            inner = operator.block == self.attention.block
+            if not inner:
+                ends += cycles
+                continue
+            first = simulation.run.counters[index] * tiles
+            own += int(unbound.run.exclusive[index]) // repeat
+            weights += operator.weight_bytes
+            traffic += int(first[Counter.READ_BYTES] + first[Counter.WRITE_BYTES]) // repeat
+            busy += int(simulation.run.operator_busy[index, 3]) // repeat
+            vector += int(simulation.run.operator_busy[index, 4]) // repeat
+            macs += operator.macs + sum(f.macs for f in mapped.task.fused)
+            seen = seen or operator.name.rpartition(".")[2] in ("output", "attention")
+            if seen:
+                after += -(-cycles // repeat)
+            else:
+                before += -(-cycles // repeat)
+        reduced = self._all_reduces(graph)
+        made = Arrays(
+            before, after + reduced, own + reduced, weights, traffic, ends, busy, macs, vector
+        )
+        self._measured[key] = made, simulation
+        return self._measured[key]
+
+    def _all_reduces(self, graph: Graph) -> int:
+        """Cycles of a layer's all-reduces: each chip sends 2 (t - 1) / t of the values; over a switch in two hops."""
+        t = self.policy.tensor
+        if t == 1 or not self.policy.communicate:
+            return 0
+        hops = {"switch": 2, "fully_connected": 2, "ring": 2 * (t - 1)}.get(self.system.topology.kind)
+        if hops is None:
+            raise NotSupported(f"all-reduce over a {self.system.topology.kind}")
+        link, total = self.system.link, 0
+        for elements in reduced_elements(graph).values():
+            moved = 2 * (t - 1) * self.graph.precision.size(elements) / t
+            total += -(-int(moved * self.chip.clock) // (link.bandwidth * link.count))
+            total += hops * self.chip.cycles(link.latency)
+        return total
+
+    # memory
+
+    def _dealt(self, contexts: Sequence[int]) -> list[list[int]]:
+        assert self.pim is not None
+        head = Head.of(self.attention, self.policy.values)
+        loads = [load_of(self.pim, head, c) for c in contexts]
+        return balance(loads, self.pim.channels, self.policy.balance)
+
+    def _attend(self, contexts: Sequence[int], read_bytes: int = 0, over: int = 0) -> Channels:
+        """One layer's attention of some sequences in all channels, beside reads of so many bytes within ``over`` cycles."""
+        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        pim, tile = self.pim, self.chip.tile
+        head = Head.of(self.attention, self.policy.values)
+        share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
+        passes = vector_cost(VectorFunction.SOFTMAX).passes
+        rows = -(-read_bytes // (pim.channels * pim.dram.organization.row_bytes))
+        found = Channels(0, 0, np.zeros(len(Command), np.int64))
+        for part in self._dealt(contexts):
+            lengths = [contexts[n] for n in part]
+            waits = [passes * -(-head.heads * c // share) + tile.vector.latency for c in lengths]
+            macros = attention_macros(pim, head, lengths, waits)
+            if rows:
+                macros += [
+                    Macro(
+                        kind=MacroKind.READ, bank=n % pim.banks, columns=pim.row_columns, arrival=n * over // rows
+                    )
+                    for n in range(rows)
+                ]
+            if not macros:
+                found.busy.append(0)
+                continue
+            table = macro_table(macros)
+            key = table.tobytes()
+            if key not in self._channels:
+                self._channels[key] = run_channel(pim, macros)
+            outcome = self._channels[key]
+            compute = table[:, 0] <= MacroKind.GEMV
+            ended = int(outcome.done[compute].max()) if compute.any() else 0
+            found.busy.append(int((outcome.last - outcome.taken)[compute].sum()))
+            found.attention = max(found.attention, ended)
+            if rows:
+                found.reads = max(found.reads, int(outcome.done[~compute].max()))
+            found.counts = found.counts + outcome.counts
+        return found
+
+    # schedules
+
+    def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
+        """Arrays, then attention; with dual row buffers the next weights come in meanwhile."""
+        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        arrays, simulation = self._measure(len(contexts))
+        channels = self._attend(contexts)
+        work = arrays.layer
+        if self.pim.dual_row_buffer and self.policy.prefetch:
+            spare = self.chip.tile_count * self.chip.tile.scratchpad.capacity // 2
+            rate = stream_bandwidth(self.pim) * self.pim.channels
+            ahead = min(arrays.weights, spare, int(channels.attention * rate))
+            beside = self._attend(contexts, ahead, 0)
+            saved = min(int(ahead / rate), arrays.layer - arrays.unbound)
+            if arrays.layer - saved + max(beside.attention, beside.reads) < arrays.layer + channels.attention:
+                work, channels = arrays.layer - saved, beside
+        windows = [
+            Window("arrays", work, 0, layers),
+            Window("attention", 0, max(channels.attention, channels.reads), layers),
+            Window("embedding and head", arrays.ends, 0),
+        ]
+        return windows, arrays, simulation, channels, False
+
+    def _interleaved(self, contexts: tuple[int, ...], layers: int) -> Any:
+        """Two halves of the batch: one at the arrays while the other one's attention is in memory."""
+        order = sorted(range(len(contexts)), key=lambda n: -contexts[n])
+        halves = [tuple(contexts[n] for n in order[part::2]) for part in (0, 1)]
+        arrays = [self._measure(len(half))[0] for half in halves]
+        simulation = self._measure(len(halves[0]))[1]
+        windows = [Window("first half's queries", arrays[0].before, 0)]
+        alone = [self._attend(half) for half in halves]
+        share = arrays[1].before / max(arrays[1].layer, 1)
+        first = self._attend(halves[0], int(arrays[1].traffic * share), arrays[1].before)
+        windows.append(Window("second half's queries", max(arrays[1].before, first.reads), first.attention))
+        both = [
+            self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)
+        ]
+        for n, name in enumerate(("first", "second")):
+            windows.append(
+                Window(f"{name} half's arrays", max(arrays[n].layer, both[n].reads), both[n].attention, layers - 1)
+            )
+        windows.append(Window("first half's end", arrays[0].after, alone[1].attention))
+        windows.append(Window("second half's end", arrays[1].after, 0))
+        windows.append(Window("embedding and head", arrays[0].ends + arrays[1].ends, 0))
+        counts = both[0].counts + both[1].counts
+        together = Channels(
+            both[0].attention + both[1].attention, both[0].reads + both[1].reads, counts,
+            [a + b for a, b in zip(both[0].busy, both[1].busy, strict=True)],
+        )  # fmt: skip
+        merged = replace(
+            arrays[0],
+            **{
+                name: getattr(arrays[0], name) + getattr(arrays[1], name)
+                for name in ("before", "after", "unbound", "traffic", "ends", "busy", "macs", "vector_busy")
+            },
+        )
+        return windows, merged, simulation, together, True
+
+
+def _with_context(graph: Graph, context: int) -> Graph:
+    import networkx
+
+    mapping = networkx.DiGraph()
+    for operator in graph.operators():
+        changed = replace(operator, kv_len=context) if isinstance(operator, Attention) else operator
+        mapping.add_node(operator.name, operator=changed)
+    mapping.add_edges_from(graph.digraph.edges(data=True))
+    return replace(graph, digraph=mapping)
+
+
+def lower_bound(s: SystemSimulation) -> dict[str, Any]:
+    """Cycles that work and data alone need in one step of one chip."""
+    chip, pim = s.chip, s.chip.pim
+    layers, passes = s.layers, s.passes
+    compute = passes * layers * s.arrays.macs // chip.peak_macs
+    memory = next(iter(chip.memory.values()))
+    read = passes * layers * s.arrays.weights
+    cache = 0
+    per_token = s.graph.kv_bytes_per_token // max(s.layers * s.pipeline, 1)
+    if not s.offloaded:
+        cache = layers * per_token * sum(s.contexts)
+    pins = (read + cache) * chip.clock // memory.bandwidth
+    banks = 0
+    if s.offloaded and pim is not None and s.channels is not None:
+        o = pim.dram.organization
+        opened = int(s.channels.counts[Command.PIM_ACT]) * pim.activate_group / pim.channels
+        banks = int(passes * layers * opened * pim.dram.timing.tFAW / (4 * o.ranks)) if opened > 4 * o.ranks else 0
+        banks = max(banks - passes * layers * 2 * pim.dram.timing.tFAW, 0)
+    found = {"compute_cycles": compute, "memory_cycles": pins, "activation_cycles": banks}
+    name = max(found, key=lambda n: found[n])
+    return {**found, "lower_bound_cycles": found[name], "name": name.removesuffix("_cycles")}
+
+
+def system_result(s: SystemSimulation) -> dict[str, Any]:
+    """The result under the schema of `loom sim`, with what is a system's own."""
+    chip, pim, bound = s.chip, s.chip.pim, lower_bound(s)
+    step = s.cycles
+    layer_cycles = s.passes * s.layers
+    macs = s.arrays.macs * layer_cycles
+    units: dict[str, Any] = {
+        "array": _unit(s.arrays.busy * layer_cycles, step) | {"mac_utilization": macs / (step * chip.peak_macs)},
+        "vector": _unit(s.arrays.vector_busy * layer_cycles, step),
+    }
+    attention: dict[str, Any] = {"unit": "npu"}
+    if s.offloaded and pim is not None and s.channels is not None:
+        counts = s.channels.counts
+        dots = int(counts[Command.PIM_DOT]) * pim.burst_elements(s.graph.precision) * pim.banks
+        if pim.commands == "per_bank":
+            dots //= pim.banks
+        busy = sum(s.channels.busy) / pim.channels * layer_cycles
+        units["pim"] = _unit(int(busy), step) | {
+            "mac_utilization": dots * layer_cycles / (step * pim.peak_macs),
+            "commands": {c.name.lower(): int(counts[c]) * layer_cycles for c in Command if counts[c]},
+            "channel_imbalance": max(s.channels.busy) * pim.channels / max(sum(s.channels.busy), 1),
+        }
+        attention = {"unit": "pim", "values": s.system.policy.values, "balance": s.system.policy.balance}
+    tokens = s.graph.batch
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "chip": s.chip.name,
+        "chip_digest": s.chip.digest,
+        "system": {
+            "name": s.system.name, "chips": s.tensor * s.pipeline, "tensor": s.tensor, "pipeline": s.pipeline,
+            "passes": s.passes, "layers_per_stage": s.layers, "interleaved": s.interleaved, "attention": attention,
+        },
+        "workload": s.graph.name,
+        "phase": s.graph.phase.value,
+        "precision": s.graph.precision.value,
+        "batch": s.graph.batch,
+        "tokens": tokens,
+        "cycles": step,
+        "seconds": s.seconds,
+        "clock_hz": chip.clock,
+        "tokens_per_second": tokens / s.seconds,
+        "utilization": macs / (step * chip.peak_macs),
+        "bound": {**bound, "achieved": bound["lower_bound_cycles"] / step},
+        "windows": [
+            {"name": w.name, "repeat": w.repeat * s.passes, "cycles": w.cycles, "array_cycles": w.arrays,
+             "memory_cycles": w.memory}
+            for w in s.windows
+        ],
+        "operators": _operators(s),
+        "units": units,
+        "memory": {
+            "used_bytes": s.memory_bytes, "capacity_bytes": next(iter(chip.memory.values())).capacity,
+        },
+        "simulator": {"wall_s": s.wall_s},
+        "notes": [*s.notes],
+    }  # fmt: skip
+
+
+def _unit(busy: int, cycles: int) -> dict[str, Any]:
+    return {"busy_cycles": busy, "utilization": busy / cycles if cycles else 0.0}
+
+
+def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
+    rows = []
+    for index, mapped in enumerate(s.chips.plan.tasks):
+        operator = mapped.task.operator
+        rows.append({
+            "name": operator.name,
+            "unit": "npu",
+            "repeat": operator.repeat,
+            "cycles": int(s.chips.run.exclusive[index]),
+            "macs": operator.macs * operator.repeat,
+            "shape": operator.shape,
+        })  # fmt: skip
+    if s.offloaded and s.channels is not None:
+        attention = next(o for o in s.graph.operators() if isinstance(o, Attention))
+        rows.append({
+            "name": attention.name,
+            "unit": "pim",
+            "repeat": s.layers,
+            "cycles": s.channels.attention * s.layers,
+            "macs": attention.macs * s.layers,
+            "shape": attention.shape,
+        })  # fmt: skip
+    return rows
+
+
+def default_policy() -> Policy:
+    """A policy with every choice left open."""
+    return Policy()
