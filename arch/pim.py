@@ -47,6 +47,10 @@ class PimTile(Description):
     global_buffer: Bytes = Field(description="vector buffer shared by the banks of a channel")
     operands: tuple[DataType, ...] = Field(default=(DataType.BF16,), min_length=1)
     activate_group: Literal[1, 2, 4] = Field(default=4, description="banks that one command activates, within tFAW")
+    activations: Literal["shared", "separate"] = Field(
+        default="shared",
+        description="whether the banks' lanes and transfers share tRRD and tFAW of a rank, or each have their own",
+    )
     commands: Literal["all_bank", "per_bank"] = Field(
         default="all_bank", description="a dot product command reaches every bank of the channel, or one"
     )

@@ -3,8 +3,8 @@
 Two streams of macros (`arch.pim.Macro`) share a channel. Computation is one agent; transfers are taken by one or two
 bank machines (bank modulo their number), in order. Every agent knows its next command and the earliest cycle that its
 own timing and the shared resources allow: the command bus (one command a cycle), activations per rank (tRRD_L, at most
-four banks in tFAW), the data bus (tCCD_L, turn-around), refresh. In each cycle refresh goes first, then the transfer
-that was taken earlier, then the other, then computation.
+four banks in tFAW), the data bus (tCCD_L, turn-around), refresh. In each cycle refresh goes first, then computation,
+then the transfer that was taken earlier, then the other.
 
 Rules beyond JEDEC's, which the circuits keep too:
 
@@ -12,8 +12,8 @@ Rules beyond JEDEC's, which the circuits keep too:
   next cycle at the earliest. An agent is idle from the cycle after its last command.
 - A GEMV activates every bank, a group at a time, ranks in turn; multiplies; precharges all banks. Its results are read
   after the first group of the next round, or at its end.
-- Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more; it goes out when none is
-  open, and is never dropped.
+- Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more, but by a transfer that one
+  with an open row waits for; it goes out when none is open, and is never dropped.
 - With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
   computation begins when the transfers under way have ended, and while a macro of computation is offered or under way
   no transfer is taken.
@@ -107,6 +107,7 @@ def constants(tile: PimTile) -> Int:
         gap, max(t.CL + burst - t.CWL + t.tRTRS, 1), t.CWL + burst + t.tWTR_L,
         tile.dot_interval, tile.dot_latency, t.CWL + burst,
         NEVER if d.controller.refresh == "none" else t.tREFI, t.tRFC, t.CL + burst, o.request_bytes,
+        tile.activations == "separate",
     )  # fmt: skip
     return np.array(values, np.int64)
 
@@ -151,6 +152,8 @@ def run_channel(tile: PimTile, macros: Sequence[Macro] | Int, *, log: bool = Fal
     while True:
         commands = np.zeros((rows, 6), np.int64)
         logged = _channel(constants(tile), table, compute, transfer, times, counts, commands)
+        if logged < 0:
+            raise AssertionError("no command of the channel can go out: a bug")
         if logged <= rows or not log:
             break
         rows = int(logged)
@@ -186,11 +189,13 @@ def _channel(
     )  # fmt: skip
     dot_interval, dot_latency, write_done = constants[18], constants[19], constants[20]
     refresh, tRFC, read_done, burst_bytes = constants[21], constants[22], constants[23], constants[24]
+    own_windows = constants[25]
     taken, first, last, done = times[0], times[1], times[2], times[3]
     logged = 0
     bus = 0  # first free cycle of the command bus
-    activated = np.full((ranks, 4), -NEVER, np.int64)  # last activations per rank, newest first
-    opened = np.zeros(ranks, np.int64)  # earliest activation by tRRD
+    # per rank, and once more for computation when it has windows of its own
+    activated = np.full((2 * ranks, 4), -NEVER, np.int64)  # last activations, newest first
+    opened = np.zeros(2 * ranks, np.int64)  # earliest activation by tRRD
     refreshed = 0  # earliest activation after refresh
     next_refresh = refresh
     read_ready, write_ready = 0, 0  # of the data bus
@@ -255,35 +260,12 @@ def _channel(
             break
         if not any_open and next_refresh < NEVER:
             best, when = machines + 1, max(next_refresh, closed, bus)
-        for turn_of in range(machines):
-            # the transfer that was taken earlier first
-            m = turn_of
-            if machines == 2 and phase[0] != IDLE and phase[1] != IDLE and own[1] < own[0]:
-                m = 1 - turn_of
-            if phase[m] == IDLE:
-                continue
-            i = own[m]
-            if phase[m] == OPEN:
-                rank = macros[i, 1] // (banks // ranks)
-                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, refreshed, bus)
-                if not dual:
-                    t = max(t, pim_reopen)
-                if t >= next_refresh:
-                    continue
-            elif phase[m] == COLUMNS:
-                if m != oldest:
-                    continue
-                t = max(ready[m], read_ready if macros[i, 0] == 2 else write_ready, bus)
-            else:
-                t = max(ready[m], bus)
-            if t < when:
-                best, when = m, t
         if busy >= 0:
             t = max(pim_ready, bus)
             if step == BUFFER:
                 t = max(t, write_ready, buffer_ready)
             elif step == ACTIVATE:
-                rank = place % ranks
+                rank = place % ranks + own_windows * ranks
                 t = max(t, opened[rank], activated[rank, 4 - group] + tFAW, refreshed)
                 if place == 0:
                     t = max(t, pim_reopen)
@@ -298,7 +280,33 @@ def _channel(
                 t = max(t, dot_ready, filled)
             if t < when:
                 best, when = machines, t
+        for turn_of in range(machines):
+            # the transfer that was taken earlier first
+            m = turn_of
+            if machines == 2 and phase[0] != IDLE and phase[1] != IDLE and own[1] < own[0]:
+                m = 1 - turn_of
+            if phase[m] == IDLE:
+                continue
+            i = own[m]
+            if phase[m] == OPEN:
+                rank = macros[i, 1] // (banks // ranks)
+                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, refreshed, bus)
+                if not dual:
+                    t = max(t, pim_reopen)
+                other = machines - 1 - m
+                if t >= next_refresh and (other == m or phase[other] != COLUMNS or own[other] < i):
+                    continue
+            elif phase[m] == COLUMNS:
+                if m != oldest:
+                    continue
+                t = max(ready[m], read_ready if macros[i, 0] == 2 else write_ready, bus)
+            else:
+                t = max(ready[m], bus)
+            if t < when:
+                best, when = m, t
         # it goes out
+        if when == NEVER:
+            return -1
         now = when
         bus = now + 1
         code, where, row, col, owner = 0, 0, -1, 0, -1
@@ -359,7 +367,7 @@ def _channel(
             elif step == ACTIVATE:
                 code, where = 5, place
                 row = macros[i, 2] + round_ * macros[i, 4] + chunk
-                rank = place % ranks
+                rank = place % ranks + own_windows * ranks
                 opened[rank] = now + tRRD
                 for n in range(3, -1, -1):
                     activated[rank, n] = activated[rank, n - group] if n >= group else now

@@ -24,13 +24,13 @@ import numpy as np
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
 from siliconloom.arch.description import NpuTile, Policy, System
-from siliconloom.arch.pim import Macro, MacroKind, PimTile
+from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.offload import Head, attention_macros, balance, load_of, shape_of
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, without_attention
 from siliconloom.sim.engine import Counter
-from siliconloom.sim.pim import ChannelRun, Command, macro_table, run_channel
+from siliconloom.sim.pim import MACRO_FIELDS, ChannelRun, Command, Int, macro_table, run_channel
 from siliconloom.simulate import SCHEMA, Simulation, simulate
 from siliconloom.workloads import Attention, Graph, Phase
 
@@ -139,8 +139,21 @@ class SystemSimulation:
 
 def stream_bandwidth(pim: PimTile) -> float:
     """Bytes per cycle that one channel delivers to a stream of whole rows, bank after bank, with refresh."""
-    rows = [Macro(kind=MacroKind.READ, bank=n % pim.banks, columns=pim.row_columns) for n in range(PROBE_ROWS)]
+    rows = row_stream(pim, PROBE_ROWS, 0)
     return PROBE_ROWS * pim.dram.organization.row_bytes / run_channel(pim, rows).cycles
+
+
+def row_stream(pim: PimTile, rows: int, over: int) -> Int:
+    """Reads of whole rows, evenly offered within ``over`` cycles: ranks and bank machines in turn, then the banks.
+
+    Returns rows of `sim.pim.MACRO_FIELDS`.
+    """
+    ranks, inner = pim.dram.organization.ranks, pim.banks_per_rank
+    number = np.arange(rows)
+    table = np.tile(macro_table([Macro(kind=MacroKind.READ, columns=pim.row_columns)]), (rows, 1))
+    table[:, MACRO_FIELDS.index("bank")] = number % ranks * inner + (number + number // inner) % inner
+    table[:, MACRO_FIELDS.index("arrival")] = number * over // max(rows, 1)
+    return table
 
 
 def simulate_system(
@@ -205,6 +218,7 @@ class _Laying:
             )
         self._measured: dict[int, tuple[Arrays, Simulation]] = {}
         self._channels: dict[bytes, ChannelRun] = {}
+        self._tables: dict[tuple[tuple[int, ...], Head], Int] = {}
 
     def run(self, began: float) -> SystemSimulation:
         """Decide, simulate, keep the faster."""
@@ -372,27 +386,18 @@ class _Laying:
         pim, tile = self.pim, self.chip.tile
         head = Head.of(self.attention, self.policy.values)
         share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
-        passes = vector_cost(VectorFunction.SOFTMAX).passes
         rows = -(-read_bytes // (pim.channels * pim.dram.organization.row_bytes))
         found = Channels(0, 0, np.zeros(len(Command), np.int64))
         for part in self._dealt(contexts):
-            lengths = [contexts[n] for n in part]
-            waits = [passes * -(-head.heads * c // share) + tile.vector.latency for c in lengths]
-            macros = attention_macros(pim, head, lengths, waits)
+            table = self._macros(tuple(contexts[n] for n in part), head, share)
             if rows:
-                macros += [
-                    Macro(
-                        kind=MacroKind.READ, bank=n % pim.banks, columns=pim.row_columns, arrival=n * over // rows
-                    )
-                    for n in range(rows)
-                ]
-            if not macros:
+                table = np.concatenate([table, row_stream(pim, rows, over)])
+            if not len(table):
                 found.busy.append(0)
                 continue
-            table = macro_table(macros)
             key = table.tobytes()
             if key not in self._channels:
-                self._channels[key] = run_channel(pim, macros)
+                self._channels[key] = run_channel(pim, table)
             outcome = self._channels[key]
             compute = table[:, 0] <= MacroKind.GEMV
             ended = int(outcome.done[compute].max()) if compute.any() else 0
@@ -402,6 +407,18 @@ class _Laying:
                 found.reads = max(found.reads, int(outcome.done[~compute].max()))
             found.counts = found.counts + outcome.counts
         return found
+
+    def _macros(self, contexts: tuple[int, ...], head: Head, lanes: int) -> Int:
+        """Macros of one channel, its softmax on ``lanes`` lanes of the vector unit."""
+        if (contexts, head) not in self._tables:
+            assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+            passes, latency = vector_cost(VectorFunction.SOFTMAX).passes, self.chip.tile.vector.latency
+            waits = [passes * -(-head.heads * c // lanes) + latency for c in contexts]
+            macros = attention_macros(self.pim, head, contexts, waits)
+            for macro in macros:
+                check_macro(self.pim, macro)
+            self._tables[contexts, head] = macro_table(macros)
+        return self._tables[contexts, head]
 
     # schedules
 
