@@ -248,6 +248,7 @@ class Policy(Description):
         default=None, ge=1, le=4096, description="stages of whole layers; the fewest in which the model fits when absent"
     )
     attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
+    weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")
     balance: Literal["greedy", "round_robin"] = Field(
         default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
     )
@@ -301,6 +302,11 @@ def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> Sy
     document.override(overrides or [])
     document.expect_kind(["system"])
     return document.validate(System)
+
+
+def machine_kind(name: str) -> str:
+    """Whether a file or library entry describes a ``chip`` or a ``system``."""
+    return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])
 
 
 def chip_names() -> list[str]:

@@ -130,6 +130,21 @@ class MacroKind(IntEnum):
     WRITE = 3
 
 
+class Command(IntEnum):
+    """Commands of a channel; those from ``PIM_ACT`` on are the PIM's own."""
+
+    ACT = 0
+    RD = 1
+    WR = 2
+    PRE = 3
+    REF = 4
+    PIM_ACT = 5
+    PIM_DOT = 6
+    PIM_PRE = 7
+    PIM_READ = 8
+    PIM_WRITE = 9
+
+
 @dataclass(frozen=True, kw_only=True)
 class Macro:
     """One macro of a channel.

@@ -7,6 +7,7 @@ rows, with a sum over the chips after each of those two; norms and residual sums
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import networkx
@@ -66,13 +67,17 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
     return replace(_changed(graph, change), batch=batch, tokens=part(graph.tokens))
 
 
-def without_attention(graph: Graph) -> Graph:
-    """The graph without its attention; what used its result reads it from memory."""
-    return _changed(graph, lambda o: None if isinstance(o, Attention) else o)
+def without(graph: Graph, leave: Callable[[Operator], bool]) -> Graph:
+    """The graph without some operators; what used their results reads them from memory."""
+    return _changed(graph, lambda o: None if leave(o) else o)
 
 
-def _changed(graph: Graph, change: object) -> Graph:
-    assert callable(change)
+def with_context(graph: Graph, context: int) -> Graph:
+    """A decode step whose sequences attend to ``context`` tokens."""
+    return _changed(graph, lambda o: replace(o, kv_len=context) if isinstance(o, Attention) else o)
+
+
+def _changed(graph: Graph, change: Callable[[Operator], Operator | None]) -> Graph:
     digraph = networkx.DiGraph()
     for operator in graph.operators():
         made = change(operator)
@@ -81,8 +86,7 @@ def _changed(graph: Graph, change: object) -> Graph:
     for source, target, elements in graph.digraph.edges(data="elements"):
         if source in digraph and target in digraph:
             before, after = graph.digraph.nodes[source]["operator"], digraph.nodes[source]["operator"]
-            whole = before.output_elements or 1
-            connect(digraph, source, target, -(-elements * after.output_elements // whole))
+            connect(digraph, source, target, -(-elements * after.output_elements // (before.output_elements or 1)))
     return replace(graph, digraph=digraph)
 
 

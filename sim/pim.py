@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
+from siliconloom.arch.pim import Command as Command
 
 Int = NDArray[np.int64]
 NEVER = 2**62
@@ -39,21 +39,6 @@ MACRO_FIELDS = (
     "kind", "bank", "row", "rounds", "chunks", "segments", "columns", "last_columns", "column", "apart", "arrival",
     "after", "delay",
 )  # fmt: skip
-
-
-class Command(IntEnum):
-    """Commands of a channel; those from ``PIM_ACT`` on are the PIM's own."""
-
-    ACT = 0
-    RD = 1
-    WR = 2
-    PRE = 3
-    REF = 4
-    PIM_ACT = 5
-    PIM_DOT = 6
-    PIM_PRE = 7
-    PIM_READ = 8
-    PIM_WRITE = 9
 
 
 @dataclass(frozen=True)

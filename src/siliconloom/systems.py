@@ -21,18 +21,26 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom import __version__
-from siliconloom.arch import Chip, LoomError, NotSupported, load_chip
-from siliconloom.arch.description import NpuTile, Policy, System
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch.description import NpuTile, System
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.offload import Head, attention_macros, balance, load_of, shape_of
-from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, without_attention
+from siliconloom.mapper.offload import (
+    Head,
+    attention_macros,
+    balance,
+    can_compute,
+    load_of,
+    shape_of,
+    weight_macros,
+)
+from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
 from siliconloom.sim.engine import Counter
 from siliconloom.sim.pim import MACRO_FIELDS, ChannelRun, Command, Int, macro_table, run_channel
-from siliconloom.simulate import SCHEMA, Simulation, simulate
-from siliconloom.workloads import Attention, Graph, Phase
+from siliconloom.simulate import Simulation, simulate
+from siliconloom.systems_report import lower_bound
+from siliconloom.workloads import Attention, Gemm, Graph, Phase
 
 FAST_MEMORY = 64
 """Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
@@ -121,11 +129,14 @@ class SystemSimulation:
     arrays: Arrays
     channels: Channels | None
     layers: int
+    all_layers: int
     memory_bytes: int
     contexts: tuple[int, ...]
     chips: Simulation
     wall_s: float
     notes: tuple[str, ...] = ()
+    products: dict[str, int] = field(default_factory=dict)
+    """Cycles of one execution of each product with weights that memory computes."""
 
     @cached_property
     def cycles(self) -> int:
@@ -135,6 +146,16 @@ class SystemSimulation:
     @property
     def seconds(self) -> float:
         return self.cycles / self.chip.clock
+
+
+def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, Chip]:
+    """A system and its chip, with overrides: those under ``chip.`` go to the chip."""
+    own = [(path, value) for path, value in overrides if not path.startswith("chip.")]
+    system = load_system(name, own)
+    if len(system.chips) != 1:
+        raise NotSupported("systems of different chips")
+    inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
+    return system, load_chip(system.chips[0].chip, inner)
 
 
 def stream_bandwidth(pim: PimTile) -> float:
@@ -206,17 +227,19 @@ class _Laying:
         self.layers = sum(repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops))
         self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
         self.notes: list[str] = []
+        self.rate = 0.0  # bytes per cycle that all channels deliver to streams
         self.chip = chip
         if self.pim is not None:
             name, memory = next(iter(chip.memory.items()))
-            rate = int(stream_bandwidth(self.pim) * self.pim.channels * chip.clock)
+            self.rate = stream_bandwidth(self.pim) * self.pim.channels
+            rate = int(self.rate * chip.clock)
             self.chip = chip.model_copy(
                 update={
                     "memory": chip.memory | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
                     "pim": None,
                 }
             )
-        self._measured: dict[int, tuple[Arrays, Simulation]] = {}
+        self._measured: dict[tuple[int, int, frozenset[str]], tuple[Arrays, Simulation]] = {}
         self._channels: dict[bytes, ChannelRun] = {}
         self._tables: dict[tuple[tuple[int, ...], Head], Int] = {}
 
@@ -253,21 +276,22 @@ class _Laying:
         if not plans:
             raise LoomError("policy.interleave: on needs at least two sequences in a stage")
         best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
-        windows, arrays, simulation, channels, interleaved = best
+        windows, arrays, simulation, channels, interleaved, products = best
         return self._made(
-            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began
+            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began, products
         )
 
     def _made(
         self, pipeline: int, passes: int, interleaved: bool, offloaded: bool, windows: list[Window], arrays: Arrays,
         channels: Channels | None, layers: int, used: int, simulation: Simulation, began: float,
+        products: dict[str, int] | None = None,
     ) -> SystemSimulation:  # fmt: skip
         made = SystemSimulation(
             self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
-            tuple(windows), arrays, channels, layers, used, self.contexts, simulation, time.perf_counter() - began,
-            tuple(self.notes),
+            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulation, time.perf_counter() - began,
+            tuple(self.notes), products or {},
         )  # fmt: skip
-        floor = lower_bound(made)["lower_bound_cycles"]
+        floor = int(lower_bound(made)["lower_bound_cycles"])
         if made.cycles < floor:
             raise AssertionError(f"{made.cycles} cycles are below the lower bound of {floor}: a bug")
         return made
@@ -302,10 +326,9 @@ class _Laying:
 
     def _cache(self, layers: int, offloaded: bool) -> int:
         if offloaded and self.pim is not None:
-            head = Head.of(self.attention, self.policy.values)
             row = self.pim.dram.organization.row_bytes * self.pim.banks
-            dealt = self._dealt(self.contexts)
-            fullest = max(sum(shape_of(self.pim, head, self.contexts[n]).rows for n in part) for part in dealt)
+            head, dealt = self._dealt(self.contexts)
+            fullest = max(sum(shape_of(self.pim, head, c).rows for c in part) for part in dealt)
             return fullest * row * self.pim.channels * layers
         width = self.attention.head_dim + self.attention.v_head_dim
         per_token = self.attention.precision.size(self.attention.kv_heads * width)
@@ -313,16 +336,19 @@ class _Laying:
 
     # arrays
 
-    def _measure(self, sequences: int, attention: int = 0) -> tuple[Arrays, Simulation]:
-        """The arrays' share of one layer for some sequences, with attention over so many tokens, or without any."""
-        key = sequences * 2**32 + attention
+    def _measure(
+        self, sequences: int, attention: int = 0, moved: frozenset[str] = frozenset()
+    ) -> tuple[Arrays, Simulation]:
+        """The arrays' share of one layer for some sequences.
+
+        With attention over so many tokens, or without any; without the products that memory computes (``moved``).
+        """
+        key = sequences, attention, moved
         if key in self._measured:
             return self._measured[key]
-        graph = sequences_of(self.graph, sequences)
-        if attention:
-            graph = _with_context(graph, attention)
-        else:
-            graph = without_attention(graph)
+        whole = sequences_of(self.graph, sequences)
+        graph = with_context(whole, attention) if attention else without(whole, lambda o: isinstance(o, Attention))
+        graph = without(graph, lambda o: o.name in moved)
         roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
         chip = self.chip.model_copy(update={"memory": roomy})
         simulation = simulate(chip, graph)
@@ -331,6 +357,8 @@ class _Laying:
         tiles = chip.tile_count
         before = after = ends = own = weights = traffic = busy = macs = vector = 0
         seen = False
+        order = [o.name for o in self.graph.operators()]
+        follow = frozenset(order[order.index(self.attention.name) :])
         for index, mapped in enumerate(simulation.plan.tasks):
             operator, repeat = mapped.task.operator, mapped.repeat
             cycles = int(simulation.run.exclusive[index])
@@ -345,12 +373,12 @@ class _Laying:
             busy += int(simulation.run.operator_busy[index, 3]) // repeat
             vector += int(simulation.run.operator_busy[index, 4]) // repeat
             macs += operator.macs + sum(f.macs for f in mapped.task.fused)
-            seen = seen or operator.name.rpartition(".")[2] in ("output", "attention")
+            seen = seen or operator.name in follow
             if seen:
                 after += -(-cycles // repeat)
             else:
                 before += -(-cycles // repeat)
-        reduced = self._all_reduces(graph)
+        reduced = self._all_reduces(whole)
         made = Arrays(
             before, after + reduced, own + reduced, weights, traffic, ends, busy, macs, vector
         )
@@ -374,22 +402,31 @@ class _Laying:
 
     # memory
 
-    def _dealt(self, contexts: Sequence[int]) -> list[list[int]]:
+    def _dealt(self, contexts: Sequence[int]) -> tuple[Head, list[tuple[int, ...]]]:
+        """Heads of every share of a sequence, and the contexts of every channel's shares.
+
+        A sequence lies in one channel; when there are fewer of them than channels, its heads are spread over several.
+        """
         assert self.pim is not None
         head = Head.of(self.attention, self.policy.values)
-        loads = [load_of(self.pim, head, c) for c in contexts]
-        return balance(loads, self.pim.channels, self.policy.balance)
+        split = max(min(head.kv_heads, self.pim.channels // len(contexts)), 1)
+        together = -(-head.kv_heads // split)
+        head = replace(head, kv_heads=together, heads=together * (head.heads // head.kv_heads))
+        shares = [c for c in contexts for _ in range(split)]
+        loads = [load_of(self.pim, head, c) for c in shares]
+        parts = balance(loads, self.pim.channels, self.policy.balance)
+        return head, [tuple(shares[n] for n in part) for part in parts]
 
     def _attend(self, contexts: Sequence[int], read_bytes: int = 0, over: int = 0) -> Channels:
         """One layer's attention of some sequences in all channels, beside reads of so many bytes within ``over`` cycles."""
         assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
         pim, tile = self.pim, self.chip.tile
-        head = Head.of(self.attention, self.policy.values)
+        head, dealt = self._dealt(contexts)
         share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
         rows = -(-read_bytes // (pim.channels * pim.dram.organization.row_bytes))
         found = Channels(0, 0, np.zeros(len(Command), np.int64))
-        for part in self._dealt(contexts):
-            table = self._macros(tuple(contexts[n] for n in part), head, share)
+        for part in dealt:
+            table = self._macros(part, head, share)
             if rows:
                 table = np.concatenate([table, row_stream(pim, rows, over)])
             if not len(table):
@@ -422,26 +459,52 @@ class _Laying:
 
     # schedules
 
+    def _in_memory(self, sequences: int) -> dict[str, int]:
+        """Products with weights that memory computes sooner than the arrays do, with its cycles for one execution."""
+        assert self.pim is not None
+        if self.policy.weights == "npu":
+            return {}
+        simulation = self._measure(sequences)[1]
+        on_arrays = {
+            m.task.operator.name: int(simulation.run.exclusive[i]) // m.repeat
+            for i, m in enumerate(simulation.plan.tasks)
+        }
+        found = {}
+        for operator in sequences_of(self.graph, sequences).operators():
+            if not (isinstance(operator, Gemm) and can_compute(operator)):
+                continue
+            rows = -(-operator.n // self.pim.channels)
+            macros = weight_macros(self.pim, rows, operator.k, 1, operator.precision)
+            cycles = run_channel(self.pim, macros * min(operator.m, 2)).cycles
+            cycles = cycles * operator.m // min(operator.m, 2)
+            if self.policy.weights == "pim" or cycles < on_arrays[operator.name]:
+                found[operator.name] = cycles
+        return found
+
     def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
-        """Arrays, then attention; with dual row buffers the next weights come in meanwhile."""
+        """Arrays, then memory; with dual row buffers the next weights come in meanwhile."""
         assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
-        arrays, simulation = self._measure(len(contexts))
+        products = self._in_memory(len(contexts))
+        arrays, simulation = self._measure(len(contexts), moved=frozenset(products))
         channels = self._attend(contexts)
         work = arrays.layer
         if self.pim.dual_row_buffer and self.policy.prefetch:
             spare = self.chip.tile_count * self.chip.tile.scratchpad.capacity // 2
-            rate = stream_bandwidth(self.pim) * self.pim.channels
+            rate = self.rate
             ahead = min(arrays.weights, spare, int(channels.attention * rate))
             beside = self._attend(contexts, ahead, 0)
             saved = min(int(ahead / rate), arrays.layer - arrays.unbound)
-            if arrays.layer - saved + max(beside.attention, beside.reads) < arrays.layer + channels.attention:
+            if max(beside.attention, beside.reads) - saved < channels.attention:
                 work, channels = arrays.layer - saved, beside
+        inner = {o.name for o in self.graph.operators() if o.block == self.attention.block}
         windows = [
             Window("arrays", work, 0, layers),
-            Window("attention", 0, max(channels.attention, channels.reads), layers),
+            Window("weights in memory", 0, sum(c for n, c in products.items() if n in inner), layers),
+            Window("attention in memory", 0, max(channels.attention, channels.reads), layers),
             Window("embedding and head", arrays.ends, 0),
+            Window("head in memory", 0, sum(c for n, c in products.items() if n not in inner)),
         ]
-        return windows, arrays, simulation, channels, False
+        return [w for w in windows if w.cycles], arrays, simulation, channels, False, products
 
     def _interleaved(self, contexts: tuple[int, ...], layers: int) -> Any:
         """Two halves of the batch: one at the arrays while the other one's attention is in memory."""
@@ -476,131 +539,4 @@ class _Laying:
                 for name in ("before", "after", "unbound", "traffic", "ends", "busy", "macs", "vector_busy")
             },
         )
-        return windows, merged, simulation, together, True
-
-
-def _with_context(graph: Graph, context: int) -> Graph:
-    import networkx
-
-    mapping = networkx.DiGraph()
-    for operator in graph.operators():
-        changed = replace(operator, kv_len=context) if isinstance(operator, Attention) else operator
-        mapping.add_node(operator.name, operator=changed)
-    mapping.add_edges_from(graph.digraph.edges(data=True))
-    return replace(graph, digraph=mapping)
-
-
-def lower_bound(s: SystemSimulation) -> dict[str, Any]:
-    """Cycles that work and data alone need in one step of one chip."""
-    chip, pim = s.chip, s.chip.pim
-    layers, passes = s.layers, s.passes
-    compute = passes * layers * s.arrays.macs // chip.peak_macs
-    memory = next(iter(chip.memory.values()))
-    read = passes * layers * s.arrays.weights
-    cache = 0
-    per_token = s.graph.kv_bytes_per_token // max(s.layers * s.pipeline, 1)
-    if not s.offloaded:
-        cache = layers * per_token * sum(s.contexts)
-    pins = (read + cache) * chip.clock // memory.bandwidth
-    banks = 0
-    if s.offloaded and pim is not None and s.channels is not None:
-        o = pim.dram.organization
-        opened = int(s.channels.counts[Command.PIM_ACT]) * pim.activate_group / pim.channels
-        banks = int(passes * layers * opened * pim.dram.timing.tFAW / (4 * o.ranks)) if opened > 4 * o.ranks else 0
-        banks = max(banks - passes * layers * 2 * pim.dram.timing.tFAW, 0)
-    found = {"compute_cycles": compute, "memory_cycles": pins, "activation_cycles": banks}
-    name = max(found, key=lambda n: found[n])
-    return {**found, "lower_bound_cycles": found[name], "name": name.removesuffix("_cycles")}
-
-
-def system_result(s: SystemSimulation) -> dict[str, Any]:
-    """The result under the schema of `loom sim`, with what is a system's own."""
-    chip, pim, bound = s.chip, s.chip.pim, lower_bound(s)
-    step = s.cycles
-    layer_cycles = s.passes * s.layers
-    macs = s.arrays.macs * layer_cycles
-    units: dict[str, Any] = {
-        "array": _unit(s.arrays.busy * layer_cycles, step) | {"mac_utilization": macs / (step * chip.peak_macs)},
-        "vector": _unit(s.arrays.vector_busy * layer_cycles, step),
-    }
-    attention: dict[str, Any] = {"unit": "npu"}
-    if s.offloaded and pim is not None and s.channels is not None:
-        counts = s.channels.counts
-        dots = int(counts[Command.PIM_DOT]) * pim.burst_elements(s.graph.precision) * pim.banks
-        if pim.commands == "per_bank":
-            dots //= pim.banks
-        busy = sum(s.channels.busy) / pim.channels * layer_cycles
-        units["pim"] = _unit(int(busy), step) | {
-            "mac_utilization": dots * layer_cycles / (step * pim.peak_macs),
-            "commands": {c.name.lower(): int(counts[c]) * layer_cycles for c in Command if counts[c]},
-            "channel_imbalance": max(s.channels.busy) * pim.channels / max(sum(s.channels.busy), 1),
-        }
-        attention = {"unit": "pim", "values": s.system.policy.values, "balance": s.system.policy.balance}
-    tokens = s.graph.batch
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "chip": s.chip.name,
-        "chip_digest": s.chip.digest,
-        "system": {
-            "name": s.system.name, "chips": s.tensor * s.pipeline, "tensor": s.tensor, "pipeline": s.pipeline,
-            "passes": s.passes, "layers_per_stage": s.layers, "interleaved": s.interleaved, "attention": attention,
-        },
-        "workload": s.graph.name,
-        "phase": s.graph.phase.value,
-        "precision": s.graph.precision.value,
-        "batch": s.graph.batch,
-        "tokens": tokens,
-        "cycles": step,
-        "seconds": s.seconds,
-        "clock_hz": chip.clock,
-        "tokens_per_second": tokens / s.seconds,
-        "utilization": macs / (step * chip.peak_macs),
-        "bound": {**bound, "achieved": bound["lower_bound_cycles"] / step},
-        "windows": [
-            {"name": w.name, "repeat": w.repeat * s.passes, "cycles": w.cycles, "array_cycles": w.arrays,
-             "memory_cycles": w.memory}
-            for w in s.windows
-        ],
-        "operators": _operators(s),
-        "units": units,
-        "memory": {
-            "used_bytes": s.memory_bytes, "capacity_bytes": next(iter(chip.memory.values())).capacity,
-        },
-        "simulator": {"wall_s": s.wall_s},
-        "notes": [*s.notes],
-    }  # fmt: skip
-
-
-def _unit(busy: int, cycles: int) -> dict[str, Any]:
-    return {"busy_cycles": busy, "utilization": busy / cycles if cycles else 0.0}
-
-
-def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
-    rows = []
-    for index, mapped in enumerate(s.chips.plan.tasks):
-        operator = mapped.task.operator
-        rows.append({
-            "name": operator.name,
-            "unit": "npu",
-            "repeat": operator.repeat,
-            "cycles": int(s.chips.run.exclusive[index]),
-            "macs": operator.macs * operator.repeat,
-            "shape": operator.shape,
-        })  # fmt: skip
-    if s.offloaded and s.channels is not None:
-        attention = next(o for o in s.graph.operators() if isinstance(o, Attention))
-        rows.append({
-            "name": attention.name,
-            "unit": "pim",
-            "repeat": s.layers,
-            "cycles": s.channels.attention * s.layers,
-            "macs": attention.macs * s.layers,
-            "shape": attention.shape,
-        })  # fmt: skip
-    return rows
-
-
-def default_policy() -> Policy:
-    """A policy with every choice left open."""
-    return Policy()
+        return windows, merged, simulation, together, True, {}
