@@ -145,7 +145,7 @@ class _Costs:
 
 
 def _cost(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> _Costs:
-    memory = next(iter(chip.memory.values()))
+    memory = chip.nearest
     bits, grain = shape.dtype.bits, memory.access_bytes
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
@@ -165,7 +165,7 @@ def _cost(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, o
     if shape.bias:
         reads = reads + 4 * shape.n * (m_tiles if order == "m_outer" else 1)
     reads, writes = reads * shape.batch, writes * shape.batch
-    rate = memory.bandwidth / chip.clock / chip.tile_count
+    rate = memory.total_bandwidth / chip.clock / chip.tile_count
     rate = min(rate, tile.dma.bytes_per_cycle)
     port = (reads + writes) / rate
     compute = shape.batch * _array_cycles(tile.array, shape, m, n, k)
