@@ -12,6 +12,7 @@ from siliconloom.arch.description import (
     chip_names,
     load_chip,
     load_system,
+    system_names,
 )  # fmt: skip
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
@@ -19,5 +20,5 @@ from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, No
 __all__ = [
     "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",
     "NotSupported", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "chip_names", "load_chip",
-    "load_system",
+    "load_system", "system_names",
 ]  # fmt: skip

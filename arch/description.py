@@ -14,6 +14,7 @@ from siliconloom.arch.document import Description, Document, find_file, library_
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency
 
 LIBRARY = Path(__file__).parent / "library"
+SYSTEMS = LIBRARY / "systems"
 
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
@@ -343,12 +344,17 @@ def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip
 
 def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
     """Read a system from a file or the library, as `load_chip` does."""
-    document = Document.load(find_file(name, LIBRARY, "system"))
+    document = Document.load(find_file(name, SYSTEMS, "system"))
     document.override(overrides or [])
     document.expect_kind(["system"])
     return document.validate(System)
 
 
 def chip_names() -> list[str]:
-    """Names of the library's descriptions."""
+    """Names of the library's chips."""
     return library_names(LIBRARY)
+
+
+def system_names() -> list[str]:
+    """Names of the library's systems."""
+    return library_names(SYSTEMS)

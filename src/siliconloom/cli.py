@@ -280,12 +280,12 @@ def schema(
 
 @app.command(name="list")
 def list_command(json_file: Json = None) -> None:
-    """List the library: chips and workloads."""
-    from siliconloom.arch import chip_names
+    """List the library: chips, systems and workloads."""
+    from siliconloom.arch import chip_names, system_names
     from siliconloom.output import write_json
     from siliconloom.workloads import workload_names
 
-    found = {"chips": chip_names(), "workloads": workload_names()}
+    found = {"chips": chip_names(), "systems": system_names(), "workloads": workload_names()}
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return
