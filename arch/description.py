@@ -14,7 +14,6 @@ from siliconloom.arch.document import Description, Document, find_file, library_
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency
 
 LIBRARY = Path(__file__).parent / "library"
-SYSTEMS = LIBRARY / "systems"
 
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
@@ -344,7 +343,7 @@ def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip
 
 def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
     """Read a system from a file or the library, as `load_chip` does."""
-    document = Document.load(find_file(name, SYSTEMS, "system"))
+    document = Document.load(find_file(name, LIBRARY, "system"))
     document.override(overrides or [])
     document.expect_kind(["system"])
     return document.validate(System)
@@ -352,9 +351,14 @@ def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> Sy
 
 def chip_names() -> list[str]:
     """Names of the library's chips."""
-    return library_names(LIBRARY)
+    return _names_of("chip")
 
 
 def system_names() -> list[str]:
     """Names of the library's systems."""
-    return library_names(SYSTEMS)
+    return _names_of("system")
+
+
+def _names_of(kind: str) -> list[str]:
+    names = library_names(LIBRARY)
+    return [n for n in names if f"\nkind: {kind}\n" in "\n" + (LIBRARY / f"{n}.yaml").read_text(encoding="utf-8")]

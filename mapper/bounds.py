@@ -96,8 +96,9 @@ def _data(operator: Operator) -> int:
 def _level_bytes(chip: Chip, operator: Operator, placement: Placement, *, activations: bool) -> dict[str, int]:
     """Bytes that all executions must move at each level at least.
 
-    Activations count at the fastest level that holds any of the operator's: a tile has one port to all levels, so
-    those that lie elsewhere take longer still.
+    Operands of a product that are no earlier result, and its results, count where they lie; other operators'
+    activations count at the fastest level that holds any of them: a tile has one port to all levels, so those that lie
+    elsewhere take longer still.
     """
     data = dict.fromkeys(chip.memory, 0)
     cache = _cache_bytes(operator)
@@ -108,7 +109,14 @@ def _level_bytes(chip: Chip, operator: Operator, placement: Placement, *, activa
     for role, size in roles.items():
         for level, units in placement.shares((operator.name, role)).items():
             data[level] += size * units
-    if activations:
+    if activations and isinstance(operator, Gemm):
+        parts = {"input": operator.batch * operator.m * operator.k, "result": operator.batch * operator.m * operator.n}
+        if not operator.weight:
+            parts["operand 1"] = operator.batch * operator.k * operator.n
+        for role, elements in parts.items():
+            for level in placement.shares((operator.name, role)):
+                data[level] += operator.precision.size(elements) * operator.repeat
+    elif activations:
         held = {level for key in placement.homes if key[0] == operator.name for level in placement.shares(key)}
         fastest = max(chip.memory, key=lambda name: (name in held, chip.memory[name].total_bandwidth))
         data[fastest] += (_data(operator) - cache) * operator.repeat

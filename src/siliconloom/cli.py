@@ -326,7 +326,9 @@ def dram(
 
 @app.command()
 def reproduce(
-    card: Annotated[str | None, typer.Argument(metavar="[CARD]", help="A published result; all of them if none.")] = None,
+    card: Annotated[
+        str | None, typer.Argument(metavar="[CARD]", help="A published result; all of them if none.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Derive published results again: ours, published, the error, and the cause where it is too large."""

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import Chip, LoomError
+from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.isa import Opcode
 from siliconloom.mapper.memory import Item
 from siliconloom.mapper.placement import Demand, place
 from siliconloom.mapper.plan import map_workload
+from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.engine import run
 from siliconloom.sim.levels import instruction_levels
 from siliconloom.simulate import simulate
@@ -176,3 +177,10 @@ def test_striping_helps_long_rows_and_not_short_ones():
     assert cycles[4] / cycles[8] < cycles[1] / cycles[2], "rows shorter than a stripe leave devices idle"
     ideal = simulate(chip(cxl={**one, "bandwidth": "51.2 GB/s"}), gpt2()).run.cycles
     assert cycles[8] > ideal
+
+
+def test_a_tile_behind_several_levels_has_no_rtl_of_its_dma_yet():
+    one = {**NEAR, "access_bytes": 64}
+    for memory in ({"hbm": one, "ddr": FAR}, {"hbm": {**one, "ports": 2}}):
+        with pytest.raises(NotSupported, match="several memory levels, ports or devices"):
+            geometry_of(chip(**memory))

@@ -48,7 +48,8 @@ def _result(name: str) -> dict[str, Any]:
     ]  # fmt: skip
     wall = time.perf_counter() - began
     return {
-        "card": card.name, "title": card.title, "source": card.source, "rows": rows, "holds": card.holds, "wall_s": wall,
+        "card": card.name, "title": card.title, "source": card.source, "rows": rows, "holds": card.holds,
+        "wall_s": wall,
     }  # fmt: skip
 
 
@@ -106,9 +107,16 @@ def _line(name: str, row: dict[str, Any], causes: list[str]) -> tuple[str, ...]:
         "-" if row["ours"] is None else f"{row['ours']:.4g}",
         f"{row['published']:.4g}",
         "-" if row["error"] is None else f"{row['error']:+.2%}",
-        f"{row['tolerance']:.3g}" if row["tolerance"] > 1 else f"{row['tolerance']:.1%}",
+        _allowed(row),
         verdict,
     )
+
+
+def _allowed(row: dict[str, Any]) -> str:
+    """The tolerance, or on which side of the published figure ours may lie as far as it will."""
+    if row["within"] and abs(row["error"]) > row["tolerance"]:
+        return "at most" if row["error"] < 0 else "at least"
+    return f"{row['tolerance']:.1%}"
 
 
 __all__ = ["SCHEMA", "Row", "broken", "load_card", "reproduce", "reproduction_tables"]
