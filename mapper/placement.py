@@ -4,19 +4,21 @@ The workload is lowered once as if the nearest level were large enough; its Prog
 object is read and written. What an object costs in a level is the time that those transfers hold the memory port
 there, or half the level's latency where that is more (a ring of two slots hides no more than that). Units of objects
 (the parameters of a layer, its keys, its values, each intermediate result) are then taken in the order of the time
-that the fastest level saves per byte, the most first, and each goes to the fastest level that still has room.
+that the fastest level saves per byte, the most first, and each goes to the fastest level that still has room. The
+same is tried in the order of the time saved per unit, and the better of the two assignments is taken.
 
-That is the greedy rule of the knapsack problem: optimal when units are small against the levels, and never worse
-than the optimum by more than what one unit saves at each boundary between levels. An object is cut between units
-only, and its units never go back to a faster level, so that it needs one address per level.
+These are the greedy rules of the knapsack problem: optimal when units are small against the levels, never worse than
+the optimum by more than what one unit saves at each boundary between levels, and with two levels never less than half
+of what can be saved. An object is cut between units only, and its units never go back to a faster level, so that it
+needs one address per level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from siliconloom.arch.description import Chip
+from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.mapper.builder import SLOTS
 from siliconloom.mapper.memory import ALIGNMENT, Home, Item, Key, MemoryMap, no_room
@@ -115,23 +117,42 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     LoomError
         When a unit finds no room in any level: with the bytes needed and each level's capacity.
     """
-    names = list(chip.memory)
-    levels = [chip.memory[name] for name in names]
-    order = sorted(range(len(names)), key=lambda n: (-levels[n].total_bandwidth, n))
-    fastest, slowest = order[0], order[-1]
-    room = [level.total_capacity for level in levels]
+    levels = list(chip.memory.values())
+    order = sorted(range(len(levels)), key=lambda n: (-levels[n].total_bandwidth, n))
     grain = [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in levels]
 
     def saving(demand: Demand) -> float:
-        size = demand.item.size
-        return (demand.cycles[slowest] - demand.cycles[fastest]) / size if size else 0.0
+        return (demand.cycles[order[-1]] - demand.cycles[order[0]]) / max(demand.item.units, 1)
 
-    queue = sorted(
-        (-saving(demand), unit, number) for number, demand in enumerate(demands) for unit in range(demand.item.units)
-    )
+    def density(demand: Demand) -> float:
+        return saving(demand) / max(demand.item.unit_bytes, 1)
+
+    tried = [_fill(demands, _queue(demands, rule), levels, order, grain) for rule in (density, saving)]
+    fitting = [counts for counts in tried if counts is not None]
+    if not fitting:
+        raise no_room(chip, sum(d.item.size for d in demands))
+    return _addresses(chip, demands, min(fitting, key=lambda counts: _cost(demands, counts)), grain)
+
+
+Counts = list[dict[int, int]]
+"""Units of each object in each level, in the order in which its units went there."""
+
+
+def _queue(demands: Sequence[Demand], rule: Callable[[Demand], float]) -> list[int]:
+    """Objects in the order in which their units are placed, an entry per unit; repetition by repetition where equal."""
+    units = [(-rule(d), unit, number) for number, d in enumerate(demands) for unit in range(d.item.units)]
+    return [number for _, _, number in sorted(units)]
+
+
+def _fill(
+    demands: Sequence[Demand], queue: Sequence[int], levels: Sequence[Memory], order: Sequence[int],
+    grain: Sequence[int],
+) -> Counts | None:  # fmt: skip
+    """Each unit in the first level with room, never one before that of the unit before; ``None`` if one has none."""
+    room = [level.total_capacity for level in levels]
     reached = [0] * len(demands)
-    counts = [dict[int, int]() for _ in demands]
-    for _, _, number in queue:
+    counts: Counts = [{} for _ in demands]
+    for number in queue:
         item = demands[number].item
         for place in range(reached[number], len(order)):
             level = order[place]
@@ -142,18 +163,25 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
                 counts[number][level] = counts[number].get(level, 0) + 1
                 break
         else:
-            raise no_room(chip, sum(d.item.size for d in demands))
-    return _addresses(chip, demands, counts, grain)
+            return None
+    return counts
 
 
-def _addresses(
-    chip: Chip, demands: Sequence[Demand], counts: Sequence[dict[int, int]], grain: Sequence[int]
-) -> Placement:
+def _cost(demands: Sequence[Demand], counts: Counts) -> float:
+    """Cycles that all transfers take."""
+    return sum(
+        demand.cycles[level] * units / demand.item.units
+        for demand, count in zip(demands, counts, strict=True)
+        for level, units in count.items()
+    )
+
+
+def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Sequence[int]) -> Placement:
     names, ends = list(chip.memory), list(chip.level_bases)
     homes: dict[Key, tuple[Home, ...]] = {}
     for demand, count in zip(demands, counts, strict=True):
         first, found = 0, []
-        for level, units in count.items():  # in the order in which the units went there
+        for level, units in count.items():
             found.append(Home(names[level], first, units, ends[level]))
             ends[level] += -(-units * demand.item.unit_bytes // grain[level]) * grain[level]
             first += units

@@ -22,7 +22,7 @@ from siliconloom.mapper.lowering import Context
 from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.placement import Placement, measure, place
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmTiling, choose_tilings
+from siliconloom.mapper.tiling import GemmMemories, GemmTiling, choose_tilings
 from siliconloom.mapper.vector import (
     VectorLowering,
     VectorTiling,
@@ -88,13 +88,14 @@ class Plan:
 class Part:
     """Repetitions of a block in which every object stays in its memory level.
 
-    ``levels`` names, per operator, the level that its tiling is chosen for: the one it spends the most time with.
+    ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a
+    product; for others the one it spends the most time with.
     """
 
     first: int
     count: int
     tasks: tuple[Task, ...]
-    levels: dict[str, str]
+    levels: dict[str, tuple[str, ...]]
 
 
 Choice = tuple[Layout, list[dict[str, Tiling]]]
@@ -141,17 +142,35 @@ def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
     """Blocks in program order, cut where an object goes on in another memory level."""
     nearest = next(iter(chip.memory))
     parts = []
+    makers: dict[str, str] = {}
     for _, repeat, operators in graph.blocks():
         tasks = tuple(block_tasks(graph, operators, repeat))
         names = [task.operator.name for task in tasks]
+        makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
         if placement is None:
-            parts.append(Part(0, repeat, tasks, dict.fromkeys(names, nearest)))
+            parts.append(Part(0, repeat, tasks, dict.fromkeys(names, (nearest,) * 3)))
             continue
         cuts = [cut for cut in placement.cuts(names) if cut < repeat]
         for first, end in zip(cuts, [*cuts[1:], repeat], strict=True):
-            levels = {name: placement.slowest_share(chip, name, first) for name in names}
+            levels = {task.operator.name: _levels(chip, graph, placement, makers, task, first) for task in tasks}
             parts.append(Part(first, end - first, tasks, levels))
     return parts
+
+
+def _levels(
+    chip: Chip, graph: Graph, placement: Placement, makers: dict[str, str], task: Task, repetition: int
+) -> tuple[str, ...]:
+    """Levels that a task's tiling is chosen for, in one repetition."""
+    operator = task.operator
+    if not isinstance(operator, Gemm):
+        return (placement.slowest_share(chip, operator.name, repetition),)
+    makes = [makers[name] for name in graph.digraph.predecessors(operator.name) if name in makers]
+    keys = [
+        (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
+        (operator.name, "parameters" if operator.weight else "operand 1"),
+        (operator.name, "result"),
+    ]
+    return tuple(placement.level(key, repetition) for key in keys)
 
 
 def _place(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice) -> Placement:
@@ -252,13 +271,13 @@ def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Par
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    known: dict[tuple[str, str], Sequence[Tiling | None]] = {}
+    known: dict[tuple[str, tuple[str, ...]], Sequence[Tiling | None]] = {}
     for part in parts:
         for task in part.tasks:
             name = task.operator.name
             key = name, part.levels[name]
             if key not in known:
-                known[key] = _choose(chip.seen_from(key[1]), candidates, task)
+                known[key] = _choose(chip, candidates, task, key[1])
     fitting: list[tuple[int, Choice]] = []
     blocked = "any operator"
     for number, layout in enumerate(candidates):
@@ -289,10 +308,13 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     return max([0, *norms, *biases])
 
 
-def _choose(chip: Chip, candidates: Sequence[Layout], task: Task) -> Sequence[Tiling | None]:
-    """The task's best tiling under each layout."""
+def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> Sequence[Tiling | None]:
+    """The task's best tiling under each layout, its objects in the memory levels that `Part.levels` lists."""
     if isinstance(task.operator, Gemm):
-        return choose_tilings(chip, candidates, gemm_shape(task, chip))
+        a, b, c = (chip.memory[name] for name in levels)
+        memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
+        return choose_tilings(chip, candidates, gemm_shape(task, chip), memories)
+    chip = chip.seen_from(levels[0])
     if isinstance(task.operator, Attention):
         return choose_attention_tilings(chip, candidates, attention_shape(task, chip))
     if isinstance(task.operator, Vector):
