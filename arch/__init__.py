@@ -13,6 +13,7 @@ from siliconloom.arch.description import (
     load_chip,
     load_system,
     machine_kind,
+    system_names,
 )  # fmt: skip
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
@@ -20,5 +21,5 @@ from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, No
 __all__ = [
     "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",
     "NotSupported", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "chip_names", "load_chip",
-    "load_system", "machine_kind",
+    "load_system", "machine_kind", "system_names",
 ]  # fmt: skip

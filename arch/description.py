@@ -19,6 +19,11 @@ LIBRARY = Path(__file__).parent / "library"
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
 
+LEVEL_ALIGNMENT = 1 << 16
+"""Memory levels begin at multiples of this many bytes."""
+ADDRESS_BITS = 48
+"""Bits of a main-memory address in an instruction."""
+
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
@@ -126,15 +131,71 @@ MemoryKind = Literal[
 ]
 
 
+CXL_WAYS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Devices that a CXL host bridge can interleave over (CXL 3.0, section 8.2.4.20.7, HDM decoder ways)."""
+CXL_GRANULARITY = tuple(256 << n for n in range(7))
+"""Interleave granularities of a CXL HDM decoder: 256 B to 16 KiB."""
+DEFAULT_INTERLEAVE = 256
+
+
 class Memory(Description):
-    """One level of the memory hierarchy outside the tile, with a fixed latency and bandwidth."""
+    """One level of the memory hierarchy outside the tile, with a fixed latency and bandwidth.
+
+    A level may be several equal `devices`, each with several `ports` (channels) that share the device's bandwidth
+    evenly. Addresses are striped: each `interleave` bytes lie on the next port of the next device, so a row shorter
+    than a whole stripe is served by fewer ports and takes as long as the busiest of them.
+    """
 
     kind: MemoryKind
-    capacity: Bytes
-    bandwidth: Bandwidth = Field(description="reads and writes together")
+    capacity: Bytes = Field(description="of one device")
+    bandwidth: Bandwidth = Field(description="reads and writes together, of one device")
     latency: Duration = Field(description="from request to first data, and from last data to acknowledge")
     access_bytes: int = Field(default=64, ge=1, le=65536, description="smallest transfer; shorter rows are rounded up")
     energy: Energy | None = Field(default=None, description="per byte moved; the technology table's value when absent")
+    ports: int = Field(default=1, ge=1, le=4096, description="channels of a device that work in parallel")
+    devices: int = Field(default=1, ge=1, le=4096, description="equal devices that the addresses are striped over")
+    interleave: Bytes | None = Field(
+        default=None, description="bytes that lie on one port before the next takes over; 256 B when absent"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Memory:
+        if self.interleave is not None:
+            if self.channels == 1:
+                raise ValueError("interleave is for a level with several ports or devices")
+            if self.interleave % self.access_bytes:
+                raise ValueError(f"interleave must be a multiple of access_bytes, {self.access_bytes} B")
+        if self.kind == "cxl" and self.devices > 1:
+            if self.devices not in CXL_WAYS:
+                ways = ", ".join(map(str, CXL_WAYS))
+                raise ValueError(f"devices: CXL memory is striped over {ways} devices, not over {self.devices}")
+            if self.stripe not in CXL_GRANULARITY:
+                raise ValueError(
+                    f"interleave: CXL memory is striped by 256 B to 16 KiB, a power of two, not {self.stripe} B"
+                )
+        return self
+
+    @property
+    def channels(self) -> int:
+        """Ports of all devices together."""
+        return self.ports * self.devices
+
+    @property
+    def stripe(self) -> int:
+        """Bytes on one port before the next takes over; all of them where there is one port."""
+        if self.interleave is not None:
+            return self.interleave
+        return -(-DEFAULT_INTERLEAVE // self.access_bytes) * self.access_bytes
+
+    @property
+    def total_capacity(self) -> int:
+        """Bytes of all devices."""
+        return self.capacity * self.devices
+
+    @property
+    def total_bandwidth(self) -> int:
+        """Bytes per second of all devices."""
+        return self.bandwidth * self.devices
 
 
 class LinkPort(Description):
@@ -189,6 +250,8 @@ class Chip(Description):
                 )
         if self.tile.kind == "npu" and not self.memory:
             raise ValueError("a chip with an npu tile needs at least one memory level")
+        if len(self.memory) > 1 and self.level_bases[-1] >= 1 << ADDRESS_BITS:
+            raise ValueError(f"the memory levels before the last are more than {ADDRESS_BITS} bits can address")
         return self
 
     def _check_pim(self, pim: PimTile) -> None:
@@ -211,15 +274,40 @@ class Chip(Description):
         return self.tile.array.rows * self.tile.array.cols * self.tile_count
 
     @property
+    def nearest(self) -> Memory:
+        """The memory level that is nearest to the tiles."""
+        return next(iter(self.memory.values()))
+
+    @property
+    def level_bases(self) -> tuple[int, ...]:
+        """First address of each memory level: the levels lie one behind the other, the nearest at 0."""
+        bases, end = [], 0
+        for memory in self.memory.values():
+            bases.append(end)
+            end += -(-memory.total_capacity // LEVEL_ALIGNMENT) * LEVEL_ALIGNMENT
+        return tuple(bases)
+
+    def level_of(self, address: int) -> int:
+        """Number of the memory level that holds ``address``, 0 for the nearest; the last one has no end."""
+        return sum(base <= address for base in self.level_bases[1:])
+
+    @property
     def beat_interval(self) -> int:
-        """Cycles between beats of one tile's data bus, in 1/`INTERVAL_ONE`: its share of the nearest memory.
+        """`interval_of` the nearest memory."""
+        return self.interval_of(self.nearest)
+
+    def interval_of(self, memory: Memory) -> int:
+        """Cycles between beats of one tile's data bus, in 1/`INTERVAL_ONE`: its share of a memory.
 
         At least one cycle; rounded up, so that no tile ever takes more than its share.
         """
         assert isinstance(self.tile, NpuTile)
-        memory = next(iter(self.memory.values()))
         wanted = self.clock * self.tile_count * self.tile.dma.bytes_per_cycle * INTERVAL_ONE
-        return max(-(-wanted // memory.bandwidth), INTERVAL_ONE)
+        return max(-(-wanted // memory.total_bandwidth), INTERVAL_ONE)
+
+    def seen_from(self, level: str) -> Chip:
+        """The same chip with nothing but one of its memory levels."""
+        return self.model_copy(update={"memory": {level: self.memory[level]}})
 
     def cycles(self, picoseconds: int) -> int:
         """Clock cycles that cover a duration, rounded up."""
@@ -310,5 +398,15 @@ def machine_kind(name: str) -> str:
 
 
 def chip_names() -> list[str]:
-    """Names of the library's descriptions."""
-    return library_names(LIBRARY)
+    """Names of the library's chips."""
+    return _names_of("chip")
+
+
+def system_names() -> list[str]:
+    """Names of the library's systems."""
+    return _names_of("system")
+
+
+def _names_of(kind: str) -> list[str]:
+    names = library_names(LIBRARY)
+    return [n for n in names if f"\nkind: {kind}\n" in "\n" + (LIBRARY / f"{n}.yaml").read_text(encoding="utf-8")]

@@ -116,8 +116,8 @@ class _Costs:
     def __init__(self, chip: Chip, shape: Attention) -> None:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
-        memory, array = next(iter(chip.memory.values())), chip.tile.array
-        self.rate = min(memory.bandwidth / chip.clock / chip.tile_count, chip.tile.dma.bytes_per_cycle)
+        memory, array = chip.nearest, chip.tile.array
+        self.rate = min(memory.total_bandwidth / chip.clock / chip.tile_count, chip.tile.dma.bytes_per_cycle)
         self.latency = chip.cycles(memory.latency)
         self.fill = array.rows // array.load_rows + array.rows + array.cols + array.multiply_stages
         self.of = cache(self._of)
@@ -186,13 +186,13 @@ class AttentionLowering:
         self.nest = Nest(context, task.depends)
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
-        size, memory = self.dtype.size, context.memory
+        size, memory, name = self.dtype.size, context.memory, task.operator.name
         self.q_row, self.o_row = size(shape.heads * shape.head_dim), size(shape.heads * shape.v_head_dim)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
-        pairs, repeat = shape.batch * shape.kv_heads, task.operator.repeat
+        tokens, repeat = shape.batch * shape.kv_heads * shape.kv_len * context.chip.tile_count, task.operator.repeat
         self.q_base = context.input_of(task.operator, shape.batch * shape.q_len * self.q_row)
-        self.k_base = memory.take(pairs * shape.kv_len * self.k_row * repeat * context.chip.tile_count)
-        self.v_base = memory.take(pairs * shape.kv_len * self.v_row * repeat * context.chip.tile_count)
+        self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
+        self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)
         self.o_base = context.output_of(task, shape.batch * shape.q_len * self.o_row)
 
     def emit(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.placement import Placement
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 
@@ -20,14 +22,18 @@ class Bound:
     memory_cycles
         Bytes that must cross the memory port once, over its bandwidth: parameters in use, the key-value cache, and
         for a single operator its operands and results as well. Results that one operator hands to the next could stay
-        on chip and are left out of a whole workload's bound.
+        on chip and are left out of a whole workload's bound. With several memory levels: of the level that needs
+        the longest for what lies in it.
     vector_cycles
         Passes of the vector unit over all elements, over its lanes.
+    level_cycles
+        The same as ``memory_cycles``, for each level.
     """
 
     compute_cycles: int
     memory_cycles: int
     vector_cycles: int
+    level_cycles: dict[str, int] = field(default_factory=dict)
 
     @property
     def lower_bound_cycles(self) -> int:
@@ -38,36 +44,93 @@ class Bound:
         """What binds: compute, memory or vector."""
         return max((self.compute_cycles, "compute"), (self.memory_cycles, "memory"), (self.vector_cycles, "vector"))[1]
 
-    def as_dict(self) -> dict[str, int | str]:
+    def as_dict(self) -> dict[str, Any]:
         """The figures and what binds, as results show them."""
-        names = ("compute_cycles", "memory_cycles", "vector_cycles", "lower_bound_cycles", "name")
+        names = ("compute_cycles", "memory_cycles", "vector_cycles", "level_cycles", "lower_bound_cycles", "name")
         return {name: getattr(self, name) for name in names}
 
 
 def operator_bound(chip: Chip, operator: Operator) -> Bound:
-    """Bound of one execution of ``operator`` with its operands and results in memory."""
+    """Bound of one execution of ``operator`` with its operands and results in the nearest memory."""
     used = _used_weight_bytes(operator)
-    return _bound(chip, operator.macs, used + operator.input_bytes + operator.output_bytes, _vector_slots(operator))
+    return _bound(chip, operator.macs, _near(chip, used + _data(operator)), _vector_slots(operator))
 
 
-def graph_bound(chip: Chip, graph: Graph) -> Bound:
-    """Bound of a whole workload."""
+def placed_bound(chip: Chip, operator: Operator, placement: Placement | None) -> Bound:
+    """Bound of all executions of ``operator`` with its operands and results where they are placed."""
+    times = operator.repeat
+    if placement is None:
+        one = operator_bound(chip, operator)
+        levels = {name: times * cycles for name, cycles in one.level_cycles.items()}
+        return Bound(times * one.compute_cycles, times * one.memory_cycles, times * one.vector_cycles, levels)
+    data = _level_bytes(chip, operator, placement, activations=True)
+    return _bound(chip, operator.macs * times, data, _vector_slots(operator) * times)
+
+
+def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) -> Bound:
+    """Bound of a whole workload, its objects in the nearest memory or where they are placed."""
     operators = graph.operators()
     macs = sum(o.macs * o.repeat for o in operators)
-    data = sum((_used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators)
-    if graph.digraph.number_of_edges() == 0:
-        data = sum((_used_weight_bytes(o) + o.input_bytes + o.output_bytes) * o.repeat for o in operators)
+    listed = graph.digraph.number_of_edges() == 0
+    data: dict[str, int]
+    if placement is not None:
+        data = dict.fromkeys(chip.memory, 0)
+        for operator in operators:
+            for level, count in _level_bytes(chip, operator, placement, activations=listed).items():
+                data[level] += count
+    elif listed:
+        data = _near(chip, sum((_used_weight_bytes(o) + _data(o)) * o.repeat for o in operators))
+    else:
+        data = _near(chip, sum((_used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
     return _bound(chip, macs, data, sum(_vector_slots(o) * o.repeat for o in operators))
 
 
-def _bound(chip: Chip, macs: int, data: int, slots: int) -> Bound:
-    memory_cycles = vector_cycles = 0
-    if chip.memory:
-        memory = next(iter(chip.memory.values()))
-        memory_cycles = -(-data * chip.clock // memory.bandwidth)
+def _near(chip: Chip, data: int) -> dict[str, int]:
+    return {next(iter(chip.memory)): data} if chip.memory else {}
+
+
+def _data(operator: Operator) -> int:
+    return operator.input_bytes + operator.output_bytes
+
+
+def _level_bytes(chip: Chip, operator: Operator, placement: Placement, *, activations: bool) -> dict[str, int]:
+    """Bytes that all executions must move at each level at least.
+
+    Operands of a product that are no earlier result, and its results, count where they lie; other operators'
+    activations count at the fastest level that holds any of them: a tile has one port to all levels, so those that lie
+    elsewhere take longer still.
+    """
+    data = dict.fromkeys(chip.memory, 0)
+    cache = _cache_bytes(operator)
+    roles = {"parameters": _used_weight_bytes(operator), "keys": 0, "values": 0}
+    if isinstance(operator, Attention) and cache:
+        roles["keys"] = cache * operator.head_dim // (operator.head_dim + operator.v_head_dim)
+        roles["values"] = cache - roles["keys"]
+    for role, size in roles.items():
+        for level, units in placement.shares((operator.name, role)).items():
+            data[level] += size * units
+    if activations and isinstance(operator, Gemm):
+        parts = {"input": operator.batch * operator.m * operator.k, "result": operator.batch * operator.m * operator.n}
+        if not operator.weight:
+            parts["operand 1"] = operator.batch * operator.k * operator.n
+        for role, elements in parts.items():
+            for level in placement.shares((operator.name, role)):
+                data[level] += operator.precision.size(elements) * operator.repeat
+    elif activations:
+        held = {level for key in placement.homes if key[0] == operator.name for level in placement.shares(key)}
+        fastest = max(chip.memory, key=lambda name: (name in held, chip.memory[name].total_bandwidth))
+        data[fastest] += (_data(operator) - cache) * operator.repeat
+    return data
+
+
+def _bound(chip: Chip, macs: int, data: dict[str, int], slots: int) -> Bound:
+    levels = {
+        name: -(-data.get(name, 0) * chip.clock // memory.total_bandwidth) for name, memory in chip.memory.items()
+    }
+    vector_cycles = 0
     if isinstance(chip.tile, NpuTile):
         vector_cycles = -(-slots // (chip.tile.vector.lanes * chip.tile_count))
-    return Bound(-(-macs // chip.peak_macs), memory_cycles, vector_cycles)
+    return Bound(-(-macs // chip.peak_macs), max(levels.values(), default=0), vector_cycles, levels)
 
 
 def _vector_slots(operator: Operator) -> int:

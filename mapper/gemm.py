@@ -28,17 +28,20 @@ class GemmLowering:
         self.nest = Nest(context, task.depends)
         self.n_outer = tiling.order == "n_outer"
         self.stored_n = shape.n // 2 if shape.output_halved else shape.n
-        size, memory = shape.dtype.size, context.memory
+        size, memory, name = shape.dtype.size, context.memory, task.operator.name
         self.a_bytes, self.b_bytes, self.c_bytes = (
             size(shape.m * shape.k),
             size(shape.k * shape.n),
             size(shape.m * self.stored_n),
         )
         self.a_base = context.input_of(task.operator, shape.batch * self.a_bytes)
-        self.b_base = context.parameters(task.operator) if shape.weight else memory.take(shape.batch * self.b_bytes)
-        self.bias_base = memory.take(BIAS_BYTES * shape.batch * shape.n) if shape.bias else 0
+        if shape.weight:
+            self.b_base = context.parameters(task.operator)
+        else:
+            self.b_base = memory.take(name, "operand 1", shape.batch * self.b_bytes)
+        self.bias_base = memory.take(name, "bias", BIAS_BYTES * shape.batch * shape.n) if shape.bias else 0
         self.c_base = context.output_of(task, shape.batch * self.c_bytes)
-        self.residual_base = memory.take(shape.batch * self.c_bytes) if shape.residual else 0
+        self.residual_base = memory.take(name, "residual", shape.batch * self.c_bytes) if shape.residual else 0
 
     def emit(self) -> None:
         """Write the task."""

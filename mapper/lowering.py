@@ -1,4 +1,4 @@
-"""What every lowering shares: the program under construction, the memory map, the synchronisation between tasks."""
+"""What every lowering shares: the program under construction, the addresses, the synchronisation between tasks."""
 
 from __future__ import annotations
 
@@ -6,37 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Address
-from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.builder import Loop, ProgramBuilder, Ring
 from siliconloom.mapper.layout import Layout, Rings
+from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.tasks import Task
 from siliconloom.workloads import Graph, Operator
-
-ALIGNMENT = 64
-
-
-class MemoryMap:
-    """Bump allocation of main memory; raises `LoomError` when the workload does not fit."""
-
-    def __init__(self, chip: Chip) -> None:
-        self.name, memory = next(iter(chip.memory.items()))
-        self.capacity, self.used, self.chip = memory.capacity, 0, chip.name
-
-    def take(self, size: int) -> int:
-        """Address of ``size`` fresh bytes."""
-        address = self.used
-        self.used += -(-size // ALIGNMENT) * ALIGNMENT
-        return address
-
-    def check(self) -> None:
-        """Refuse a workload that is larger than the memory."""
-        if self.used > self.capacity:
-            raise LoomError(
-                f"the workload needs {format_bytes(self.used)} of {self.chip}'s memory.{self.name}, which has "
-                f"{format_bytes(self.capacity)} (memory.{self.name}.capacity)"
-            )
 
 
 @dataclass
@@ -61,16 +36,16 @@ class Context:
         for name in self.graph.digraph.predecessors(operator.name):
             if name in self.outputs:
                 return self.outputs[name]
-        return self.memory.take(size)
+        return self.memory.take(operator.name, "input", size)
 
     def parameters(self, operator: Operator) -> int:
         """Address of the operator's parameters, those of every repetition one after the other."""
-        return self.memory.take(operator.weight_bytes * operator.repeat)
+        return self.memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
 
     def output_of(self, task: Task, size: int) -> int:
         """Address of the task's result, under the names of all operators it computes."""
         last = task.fused[-1] if task.fused else task.operator
-        address = self.memory.take(max(size, last.output_bytes))
+        address = self.memory.take(task.operator.name, "result", max(size, last.output_bytes))
         for operator in (task.operator, *task.fused):
             self.outputs[operator.name] = address
         return address

@@ -18,9 +18,11 @@ from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
 from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
 from siliconloom.mapper.layout import Layout, declare_rings, layouts
-from siliconloom.mapper.lowering import Context, MemoryMap
+from siliconloom.mapper.lowering import Context
+from siliconloom.mapper.memory import MemoryMap
+from siliconloom.mapper.placement import Placement, measure, place
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmTiling, choose_tilings
+from siliconloom.mapper.tiling import GemmMemories, GemmTiling, choose_tilings
 from siliconloom.mapper.vector import (
     VectorLowering,
     VectorTiling,
@@ -36,11 +38,16 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling
 
 @dataclass(frozen=True)
 class MappedTask:
-    """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile."""
+    """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
+
+    Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
+    ``tiling`` is the first of those.
+    """
 
     task: Task
     repeat: int
     tiling: Tiling | None
+    runs: tuple[tuple[int, Tiling], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Plan:
         Division of the tile's memories; ``None`` on a bare array.
     memory_bytes
         Main memory that parameters, cache and intermediate results occupy.
+    placement
+        Which memory level holds what; ``None`` where there is one level at most.
     """
 
     chip: Chip
@@ -67,15 +76,30 @@ class Plan:
     memory_bytes: int
     bound: Bound
     notes: tuple[str, ...] = ()
+    placement: Placement | None = None
 
     @property
     def estimated_cycles(self) -> int:
         """The mapper's own estimate, to be compared with the simulator's answer."""
-        return sum(t.repeat * t.tiling.cycles for t in self.tasks if t.tiling is not None)
+        return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
-Choice = tuple[Layout, dict[str, Tiling]]
-Blocks = Sequence[tuple[int, list[Task]]]
+@dataclass(frozen=True)
+class Part:
+    """Repetitions of a block in which every object stays in its memory level.
+
+    ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a
+    product; for others the one it spends the most time with.
+    """
+
+    first: int
+    count: int
+    tasks: tuple[Task, ...]
+    levels: dict[str, tuple[str, ...]]
+
+
+Choice = tuple[Layout, list[dict[str, Tiling]]]
+"""Division of the buffers, and the tiling of every operator in each part."""
 
 
 def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None) -> Plan:
@@ -101,36 +125,100 @@ def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | No
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
+    parts = _parts(chip, graph, None)
+    choices = _choose_layouts(chip, chip.tile, graph, parts)
+    placement = None
     if len(chip.memory) > 1:
-        raise NotSupported(f"more than one memory level ({', '.join(chip.memory)})")
-    blocks = [(repeat, block_tasks(graph, operators, repeat)) for _, repeat, operators in graph.blocks()]
-    choices = _choose_layouts(chip, chip.tile, graph, blocks)
+        placement = _place(chip, chip.tile, graph, parts, choices[0])
+        parts = _parts(chip, graph, placement)
+        choices = _choose_layouts(chip, chip.tile, graph, parts)
     if cycles is None:
-        return _plan(chip, chip.tile, graph, blocks, choices[0], notes)
-    plans = [_plan(chip, chip.tile, graph, blocks, choice, notes) for choice in choices]
+        return _plan(chip, chip.tile, graph, parts, choices[0], notes, placement)
+    plans = [_plan(chip, chip.tile, graph, parts, choice, notes, placement) for choice in choices]
     return min(plans, key=lambda plan: cycles(plan.program))
 
 
-def _plan(chip: Chip, tile: NpuTile, graph: Graph, blocks: Blocks, choice: Choice, notes: tuple[str, ...]) -> Plan:
+def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
+    """Blocks in program order, cut where an object goes on in another memory level."""
+    nearest = next(iter(chip.memory))
+    parts = []
+    makers: dict[str, str] = {}
+    for _, repeat, operators in graph.blocks():
+        tasks = tuple(block_tasks(graph, operators, repeat))
+        names = [task.operator.name for task in tasks]
+        makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
+        if placement is None:
+            parts.append(Part(0, repeat, tasks, dict.fromkeys(names, (nearest,) * 3)))
+            continue
+        cuts = [cut for cut in placement.cuts(names) if cut < repeat]
+        for first, end in zip(cuts, [*cuts[1:], repeat], strict=True):
+            levels = {task.operator.name: _levels(chip, graph, placement, makers, task, first) for task in tasks}
+            parts.append(Part(first, end - first, tasks, levels))
+    return parts
+
+
+def _levels(
+    chip: Chip, graph: Graph, placement: Placement, makers: dict[str, str], task: Task, repetition: int
+) -> tuple[str, ...]:
+    """Levels that a task's tiling is chosen for, in one repetition."""
+    operator = task.operator
+    if not isinstance(operator, Gemm):
+        return (placement.slowest_share(chip, operator.name, repetition),)
+    makes = [makers[name] for name in graph.digraph.predecessors(operator.name) if name in makers]
+    keys = [
+        (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
+        (operator.name, "parameters" if operator.weight else "operand 1"),
+        (operator.name, "result"),
+    ]
+    return tuple(placement.level(key, repetition) for key in keys)
+
+
+def _place(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice) -> Placement:
+    memory = MemoryMap(chip)
+    program, _ = _lower_all(chip, tile, graph, parts, choice, memory)
+    return place(chip, measure(program, memory))
+
+
+def _plan(
+    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice, notes: tuple[str, ...],
+    placement: Placement | None,
+) -> Plan:  # fmt: skip
+    memory = MemoryMap(chip, None if placement is None else placement.homes)
+    program, mapped = _lower_all(chip, tile, graph, parts, choice, memory)
+    memory.check()
+    used = memory.used if placement is None else sum(placement.used.values())
+    bound = graph_bound(chip, graph, placement)
+    return Plan(chip, graph, program, mapped, choice[0], used, bound, notes, placement)
+
+
+def _lower_all(
+    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap
+) -> tuple[Program, tuple[MappedTask, ...]]:
+    """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
     builder = ProgramBuilder()
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
-    memory = MemoryMap(chip)
-    names, mapped, outputs = list[str](), list[MappedTask](), dict[str, int]()
-    for repeat, tasks in blocks:
-        with builder.loop(repeat) as layer:
+    numbers, outputs = dict[str, int](), dict[str, int]()
+    tasks, runs = list[Task](), list[list[tuple[int, Tiling]]]()
+    for part, tiled in zip(parts, tilings, strict=True):
+        memory.repetition = part.first
+        with builder.loop(part.count) as layer:
             context = Context(builder, chip, tile, layout, rings, memory, layer, stored, graph, outputs)
-            for task in tasks:
-                builder.operator = len(names)
-                names.append(task.operator.name)
-                tiling = tilings[task.operator.name]
-                mapped.append(MappedTask(task, repeat, tiling))
-                _lower(context, task, tiling)
-    memory.check()
-    return Plan(
-        chip, graph, builder.finish(tuple(names)), tuple(mapped), layout, memory.used, graph_bound(chip, graph), notes
+            for task in part.tasks:
+                name = task.operator.name
+                if name not in numbers:
+                    numbers[name] = len(numbers)
+                    tasks.append(task)
+                    runs.append([])
+                builder.operator = numbers[name]
+                runs[builder.operator].append((part.count, tiled[name]))
+                _lower(context, task, tiled[name])
+    mapped = tuple(
+        MappedTask(task, sum(count for count, _ in run), run[0][1], tuple(run))
+        for task, run in zip(tasks, runs, strict=True)
     )
+    return builder.finish(tuple(numbers)), mapped
 
 
 def _fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -178,23 +266,34 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
     return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
-def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, blocks: Blocks) -> list[Choice]:
+def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part]) -> list[Choice]:
     """Every layout of the buffers in which all operators find room, with their tilings; the best estimate first."""
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    chosen = [(repeat, task, _choose(chip, candidates, task)) for repeat, tasks in blocks for task in tasks]
+    known: dict[tuple[str, tuple[str, ...]], Sequence[Tiling | None]] = {}
+    for part in parts:
+        for task in part.tasks:
+            name = task.operator.name
+            key = name, part.levels[name]
+            if key not in known:
+                known[key] = _choose(chip, candidates, task, key[1])
     fitting: list[tuple[int, Choice]] = []
     blocked = "any operator"
     for number, layout in enumerate(candidates):
-        total, tilings = 0, dict[str, Tiling]()
-        for repeat, task, found in chosen:
-            tiling = found[number]
-            if tiling is None:
-                blocked = f"operator {task.operator.name}"
-                break
-            tilings[task.operator.name] = tiling
-            total += repeat * tiling.cycles
+        total, tilings = 0, list[dict[str, Tiling]]()
+        for part in parts:
+            tilings.append({})
+            for name, level in part.levels.items():
+                tiling = known[name, level][number]
+                if tiling is None:
+                    blocked = f"operator {name}"
+                    break
+                tilings[-1][name] = tiling
+                total += part.count * tiling.cycles
+            else:
+                continue
+            break
         else:
             fitting.append((total, (layout, tilings)))
     if not fitting:
@@ -209,10 +308,13 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     return max([0, *norms, *biases])
 
 
-def _choose(chip: Chip, candidates: Sequence[Layout], task: Task) -> Sequence[Tiling | None]:
-    """The task's best tiling under each layout."""
+def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> Sequence[Tiling | None]:
+    """The task's best tiling under each layout, its objects in the memory levels that `Part.levels` lists."""
     if isinstance(task.operator, Gemm):
-        return choose_tilings(chip, candidates, gemm_shape(task, chip))
+        a, b, c = (chip.memory[name] for name in levels)
+        memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
+        return choose_tilings(chip, candidates, gemm_shape(task, chip), memories)
+    chip = chip.seen_from(levels[0])
     if isinstance(task.operator, Attention):
         return choose_attention_tilings(chip, candidates, attention_shape(task, chip))
     if isinstance(task.operator, Vector):

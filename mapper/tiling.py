@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile, SystolicArray
+from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray
 from siliconloom.mapper.builder import SLOTS
 from siliconloom.mapper.layout import Layout
 
@@ -67,10 +67,31 @@ class GemmTiling:
     cycles: int
 
 
-def choose_tilings(chip: Chip, layouts: Sequence[Layout], shape: GemmShape) -> list[GemmTiling | None]:
-    """For each layout the cheapest tiling that fits it, or ``None``; candidates are costed once for all of them."""
+@dataclass(frozen=True)
+class GemmMemories:
+    """Memory levels of the moving operand A, of B, and of results and residual.
+
+    With ``whole_transfers`` a transfer counts as long as its level takes for it, rounding and idle ports included;
+    without, rows that adjoin count their bytes, which is the same where rows are long against the level's accesses.
+    """
+
+    a: Memory
+    b: Memory
+    c: Memory
+    whole_transfers: bool = True
+
+
+def choose_tilings(
+    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None
+) -> list[GemmTiling | None]:
+    """For each layout the cheapest tiling that fits it, or ``None``; candidates are costed once for all of them.
+
+    Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
+    """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
+    if memories is None:
+        memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest, whole_transfers=chip.nearest.channels > 1)
     array = tile.array
     m, n, k = (
         grid.ravel()
@@ -87,7 +108,7 @@ def choose_tilings(chip: Chip, layouts: Sequence[Layout], shape: GemmShape) -> l
         return [None] * len(layouts)
     m, n, k, fits = m[some], n[some], k[some], fits[:, some]
     orders: tuple[Order, ...] = ("n_outer", "m_outer")
-    costs = [_cost(chip, tile, shape, m, n, k, order) for order in orders]
+    costs = [_cost(chip, tile, memories, shape, m, n, k, order) for order in orders]
     found: list[GemmTiling | None] = []
     for fit in fits:
         if not fit.any():
@@ -144,50 +165,57 @@ class _Costs:
     cycles: Int
 
 
-def _cost(chip: Chip, tile: NpuTile, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> _Costs:
-    memory = next(iter(chip.memory.values()))
-    bits, grain = shape.dtype.bits, memory.access_bytes
+def _cost(
+    chip: Chip, tile: NpuTile, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int, order: Order
+) -> _Costs:
+    bits, a, b, c = shape.dtype.bits, memories.a, memories.b, memories.c
+    rates = [
+        min(memory.total_bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle) for memory in (a, b, c)
+    ]
+    rate = rates[0]
+    b_slow, c_slow = rate / rates[1], rate / rates[2]  # how much longer a byte takes than one of A; 1 in one level
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
-    a_bytes = _row_bytes(shape.m, shape.k, k, k_tiles, bits, grain)
+    a_bytes = _row_bytes(shape.m, shape.k, k, k_tiles, bits, a.access_bytes)
     if shape.weight:
         b_bytes = np.full_like(m, -(-shape.k * shape.n * bits // 8))
     else:
-        b_bytes = _row_bytes(shape.k, shape.n, n, n_tiles, bits, grain)
-    if order == "n_outer":
-        reads = a_bytes * n_tiles + b_bytes * np.where(whole_k, 1, m_tiles)
-    else:
-        reads = a_bytes * np.where(whole_k, 1, n_tiles) + b_bytes * m_tiles
+        b_bytes = _row_bytes(shape.k, shape.n, n, n_tiles, bits, b.access_bytes)
+    a_times = n_tiles if order == "n_outer" else np.where(whole_k, 1, n_tiles)
+    b_times = np.where(whole_k, 1, m_tiles) if order == "n_outer" else m_tiles
     stored = shape.n // 2 if shape.output_halved else shape.n
-    writes = _row_bytes(shape.m, stored, np.maximum(n // 2, 1) if shape.output_halved else n, n_tiles, bits, grain)
-    if shape.residual:
-        reads = reads + writes
-    if shape.bias:
-        reads = reads + 4 * shape.n * (m_tiles if order == "m_outer" else 1)
-    reads, writes = reads * shape.batch, writes * shape.batch
-    rate = memory.bandwidth / chip.clock / chip.tile_count
-    rate = min(rate, tile.dma.bytes_per_cycle)
-    port = (reads + writes) / rate
+    columns = np.maximum(n // 2, 1) if shape.output_halved else n
+    c_bytes = _row_bytes(shape.m, stored, columns, n_tiles, bits, c.access_bytes)
+    bias = 4 * shape.n * shape.bias * (m_tiles if order == "m_outer" else np.ones_like(m))
+    reads: Int = (a_bytes * a_times + b_bytes * b_times + bias + c_bytes * shape.residual) * shape.batch
+    writes = c_bytes * shape.batch
+    a_held, b_held, c_held = a_bytes, b_bytes, c_bytes
+    if memories.whole_transfers:
+        a_held, c_held = _held(a, shape.m, shape.k, m, k, bits), _held(c, shape.m, stored, m, columns, bits)
+        b_held = _held_tiles(b, shape, n, k, bits) if shape.weight else _held(b, shape.k, shape.n, k, n, bits)
+    held = a_held * a_times + (b_held * b_times + bias) * b_slow + c_held * (1 + shape.residual) * c_slow
+    port = shape.batch * held / rate
     compute = shape.batch * _array_cycles(tile.array, shape, m, n, k)
     slots = shape.vector_passes * -(-m * n // tile.vector.lanes) + tile.vector.latency
     vector = shape.batch * m_tiles * n_tiles * slots
     results = shape.batch * m_tiles * n_tiles
     products = results * k_tiles
     sequencer = products * (3 * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
-    latency = chip.cycles(memory.latency)
+    latency, store_latency = chip.cycles(max(a.latency, b.latency)), chip.cycles(c.latency)
     array = tile.array
     fill = array.rows // array.load_rows + array.rows + array.cols + array.multiply_stages
     # A slot of a double buffer is busy from the start of its load until the product that reads it is done, so each
     # pair of products takes at least that long; the same holds for result tiles between array, vector unit and store.
-    inner = np.where(whole_k, m * k if order == "n_outer" else k * n, m * k + k * n) * bits / 8 / rate
+    both = m * k + k * n * b_slow
+    inner = np.where(whole_k, m * k if order == "n_outer" else k * n * b_slow, both) * bits / 8 / rate
     product = compute / products
     operand_turn = products * (latency + inner + product + fill) / SLOTS
     partial_turn = results * (product * k_tiles + fill + slots) / SLOTS
-    stored_tile = m * np.maximum(n // (1 + shape.output_halved), 1) * bits / 8 / rate
+    stored_tile = m * np.maximum(n // (1 + shape.output_halved), 1) * c_slow * bits / 8 / rate
     result_turn = results * (slots + stored_tile) / SLOTS
     paced = np.maximum.reduce([compute, port, vector, sequencer, operand_turn, partial_turn, result_turn])
-    first = (m * k + k * n) * bits / 8 / rate + latency
-    last = slots + stored_tile + latency
+    first = both * bits / 8 / rate + latency
+    last = slots + stored_tile + store_latency
     cycles = paced + first + fill + last
     return _Costs(reads, writes, compute, port.astype(np.int64), vector, np.ceil(cycles).astype(np.int64))
 
@@ -224,6 +252,34 @@ def _row_bytes(rows: int, width: int, tile_width: Int, tiles: Int, bits: int, gr
     rest = -(-(width - (tiles - 1) * tile_width) * bits // (8 * grain)) * grain
     pieces = rows * ((tiles - 1) * piece + rest)
     return np.where(tiles == 1, whole, pieces).astype(np.int64)
+
+
+def _held(memory: Memory, rows: int, width: int, row_tile: Int, col_tile: Int, bits: int) -> Int:
+    """What `striped_bytes` says of all transfers of a matrix in tiles; rows as wide as the matrix adjoin."""
+    total = np.zeros_like(row_tile)
+    for tall, many in _parts(rows, row_tile):
+        for wide, count in _parts(width, col_tile):
+            joined = _striped(memory, -(-tall * wide * bits // 8))
+            total += many * count * np.where(wide == width, joined, tall * _striped(memory, -(-wide * bits // 8)))
+    return total
+
+
+def _held_tiles(memory: Memory, shape: GemmShape, n: Int, k: Int, bits: int) -> Int:
+    """The same for parameters, which lie tile by tile."""
+    total = np.zeros_like(n)
+    for wide, many in _parts(shape.n, n):
+        for deep, count in _parts(shape.k, k):
+            total += many * count * _striped(memory, -(-wide * deep * bits // 8))
+    return total
+
+
+def _striped(memory: Memory, size: Int) -> Int:
+    """`striped_bytes` of one row, for arrays."""
+    moved = -(-size // memory.access_bytes) * memory.access_bytes
+    if memory.channels == 1:
+        return moved
+    rounds, rest = moved // (memory.channels * memory.stripe), moved % (memory.channels * memory.stripe)
+    return memory.channels * (rounds * memory.stripe + np.minimum(rest, memory.stripe))
 
 
 def _sizes(total: int, grain: int) -> Int:

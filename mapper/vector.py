@@ -67,7 +67,7 @@ def vector_shape(task: Task, chip: Chip) -> VectorShape:
 
 def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> VectorTiling | None:
     """As many rows as the buffers hold; a single row that does not fit is cut when the function allows it."""
-    tile, memory = chip.tile, next(iter(chip.memory.values()))
+    tile, memory = chip.tile, chip.nearest
     assert isinstance(tile, NpuTile)
     size = shape.dtype.size
     if size(shape.constants) > layout.constants:
@@ -84,7 +84,7 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
     tiles = -(-shape.rows // rows) * -(-shape.cols // cols)
     reads = size(shape.rows * shape.cols) * shape.inputs + size(shape.constants)
     writes = size(shape.rows * shape.cols) * shape.outputs
-    rate = min(memory.bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
+    rate = min(memory.total_bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
     port = round((reads + writes) / rate)
     vector = tiles * vector_cycles(tile.vector, shape.function, rows, cols)
     latency = 2 * chip.cycles(memory.latency)
@@ -101,8 +101,12 @@ class VectorLowering:
         size = shape.dtype.size
         self.row = size(shape.cols)
         self.plane = self.row * shape.rows
-        self.sources = [context.input_of(task.operator, self.plane)]
-        self.sources += [context.memory.take(self.plane) for _ in range(shape.inputs - 1)]
+        name = task.operator.name
+        if shape.function == VectorFunction.GATHER and task.operator.weight_bytes > self.plane:
+            self.sources = [context.parameters(task.operator)]  # the rows it takes stand for any of its table
+        else:
+            self.sources = [context.input_of(task.operator, self.plane)]
+        self.sources += [context.memory.take(name, f"operand {n}", self.plane) for n in range(1, shape.inputs)]
         self.constants = context.parameters(task.operator) if shape.constants else 0
         self.target = context.output_of(task, self.plane * shape.outputs)
 

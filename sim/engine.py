@@ -13,6 +13,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
 from siliconloom.sim import warmth
+from siliconloom.sim.levels import level_traffic
 from siliconloom.sim.state import (
     CYCLES,
     EVENTS,
@@ -61,6 +62,8 @@ class Run:
         Per operator and `Unit`.
     counters
         Per operator and `Counter`, over the whole run.
+    traffic
+        Per operator, memory level and column of `sim.levels.level_traffic`, over the whole run.
     trace
         Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
         were asked for; ``trace_rows`` is how many there would have been without that limit.
@@ -84,6 +87,7 @@ class Run:
     exclusive: Int
     operator_busy: Int
     counters: Int
+    traffic: Int
     trace: Int
     trace_rows: int
     folds: Int
@@ -153,7 +157,7 @@ def run(
     wall = time.perf_counter() - began
     if status != kernel.DONE:
         raise _failure(program, tables, int(status), state)
-    return _outcome(program, tables, state, wall)
+    return _outcome(program, chip, tables, state, wall)
 
 
 def program_events(tables: Tables) -> int:
@@ -169,7 +173,7 @@ def program_events(tables: Tables) -> int:
     return total
 
 
-def _outcome(program: Program, tables: Tables, state: State, wall: float) -> Run:
+def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: float) -> Run:
     rows, clock, executions = tables.instructions, state.clock, state.executions
     cycles, operators = int(clock[CYCLES]), len(program.operators)
     opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
@@ -209,6 +213,7 @@ def _outcome(program: Program, tables: Tables, state: State, wall: float) -> Run
         exclusive=exclusive,
         operator_busy=operator_busy,
         counters=counters,
+        traffic=level_traffic(program, chip, executions),
         trace=state.trace[:traced],
         trace_rows=traced,
         folds=state.folds[:folded],

@@ -12,6 +12,7 @@ from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
 from siliconloom.arch.vector import vector_cost
+from siliconloom.sim.levels import instruction_levels
 from siliconloom.sim.timing.systolic import INPUT_SLICE, gemm_run
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
@@ -21,9 +22,9 @@ from siliconloom.sim.timing.units import (
     QUEUE_POP,
     QUEUE_REFILL,
     STORE_WRITE,
+    access_cycles,
     fetch_cycles,
     moved_bytes,
-    transfer_cycles,
     vector_cycles,
 )  # fmt: skip
 
@@ -112,10 +113,11 @@ def build_tables(program: Program, chip: Chip) -> Tables:
         raise NotSupported("simulating a pim tile")
     rows = np.zeros((len(program.instructions), len(COLUMNS)), np.int64)
     counters = np.zeros((len(program.instructions), len(Counter)), np.int64)
+    levels = instruction_levels(program, chip)
     for number, instruction in enumerate(program.instructions):
         for name in PLAIN_COLUMNS:
             rows[number, COLUMNS[name]] = int(getattr(instruction, name))
-        _time(instruction, chip, tile, rows[number], counters[number])
+        _time(instruction, chip, tile, levels[number], rows[number], counters[number])
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
     for number, semaphore in enumerate(program.semaphores):
@@ -150,7 +152,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
     )  # fmt: skip
 
 
-def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, count: Int) -> None:
+def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, row: Int, count: Int) -> None:
     def put(**values: int) -> None:
         for name, value in values.items():
             if value >= 2**62:
@@ -172,10 +174,10 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, row: Int, co
     if isinstance(tile, SystolicTile):
         raise NotSupported(f"{i.opcode.name.lower()} instructions on a bare systolic tile; use a chip with an npu tile")
     if i.opcode in (Opcode.LOAD, Opcode.STORE):
-        memory = next(iter(chip.memory.values()))
+        memory = list(chip.memory.values())[level]
         moved = moved_bytes(memory, i.m, i.n)
         pipeline = LOAD_WRITE if i.opcode == Opcode.LOAD else STORE_WRITE
-        put(duration=transfer_cycles(chip, moved), completion=chip.cycles(memory.latency) + pipeline)
+        put(duration=access_cycles(chip, memory, i.m, i.n), completion=chip.cycles(memory.latency) + pipeline)
         if i.opcode == Opcode.LOAD:
             count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = (
                 moved,

@@ -112,7 +112,12 @@ def geometry_of(chip: Chip) -> Geometry:
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    array, memory = tile.array, next(iter(chip.memory.values()))
+    array, memory = tile.array, chip.nearest
+    if len(chip.memory) > 1 or memory.channels > 1:
+        raise NotSupported(
+            f"RTL of a chip with several memory levels, ports or devices ({', '.join(chip.memory)}); the tile's DMA "
+            "keeps to the bandwidth of one memory"
+        )
     if DataType.INT8 not in array.operands:
         raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
     powers = {

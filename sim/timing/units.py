@@ -47,11 +47,36 @@ def moved_bytes(memory: Memory, rows: int, row_bytes: int) -> int:
     return rows * -(-row_bytes // memory.access_bytes) * memory.access_bytes
 
 
-def transfer_cycles(chip: Chip, moved: int) -> int:
-    """Cycles for which a transfer of ``moved`` bytes holds the memory port of a tile of ``chip``."""
+def transfer_cycles(chip: Chip, moved: int, memory: Memory | None = None) -> int:
+    """Cycles for which ``moved`` bytes, spread evenly over a memory's ports, hold the memory port of a tile.
+
+    ``memory`` is the nearest level of ``chip`` when not given.
+    """
     assert isinstance(chip.tile, NpuTile)
     beats = -(-moved // chip.tile.dma.bytes_per_cycle)
-    return max(-(-beats * chip.beat_interval // INTERVAL_ONE), 1)
+    return max(-(-beats * chip.interval_of(memory or chip.nearest) // INTERVAL_ONE), 1)
+
+
+def striped_bytes(memory: Memory, rows: int, row_bytes: int) -> int:
+    """Bytes that all ports could have moved while the busiest one moved its part of a transfer.
+
+    Rows follow one another and each begins at a stripe; a row of fewer stripes than there are ports leaves the other
+    ports idle. With one port this is `moved_bytes`.
+    """
+    row = moved_bytes(memory, 1, row_bytes)
+    if memory.channels == 1:
+        return rows * row
+    rounds, rest = divmod(row, memory.channels * memory.stripe)
+    return rows * memory.channels * (rounds * memory.stripe + min(rest, memory.stripe))
+
+
+def access_cycles(chip: Chip, memory: Memory, rows: int, row_bytes: int) -> int:
+    """Cycles for which a transfer of ``rows`` x ``row_bytes`` from or to ``memory`` holds a tile's memory port."""
+    cycles = transfer_cycles(chip, moved_bytes(memory, rows, row_bytes), memory)
+    if memory.channels == 1:
+        return cycles
+    busiest = striped_bytes(memory, rows, row_bytes) * chip.clock * chip.tile_count
+    return max(cycles, -(-busiest // memory.total_bandwidth))
 
 
 def fetch_cycles(chip: Chip) -> tuple[int, int]:
@@ -62,4 +87,4 @@ def fetch_cycles(chip: Chip) -> tuple[int, int]:
     """
     assert isinstance(chip.tile, NpuTile)
     beats = -(-WORD_BYTES // min(chip.tile.dma.bytes_per_cycle, chip.tile.dma.port_bytes))
-    return FETCH_START + chip.cycles(next(iter(chip.memory.values())).latency), beats
+    return FETCH_START + chip.cycles(chip.nearest.latency), beats

@@ -13,6 +13,7 @@ from siliconloom.mapper.attention import AttentionTiling
 from siliconloom.mapper.bounds import operator_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
+from siliconloom.placement import placement_rows, placement_table
 from siliconloom.simulate import split_overrides
 from siliconloom.tables import table
 from siliconloom.workloads import load_workload
@@ -39,6 +40,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "bound": {
             "compute_cycles": plan.bound.compute_cycles,
             "memory_cycles": plan.bound.memory_cycles,
+            "level_cycles": plan.bound.level_cycles,
             "vector_cycles": plan.bound.vector_cycles,
             "lower_bound_cycles": plan.bound.lower_bound_cycles,
             "name": plan.bound.name,
@@ -46,6 +48,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "program": {"instructions": len(plan.program.instructions), "bytes": len(plan.program.encode())},
         "layout": None if plan.layout is None else vars(plan.layout),
         "memory_bytes": plan.memory_bytes,
+        "placement": placement_rows(plan),
         "tasks": [_task(plan, mapped) for mapped in plan.tasks],
         "notes": list(plan.notes),
     }
@@ -112,6 +115,9 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
         ("traffic", "right"),
     ]
     out.print(table("tasks, cycles and bytes of one execution on one tile", columns, rows))
+    if plan.placement is not None:
+        out.print()
+        out.print(placement_table(plan))
     if program:
         out.print()
         out.print(disassemble(plan.program), soft_wrap=True, markup=False)

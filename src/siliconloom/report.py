@@ -125,13 +125,13 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
 
 def _roofline(simulation: Simulation, result: dict[str, Any]) -> str:
     chip = simulation.chip
-    memory = next(iter(chip.memory.values()))
+    memory = chip.nearest
     points = [
         (o["name"], o["macs"] / (o["read_bytes"] + o["write_bytes"]), o["macs"] / o["cycles"])
         for o in result["operators"]
         if o["macs"] and o["cycles"] and o["read_bytes"] + o["write_bytes"]
     ]
-    return roofline(points, chip.peak_macs, memory.bandwidth / chip.clock)
+    return roofline(points, chip.peak_macs, memory.total_bandwidth / chip.clock)
 
 
 def _timeline(simulation: Simulation) -> str:

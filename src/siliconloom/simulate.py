@@ -10,11 +10,12 @@ from siliconloom import __version__
 from siliconloom.arch import Chip, load_chip
 from siliconloom.arch.isa import Opcode, Program, Unit
 from siliconloom.arch.vector import BUILT
-from siliconloom.mapper.bounds import operator_bound
+from siliconloom.mapper.bounds import placed_bound
 from siliconloom.mapper.plan import Plan, map_workload
 from siliconloom.sim.costs import CostService
-from siliconloom.sim.energy import COMPONENTS, energy
+from siliconloom.sim.energy import COMPONENTS, energy, memory_energy
 from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
+from siliconloom.sim.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.workloads import Graph, load_workload
 
 SCHEMA = "siliconloom.result/1"
@@ -105,11 +106,10 @@ def _check_floors(simulation: Simulation) -> None:
     if outcome.cycles < bound.lower_bound_cycles:
         raise AssertionError(f"{outcome.cycles} cycles are below the lower bound of {bound.lower_bound_cycles}: a bug")
     chip = simulation.chip
-    if chip.memory:
-        moved = int(outcome.counters[:, [Counter.READ_BYTES, Counter.WRITE_BYTES]].sum())
-        memory = next(iter(chip.memory.values()))
-        if moved * chip.clock * chip.tile_count > outcome.cycles * memory.bandwidth + memory.access_bytes:
-            raise AssertionError("more bytes moved than the memory's bandwidth allows: a bug")
+    for memory, traffic in zip(chip.memory.values(), outcome.traffic.sum(axis=0), strict=False):
+        moved = int(traffic[READ] + traffic[WRITE])
+        if moved * chip.clock * chip.tile_count > outcome.cycles * memory.total_bandwidth + memory.access_bytes:
+            raise AssertionError("more bytes moved than a memory's bandwidth allows: a bug")
 
 
 def _without_circuit(program: Program) -> list[str]:
@@ -127,11 +127,13 @@ def _result(simulation: Simulation) -> dict[str, Any]:
     bound = plan.bound
     traffic: dict[str, int] = {}
     detail: dict[str, dict[str, int]] = {}
+    levels = outcome.traffic.sum(axis=0) * tiles
+    for name, moved in zip(chip.memory, levels.tolist(), strict=False):
+        detail[name] = {
+            "read": moved[READ], "write": moved[WRITE], "useful_read": moved[USEFUL_READ],
+            "useful_write": moved[USEFUL_WRITE],
+        }  # fmt: skip
     if chip.memory:
-        name = next(iter(chip.memory))
-        read, write = int(total[Counter.READ_BYTES]), int(total[Counter.WRITE_BYTES])
-        useful = int(total[Counter.USEFUL_READ_BYTES]), int(total[Counter.USEFUL_WRITE_BYTES])
-        detail[name] = {"read": read, "write": write, "useful_read": useful[0], "useful_write": useful[1]}
         detail["scratchpad"] = {
             "read": int(total[Counter.SCRATCHPAD_READ]),
             "write": int(total[Counter.SCRATCHPAD_WRITE]),
@@ -169,7 +171,11 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "units": _units(simulation),
         "traffic_bytes": traffic,
         "traffic": detail,
-        "memory": {"used_bytes": plan.memory_bytes, "capacity_bytes": _capacity(chip)},
+        "memory": {
+            "used_bytes": plan.memory_bytes,
+            "capacity_bytes": sum(m.total_capacity for m in chip.memory.values()),
+            "levels": _memory_levels(simulation),
+        },
         "simulator": {
             "wall_s": outcome.wall_s, "map_s": simulation.map_s, "events": outcome.events,
             "events_skipped": outcome.events_skipped, "periods": outcome.periods, "lookups": outcome.lookups,
@@ -179,8 +185,25 @@ def _result(simulation: Simulation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _capacity(chip: Chip) -> int:
-    return next(iter(chip.memory.values())).capacity if chip.memory else 0
+def _memory_levels(simulation: Simulation) -> dict[str, Any]:
+    """Per memory level: what lies there, what moved, the time that this takes at the level's full bandwidth."""
+    chip, plan, outcome = simulation.chip, simulation.plan, simulation.run
+    traffic = outcome.traffic.sum(axis=0) * chip.tile_count
+    joules = memory_energy(chip, traffic) if chip.memory else {}
+    levels: dict[str, Any] = {}
+    for number, (name, memory) in enumerate(chip.memory.items()):
+        moved = int(traffic[number, READ] + traffic[number, WRITE])
+        busy = moved / memory.total_bandwidth
+        levels[name] = {
+            "used_bytes": plan.memory_bytes if plan.placement is None else plan.placement.used[name],
+            "capacity_bytes": memory.total_capacity,
+            "bandwidth": memory.total_bandwidth,
+            "moved_bytes": moved,
+            "bound_cycles": plan.bound.level_cycles[name],
+            "utilization": busy / simulation.seconds if outcome.cycles else 0.0,
+            "energy_j": joules[name],
+        }
+    return levels
 
 
 def _units(simulation: Simulation) -> dict[str, Any]:
@@ -209,8 +232,8 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         counters = outcome.counters[index] * tiles
         cycles = int(outcome.exclusive[index])
         macs = operator.macs * operator.repeat
-        joules = energy(chip, operator.precision, counters)
-        bound = operator_bound(chip, operator)
+        joules = energy(chip, operator.precision, counters, outcome.traffic[index] * tiles)
+        bound = placed_bound(chip, operator, simulation.plan.placement)
         busy = {
             name: int(outcome.operator_busy[index, unit])
             for unit, name in UNIT_NAMES.items()
@@ -226,7 +249,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
             "cycles": cycles,
             "macs": macs,
             "utilization": macs / (cycles * chip.peak_macs) if cycles else 0.0,
-            "bound_cycles": bound.lower_bound_cycles * operator.repeat,
+            "bound_cycles": bound.lower_bound_cycles,
             "bound": bound.name,
             "read_bytes": int(counters[Counter.READ_BYTES]),
             "write_bytes": int(counters[Counter.WRITE_BYTES]),

@@ -54,14 +54,15 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     if any(o["kind"] != "gemm" for o in result["operators"]):  # a list of GEMMs has no tokens
         lines.append(("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"))
     if result["traffic"]:
-        name, moved = next(iter(result["traffic"].items()))
-        lines.append(
-            (
-                "traffic",
-                f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
-                f"{format_bytes(result['memory']['used_bytes'])} in use",
+        for name, level in result["memory"]["levels"].items():
+            moved = result["traffic"][name]
+            lines.append(
+                (
+                    "traffic",
+                    f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
+                    f"{format_bytes(level['used_bytes'])} in use",
+                )
             )
-        )
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]

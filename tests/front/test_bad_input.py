@@ -53,6 +53,7 @@ def files(tmp_path):
 
 
 TRACED = ["sim", "npu-edge", "{}/gemms.yaml", "--trace", "{}/t.json", "--window"]
+MEMORY = ["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set"]
 CASES = [
     # windows of a trace
     (["sim", "npu-edge", "{}/gemms.yaml", "--window", "1:2"], "add --trace FILE"),
@@ -84,6 +85,23 @@ CASES = [
         ],
         "192 B of mine's memory.dram, which has 100 B",
     ),
+    # memory levels
+    ([*MEMORY, "memory.dram.ports=0"], "memory.dram.ports: must be greater than or equal to 1 (got 0)"),
+    ([*MEMORY, "memory.dram.devices=0"], "memory.dram.devices"),
+    ([*MEMORY, "memory.dram.port=2"], "did you mean 'ports'?"),
+    ([*MEMORY, "memory.dram.interleave=4 KiB"], "interleave is for a level with several ports or devices"),
+    ([*MEMORY, "memory.dram.ports=2", "--set", "memory.dram.interleave=100 B"], "a multiple of access_bytes, 64 B"),
+    (["sim", "npu-cxl", "gpt2", "--set", "memory.cxl.devices=5"], "1, 2, 3, 4, 6, 8, 12, 16 devices, not over 5"),
+    (["sim", "npu-cxl", "gpt2", "--set", "memory.cxl.interleave=64 KiB"], "by 256 B to 16 KiB, a power of two"),
+    (["sim", "npu-cxl", "gpt2", "--set", "memory.far.kind=ddr5"], "memory.far"),
+    (["sim", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.ddr, which has 64 GiB (memory.ddr."),
+    (["map", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.hbm, which has 64 GiB (memory.hbm."),
+    (["sim", "sn40l", "gpt2", "--set", "memory.hbm.capacity=1 PiB"], "before the last are more than 48 bits"),
+    (["sim", "sn40l-node", "gpt2"], "kind: must be one of chip (got 'system')"),
+    # published results
+    (["reproduce", "fusemx"], "did you mean 'fusemax'?"),
+    (["reproduce", "nothing-like-it"], "known: "),
+    (["reproduce", "flat", "--json", "{}/no/such/folder/x.json"], "does not exist"),
     (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "nonsense"], "must look like path.to.key=value"),
     (["sim", "{}/gemms.yaml", "{}/chip.yaml"], "kind"),
     (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge'?"),

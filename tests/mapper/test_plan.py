@@ -191,15 +191,6 @@ def test_a_stated_precision_is_kept_or_refused(tmp_path):
     assert map_workload(load_chip("npu-edge"), gemms(tmp_path, [(4, 4, 4)], "int4")).notes == ()
 
 
-def test_two_memory_levels_are_not_guessed_at():
-    chip = load_chip("npu-edge", [
-        ("memory.flash.kind", "flash"), ("memory.flash.capacity", "1 TiB"), ("memory.flash.bandwidth", "7 GB/s"),
-        ("memory.flash.latency", "50 us"),
-    ])  # fmt: skip
-    with pytest.raises(NotSupported, match="more than one memory level"):
-        map_workload(chip, load_workload("gpt2"))
-
-
 def test_pim_tiles_are_not_guessed_at(tmp_path):
     path = tmp_path / "pim.yaml"
     path.write_text("kind: chip\nname: pim\nclock: 1 GHz\ntile: {kind: pim, channels: 8, banks: 16, lanes: 16, "

@@ -5,15 +5,33 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from siliconloom.arch import Chip
-from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import VectorFunction
 
+FAR = 1 << 16
+"""First address of the second memory level of a chip that has two."""
+ADDRESSES = st.sampled_from([Address(base=0), Address(base=FAR + 64)])
 UNITS = (Unit.LOAD, Unit.STORE, Unit.MATMUL, Unit.VECTOR)
+
+
+@st.composite
+def memories(draw, capacity):
+    """A memory level, perhaps striped."""
+    channels = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3)]))
+    return {
+        "kind": "ddr4",
+        "capacity": capacity,
+        "bandwidth": draw(st.sampled_from(["7 GB/s", "32 GB/s"])),
+        "latency": draw(st.sampled_from(["1 ns", "9 ns", "40 ns"])),
+        "ports": channels[0],
+        "devices": channels[1],
+    }
 
 
 @st.composite
 def chips(draw):
     """A small NPU; times are short so that a run of every cycle stays cheap."""
+    levels = draw(st.sampled_from([[("dram", "1 GiB")], [("near", "64 KiB"), ("far", "1 GiB")]]))
     dataflow = draw(st.sampled_from(["weight_stationary", "input_stationary", "output_stationary"]))
     load_rows = draw(st.sampled_from([1, 2])) if dataflow != "output_stationary" else 1
     return Chip.model_validate(
@@ -40,14 +58,7 @@ def chips(draw):
                     "queue_depth": draw(st.integers(1, 4)),
                 },
             },
-            "memory": {
-                "dram": {
-                    "kind": "ddr4",
-                    "capacity": "1 GiB",
-                    "bandwidth": draw(st.sampled_from(["7 GB/s", "32 GB/s"])),
-                    "latency": draw(st.sampled_from(["1 ns", "9 ns", "40 ns"])),
-                }
-            },
+            "memory": {name: draw(memories(capacity)) for name, capacity in levels},
         }
     )
 
@@ -88,6 +99,7 @@ def programs(draw, *, iterations=4, deepest=3):
             n=draw(st.integers(1, 200 if wide else 12)),
             k=draw(st.integers(1, 9)),
             pitch=draw(st.sampled_from([0, 64, 200])),
+            memory=draw(ADDRESSES),
             function=draw(st.sampled_from([VectorFunction.ADD, VectorFunction.SOFTMAX, VectorFunction.GELU])),
             wait=mask(unit, 1),
             post=mask(unit, 0, False),
@@ -133,7 +145,7 @@ def pipelines(draw, *, iterations=70):
         wide = unit in (Unit.LOAD, Unit.STORE)
         return Instruction(
             opcode=opcode, unit=unit, m=draw(st.integers(1, 4 if wide else 9)),
-            n=draw(st.integers(1, 300 if wide else 16)), k=draw(st.integers(1, 9)), pitch=64,
+            n=draw(st.integers(1, 300 if wide else 16)), k=draw(st.integers(1, 9)), pitch=64, memory=draw(ADDRESSES),
             function=draw(st.sampled_from([VectorFunction.ADD, VectorFunction.SOFTMAX])),
             operator=operator, **masks,
         )  # fmt: skip

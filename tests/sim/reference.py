@@ -4,8 +4,10 @@ Each cycle: posts that are due arrive; the sequencer dispatches at most one step
 instruction at the head of its queue, at most one. The array runs fold by fold, nothing is a closed form of a whole run.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
 from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds
@@ -88,7 +90,7 @@ class Reference:
     """Runs ``program`` on one tile of ``chip``; `cycles` and `log` (number, operands read, done) are the outcome."""
 
     def __init__(self, program, chip, patience=3000):
-        self.chip, self.tile, self.memory = chip, chip.tile, next(iter(chip.memory.values()))
+        self.chip, self.tile = chip, chip.tile
         self.counts = [s.initial for s in program.semaphores] + [0] * 24
         self.posts: dict[int, list[int]] = {}
         self.workers = {unit: Worker() for unit in WORKERS}
@@ -183,10 +185,11 @@ class Reference:
             stationary = self.tile.array.dataflow != "output_stationary"
             worker.free = self.array.load_free + LOADER_GAP if stationary else consumed
         elif unit in PORT:
-            worker.free = self.port_free = now + transfer_cycles(self.chip, moved_bytes(self.memory, i.m, i.n))
+            memory = self.memory_at(i.memory.base)
+            worker.free = self.port_free = now + self.port_cycles(memory, i)
             consumed = worker.free + TRANSFER_START
             pipeline = LOAD_WRITE if unit == Unit.LOAD else STORE_WRITE
-            done = consumed + self.chip.cycles(self.memory.latency) + pipeline
+            done = consumed + self.chip.cycles(memory.latency) + pipeline
         else:
             consumed = done = now + vector_cycles(self.tile.vector, i.function, i.m, i.n)
             worker.free = consumed
@@ -202,3 +205,24 @@ class Reference:
             for bit in range(24):
                 if mask >> bit & 1:
                     self.posts.setdefault(when, []).append(bit)
+
+    def memory_at(self, address):
+        """The level that holds an address: the levels lie one behind the other."""
+        for memory in self.chip.memory.values():
+            if address < memory.capacity * memory.devices:
+                return memory
+            address -= memory.capacity * memory.devices
+        raise AssertionError("an address beyond the last level")
+
+    def port_cycles(self, memory, i):
+        """Rows one after the other, each dealt out to the ports piece by piece; the busiest port sets the pace."""
+        ports, busiest = memory.ports * memory.devices, 0
+        for _ in range(i.m):
+            loads, left, port = [0] * ports, moved_bytes(memory, 1, i.n), 0
+            while left:
+                piece = min(left, memory.interleave or 256)
+                loads[port] += piece
+                left, port = left - piece, (port + 1) % ports
+            busiest += max(loads)
+        rate = Fraction(memory.bandwidth * memory.devices, ports * self.chip.clock)
+        return max(transfer_cycles(self.chip, moved_bytes(memory, i.m, i.n), memory), math.ceil(busiest / rate))

@@ -1,0 +1,120 @@
+"""What a workload keeps in main memory, object by object, and at which address."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.quantity import format_bytes
+
+ALIGNMENT = 64
+
+Key = tuple[str, str]
+"""Operator and role of an object: ``("layer.qkv", "parameters")``."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An object in main memory.
+
+    Parameters
+    ----------
+    operator, role
+        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``bias``, ``input``, ``operand N``,
+        ``residual`` or ``result``.
+    units, unit_bytes
+        Equal parts that may lie in different levels, such as the parameters of each layer.
+    """
+
+    operator: str
+    role: str
+    units: int
+    unit_bytes: int
+
+    @property
+    def key(self) -> Key:
+        return self.operator, self.role
+
+    @property
+    def size(self) -> int:
+        """Bytes of all units."""
+        return self.units * self.unit_bytes
+
+
+@dataclass(frozen=True)
+class Home:
+    """Consecutive units of an object in one memory level, one behind the other from ``address`` on."""
+
+    level: str
+    first: int
+    count: int
+    address: int
+
+
+Homes = Mapping[Key, tuple[Home, ...]]
+
+
+class MemoryMap:
+    """Addresses of objects: one behind the other in the nearest level, or where ``homes`` says.
+
+    ``repetition`` is the first execution of the block that is being lowered; objects with a unit per execution are
+    addressed from that unit on.
+    """
+
+    def __init__(self, chip: Chip, homes: Homes | None = None) -> None:
+        self.chip, self.homes, self.repetition = chip, homes, 0
+        self.items: dict[Key, Item] = {}
+        self.used = 0
+        self._starts: dict[Key, int] = {}
+
+    def take(self, operator: str, role: str, unit_bytes: int, units: int = 1) -> int:
+        """Address of an object, or of its unit for the current repetition; the first call makes room for it."""
+        item = Item(operator, role, units, unit_bytes)
+        known = self.items.setdefault(item.key, item)
+        if known != item:
+            raise AssertionError(f"{operator}: {role} taken twice with different sizes")
+        if item.key not in self._starts:
+            self._starts[item.key] = self.used
+            self.used += -(-item.size // ALIGNMENT) * ALIGNMENT
+        unit = self.repetition if units > 1 else 0
+        if self.homes is None:
+            return self._starts[item.key] + unit * unit_bytes
+        home = next(h for h in self.homes[item.key] if h.first <= unit < h.first + h.count)
+        return home.address + (unit - home.first) * unit_bytes
+
+    def owner(self) -> Owner:
+        """Find objects by address, where all lie one behind the other."""
+        return Owner([(start, self.items[key]) for key, start in self._starts.items() if self.items[key].size])
+
+    def check(self) -> None:
+        """Refuse a workload that is larger than the memory."""
+        room = {name: memory.total_capacity for name, memory in self.chip.memory.items()}
+        if self.used > sum(room.values()):
+            raise no_room(self.chip, self.used)
+
+
+class Owner:
+    """Which object holds an address."""
+
+    def __init__(self, starts: list[tuple[int, Item]]) -> None:
+        self.starts = sorted(starts, key=lambda s: s[0])
+        self.bases = [start for start, _ in self.starts]
+
+    def of(self, address: int) -> Item:
+        """Return the object at ``address``."""
+        return self.starts[bisect_right(self.bases, address) - 1][1]
+
+
+def no_room(chip: Chip, needed: int) -> LoomError:
+    """Make the error for a workload that no level, nor all of them together, can hold."""
+    levels = [
+        f"memory.{name}, which has {format_bytes(m.total_capacity)} (memory.{name}.capacity)"
+        for name, m in chip.memory.items()
+    ]
+    return LoomError(f"the workload needs {format_bytes(needed)} of {chip.name}'s " + " and ".join(levels))
+
+
+__all__ = ["ALIGNMENT", "Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "no_room"]

@@ -1,0 +1,17 @@
+"""Published results, derived again: ``loom reproduce``.
+
+A *card* is one publication: a module with a function ``card() -> Card`` whose rows put a figure of ours beside a
+published one. To add a card, write its module and add one line to `CARDS`.
+
+A card's figures come from a mechanism (a closed form, an event simulation, the simulator itself) with parameters that
+the publication or a data sheet states. Nothing is fitted to the table that it is judged by; a row that lies outside
+its tolerance says why.
+"""
+
+CARDS = {
+    "flat": "siliconloom.reproduce.flat",
+    "fusemax": "siliconloom.reproduce.fusemax",
+    "instinfer": "siliconloom.reproduce.instinfer",
+    "sn40l": "siliconloom.reproduce.sn40l",
+}
+"""Name of each card, lower case, and the module that holds it."""

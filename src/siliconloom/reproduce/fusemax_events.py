@@ -1,0 +1,80 @@
+"""FuseMax's attention as events: every stage of every tile starts when its array and its operands are ready.
+
+The two arrays take their stages in a fixed order, one tile apart as in the published binding: while the 1D array adds
+the product of one tile and corrects the result for the next, the 2D array works on the next and the scores after it.
+Nothing here uses the closed form; one block of 256 queries is run tile by tile, then the next begins, with what
+overlaps between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.reproduce.fusemax_model import (
+    CLOCK,
+    CORRECTION,
+    DENOMINATOR,
+    DIVIDE,
+    EXP,
+    MAX,
+    RUNNING_MAX,
+    SCALE,
+    SIDE,
+    SUM,
+    tiles,
+)
+from siliconloom.reproduce.fusemax_tables import Model
+
+BLOCKS = 4
+"""Blocks of queries that are run; the time between the last two is that of all others."""
+
+
+@dataclass
+class Array:
+    """One array: until when it is taken."""
+
+    free: float = 0.0
+
+    def run(self, cycles: float, *ready: float) -> float:
+        """End of a stage that starts when the array and all operands are ready."""
+        self.free = max((self.free, *ready)) + cycles
+        return self.free
+
+
+def block_ends(head_dim: int, count: int, blocks: int) -> list[float]:
+    """End of each block of 256 queries against ``count`` tiles of keys, in cycles per row of a tile."""
+    grid, lanes = Array(), Array()
+    ends = list[float]()
+    total = blocks * count
+    scores = grid.run(head_dim + MAX)
+    maximum = denominator = result = product = 0.0
+    for tile in range(total):
+        starts = tile % count == 0
+        maximum = lanes.run(RUNNING_MAX, scores, 0.0 if starts else maximum)
+        exponentials = grid.run(EXP + SUM, maximum)
+        if tile + 1 < total:
+            scores = grid.run(head_dim + MAX)
+        factor = lanes.run(CORRECTION, maximum)
+        if tile:  # what the array multiplied for the tile before
+            result = lanes.run(head_dim, product, result)
+        if starts and tile:
+            ends.append(lanes.run(head_dim * DIVIDE, result, denominator))
+        product = grid.run(head_dim, exponentials)
+        result = lanes.run(head_dim, factor, result)
+        scaled = lanes.run(SCALE, factor, denominator)
+        denominator = lanes.run(DENOMINATOR, scaled, exponentials)
+    result = lanes.run(head_dim, product, result)
+    ends.append(lanes.run(head_dim * DIVIDE, result, denominator))
+    return ends
+
+
+def fusemax_event_latency(model: Model, length: int) -> float:
+    """Seconds of a layer's attention, all blocks of all heads and sequences one after the other."""
+    count = length // SIDE
+    ends = block_ends(model.head_dim, count, BLOCKS)
+    period = ends[-2] - ends[-3]
+    blocks = tiles(model, length) / count
+    return (ends[-1] + (blocks - BLOCKS) * period) / CLOCK
+
+
+__all__ = ["block_ends", "fusemax_event_latency"]

@@ -1,0 +1,139 @@
+"""Published results: what is compared, and that the mechanisms are the publications'."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siliconloom.cli import main
+from siliconloom.reproduce import CARDS, run
+from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.fusemax import fusemax_stalled
+from siliconloom.reproduce.fusemax_events import block_ends, fusemax_event_latency
+from siliconloom.reproduce.fusemax_model import BANDWIDTH, cascade, flat, fusemax, tiles, unfused
+from siliconloom.reproduce.fusemax_tables import LENGTHS, MODELS, Model, flat_mapping
+from siliconloom.reproduce.instinfer import step_seconds
+from siliconloom.reproduce.sn40l import fusion_ratio, switch_seconds
+from siliconloom.workloads import load_workload
+
+KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause"}
+
+
+@pytest.mark.parametrize("name", sorted(CARDS))
+def test_every_card_holds_and_says_why_where_it_does_not_match(name, capsys):
+    assert main(["reproduce", name, "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["schema"], set(result)) == ("siliconloom.reproduction/1", {"schema", "version", "cards"})
+    (card,) = result["cards"]
+    assert set(card) == {"card", "title", "source", "rows", "holds", "wall_s"}
+    assert (card["card"], card["holds"]) == (name, True)
+    assert all(set(row) == KEYS for row in card["rows"])
+    assert len({row["name"] for row in card["rows"]}) == len(card["rows"])
+    assert all(row["within"] or row["cause"] for row in card["rows"])
+    assert name == name.lower()
+
+
+def test_every_row_of_the_artifact_is_within_a_thousandth():
+    for name, count in (("fusemax", 168), ("flat", 120)):
+        rows = [row for row in run.load_card(name).rows if row.tolerance == 1e-3]
+        assert len(rows) == count
+        assert all(row.within and not row.cause for row in rows)
+
+
+def test_tables_fit_a_terminal(capsys):
+    assert main(["reproduce", "flat"]) == 0
+    out = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    assert "120 of 120 rows inside their tolerance" in out
+
+
+def made(*rows):
+    return {"made": Card("made", "made for a test", "nowhere", rows)}
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        (Row("x", 1.04, 1.0, 0.05), 0),
+        (Row("x", 1.06, 1.0, 0.05), 1),
+        (Row("x", 1.06, 1.0, 0.05, "the paper counts something else"), 0),
+        (Row("x", None, 1.0, 0.05), 1),
+        (Row("x", 3.0, 1.0, 0.0, sense="at least"), 0),
+        (Row("x", 0.9, 1.0, 0.0, sense="at least"), 1),
+        (Row("x", 0.9, 1.0, 0.0, sense="at most"), 0),
+        (Row("x", 1.1, 1.0, 0.0, sense="at most"), 1),
+    ],
+)
+def test_only_a_deviation_without_a_cause_fails(monkeypatch, capsys, row, status):
+    monkeypatch.setattr(run, "load_card", lambda name: made(row)[name])
+    monkeypatch.setattr(run, "CARDS", {"made": "x"})
+    assert main(["reproduce"]) == status
+    captured = capsys.readouterr()
+    assert ("made: x" in captured.err) == (status == 1)
+
+
+SHAPES = st.builds(
+    Model, st.just("any"), st.just(1024), st.sampled_from([32, 64, 128, 256]), st.integers(1, 32), st.just(4096)
+)
+
+
+@given(model=SHAPES, length=st.sampled_from(sorted(LENGTHS.values())))
+def test_attention_is_never_faster_than_its_arrays_and_its_memory(model, length):
+    """Floors that hold whatever the binding: products on the 2D array, unique bytes over the bandwidth."""
+    unique = 4 * 64 * model.heads * length * model.head_dim * 2
+    floor = 2 * model.head_dim * tiles(model, length) / 940e6
+    for dataflow in (fusemax, fusemax_stalled, cascade, unfused):
+        made = dataflow(model, length)
+        assert made.latency >= floor * (1 - 1e-12)
+        assert made.latency >= made.traffic / BANDWIDTH * (1 - 1e-12) or dataflow is unfused
+        assert made.traffic >= unique
+        assert 0 < made.util_2d <= 1 + 1e-12
+        assert 0 < made.util_1d <= 1 + 1e-12
+    assert fusemax(model, length).latency <= fusemax_stalled(model, length).latency
+    assert fusemax(model, length).latency < unfused(model, length).latency
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_flat_keeps_its_scores_on_chip_until_a_tile_of_rows_no_longer_fits(model):
+    for name, length in LENGTHS.items():
+        kept = flat_mapping(model.head_dim, length).scores
+        assert kept == (length <= LENGTHS["64K"])
+        made = flat(model, length)
+        bound = made.latency == pytest.approx(made.traffic / BANDWIDTH)
+        assert bound == (not kept), name
+
+
+@given(head_dim=st.sampled_from([32, 64, 128]), count=st.integers(1, 40), blocks=st.integers(1, 4))
+def test_events_take_no_less_than_either_array_and_no_more_than_both_in_turn(head_dim, count, blocks):
+    ends = block_ends(head_dim, count, blocks)
+    assert len(ends) == blocks
+    assert ends == sorted(ends)
+    grid, lanes = (2 * head_dim + 9) * count * blocks, ((2 * head_dim + 10) * count + head_dim) * blocks
+    assert max(grid, lanes) <= ends[-1] <= grid + lanes
+
+
+def test_events_and_closed_form_agree_for_head_widths_that_no_table_has():
+    for head_dim in (32, 96, 128):
+        model = replace(MODELS[0], head_dim=head_dim)
+        for length in (4096, 65536):
+            assert fusemax_event_latency(model, length) == pytest.approx(fusemax(model, length).latency, rel=0.05)
+
+
+def test_a_switch_takes_as_long_as_its_bytes_at_the_nodes_copy_rate():
+    size = load_workload("llama2-7b").weight_bytes
+    assert size / 1e12 < switch_seconds(size) < 1.01 * size / 1e12
+
+
+def test_fusion_helps_most_where_scores_go_through_memory():
+    short = fusion_ratio(load_workload("llama2-7b", [("sequence", "256"), ("precision", "bf16")]))
+    long = fusion_ratio(load_workload("llama2-7b", [("sequence", "4096"), ("precision", "bf16")]))
+    decode = fusion_ratio(load_workload("llama2-7b", [("phase", "decode"), ("precision", "bf16")]))
+    assert 1 <= decode < short < long
+
+
+def test_attention_in_the_drive_pays_more_the_longer_the_context():
+    gains = [outside / inside for outside, inside in (step_seconds(16, context) for context in (512, 1024, 2048))]
+    assert gains == sorted(gains)
+    assert 1 < gains[0] < gains[-1] < 11.2 / 3.94
