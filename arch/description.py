@@ -224,6 +224,10 @@ class Chip(Description):
     technology: Literal["45nm", "7nm"] = Field(default="7nm", description="energy table of arch.technology")
     tile: Tile
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
+    tiles_join: bool = Field(
+        default=False,
+        description="in a system, the tiles can work side by side as one, as wide as all of them and with all their buffers",
+    )
     memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
     noc: NetworkOnChip | None = None
     pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
@@ -259,6 +263,22 @@ class Chip(Description):
             raise ValueError(
                 f"clock must be that of the pim channels' DRAM, {format_si(10**12 / pim.dram.clock_period, 'Hz')}"
             )
+
+    def joined(self) -> Chip:
+        """The chip with its npu tiles as one: arrays side by side, buffers, lanes and data buses put together."""
+        tile, count = self.tile, self.tile_count
+        if count == 1 or not isinstance(tile, NpuTile):
+            return self
+        wide = tile.model_copy(
+            update={
+                "array": tile.array.model_copy(update={"cols": tile.array.cols * count}),
+                "scratchpad": tile.scratchpad.model_copy(update={"capacity": tile.scratchpad.capacity * count}),
+                "accumulator": tile.accumulator.model_copy(update={"capacity": tile.accumulator.capacity * count}),
+                "vector": tile.vector.model_copy(update={"lanes": tile.vector.lanes * count}),
+                "dma": tile.dma.model_copy(update={"bytes_per_cycle": tile.dma.bytes_per_cycle * count}),
+            }
+        )
+        return self.model_copy(update={"tile": wide, "tile_count": 1})
 
     @property
     def digest(self) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.description import NpuTile, System
+from siliconloom.arch.isa import Unit
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.vector import VectorFunction, vector_cost
@@ -132,7 +133,7 @@ class SystemSimulation:
     all_layers: int
     memory_bytes: int
     contexts: tuple[int, ...]
-    chips: Simulation
+    chips: tuple[Simulation, ...]
     wall_s: float
     notes: tuple[str, ...] = ()
     products: dict[str, int] = field(default_factory=dict)
@@ -239,7 +240,7 @@ class _Laying:
                     "pim": None,
                 }
             )
-        self._measured: dict[tuple[int, int, frozenset[str]], tuple[Arrays, Simulation]] = {}
+        self._measured: dict[tuple[int, int, frozenset[str]], tuple[Arrays, tuple[Simulation, ...]]] = {}
         self._channels: dict[bytes, ChannelRun] = {}
         self._tables: dict[tuple[tuple[int, ...], Head], Int] = {}
 
@@ -283,12 +284,12 @@ class _Laying:
 
     def _made(
         self, pipeline: int, passes: int, interleaved: bool, offloaded: bool, windows: list[Window], arrays: Arrays,
-        channels: Channels | None, layers: int, used: int, simulation: Simulation, began: float,
+        channels: Channels | None, layers: int, used: int, simulations: tuple[Simulation, ...], began: float,
         products: dict[str, int] | None = None,
     ) -> SystemSimulation:  # fmt: skip
         made = SystemSimulation(
             self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
-            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulation, time.perf_counter() - began,
+            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulations, time.perf_counter() - began,
             tuple(self.notes), products or {},
         )  # fmt: skip
         floor = int(lower_bound(made)["lower_bound_cycles"])
@@ -338,7 +339,7 @@ class _Laying:
 
     def _measure(
         self, sequences: int, attention: int = 0, moved: frozenset[str] = frozenset()
-    ) -> tuple[Arrays, Simulation]:
+    ) -> tuple[Arrays, tuple[Simulation, ...]]:
         """The arrays' share of one layer for some sequences.
 
         With attention over so many tokens, or without any; without the products that memory computes (``moved``).
@@ -347,43 +348,48 @@ class _Laying:
         if key in self._measured:
             return self._measured[key]
         whole = sequences_of(self.graph, sequences)
-        graph = with_context(whole, attention) if attention else without(whole, lambda o: isinstance(o, Attention))
-        graph = without(graph, lambda o: o.name in moved)
-        roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
-        chip = self.chip.model_copy(update={"memory": roomy})
-        simulation = simulate(chip, graph)
+        rest = without(whole, lambda o: isinstance(o, Attention) or o.name in moved)
+        chips = [self.chip, self.chip.joined()] if self.chip.tiles_join else [self.chip]
+        parts = [min((self._layer(chip, rest) for chip in chips), key=lambda p: p[0].layer)]
+        if attention:
+            alone = without(with_context(whole, attention), lambda o: not isinstance(o, Attention))
+            parts.append(min((self._layer(chip, alone) for chip in chips), key=lambda p: p[0].layer))
+        names = ("before", "after", "unbound", "weights", "traffic", "ends", "busy", "macs", "vector_busy")
+        made = Arrays(**{name: sum(getattr(part, name) for part, _ in parts) for name in names})
+        reduced = self._all_reduces(whole)
+        made = replace(made, after=made.after + reduced, unbound=made.unbound + reduced)
+        self._measured[key] = made, tuple(simulation for _, simulation in parts)
+        return self._measured[key]
+
+    def _layer(self, chip: Chip, graph: Graph) -> tuple[Arrays, Simulation]:
+        """What a chip's arrays take for one layer of ``graph``, and for what is outside its layers."""
+        # placement over levels and capacity are the whole model's matter, see `_stages`
+        roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in chip.memory.items()}
+        simulation = simulate(chip.model_copy(update={"memory": roomy}), graph)
         fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in roomy.items()}
         unbound = simulate(chip.model_copy(update={"memory": fast}), graph)
-        tiles = chip.tile_count
-        before = after = ends = own = weights = traffic = busy = macs = vector = 0
-        seen = False
         order = [o.name for o in self.graph.operators()]
         follow = frozenset(order[order.index(self.attention.name) :])
+        tiles = chip.tile_count
+        before = after = ends = own = weights = traffic = busy = macs = vector = 0
         for index, mapped in enumerate(simulation.plan.tasks):
             operator, repeat = mapped.task.operator, mapped.repeat
             cycles = int(simulation.run.exclusive[index])
-            inner = operator.block == self.attention.block
-            if not inner:
+            if operator.block != self.attention.block:
                 ends += cycles
                 continue
-            first = simulation.run.counters[index] * tiles
+            counters = simulation.run.counters[index] * tiles
             own += int(unbound.run.exclusive[index]) // repeat
             weights += operator.weight_bytes
-            traffic += int(first[Counter.READ_BYTES] + first[Counter.WRITE_BYTES]) // repeat
-            busy += int(simulation.run.operator_busy[index, 3]) // repeat
-            vector += int(simulation.run.operator_busy[index, 4]) // repeat
-            macs += operator.macs + sum(f.macs for f in mapped.task.fused)
-            seen = seen or operator.name in follow
-            if seen:
+            traffic += int(counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]) // repeat
+            busy += int(simulation.run.operator_busy[index, Unit.MATMUL]) // repeat
+            vector += int(simulation.run.operator_busy[index, Unit.VECTOR]) // repeat
+            macs += operator.macs
+            if operator.name in follow:
                 after += -(-cycles // repeat)
             else:
                 before += -(-cycles // repeat)
-        reduced = self._all_reduces(whole)
-        made = Arrays(
-            before, after + reduced, own + reduced, weights, traffic, ends, busy, macs, vector
-        )
-        self._measured[key] = made, simulation
-        return self._measured[key]
+        return Arrays(before, after, own, weights, traffic, ends, busy, macs, vector), simulation
 
     def _all_reduces(self, graph: Graph) -> int:
         """Cycles of a layer's all-reduces: each chip sends 2 (t - 1) / t of the values; over a switch in two hops."""
@@ -464,7 +470,7 @@ class _Laying:
         assert self.pim is not None
         if self.policy.weights == "npu":
             return {}
-        simulation = self._measure(sequences)[1]
+        simulation = self._measure(sequences)[1][0]
         on_arrays = {
             m.task.operator.name: int(simulation.run.exclusive[i]) // m.repeat
             for i, m in enumerate(simulation.plan.tasks)

@@ -48,7 +48,7 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
     step = s.cycles
     layer_cycles = s.passes * s.layers
     macs = s.arrays.macs * layer_cycles
-    moved = s.chips.result()
+    joules = sum(simulation.result()["energy_j"] for simulation in s.chips)
     chips = s.passes * s.tensor
     cache = s.layers * (s.graph.kv_bytes_per_token // max(s.all_layers, 1)) * sum(s.contexts)
     units: dict[str, Any] = {
@@ -88,7 +88,7 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         "clock_hz": chip.clock,
         "macs": s.graph.macs,
         "tokens_per_second": tokens / s.seconds,
-        "energy_j": moved["energy_j"] * chips,
+        "energy_j": joules * chips,
         "traffic_bytes": {
             next(iter(chip.memory)): s.arrays.traffic * layer_cycles,
             "banks": cache + layer_cycles * sum(o.weight_bytes for o in s.graph.operators() if o.name in s.products)
@@ -117,16 +117,14 @@ def _unit(busy: int, cycles: int) -> dict[str, Any]:
 
 def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
     rows = []
-    for index, mapped in enumerate(s.chips.plan.tasks):
-        operator = mapped.task.operator
-        rows.append({
-            "name": operator.name,
-            "unit": "npu",
-            "repeat": operator.repeat,
-            "cycles": int(s.chips.run.exclusive[index]),
-            "macs": operator.macs * operator.repeat,
-            "shape": operator.shape,
-        })  # fmt: skip
+    for simulation in s.chips:
+        for index, mapped in enumerate(simulation.plan.tasks):
+            operator = mapped.task.operator
+            rows.append({
+                "name": operator.name, "unit": "npu", "repeat": operator.repeat,
+                "cycles": int(simulation.run.exclusive[index]), "macs": operator.macs * operator.repeat,
+                "shape": operator.shape,
+            })  # fmt: skip
     for operator in s.graph.operators():
         if operator.name in s.products:
             repeat = s.layers if operator.repeat > 1 else 1
