@@ -92,6 +92,10 @@ class PimTile(Description):
         """Cycles for which a bank's lanes work on one burst."""
         return max(self.dram.organization.request_bytes // (2 * self.lanes), 1)
 
+    def beat_elements(self, dtype: DataType) -> int:
+        """Elements of a burst that a bank's lanes multiply in one cycle."""
+        return self.burst_elements(dtype) // self.beats
+
     @property
     def dot_interval(self) -> int:
         """Cycles between two dot products of a bank: tCCD_L, or what the lanes need."""
@@ -124,6 +128,21 @@ class MacroKind(IntEnum):
     GEMV = 1
     READ = 2
     WRITE = 3
+
+
+class Command(IntEnum):
+    """Commands of a channel; those from ``PIM_ACT`` on are the PIM's own."""
+
+    ACT = 0
+    RD = 1
+    WR = 2
+    PRE = 3
+    REF = 4
+    PIM_ACT = 5
+    PIM_DOT = 6
+    PIM_PRE = 7
+    PIM_READ = 8
+    PIM_WRITE = 9
 
 
 @dataclass(frozen=True, kw_only=True)
