@@ -83,7 +83,8 @@ def dot(tile: PimTile, dtype: DataType, data: Bytes, vector: Bytes, total: Words
     """
     if dtype == DataType.INT8:
         products = data.view(np.int8).astype(np.int64) * vector.view(np.int8).astype(np.int64)
-        return ((total + products.sum(axis=-1)) & 0xFFFFFFFF).astype(np.uint32)
+        wrapped: Words = ((total + products.sum(axis=-1)) & 0xFFFFFFFF).astype(np.uint32)
+        return wrapped
     if dtype != DataType.BF16:
         raise NotSupported(f"{dtype.value} operands of bank-side lanes in numbers")
     each = bf16_product(data.view("<u2"), vector.view("<u2"))
@@ -148,8 +149,8 @@ class PimMachine:
                 data = next(sources[macro.kind], np.zeros(0, np.uint8))
                 if data.size != macro.columns * burst:
                     raise LoomError(
-                        f"{macro.kind.name.lower()}: {macro.columns} bursts of {burst} bytes are needed (got {data.size} "
-                        "bytes)"
+                        f"{macro.kind.name.lower()}: {macro.columns} bursts of {burst} bytes are needed (got "
+                        f"{data.size} bytes)"
                     )
             if macro.kind == MacroKind.GWRITE:
                 self.buffer[macro.column * burst :][: data.size] = data.ravel()

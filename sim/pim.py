@@ -150,9 +150,7 @@ BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
 
 
 @njit(cache=True)
-def _channel(
-    constants: Any, macros: Any, compute: Any, transfer: Any, times: Any, counts: Any, commands: Any
-) -> Any:
+def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: Any, counts: Any, commands: Any) -> Any:
     ranks, banks, group, groups, dual = constants[0], constants[1], constants[2], constants[3], constants[4]
     machines, singles = constants[5], constants[6]
     tRCD, tRP, tRAS, tRC, tRRD, tFAW = (
@@ -280,7 +278,7 @@ def _channel(
                 best, when = m, t
         if busy >= 0:
             t = max(pim_ready, bus)
-            if (step == BUFFER or step == DRAIN) and driver != ranks:
+            if step in (BUFFER, DRAIN) and driver != ranks:
                 t = max(t, switched)
             if step == BUFFER:
                 t = max(t, write_ready, buffer_ready)

@@ -125,7 +125,8 @@ async def _run_case(dut: Any, tile: PimTile, case: dict[str, Any]) -> dict[str, 
             dut.column_data.value = columns
         if burst is not None:
             dut.array_read.value = burst
-        if any([stream.offer(cycle) for stream in streams]):
+        offers = [stream.offer(cycle) for stream in streams]
+        if any(offers):
             await Timer(1, "ns")
             for stream in streams:
                 stream.settle(cycle)

@@ -1,4 +1,4 @@
-"""The DRAM array of a PIM channel as a behavioural model: rows, row buffers, and data that come when the timing says."""
+"""The DRAM array of a PIM channel as a behavioural model: rows, row buffers, data that come when the timing says."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def _job(tile: PimTile, case: PimCase) -> dict[str, Any]:
     size = tile.dram.organization.request_bytes
     macros = [macro for macro in case.macros if not macro.computes]
     transfers = [
-        {"write": int(m.kind == MacroKind.WRITE)} | {n: getattr(m, n) for n in ("bank", "row", "column", "columns", "arrival")}
+        {"write": int(m.kind == MacroKind.WRITE)}
+        | {name: getattr(m, name) for name in ("bank", "row", "column", "columns", "arrival")}
         for m in macros
     ]  # fmt: skip
     names = ("row", "rounds", "chunks", "segments", "columns", "last_columns", "column", "arrival")

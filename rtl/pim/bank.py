@@ -158,8 +158,9 @@ class BankUnit(Circuit):
                     )["sum"] for i in range(len(sums) // 2)
                 ]  # fmt: skip
             controls = _stage(m, controls, f"level_{level}")
-        assert len(sums) == 1 and MULTIPLY_STAGES == ACCUMULATE_STAGES == 1
-        self._accumulate(m, controls, sums[0])
+        (total,) = sums
+        assert MULTIPLY_STAGES == ACCUMULATE_STAGES == 1
+        self._accumulate(m, controls, total)
         return m
 
     def _beats(self, m: Module) -> tuple[Any, ...]:
@@ -205,9 +206,8 @@ def pick_bits(geometry: PimGeometry) -> int:
 
 
 def _stage(m: Module, controls: list[Any], name: str) -> list[Any]:
-    registers = [
-        Signal(len(value), name=f"{name}_{part}") for value, part in zip(controls, ("valid", "integer", "first", "segment"), strict=True)
-    ]  # fmt: skip
+    parts = ("valid", "integer", "first", "segment")
+    registers = [Signal(len(value), name=f"{name}_{part}") for value, part in zip(controls, parts, strict=True)]
     m.d.sync += [register.eq(value) for register, value in zip(registers, controls, strict=True)]
     return list(registers)
 

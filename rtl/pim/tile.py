@@ -1,4 +1,4 @@
-"""The PIM tile: command sequencer, global buffer, bank-side units and read-out, around a DRAM array that stays outside."""
+"""The PIM tile: command sequencer, global buffer, bank-side units, read-out; its DRAM array stays outside."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ class PimCircuit(Circuit):
         chosen = Signal(g.burst_bits, name="chosen")
         if g.parts == 1:
             # several segments of all banks: segment by segment
-            words = [results[bank][RESULT_BITS * i :][:RESULT_BITS] for i in range(g.picked) for bank in range(len(results))]
+            words = [
+                results[bank][RESULT_BITS * i :][:RESULT_BITS] for i in range(g.picked) for bank in range(len(results))
+            ]
             m.d.comb += [self.pick.eq(number), chosen.eq(Cat(*words))]
         else:
             bits = (g.parts - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Macros on the RTL of a PIM tile against the simulator (every command and cycle) and the golden model (every value)."""
+"""Macros on the RTL of a PIM tile against the simulator (every command) and the golden model (every value)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from siliconloom.arch import Chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.pim import Command, MacroKind, PimTile, describe
-from siliconloom.pim_work import attention_cases, gemv_case, random_case
+from siliconloom.pim_work import attention_cases, gemv_case, random_case, refresh_case
 from siliconloom.rtl.bench.pim_cases import PimCase, PimOutcome, run_pim_cases
 from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.emit import build_rtl
@@ -148,8 +148,9 @@ def check_pim_cases(
 
 
 def pim_cases(tile: PimTile, seed: int, count: int) -> list[PimCase]:
-    """``count`` random cases, a GEMV of every operand format, and an attention head where bf16 is among them."""
+    """``count`` random cases, one that meets a refresh, GEMVs of every format, and an attention head in bf16."""
     made = [random_case(tile, seed + number) for number in range(count)]
+    made.append(refresh_case(tile, seed))
     elements = 3 * tile.burst_elements(tile.operands[0])
     for dtype in tile.operands:
         made.append(gemv_case(tile, 2 * tile.banks + 3, elements, dtype, seed)[0])

@@ -61,6 +61,24 @@ def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, tran
     return with_data(tile, f"random {seed}", macros, seed)
 
 
+def refresh_case(tile: PimTile, seed: int) -> PimCase:
+    """Both streams busy when refresh falls due."""
+    rows, columns = tile.dram.organization.rows, min(tile.row_columns, 8)
+    start = max(tile.dram.timing.tREFI - 40, 0)
+    vector = min(columns, tile.global_buffer // tile.dram.organization.request_bytes)
+    macros = [
+        Macro(kind=MacroKind.GWRITE, columns=vector),
+        Macro(kind=MacroKind.GEMV, columns=vector, rounds=min(3, rows // 2), dtype=tile.operands[0], arrival=start),
+    ]
+    macros += [
+        Macro(
+            kind=MacroKind.WRITE if number % 2 else MacroKind.READ, bank=3 * number % tile.banks,
+            row=rows // 2 + number % (rows - rows // 2), columns=columns, arrival=start + 9 * number,
+        ) for number in range(8)
+    ]  # fmt: skip
+    return with_data(tile, "both streams, refresh falls due", macros, seed)
+
+
 def _random_gemv(tile: PimTile, chance: random.Random, dtype: DataType | None) -> Macro:
     buffer = tile.global_buffer // tile.dram.organization.request_bytes
     while True:
