@@ -16,6 +16,8 @@ NAN = 0x7FC00000
 GUARD = 3
 """Bits below the last place that rounding looks at: guard, round, sticky."""
 SIGNIFICAND = FRACTION + 1 + GUARD
+STAGES = (1, 2, 4, 8, 16)
+"""Places of a shifter's stages."""
 
 
 def bf16_product(m: Module, name: str, a: Value, b: Value, significand: Value) -> Signal:
@@ -56,26 +58,17 @@ def float_sum(m: Module, name: str, a: Value, b: Value) -> Signal:
     high, low = Signal(SIGNIFICAND, name=f"{name}_high"), Signal(SIGNIFICAND, name=f"{name}_low")
     for significand, x in ((high, big), (low, small)):
         m.d.comb += significand.eq(Mux(x[23:31].any(), Cat(Const(0, GUARD), x[:23], Const(1, 1)), 0))
-    distance, places = Signal(8, name=f"{name}_distance"), Signal(5, name=f"{name}_places")
-    m.d.comb += [
-        distance.eq(big[23:31] - small[23:31]),
-        places.eq(Mux(distance >= SIGNIFICAND, SIGNIFICAND, distance[:5])),
-    ]
-    wide = Signal(2 * SIGNIFICAND, name=f"{name}_wide")
-    m.d.comb += wide.eq(Cat(Const(0, SIGNIFICAND), low) >> places)
-    aligned = Cat(wide[SIGNIFICAND] | wide[:SIGNIFICAND].any(), wide[SIGNIFICAND + 1 :])
+    distance = Signal(8, name=f"{name}_distance")
+    m.d.comb += distance.eq(big[23:31] - small[23:31])
+    aligned = _aligned(m, name, low, distance)
     total = Signal(SIGNIFICAND + 1, name=f"{name}_total")
-    m.d.comb += total.eq(Mux(subtract, high - aligned, high + aligned))
+    addend = Signal(SIGNIFICAND + 1, name=f"{name}_addend")
+    m.d.comb += [addend.eq(Cat(aligned, 0) ^ subtract.replicate(SIGNIFICAND + 1)), total.eq(high + addend + subtract)]
 
-    leading = Signal(5, name=f"{name}_leading")
-    for place in range(SIGNIFICAND):
-        with m.If(total[place]):
-            m.d.comb += leading.eq(SIGNIFICAND - 1 - place)
+    moved, leading = _normalised(m, name, total[:SIGNIFICAND])
     normal = Signal(SIGNIFICAND, name=f"{name}_normal")
     carry = total[SIGNIFICAND]
-    m.d.comb += normal.eq(
-        Mux(carry, Cat(total[0] | total[1], total[2:]), (total[:SIGNIFICAND] << leading)[:SIGNIFICAND])
-    )
+    m.d.comb += normal.eq(Mux(carry, Cat(total[0] | total[1], total[2:]), moved))
     kept = normal[GUARD:-1]
     up = normal[GUARD - 1] & (normal[: GUARD - 1].any() | kept[0])
     rounded = Signal(FRACTION + 1, name=f"{name}_rounded")
@@ -88,6 +81,32 @@ def float_sum(m: Module, name: str, a: Value, b: Value) -> Signal:
     return _packed(
         m, name, sign, exponent, rounded[:FRACTION], zero=~total.any(), infinite=huge, nan=nan
     )  # fmt: skip
+
+
+def _aligned(m: Module, name: str, value: Value, distance: Value) -> Value:
+    """``value`` shifted right by ``distance``; its lowest bit gathers what falls out."""
+    for stage, places in enumerate(STAGES):
+        shifted = Signal(SIGNIFICAND, name=f"{name}_right_{places}")
+        lost = value[: places + 1].any()
+        m.d.comb += shifted.eq(Mux(distance[stage], Cat(lost, value[places + 1 :], Const(0, places)), value))
+        value = shifted
+    aligned = Signal(SIGNIFICAND, name=f"{name}_aligned")
+    m.d.comb += aligned.eq(Mux(distance[len(STAGES) :].any(), value.any(), value))
+    return aligned
+
+
+def _normalised(m: Module, name: str, value: Value) -> tuple[Value, Value]:
+    """``value`` shifted left until its top bit is set, or by 31 if it is zero, and the number of places."""
+    counts = []
+    for places in reversed(STAGES):
+        empty, shifted = Signal(name=f"{name}_empty_{places}"), Signal(SIGNIFICAND, name=f"{name}_left_{places}")
+        m.d.comb += [
+            empty.eq(~value[SIGNIFICAND - places :].any()),
+            shifted.eq(Mux(empty, Cat(Const(0, places), value[: SIGNIFICAND - places]), value)),
+        ]
+        value = shifted
+        counts.append(empty)
+    return value, Cat(*reversed(counts))
 
 
 def _packed(
