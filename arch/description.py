@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
-from siliconloom.arch.pim import PimTile
+from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
 LIBRARY = Path(__file__).parent / "library"
@@ -246,11 +246,14 @@ class Chip(Description):
                 raise ValueError("pim computes in the nearest memory; give one")
             capacity = self.pim.channels * self.pim.dram.organization.capacity
             if memory.capacity != capacity:
-                raise ValueError(f"memory.{nearest}.capacity must be that of the pim channels, {format_bytes(capacity)}")
+                raise ValueError(
+                    f"memory.{nearest}.capacity must be that of the pim channels, {format_bytes(capacity)}"
+                )
             peak = self.pim.channels * self.pim.dram.peak_bandwidth
             if memory.bandwidth > peak:
                 raise ValueError(
-                    f"memory.{nearest}.bandwidth must be at most {format_si(peak, 'B/s')}, what the pim channels' pins move"
+                    f"memory.{nearest}.bandwidth must be at most {format_si(peak, 'B/s')}, what the pim channels' pins "
+                    "move"
                 )
         if self.tile.kind == "npu" and not self.memory:
             raise ValueError("a chip with an npu tile needs at least one memory level")

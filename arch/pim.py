@@ -71,7 +71,9 @@ class PimTile(Description):
         if self.lanes & (self.lanes - 1):
             raise ValueError(f"lanes must be a power of two (got {self.lanes})")
         if o.request_bytes % (2 * self.lanes) and (2 * self.lanes) % o.request_bytes:
-            raise ValueError(f"{self.lanes} lanes of 2 bytes neither divide nor fill a burst of {o.request_bytes} bytes")
+            raise ValueError(
+                f"{self.lanes} lanes of 2 bytes neither divide nor fill a burst of {o.request_bytes} bytes"
+            )
         unfit = [d for d in self.operands if d not in (DataType.BF16, DataType.FP16, DataType.INT8)]
         if unfit:
             raise ValueError(f"operands must be among bf16, fp16 and int8 (got {unfit[0].value})")
@@ -95,6 +97,10 @@ class PimTile(Description):
     def beats(self) -> int:
         """Cycles for which a bank's lanes work on one burst."""
         return max(self.dram.organization.request_bytes // (2 * self.lanes), 1)
+
+    def beat_elements(self, dtype: DataType) -> int:
+        """Elements of a burst that a bank's lanes multiply in one cycle."""
+        return self.burst_elements(dtype) // self.beats
 
     @property
     def dot_interval(self) -> int:

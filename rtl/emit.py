@@ -29,6 +29,7 @@ from siliconloom.rtl.flows.systolic import systolic_design
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.npu.design import npu_design
+from siliconloom.rtl.pim.design import pim_design
 
 SCHEMA = "siliconloom.rtl/1"
 SIDECAR = "siliconloom.json"
@@ -100,9 +101,9 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
     tile = chip.tile
-    if isinstance(tile, PimTile):
-        raise NotSupported("RTL of a pim tile")
     name = re.sub(r"[^A-Za-z0-9_]", "_", chip.name)
+    if isinstance(tile, PimTile):
+        return pim_design(Library(name, reset), chip)
     if tile.kind == "systolic":
         return systolic_design(Library(name, reset), tile.array, "the whole tile")
     try:

@@ -3,20 +3,26 @@
 Two streams of macros (`arch.pim.Macro`) share a channel. Computation is one agent; transfers are taken by one or two
 bank machines (bank modulo their number), in order. Every agent knows its next command and the earliest cycle that its
 own timing and the shared resources allow: the command bus (one command a cycle), activations per rank (tRRD_L, at most
-four banks in tFAW), the data bus (tCCD_L, turn-around), refresh. In each cycle refresh goes first, then computation,
-then the transfer that was taken earlier, then the other.
+four banks in tFAW), the data bus (tCCD_L, turn-around, and tRTRS between ranks), refresh. In each cycle refresh goes
+first, then computation, then the transfer that was taken earlier, then the other.
 
 Rules beyond JEDEC's, which the circuits keep too:
 
 - A macro is taken in the first cycle in which its agent is idle and it is offered; its first command goes out in the
   next cycle at the earliest. An agent is idle from the cycle after its last command.
+- Transfers open their rows, and move their data, in the order in which they were taken. (A row opened ahead of an
+  earlier transfer's would stay open until that one's data have moved, which may in turn wait for a refresh.)
 - A GEMV activates every bank, a group at a time, ranks in turn; multiplies; precharges all banks. Its results are read
   after the first group of the next round, or at its end.
-- Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more, but by a transfer that one
-  with an open row waits for; it goes out when none is open, and is never dropped.
+- Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more, but for the other groups of
+  a row of computation; it goes out when none is open, tRFC after the one before, and is never dropped.
+- Where there are several ranks, bursts of different ranks, and of a rank and the PIM (global buffer, results), are
+  tRTRS apart on the data bus.
 - With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
   computation begins when the transfers under way have ended, and while a macro of computation is offered or under way
   no transfer is taken.
+- Activations of computation count in the ranks' tRRD and tFAW together with those of transfers (``activations: shared``),
+  or each in their own (``separate``).
 """
 
 from __future__ import annotations
@@ -92,7 +98,7 @@ def constants(tile: PimTile) -> Int:
         gap, max(t.CL + burst - t.CWL + t.tRTRS, 1), t.CWL + burst + t.tWTR_L,
         tile.dot_interval, tile.dot_latency, t.CWL + burst,
         NEVER if d.controller.refresh == "none" else t.tREFI, t.tRFC, t.CL + burst, o.request_bytes,
-        tile.activations == "separate",
+        burst + t.tRTRS if o.ranks > 1 else 0, tile.activations == "separate",
     )  # fmt: skip
     return np.array(values, np.int64)
 
@@ -161,9 +167,7 @@ def _offered(macros: Any, done: Any, i: Any) -> Any:
 
 
 @njit(cache=True)
-def _channel(
-    constants: Any, macros: Any, compute: Any, transfer: Any, times: Any, counts: Any, commands: Any
-) -> Any:
+def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: Any, counts: Any, commands: Any) -> Any:
     ranks, banks, group, groups, dual = constants[0], constants[1], constants[2], constants[3], constants[4]
     machines, singles = constants[5], constants[6]
     tRCD, tRP, tRAS, tRC, tRRD, tFAW = (
@@ -174,7 +178,7 @@ def _channel(
     )  # fmt: skip
     dot_interval, dot_latency, write_done = constants[18], constants[19], constants[20]
     refresh, tRFC, read_done, burst_bytes = constants[21], constants[22], constants[23], constants[24]
-    own_windows = constants[25]
+    switch, own_windows = constants[25], constants[26]
     taken, first, last, done = times[0], times[1], times[2], times[3]
     logged = 0
     bus = 0  # first free cycle of the command bus
@@ -184,6 +188,7 @@ def _channel(
     refreshed = 0  # earliest activation after refresh
     next_refresh = refresh
     read_ready, write_ready = 0, 0  # of the data bus
+    driver, switched = -1, 0  # who used the data bus last, a rank or the PIM, and from when on another may
     closed = 0  # earliest refresh after the last precharge
     # bank machines
     phase = np.zeros(machines, np.int64)
@@ -232,10 +237,12 @@ def _channel(
         # the earliest command of every agent
         best, when = -1, NEVER
         any_open = pim_open
-        oldest = -1  # the machine that has to move its data first
+        waiting, oldest = -1, -1  # the machines that have to open their row, and to move their data, first
         for m in range(machines):
             if phase[m] == COLUMNS or phase[m] == CLOSE:
                 any_open = True
+            if phase[m] == OPEN and (waiting < 0 or own[m] < own[waiting]):
+                waiting = m
             if phase[m] != IDLE and phase[m] != CLOSE and (oldest < 0 or own[m] < own[oldest]):
                 oldest = m
         working = busy >= 0
@@ -244,9 +251,11 @@ def _channel(
         if not working:
             break
         if not any_open and next_refresh < NEVER:
-            best, when = machines + 1, max(next_refresh, closed, bus)
+            best, when = machines + 1, max(next_refresh, closed, refreshed, bus)
         if busy >= 0:
             t = max(pim_ready, bus)
+            if step in (BUFFER, DRAIN) and driver != ranks:
+                t = max(t, switched)
             if step == BUFFER:
                 t = max(t, write_ready, buffer_ready)
             elif step == ACTIVATE:
@@ -273,18 +282,21 @@ def _channel(
             if phase[m] == IDLE:
                 continue
             i = own[m]
+            rank = macros[i, 1] // (banks // ranks)
             if phase[m] == OPEN:
-                rank = macros[i, 1] // (banks // ranks)
+                if m != waiting:
+                    continue
                 t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, refreshed, bus)
                 if not dual:
                     t = max(t, pim_reopen)
-                other = machines - 1 - m
-                if t >= next_refresh and (other == m or phase[other] != COLUMNS or own[other] < i):
+                if t >= next_refresh:
                     continue
             elif phase[m] == COLUMNS:
                 if m != oldest:
                     continue
                 t = max(ready[m], read_ready if macros[i, 0] == 2 else write_ready, bus)
+                if rank != driver:
+                    t = max(t, switched)
             else:
                 t = max(ready[m], bus)
             if t < when:
@@ -318,6 +330,7 @@ def _channel(
             elif phase[m] == COLUMNS:
                 reading = macros[i, 0] == 2
                 code = 1 if reading else 2
+                driver, switched = where // (banks // ranks), now + switch
                 col = macros[i, 8] + column[m]
                 if reading:
                     read_ready, write_ready = max(read_ready, now + gap), max(write_ready, now + read_to_write)
@@ -344,6 +357,7 @@ def _channel(
             finished = False
             if step == BUFFER:
                 code, col = 9, macros[i, 8] + place
+                driver, switched = ranks, now + switch
                 write_ready, read_ready = max(write_ready, now + gap), max(read_ready, now + write_to_read)
                 filled = now + write_done
                 done[i] = now + write_done
@@ -366,6 +380,7 @@ def _channel(
                     step, dots, single = MULTIPLY, 0, 0
             elif step == DRAIN:
                 code, col = 8, drained
+                driver, switched = ranks, now + switch
                 read_ready, write_ready = max(read_ready, now + gap), max(write_ready, now + read_to_write)
                 done[i] = now + read_done
                 drained += 1

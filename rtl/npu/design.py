@@ -6,6 +6,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.rtl.bench.vectors import ProgramVectors, program_bench
 from siliconloom.rtl.flows.design import Design
+from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ports import prefixes
@@ -72,15 +73,7 @@ def npu_design(library: Library, chip: Chip, vectors: ProgramVectors | None = No
         registers=register_map(library.prefix),
         bench={} if vectors is None else program_bench(top, geometry, vectors),
         files={
-            f"{library.prefix}.vlt": waiver_file(library.prefix),
+            f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
             **software_files(library.prefix, chip.digest, parameters),
         },
     )  # fmt: skip
-
-
-def waiver_file(top: str) -> str:
-    """Verilator control file with the rules that are not applied, each with its reason."""
-    lines = ["`verilator_config", f"// What {top} is not held to under verilator --lint-only -Wall, and why."]
-    for rule, reason in WAIVERS.items():
-        lines += [f"// {reason}", f"lint_off -rule {rule}"]
-    return "\n".join(lines) + "\n"

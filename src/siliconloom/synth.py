@@ -12,13 +12,15 @@ from typing import Any, get_args
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import Chip, LoomError, NotSupported, SystolicArray
+from siliconloom.arch import Chip, LoomError, SystolicArray
 from siliconloom.arch.description import PimTile
 from siliconloom.arch.errors import nearest_name
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.flows.place import DEVICE, excess, frequencies, nextpnr_command, version_of
 from siliconloom.rtl.flows.synthesis import Area, Target, fpga_netlist, luts_of, synthesize
 from siliconloom.rtl.flows.yosys import INSTALL, require_yosys
+from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
+from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.systolic import operand_type
 from siliconloom.tables import table, under_way
 
@@ -70,11 +72,9 @@ def synth(
     CheckFailed
         When the Verilog has latches, combinational loops or drivers in conflict.
     """
-    if isinstance(chip.tile, PimTile):
-        raise NotSupported("synthesis of a pim tile")
     require_yosys()
     began = time.perf_counter()
-    array = chip.tile.array
+    array = None if isinstance(chip.tile, PimTile) else chip.tile.array
     notes: list[str] = []
     with (
         under_way(progress, f"generating {chip.name} ...") as say,
@@ -82,8 +82,8 @@ def synth(
     ):
         bundle = build_rtl(chip)
         say(f"Yosys: {bundle.top} for {liberty.name if liberty else target} ...")
-        is_array = "program_words" not in bundle.sidecar["parameters"]
-        flatten = is_array and array.rows * array.cols <= FLATTENED_ELEMENTS
+        small = array is not None and array.rows * array.cols <= FLATTENED_ELEMENTS
+        flatten = small and "program_words" not in bundle.sidecar["parameters"]
         area = synthesize(bundle, target, liberty, Path(name), flatten=flatten)
         placed = None
         if target == "ecp5" and seeds:
@@ -117,7 +117,7 @@ def synth(
         "fmax_mhz": mhz,
         "fmax": {"min": min(mhz), "median": median(mhz), "max": max(mhz)} if mhz else None,
         "place_and_route": {k: v for k, v in placed.items() if k != "mhz"} if placed else None,
-        "bounds": bounds(array, area),
+        "bounds": pim_bounds(chip, area) if array is None else bounds(array, area),
         "notes": notes,
         "seconds": time.perf_counter() - began,
     }
@@ -138,6 +138,21 @@ def bounds(array: SystolicArray, area: Area) -> list[dict[str, Any]]:
         operands = 2 * bits * elements
     found = area.multipliers + min(missing, area.logic // (2 * bits))
     made = [("multipliers", elements, found), ("operand flip-flops", operands, area.registers)]
+    return [{"name": name, "floor": floor, "found": got, "holds": got >= floor} for name, floor, got in made]
+
+
+def pim_bounds(chip: Chip, area: Area) -> list[dict[str, Any]]:
+    """What no implementation of a PIM tile can do without, beside what was found.
+
+    Every lane has a multiplier of 8 by 8 bits at the least, a DSP or a gate for each bit of its product; every
+    accumulator has its bits in flip-flops, and so have the operands and the product of a lane.
+    """
+    geometry = pim_geometry(chip)
+    lanes = geometry.tile.banks * geometry.used_lanes
+    missing = max(0, lanes - area.multipliers)
+    bits = geometry.tile.banks * geometry.tile.accumulators * RESULT_BITS + lanes * (2 * LANE_BITS + RESULT_BITS)
+    found = area.multipliers + min(missing, area.logic // LANE_BITS)
+    made = [("multipliers", lanes, found), ("accumulator, operand and product flip-flops", bits, area.registers)]
     return [{"name": name, "floor": floor, "found": got, "holds": got >= floor} for name, floor, got in made]
 
 
@@ -203,5 +218,5 @@ def synthesis_tables(result: dict[str, Any], out: Console) -> None:
     floors = [
         (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
     ]
-    columns = [("what the array needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
+    columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
     out.print(table("bounds", columns, floors))

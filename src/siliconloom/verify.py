@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import Chip, NotSupported, SystolicArray
+from siliconloom.arch import Chip, SystolicArray
 from siliconloom.arch.description import PimTile
 from siliconloom.parity import parity_tables, verify_programs
+from siliconloom.pim_parity import pim_tables, verify_pim
 from siliconloom.rtl.bench.cases import Case, CaseResult, FoldTime, Gemm
 from siliconloom.rtl.bench.runner import require_simulator, run_cases
 from siliconloom.rtl.emit import build_rtl
@@ -38,7 +39,8 @@ def verify(
 ) -> dict[str, Any]:
     """Build the RTL of ``chip``, run random work on it, and compare values and cycles.
 
-    A whole NPU tile runs ``programs`` random programs (`siliconloom.parity`). A bare array, or a tile whose array alone
+    A whole NPU tile runs ``programs`` random programs (`siliconloom.parity`), a PIM tile ``cases`` random sequences of
+    macros and more (`siliconloom.pim_parity`). A bare array, or a tile whose array alone
     has RTL, runs ``cases`` sequences of GEMMs: half of them without stalls, back to back, compared cycle for cycle; the
     others stall every stream at random and are compared by value.
 
@@ -47,9 +49,10 @@ def verify(
     LoomError
         When the simulator is missing or the description has no RTL.
     """
-    if isinstance(chip.tile, PimTile):
-        raise NotSupported("verifying a pim tile")
     require_simulator(simulator)
+    if isinstance(chip.tile, PimTile):
+        with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
+            return verify_pim(chip, seed=seed, simulator=simulator, cases=cases)
     if chip.tile.kind == "npu" and has_npu_rtl(chip):
         with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
             return verify_programs(chip, seed=seed, simulator=simulator, programs=programs)
@@ -131,6 +134,9 @@ def _case(result: CaseResult) -> dict[str, Any]:
 
 def verification_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table."""
+    if "pim_cases" in result:
+        pim_tables(result, out)
+        return
     if "programs" in result:
         parity_tables(result, out)
         return

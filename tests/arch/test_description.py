@@ -77,10 +77,26 @@ def test_a_system_and_a_pim_tile_can_be_described(tmp_path):
     assert load_system(str(system)).topology.shape == (4, 4, 4)
     pim = tmp_path / "pim.yaml"
     pim.write_text(
-        "kind: chip\nname: pim\nclock: 1 GHz\ntile: {kind: pim, channels: 8, banks: 16, lanes: 16, row_bytes: 2 KiB, "
-        "global_buffer: 2 KiB}\n"
+        "kind: chip\nname: pim\nclock: 1 GHz\ntile:\n  kind: pim\n  dram: hbm2\n  channels: 8\n  lanes: 16\n"
+        "  global_buffer: 2 KiB\n"
     )
-    assert load_chip(str(pim)).peak_macs == 8 * 16 * 16
+    chip = load_chip(str(pim))
+    assert chip.peak_macs == 8 * chip.tile.banks * 16
+    assert load_chip("pim-hbm").peak_macs == 16 * 16
+
+
+@pytest.mark.parametrize(("key", "value", "told"), [
+    ("tile.global_buffer", "100 B", "global_buffer must be a multiple of a burst of 32 bytes"),
+    ("tile.lanes", "12", "lanes must be a power of two"),
+    ("tile.operands", "[fp8]", "operands must be among bf16, fp16 and int8"),
+    ("tile.activate_group", "3", "tile.activate_group"),
+    ("tile.dram.organization.channels", "2", "describes one channel"),
+    ("tile.dram.timing.tRAS", "3", "tRAS must be at least tRCD"),
+    ("tile.dram.mapping", "rorabgba", "mapping must be a permutation"),
+])  # fmt: skip
+def test_a_pim_tile_that_contradicts_itself_is_refused(key, value, told):
+    with pytest.raises(DescriptionError, match=told):
+        load_chip("pim-hbm", [(key, value)])
 
 
 def test_durations_become_whole_cycles_rounded_up():

@@ -191,12 +191,9 @@ def test_a_stated_precision_is_kept_or_refused(tmp_path):
     assert map_workload(load_chip("npu-edge"), gemms(tmp_path, [(4, 4, 4)], "int4")).notes == ()
 
 
-def test_pim_tiles_are_not_guessed_at(tmp_path):
-    path = tmp_path / "pim.yaml"
-    path.write_text("kind: chip\nname: pim\nclock: 1 GHz\ntile: {kind: pim, channels: 8, banks: 16, lanes: 16, "
-                    "row_bytes: 2 KiB, global_buffer: 2 KiB}\n")  # fmt: skip
+def test_pim_tiles_are_not_guessed_at():
     with pytest.raises(NotSupported, match="pim tile"):
-        map_workload(load_chip(str(path)), load_workload("gpt2"))
+        map_workload(load_chip("pim-hbm"), load_workload("gpt2"))
 
 
 def test_tiles_share_the_work():

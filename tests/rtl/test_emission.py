@@ -15,6 +15,11 @@ from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import SIDECAR, build_rtl
 from tests.rtl import npu
 
+PIM_SMALL = (
+    ("tile.dram.organization.ranks", "2"), ("tile.dram.organization.bank_groups", "2"), ("tile.lanes", "4"),
+    ("tile.dram.organization.banks", "2"), ("tile.commands", "per_bank"), ("tile.dual_row_buffer", "false"),
+    ("tile.bank_machines", "1"), ("tile.operands", "[int8]"),
+)  # fmt: skip
 SMALL = [
     ("systolic-ws-8", ()),
     ("systolic-is-8", (("tile.array.load_rows", "8"), ("tile.array.operands", "int4"))),
@@ -33,6 +38,8 @@ SMALL = [
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
     ("npu-edge", tuple(npu.SMALL.items())),
+    ("pim-hbm", ()),
+    ("pim-hbm", PIM_SMALL),
 ]
 
 
@@ -57,7 +64,7 @@ def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     made = bundle(name, overrides)
     made.write(tmp_path / "rtl")
     waivers = [name for name in made.files if name.endswith(".vlt")]
-    assert bool(waivers) == (name == "npu-edge")
+    assert bool(waivers) == (name in ("npu-edge", "pim-hbm"))
     done = subprocess.run(
         [tool("verilator"), "--lint-only", "-Wall", "--top-module", made.top, *waivers, "-f", f"{made.top}.f"],
         cwd=tmp_path / "rtl",
@@ -81,7 +88,7 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("name", "overrides"), SMALL[:5])
+@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:5], SMALL[-1]])
 def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     pytest.importorskip("pyosys")
     made = bundle(name, overrides)
@@ -120,8 +127,9 @@ def test_the_datacentre_npu_is_emitted_whole():
     assert time.perf_counter() - began < 150, "25 s; the bound is for a loaded machine"
 
 
-def test_every_module_stands_in_a_file_of_its_name_exactly_once():
-    made = bundle(*SMALL[-1])
+@pytest.mark.parametrize("number", [-3, -2])
+def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
+    made = bundle(*SMALL[number])
     defined = [re.findall(r"^module (\S+?)\(", made.files[f], re.M) for f in made.sidecar["verilog"]]
     assert defined == [[f.removesuffix(".v")] for f in made.sidecar["verilog"]]
     used = set(
@@ -130,14 +138,15 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once():
     assert used | {made.top} == {name for names in defined for name in names}
 
 
-def test_output_is_the_same_bytes_whatever_the_hash_seed():
+@pytest.mark.parametrize("name", ["systolic-os-8", "pim-hbm"])
+def test_output_is_the_same_bytes_whatever_the_hash_seed(name):
     code = (
         "import sys; from siliconloom.arch import load_chip; from siliconloom.rtl.emit import build_rtl; "
-        "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip('systolic-os-8')).files.items()))"
+        "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip(sys.argv[1])).files.items()))"
     )
     texts = {
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code, name],
             capture_output=True,
             text=True,
             check=True,

@@ -1,0 +1,207 @@
+"""The agent of computation: fills the global buffer, and runs GEMVs over all banks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.pim import Command
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry, width
+from siliconloom.rtl.pim.timers import elapsed
+
+BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
+
+
+def macro_ports(g: PimGeometry) -> dict[str, int]:
+    """Fields of a macro of computation, by name, with their bits."""
+    return {
+        "gemv": 1, "row": g.row_bits, "rounds": g.count_bits, "chunks": g.count_bits, "segments": g.segment_bits,
+        "columns": g.columns_bits, "last_columns": g.columns_bits, "column": g.address_bits, "apart": 1, "integer": 1,
+    }  # fmt: skip
+
+
+class Computation(Circuit):
+    """GWRITE and GEMV macros, in order.
+
+    Members
+    -------
+    take : In(1)
+        The macro below is taken in this cycle; only while ``idle``.
+    gemv, row, rounds, chunks, segments, columns, last_columns, column, apart, integer : In
+        The macro, as ``arch.pim.Macro``: ``gemv`` or else GWRITE, ``integer`` for int8 and not bf16 operands.
+    go : In(1)
+        The command offered goes out in this cycle.
+    rank_opens : In(ranks)
+        The activation of a group keeps the timing of that rank.
+    may_open : In(1)
+        Nothing else forbids the first activation of a row.
+    may_read, may_write : In(1)
+        The data bus takes a burst.
+    idle, open : Out(1)
+        No macro; rows are open.
+    reopens : Out(1)
+        tRC and tRP of the last row have passed.
+    ready : Out(1)
+        A command is offered.
+    code, where, next_row, next_column : Out
+        The command.
+    address, segment, first, number : Out
+        Of a dot product: burst of the global buffer, accumulator, whether that begins anew, int8 operands or not.
+    """
+
+    def __init__(self, library: Library, geometry: PimGeometry) -> None:
+        self.geometry = geometry
+        g = geometry
+        ports: dict[str, Any] = {"take": In(1), **{name: In(bits) for name, bits in macro_ports(g).items()}}
+        ports |= {
+            "go": In(1), "rank_opens": In(g.ranks), "may_open": In(1), "may_read": In(1), "may_write": In(1),
+            "idle": Out(1), "open": Out(1), "reopens": Out(1), "ready": Out(1), "code": Out(CODE_BITS),
+            "where": Out(g.place_bits), "next_row": Out(g.row_bits), "next_column": Out(g.column_bits),
+            "address": Out(g.address_bits), "segment": Out(g.segment_bits), "first": Out(1), "number": Out(1),
+        }  # fmt: skip
+        super().__init__(library, library.name("computation"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        g, tile = self.geometry, self.geometry.tile
+        # a copy of the macro
+        held: dict[str, Any] = {
+            name: Signal(bits, name=f"macro_{name}", reset_less=True) for name, bits in macro_ports(g).items()
+        }
+        busy, step = Signal(), Signal(3)
+        row = Signal(g.row_bits, reset_less=True)
+        round_, chunk = Signal(g.count_bits), Signal(g.count_bits)
+        place = Signal(width(max(g.groups, g.buffer_words) + 1))
+        dots, within = Signal(g.columns_bits), Signal(g.columns_bits)
+        segment, single = Signal(g.segment_bits), Signal(width(g.singles))
+        pending, drained = Signal(width(g.drain_bursts + 1)), Signal(width(g.drain_bursts + 1))
+        address, opened = Signal(g.address_bits, reset_less=True), Signal()
+
+        last_chunk = Signal()
+        columns = Signal(g.columns_bits)
+        m.d.comb += [
+            last_chunk.eq(chunk + 1 == held["chunks"]),
+            columns.eq(Mux(last_chunk & held["last_columns"].any(), held["last_columns"], held["columns"])),
+        ]
+        events = {step_: Signal(name=f"now_{name}") for step_, name in enumerate(NAMES)}
+        m.d.comb += [signal.eq(self.go & (step == each)) for each, signal in events.items()]
+        self._offer(m, events, held, step, place, drained, dots, single, row)
+        m.d.comb += [
+            self.idle.eq(~busy), self.open.eq(opened), self.address.eq(address), self.segment.eq(segment),
+            self.first.eq(~within.any() & ~chunk.any()), self.number.eq(held["integer"]),
+        ]  # fmt: skip
+
+        with m.If(self.take):
+            m.d.sync += [value.eq(getattr(self, name)) for name, value in held.items()]
+            m.d.sync += [
+                busy.eq(1), step.eq(Mux(self.gemv, ACTIVATE, BUFFER)), row.eq(self.row), address.eq(self.column),
+                *(counter.eq(0) for counter in (round_, chunk, place, dots, within, segment, single, pending)),
+            ]  # fmt: skip
+        with m.If(events[BUFFER]):
+            m.d.sync += place.eq(place + 1)
+            with m.If(place + 1 == held["columns"]):
+                m.d.sync += busy.eq(0)
+        all_open = Signal()
+        with m.If(events[ACTIVATE]):
+            m.d.comb += all_open.eq(place + 1 == g.groups)
+            m.d.sync += [place.eq(place + 1), opened.eq(1)]
+            with m.If(~place.any() & pending.any()):
+                m.d.sync += [step.eq(DRAIN), drained.eq(0)]
+            with m.Elif(all_open):
+                m.d.sync += step.eq(MULTIPLY)
+        with m.If(events[DRAIN]):
+            m.d.sync += drained.eq(drained + 1)
+            with m.If(drained + 1 == pending):
+                m.d.sync += pending.eq(0)
+                with m.If(~opened):
+                    m.d.sync += busy.eq(0)
+                with m.Elif(place == g.groups):
+                    m.d.sync += step.eq(MULTIPLY)
+                with m.Else():
+                    m.d.sync += step.eq(ACTIVATE)
+        self._multiply(m, events, held, columns, step, dots, within, segment, single, address)
+        with m.If(events[PRECHARGE]):
+            m.d.sync += [opened.eq(0), place.eq(0), step.eq(ACTIVATE), row.eq(row + 1), chunk.eq(chunk + 1)]
+            with m.If(last_chunk):
+                m.d.sync += [
+                    chunk.eq(0), round_.eq(round_ + 1), address.eq(held["column"]),
+                    pending.eq(_bursts(g, held["segments"])),
+                ]  # fmt: skip
+                with m.If(round_ + 1 == held["rounds"]):
+                    m.d.sync += [step.eq(DRAIN), drained.eq(0)]
+        assert tile.accumulators < 1 << g.segment_bits
+        return m
+
+    def _multiply(
+        self, m: Module, events: dict[int, Signal], held: dict[str, Any], columns: Signal, step: Signal, dots: Signal,
+        within: Signal, segment: Signal, single: Signal, address: Signal,
+    ) -> None:  # fmt: skip
+        """Count through the dot products of a row."""
+        with m.If(events[MULTIPLY]):
+            m.d.sync += single.eq(single + 1)
+            with m.If(single == self.geometry.singles - 1):
+                m.d.sync += [single.eq(0), dots.eq(dots + 1), within.eq(within + 1), address.eq(address + 1)]
+                with m.If(within + 1 == columns):
+                    m.d.sync += [within.eq(0), segment.eq(segment + 1)]
+                    with m.If((held["segments"] != 1) & ~held["apart"]):
+                        m.d.sync += address.eq(held["column"])
+                    with m.If(segment + 1 == held["segments"]):
+                        m.d.sync += [dots.eq(0), segment.eq(0), step.eq(PRECHARGE)]
+
+    def _offer(
+        self, m: Module, events: dict[int, Signal], held: dict[str, Any], step: Signal, place: Signal,
+        drained: Signal, dots: Signal, single: Signal, row: Signal,
+    ) -> None:  # fmt: skip
+        """The next command, and whether its own timing and the shared resources allow it."""
+        g, t, tile = self.geometry, self.geometry.timing, self.geometry.tile
+        row_cycle = elapsed(m, "row_cycle", events[ACTIVATE], t.row_cycle)
+        to_dot = elapsed(m, "to_dot", events[ACTIVATE], t.tRCD)
+        active = elapsed(m, "active", events[ACTIVATE], t.tRAS)
+        precharged = elapsed(m, "precharged", events[PRECHARGE], t.tRP)
+        dot_closes = elapsed(m, "dot_closes", events[MULTIPLY], t.tRTP)
+        # a bank is served again after its interval: the first of them was served `singles` - 1 cycles ago
+        served = events[MULTIPLY] & (single == g.singles - 1)
+        again = elapsed(m, "again", served, tile.dot_interval - (g.singles - 1))
+        summed = elapsed(m, "summed", events[MULTIPLY], tile.dot_latency)
+        filled = elapsed(m, "filled", events[BUFFER], t.CWL + g.burst)
+        rank_opens: Value = self.rank_opens
+        if g.ranks > 1:
+            rank_opens = self.rank_opens.bit_select(place[: width(g.ranks)], 1)
+        m.d.comb += self.reopens.eq(row_cycle & precharged)
+        with m.Switch(Cat(step, self.idle)):
+            with m.Case(BUFFER):
+                m.d.comb += [
+                    self.ready.eq(self.may_write & summed), self.code.eq(Command.PIM_WRITE),
+                    self.next_column.eq(held["column"] + place),
+                ]  # fmt: skip
+            with m.Case(ACTIVATE):
+                m.d.comb += [
+                    self.ready.eq(rank_opens & (place.any() | (self.reopens & self.may_open))),
+                    self.code.eq(Command.PIM_ACT), self.where.eq(place), self.next_row.eq(row),
+                ]  # fmt: skip
+            with m.Case(DRAIN):
+                m.d.comb += [
+                    self.ready.eq(self.may_read & summed), self.code.eq(Command.PIM_READ), self.next_column.eq(drained),
+                ]  # fmt: skip
+            with m.Case(MULTIPLY):
+                m.d.comb += [
+                    self.ready.eq(to_dot & again & filled), self.code.eq(Command.PIM_DOT), self.next_row.eq(row),
+                    self.next_column.eq(dots), self.where.eq(single),
+                ]  # fmt: skip
+            with m.Case(PRECHARGE):
+                m.d.comb += [self.ready.eq(active & dot_closes), self.code.eq(Command.PIM_PRE)]
+
+
+NAMES = ("buffer", "activate", "drain", "multiply", "precharge")
+
+
+def _bursts(g: PimGeometry, segments: Value) -> Value:
+    """Bursts of a round's results."""
+    if g.picked == 1:
+        return segments * g.parts
+    shift = g.picked.bit_length() - 1
+    return (segments + (g.picked - 1)) >> shift

@@ -1,0 +1,251 @@
+"""The command sequencer of a channel: two streams of macros in, at most one DRAM command a cycle out, all timing kept.
+
+Its rules are those of ``sim.pim``; every command goes out in the cycle that the model says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.pim import Command
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.pim.computation import Computation, macro_ports
+from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry, width
+from siliconloom.rtl.pim.machine import BankMachine
+from siliconloom.rtl.pim.timers import activation_window, elapsed
+
+POSTPONED_BITS = 8
+"""Of the number of refreshes that are due."""
+
+
+def transfer_ports(g: PimGeometry) -> dict[str, int]:
+    """Fields of a transfer macro, by name, with their bits."""
+    return {
+        "write": 1, "bank": g.bank_bits, "row": g.row_bits, "column": g.column_bits, "columns": g.columns_bits,
+    }  # fmt: skip
+
+
+class CommandSequencer(Circuit):
+    """Takes macros, emits commands.
+
+    Members
+    -------
+    transfer_valid, transfer_ready, transfer_*
+        READ and WRITE macros: ``write``, ``bank``, ``row``, ``column``, ``columns`` as in ``arch.pim.Macro``.
+        ``transfer_ready`` depends on ``transfer_bank`` and, in a tile without dual row buffers, on the other stream's
+        ``valid``.
+    compute_valid, compute_ready, compute_*
+        GWRITE and GEMV macros, as in `Computation`.
+    command_valid : Out(1)
+        A command goes out in this cycle.
+    command_code, command_place, command_row, command_column : Out
+        The command, as ``sim.pim.ChannelRun.commands`` has it; row and column are 0 where it has none.
+    address, segment, first, number : Out
+        Of a dot product, as of `Computation`.
+    """
+
+    def __init__(self, library: Library, geometry: PimGeometry) -> None:
+        self.geometry = geometry
+        g = geometry
+        ports: dict[str, Any] = {"transfer_valid": In(1), "transfer_ready": Out(1)}
+        ports |= {f"transfer_{name}": In(bits) for name, bits in transfer_ports(g).items()}
+        ports |= {"compute_valid": In(1), "compute_ready": Out(1)}
+        ports |= {f"compute_{name}": In(bits) for name, bits in macro_ports(g).items()}
+        ports |= {
+            "command_valid": Out(1), "command_code": Out(CODE_BITS), "command_place": Out(g.place_bits),
+            "command_row": Out(g.row_bits), "command_column": Out(g.column_bits), "address": Out(g.address_bits),
+            "segment": Out(g.segment_bits), "first": Out(1), "number": Out(1),
+        }  # fmt: skip
+        super().__init__(library, library.name("sequencer"), ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        g, tile, t = self.geometry, self.geometry.tile, self.geometry.timing
+        count = tile.bank_machines
+        go = [Signal(name=f"go_{number}") for number in range(count)]
+        compute_goes, refreshes = Signal(), Signal()
+        take = [Signal(name=f"take_{number}") for number in range(count)]
+        take_compute = Signal()
+        newest = Signal()  # the machine that took the last macro
+        shared = _Shared(m, g)
+
+        machine_inputs = [{n: Signal(name=f"{n}_{i}") for n in ("may_open", "may_move")} for i in range(count)]
+        compute_opens = Signal()
+        fields = {name: getattr(self, f"transfer_{name}") for name in transfer_ports(g)}
+        made = self.library.make(BankMachine, g)
+        machines = [
+            self.place(
+                m, made, f"machine_{i}", take=take[i], go=go[i], rank_opens=shared.one_opens, may_read=shared.may_read,
+                may_write=shared.may_write, others=shared.rank_drives, **machine_inputs[i], **fields,
+            ) for i in range(count)
+        ]  # fmt: skip
+        computation = self.place(
+            m, self.library.make(Computation, g), "computation", take=take_compute, go=compute_goes,
+            rank_opens=shared.group_opens, may_open=compute_opens, may_read=shared.may_read & shared.pim_drives,
+            may_write=shared.may_write & shared.pim_drives,
+            **{name: getattr(self, f"compute_{name}") for name in macro_ports(g)},
+        )  # fmt: skip
+
+        # refresh: due every tREFI, for all ranks, when no row is open
+        due = Signal()
+        any_open = computation["open"] | Cat(*[x["open"] for x in machines]).any()
+        rests = elapsed(m, "refresh", refreshes, t.tRFC)
+        self._refresh(m, due, refreshes)
+        closings = [go[i] & (machines[i]["code"] == Command.PRE) for i in range(count)]
+        closings.append(compute_goes & (computation["code"] == Command.PIM_PRE))
+        m.d.comb += refreshes.eq(due & ~any_open & rests & elapsed(m, "closed", Cat(*closings).any(), t.tRP))
+
+        # rows are opened, and data moved, in the order in which transfers were taken
+        older = [Const(0, 1)] * count
+        if count == 2:
+            older = [newest == i for i in range(2)]  # the other one is older, if it is busy
+        quiet = ~due & rests
+        for i in range(count):
+            other = machines[count - 1 - i]
+            allowed = quiet if tile.dual_row_buffer else quiet & computation["reopens"]
+            m.d.comb += [
+                machine_inputs[i]["may_open"].eq(allowed & ~(older[i] & other["waiting"])),
+                machine_inputs[i]["may_move"].eq(~(older[i] & (other["waiting"] | other["moving"]))),
+            ]
+        others_closed = Const(1, 1) if tile.dual_row_buffer else Cat(*[x["reopens"] for x in machines]).all()
+        m.d.comb += compute_opens.eq(quiet & others_closed)
+
+        # one command a cycle
+        for i in range(count):
+            before = older[i] & machines[count - 1 - i]["ready"]
+            m.d.comb += go[i].eq(machines[i]["ready"] & ~before & ~computation["ready"] & ~refreshes)
+        m.d.comb += compute_goes.eq(computation["ready"] & ~refreshes)
+        self._send(m, refreshes, go, machines, compute_goes, computation)
+        shared.connect(m, go, machines, compute_goes, computation)
+        self._take(m, take, take_compute, newest, machines, computation)
+        m.d.comb += [getattr(self, name).eq(computation[name]) for name in ("address", "segment", "first", "number")]
+        return m
+
+    def _refresh(self, m: Module, due: Signal, refreshes: Signal) -> None:
+        t = self.geometry.timing
+        if self.geometry.tile.dram.controller.refresh == "none":
+            return
+        interval, postponed = Signal(range(t.tREFI)), Signal(POSTPONED_BITS)
+        another = interval == t.tREFI - 1
+        m.d.sync += [
+            interval.eq(Mux(another, 0, interval + 1)),
+            postponed.eq(postponed + (another & ~postponed.all()) - refreshes),
+        ]
+        m.d.comb += due.eq(postponed.any())
+
+    def _send(
+        self, m: Module, refreshes: Signal, go: list[Signal], machines: list[dict[str, Signal]],
+        compute_goes: Signal, computation: dict[str, Signal],
+    ) -> None:  # fmt: skip
+        m.d.comb += self.command_valid.eq(refreshes | compute_goes | Cat(*go).any())
+        with m.If(refreshes):
+            m.d.comb += self.command_code.eq(Command.REF)
+        for chosen, agent in zip([*go, compute_goes], [*machines, computation], strict=True):
+            with m.If(chosen):
+                m.d.comb += [
+                    self.command_code.eq(agent["code"]), self.command_place.eq(agent["where"]),
+                    self.command_row.eq(agent["next_row"]), self.command_column.eq(agent["next_column"]),
+                ]  # fmt: skip
+
+    def _take(
+        self, m: Module, take: list[Signal], take_compute: Signal, newest: Signal,
+        machines: list[dict[str, Signal]], computation: dict[str, Signal],
+    ) -> None:  # fmt: skip
+        """Whose macro is taken: each agent its own; with one row buffer only one stream's, computation first."""
+        tile, count = self.geometry.tile, len(machines)
+        number: Value = self.transfer_bank[0] if count == 2 else Const(0, 1)
+        idle = [machine["idle"] for machine in machines]
+        if tile.dual_row_buffer:
+            m.d.comb += [
+                self.transfer_ready.eq(Mux(number, idle[-1], idle[0])),
+                self.compute_ready.eq(computation["idle"]),
+            ]
+        else:
+            own = Mux(number, idle[-1], idle[0])
+            m.d.comb += [
+                self.transfer_ready.eq(own & computation["idle"] & ~self.compute_valid),
+                self.compute_ready.eq(computation["idle"] & Cat(*idle).all()),
+            ]
+        taken = Signal()
+        m.d.comb += [
+            taken.eq(self.transfer_valid & self.transfer_ready),
+            take_compute.eq(self.compute_valid & self.compute_ready),
+            *(strobe.eq(taken & (number == i)) for i, strobe in enumerate(take)),
+        ]
+        if count == 2:
+            with m.If(taken):
+                m.d.sync += newest.eq(number)
+
+
+class _Shared:
+    """Timing that all agents share: activations of each rank, and the data bus."""
+
+    def __init__(self, m: Module, geometry: PimGeometry) -> None:
+        g = self.geometry = geometry
+        self.one_opens, self.group_opens = Signal(g.ranks, name="one_opens"), Signal(g.ranks, name="group_opens")
+        self.rank_drives, self.pim_drives = Signal(g.ranks, name="rank_drives"), Signal(name="pim_drives")
+        self.may_read, self.may_write = Signal(name="may_read"), Signal(name="may_write")
+
+    def connect(
+        self, m: Module, go: list[Signal], machines: list[dict[str, Signal]], compute_goes: Signal,
+        computation: dict[str, Signal],
+    ) -> None:  # fmt: skip
+        """Count from the commands that went out."""
+        g, t, burst = self.geometry, self.geometry.timing, self.geometry.burst
+        ranks = width(g.ranks)
+        rank_of = [machine["where"] // g.tile.banks_per_rank for machine in machines]
+        for rank in range(g.ranks):
+            ones = [
+                strobe & (machine["code"] == Command.ACT) & (own == rank)
+                for strobe, machine, own in zip(go, machines, rank_of, strict=True)
+            ]
+            group = compute_goes & (computation["code"] == Command.PIM_ACT)
+            if g.ranks > 1:
+                group = group & (computation["where"][:ranks] == rank)
+            one, many = Signal(name=f"activates_{rank}"), Signal(name=f"activates_group_{rank}")
+            m.d.comb += [one.eq(Cat(*ones).any()), many.eq(group)]
+            opens = (self.one_opens[rank], one, 1), (self.group_opens[rank], many, g.tile.activate_group)
+            together = [opens] if g.tile.activations == "shared" else [opens[:1], opens[1:]]
+            for number, sharing in enumerate(together):
+                name = f"{rank}" if len(together) == 1 else f"{rank}_{('transfers', 'computation')[number]}"
+                strobes = [(strobe, banks) for _, strobe, banks in sharing]
+                apart = elapsed(m, f"activated_{name}", Cat(*(s for s, _ in strobes)).any(), t.tRRD_L)
+                window = activation_window(m, f"rank_{name}", strobes, t.tFAW, max(banks for _, banks in strobes))
+                m.d.comb += [allowed.eq(apart & window[int(banks > 1)]) for allowed, _, banks in sharing]
+
+        def moves(transfer: Command, compute: Command, name: str) -> Signal:
+            strobe = Signal(name=name)
+            found = [s & (machine["code"] == transfer) for s, machine in zip(go, machines, strict=True)]
+            m.d.comb += strobe.eq(Cat(*found, compute_goes & (computation["code"] == compute)).any())
+            return strobe
+
+        reads = moves(Command.RD, Command.PIM_READ, "reads")
+        writes = moves(Command.WR, Command.PIM_WRITE, "writes")
+        gap = max(burst, t.tCCD_L)
+        m.d.comb += [
+            self.may_read.eq(
+                elapsed(m, "read_read", reads, gap) & elapsed(m, "write_read", writes, t.CWL + burst + t.tWTR_L)
+            ),
+            self.may_write.eq(
+                elapsed(m, "write_write", writes, gap)
+                & elapsed(m, "read_write", reads, max(t.CL + burst - t.CWL + t.tRTRS, 1))
+            ),
+        ]
+        if g.ranks == 1:
+            m.d.comb += [self.rank_drives.eq(1), self.pim_drives.eq(1)]
+            return
+        driver = Signal(range(g.ranks + 1))  # the PIM comes after the ranks
+        switched = elapsed(m, "driver", reads | writes, burst + t.tRTRS)
+        with m.If(reads | writes):
+            m.d.sync += driver.eq(g.ranks)
+            for strobe, own in zip(go, rank_of, strict=True):
+                with m.If(strobe):
+                    m.d.sync += driver.eq(own)
+        m.d.comb += [
+            self.pim_drives.eq(switched | (driver == g.ranks)),
+            *(self.rank_drives[rank].eq(switched | (driver == rank)) for rank in range(g.ranks)),
+        ]

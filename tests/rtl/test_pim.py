@@ -1,0 +1,200 @@
+"""The PIM tile's RTL against the simulator, command by command, and against the golden model, bit by bit."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.pim import Command, MacroKind
+from siliconloom.cli import main
+from siliconloom.mapper.pim_layout import plan_gemv
+from siliconloom.pim_parity import check_pim_cases, compare, pim_cases
+from siliconloom.pim_work import attention_cases, gemv_case, random_case
+from siliconloom.rtl.bench.pim_cases import run_pim_cases
+from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.sim.golden_pim import PimMachine
+from tests.sim.pim_tiles import random_pim
+
+TILES, CASES = 10, 4
+SMALL = [
+    (f"tile.{key}", value) for key, value in (
+        ("dram.organization.bank_groups", "2"), ("dram.organization.banks", "2"), ("dram.organization.rows", "64"),
+        ("dram.organization.columns", "32"), ("dram.organization.bus_bits", "32"), ("lanes", "4"),
+        ("global_buffer", "512 B"), ("dram.timing.tREFI", "700"),
+    )
+]  # fmt: skip
+VARIANTS = {
+    "as described": (),
+    "blocked": (("tile.dual_row_buffer", "false"),),
+    "per bank": (("tile.commands", "per_bank"),),
+    "groups of one, one machine": (("tile.activate_group", "1"), ("tile.bank_machines", "1")),
+    "groups of two, two ranks": (("tile.activate_group", "2"), ("tile.dram.organization.ranks", "2")),
+    "one bank group, several beats": (("tile.dram.organization.bank_groups", "1"), ("tile.lanes", "1"),
+                                      ("tile.activate_group", "2")),
+}  # fmt: skip
+pytestmark = pytest.mark.rtl
+
+
+def needs(simulator):
+    if simulator_path(simulator) is None:
+        pytest.skip(f"{simulator} is not installed")
+
+
+@pytest.fixture
+def seed(request):
+    return int(request.config.getoption("--hypothesis-seed", default=None) or 0)
+
+
+def told(parity):
+    return "\n".join([parity.case.name, *parity.value_errors, *parity.cycle_errors])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_command_and_value_agrees(variant, seed):
+    needs("icarus")
+    chip = load_chip("pim-hbm", [*SMALL, *VARIANTS[variant]])
+    found = check_pim_cases(chip, pim_cases(chip.tile, 1000 * seed, 6), simulator="icarus")
+    for parity in found:
+        assert parity.passed, told(parity)
+    seen = set().union(*({c[1] for c in p.outcome.commands} for p in found))
+    assert seen == set(Command), "every command went out, refresh among them"
+
+
+@pytest.mark.parametrize("tile", range(TILES))
+def test_random_tiles_agree(tile, seed):
+    needs("icarus")
+    chip = random_pim(1000 * seed + tile)
+    cases = [random_case(chip.tile, 1000 * seed + number) for number in range(CASES)]
+    for parity in check_pim_cases(chip, cases, simulator="icarus"):
+        assert parity.passed, told(parity)
+
+
+def test_random_tiles_differ_in_everything_that_matters():
+    tiles = [random_pim(number).tile for number in range(TILES)]
+    for name in ("commands", "activate_group", "dual_row_buffer", "bank_machines", "beats"):
+        assert len({getattr(t, name) for t in tiles}) > 1, name
+    assert {t.dram.organization.ranks for t in tiles} == {1, 2}
+    assert {d for t in tiles for d in t.operands} == {DataType.BF16, DataType.INT8}
+
+
+def test_an_attention_head_is_attention():
+    """What leaves the tile, by way of the golden model that it equals, is attention within the error of bf16."""
+    tile = load_chip("pim-hbm", SMALL).tile
+    (_, second), exact = attention_cases(tile, 40, 24, 5)
+    machine = PimMachine(tile, {key: row.copy() for key, row in second.memory.items()})
+    machine.run(second.macros, second.written, second.vectors)
+    layout = plan_gemv(tile, 24, 40, DataType.BF16)
+    values = layout.collect(machine.results)[0]
+    assert np.abs(values - exact).max() < 0.02 * np.abs(exact).max()
+
+
+def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
+    """One cycle more between activations: late, but right; and a wrong bit: wrong, but in time."""
+    needs("icarus")
+    sets = [*SMALL, ("tile.activate_group", "2")]
+    tile = load_chip("pim-hbm", sets).tile
+    bundle = build_rtl(load_chip("pim-hbm", [*sets, ("tile.dram.timing.tRRD_L", "7")]))
+    case, _ = gemv_case(tile, 9, 80, DataType.BF16, 1)
+    (outcome,) = run_pim_cases(
+        tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [case], folder=tmp_path / "bench",
+        simulator="icarus",
+    )  # fmt: skip
+    parity = compare(tile, case, outcome)
+    assert not parity.passed
+    assert parity.value_errors == []
+    assert "<--" in told(parity)
+    cycle, burst = outcome.results[0]
+    outcome.results[0] = (cycle, burst ^ np.uint8(1))
+    assert any("burst 0 of results, byte 0" in error for error in compare(tile, case, outcome).value_errors)
+
+
+def test_a_tile_with_too_short_a_timing_breaks_the_arrays_rules(tmp_path):
+    needs("icarus")
+    described = load_chip("pim-hbm", SMALL)
+    hasty = load_chip("pim-hbm", [*SMALL, ("tile.dram.timing.tRCD", "9"), ("tile.dram.timing.tRP", "13")])
+    bundle = build_rtl(hasty)
+    case = random_case(described.tile, 3, transfers=8)
+    (outcome,) = run_pim_cases(
+        described.tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [case], folder=tmp_path / "bench",
+        simulator="icarus",
+    )  # fmt: skip
+    assert any("tRCD" in rule for rule in outcome.broken)
+
+
+def test_data_that_are_not_there_are_reported(tmp_path):
+    needs("icarus")
+    chip = load_chip("pim-hbm", SMALL)
+    bundle = build_rtl(chip)
+    case = random_case(chip.tile, 2, transfers=0)
+    assert case.macros[0].kind == MacroKind.GWRITE
+    starved = case.__class__(**{**case.__dict__, "vectors": ()})
+    (outcome,) = run_pim_cases(
+        chip.tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [starved], folder=tmp_path / "bench",
+        simulator="icarus",
+    )  # fmt: skip
+    assert outcome.underrun
+
+
+@pytest.mark.slow
+def test_the_library_chip_is_verified_from_the_command_line(capsys):
+    needs("verilator")
+    status = main(["verify", "pim-hbm", "--seed", "3", "--json", "-"])
+    result = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert result["passed"]
+    assert [c["difference"] for c in result["pim_cases"]] == [0] * 15
+    assert all(c["values_equal"] for c in result["pim_cases"])
+    assert sum(c["commands"] for c in result["pim_cases"]) > 2500
+
+
+def test_a_small_tile_is_verified_with_a_table(capsys):
+    needs("icarus")
+    sets = [word for key, value in SMALL for word in ("--set", f"{key}={value}")]
+    assert main(["verify", "pim-hbm", *sets, "--simulator", "icarus", "--cases", "2"]) == 0
+    assert "passed: every value equal" in capsys.readouterr().out
+
+
+def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
+    needs("icarus")
+    slower = build_rtl(load_chip("pim-hbm", [*SMALL, ("tile.dram.timing.tRAS", "35")]))
+    monkeypatch.setattr("siliconloom.pim_parity.build_rtl", lambda chip: slower)
+    sets = [word for key, value in SMALL for word in ("--set", f"{key}={value}")]
+    assert main(["verify", "pim-hbm", *sets, "--simulator", "icarus", "--cases", "2"]) == 1
+    said = capsys.readouterr()
+    assert "FAILED" in said.out
+    assert "first difference at command" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize("tile", range(3))
+@pytest.mark.parametrize("name", ["verilator", "iverilog"])
+def test_random_tiles_are_accepted_by_other_tools(name, tile, tmp_path):
+    bundle = build_rtl(random_pim(tile))
+    bundle.write(tmp_path / "rtl")
+    if name == "verilator":
+        needs("verilator")
+        program = str(Path(simulator_path("verilator")) / "verilator")
+        command = [program, "--lint-only", "-Wall", "--top-module", bundle.top, f"{bundle.top}.vlt"]
+    else:
+        needs("icarus")
+        command = [shutil.which("iverilog"), "-g2012", "-Wall", "-Wno-timescale", "-o", "/dev/null", "-s", bundle.top]
+    done = subprocess.run([*command, "-f", f"{bundle.top}.f"], cwd=tmp_path / "rtl", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "%Warning" not in done.stderr
+    assert name == "verilator" or done.stderr == ""
+
+
+@pytest.mark.parametrize(("key", "value", "told"), [
+    ("tile.operands", "[fp16]", "RTL of bank-side lanes for fp16 operands"),
+    ("tile.channels", "8", "RTL of 8 channels in one module"),
+    ("tile.dram.controller.refresh", "bank", "per-bank refresh of a pim tile"),
+    ("tile.dram.timing.CL", "1", "CL below 2"),
+])  # fmt: skip
+def test_what_has_no_circuits_is_not_supported(key, value, told):
+    with pytest.raises(NotSupported, match=told):
+        build_rtl(load_chip("pim-hbm", [(key, value)]))
