@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from siliconloom.arch import Chip as ChipDescription
     from siliconloom.workloads import Graph
 
 app = typer.Typer(
@@ -101,11 +102,15 @@ def sim(
             check_writable(path)
     chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
     graph = load_workload(workload, workload_sets)
+    asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
+    unsupported = [name for name, value in asked.items() if value]
     if machine_kind(chip) == "system":
-        asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
-        _simulate_system(chip, chip_sets, graph, [name for name, value in asked.items() if value], json_file)
+        _simulate_system(chip, chip_sets, graph, unsupported, json_file)
         return
     described = load_chip(chip, chip_sets)
+    if described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
+        _simulate_memory(described, graph, unsupported, json_file)
+        return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
     _announce_compilation()
@@ -148,6 +153,26 @@ def _simulate_system(
         write_json(json_file, result)
     if json_file != "-":
         system_tables(result, console())
+
+
+def _simulate_memory(chip: ChipDescription, graph: Graph, unsupported: list[str], json_file: str | None) -> None:
+    """A chip whose memory computes: a bare pim tile, or an NPU with one for decode."""
+    from siliconloom.arch import NotSupported
+    from siliconloom.output import write_json
+    from siliconloom.pim_simulation import pim_tables, simulate_pim
+    from siliconloom.systems import alone, simulate_system
+    from siliconloom.systems_report import system_result, system_tables
+    from siliconloom.tables import console
+
+    if unsupported:
+        raise NotSupported(f"{' and '.join(unsupported)} for a chip whose memory computes")
+    _announce_compilation()
+    bare = chip.tile.kind == "pim"
+    result = simulate_pim(chip, graph) if bare else system_result(simulate_system(alone(chip), graph, chip=chip))
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        (pim_tables if bare else system_tables)(result, console())
 
 
 @app.command()

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch import Chip, DataType, LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.description import NpuTile, System
 from siliconloom.arch.isa import Unit
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
@@ -159,10 +159,26 @@ def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, C
     return system, load_chip(system.chips[0].chip, inner)
 
 
+def alone(chip: Chip) -> System:
+    """A system of one chip."""
+    return System.model_validate({
+        "kind": "system", "name": chip.name, "chips": [{"chip": chip.name, "count": 1}],
+        "topology": {"kind": "fully_connected"}, "link": {"bandwidth": "1 GB/s", "latency": "1 ns"},
+    })  # fmt: skip
+
+
 def stream_bandwidth(pim: PimTile) -> float:
     """Bytes per cycle that one channel delivers to a stream of whole rows, bank after bank, with refresh."""
     rows = row_stream(pim, PROBE_ROWS, 0)
     return PROBE_ROWS * pim.dram.organization.row_bytes / run_channel(pim, rows).cycles
+
+
+def products(pim: PimTile, rows: int, length: int, vectors: int, dtype: DataType) -> ChannelRun:
+    """One channel's products of ``vectors`` vectors with ``rows`` rows of a weight matrix, one vector after the other."""
+    macros = weight_macros(pim, rows, length, dtype)
+    for macro in macros:
+        check_macro(pim, macro)
+    return run_channel(pim, np.tile(macro_table(macros), (vectors, 1)))
 
 
 def row_stream(pim: PimTile, rows: int, over: int) -> Int:
@@ -277,9 +293,9 @@ class _Laying:
         if not plans:
             raise LoomError("policy.interleave: on needs at least two sequences in a stage")
         best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
-        windows, arrays, simulation, channels, interleaved, products = best
+        windows, arrays, simulation, channels, interleaved, moved = best
         return self._made(
-            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began, products
+            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began, moved
         )
 
     def _made(
@@ -480,9 +496,7 @@ class _Laying:
             if not (isinstance(operator, Gemm) and can_compute(operator)):
                 continue
             rows = -(-operator.n // self.pim.channels)
-            macros = weight_macros(self.pim, rows, operator.k, 1, operator.precision)
-            cycles = run_channel(self.pim, macros * min(operator.m, 2)).cycles
-            cycles = cycles * operator.m // min(operator.m, 2)
+            cycles = products(self.pim, rows, operator.k, operator.m, operator.precision).cycles
             if self.policy.weights == "pim" or cycles < on_arrays[operator.name]:
                 found[operator.name] = cycles
         return found
@@ -490,8 +504,8 @@ class _Laying:
     def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
         """Arrays, then memory; with dual row buffers the next weights come in meanwhile."""
         assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
-        products = self._in_memory(len(contexts))
-        arrays, simulation = self._measure(len(contexts), moved=frozenset(products))
+        moved = self._in_memory(len(contexts))
+        arrays, simulation = self._measure(len(contexts), moved=frozenset(moved))
         channels = self._attend(contexts)
         work = arrays.layer
         if self.pim.dual_row_buffer and self.policy.prefetch:
@@ -505,12 +519,12 @@ class _Laying:
         inner = {o.name for o in self.graph.operators() if o.block == self.attention.block}
         windows = [
             Window("arrays", work, 0, layers),
-            Window("weights in memory", 0, sum(c for n, c in products.items() if n in inner), layers),
+            Window("weights in memory", 0, sum(c for n, c in moved.items() if n in inner), layers),
             Window("attention in memory", 0, max(channels.attention, channels.reads), layers),
             Window("embedding and head", arrays.ends, 0),
-            Window("head in memory", 0, sum(c for n, c in products.items() if n not in inner)),
+            Window("head in memory", 0, sum(c for n, c in moved.items() if n not in inner)),
         ]
-        return [w for w in windows if w.cycles], arrays, simulation, channels, False, products
+        return [w for w in windows if w.cycles], arrays, simulation, channels, False, moved
 
     def _interleaved(self, contexts: tuple[int, ...], layers: int) -> Any:
         """Two halves of the batch: one at the arrays while the other one's attention is in memory."""

@@ -58,12 +58,14 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
     attention: dict[str, Any] = {"unit": "npu"}
     if s.offloaded and pim is not None and s.channels is not None:
         counts = s.channels.counts
-        dots = int(counts[Command.PIM_DOT]) * pim.burst_elements(s.graph.precision) * pim.banks
-        if pim.commands == "per_bank":
-            dots //= pim.banks
-        busy = sum(s.channels.busy) / pim.channels * layer_cycles
+        cached = next(o for o in s.graph.operators() if isinstance(o, Attention))
+        useful = cached.macs // cached.kv_len * sum(s.contexts) // s.graph.batch * s.layers
+        moved = {o.name: o for o in s.graph.operators() if o.name in s.products}
+        each = {name: s.passes * (s.layers if o.repeat > 1 else 1) for name, o in moved.items()}
+        useful += sum(o.macs // s.passes * each[name] for name, o in moved.items())
+        busy = sum(s.channels.busy) / pim.channels * layer_cycles + sum(s.products[n] * each[n] for n in moved)
         units["pim"] = _unit(int(busy), step) | {
-            "mac_utilization": dots * layer_cycles / (step * pim.peak_macs),
+            "mac_utilization": useful / (step * pim.peak_macs),
             "commands": {c.name.lower(): int(counts[c]) * layer_cycles for c in Command if counts[c]},
             "channel_imbalance": max(s.channels.busy) * pim.channels / max(sum(s.channels.busy), 1),
         }
