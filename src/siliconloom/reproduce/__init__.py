@@ -12,6 +12,7 @@ CARDS = {
     "flat": "siliconloom.reproduce.flat",
     "fusemax": "siliconloom.reproduce.fusemax",
     "instinfer": "siliconloom.reproduce.instinfer",
+    "pim-gpt": "siliconloom.reproduce.pim_gpt",
     "sn40l": "siliconloom.reproduce.sn40l",
 }
 """Name of each card, lower case, and the module that holds it."""
