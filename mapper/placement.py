@@ -148,7 +148,10 @@ def _fill(
     demands: Sequence[Demand], queue: Sequence[int], levels: Sequence[Memory], order: Sequence[int],
     grain: Sequence[int],
 ) -> Counts | None:  # fmt: skip
-    """Each unit in the first level with room, never one before that of the unit before; ``None`` if one has none."""
+    """Each unit in the first level that holds its kind and has room, none before that of the unit before.
+
+    ``None`` when a unit finds no level.
+    """
     room = [level.total_capacity for level in levels]
     reached = [0] * len(demands)
     counts: Counts = [{} for _ in demands]
@@ -156,6 +159,8 @@ def _fill(
         item = demands[number].item
         for place in range(reached[number], len(order)):
             level = order[place]
+            if item.held not in levels[level].holds:
+                continue
             wanted = item.unit_bytes + (grain[level] if level not in counts[number] else 0)
             if item.unit_bytes == 0 or wanted <= room[level]:
                 room[level] -= wanted if item.unit_bytes else 0

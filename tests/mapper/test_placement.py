@@ -184,3 +184,12 @@ def test_a_tile_behind_several_levels_has_no_rtl_of_its_dma_yet():
     for memory in ({"hbm": one, "ddr": FAR}, {"hbm": {**one, "ports": 2}}):
         with pytest.raises(NotSupported, match="several memory levels, ports or devices"):
             geometry_of(chip(**memory))
+
+
+def test_a_level_takes_only_what_it_holds():
+    roomy = {**NEAR, "capacity": "1 GiB"}
+    plan = map_workload(chip(hbm={**roomy, "holds": ["parameters", "activations"]}, ddr=FAR), gpt2())
+    levels = {d.item.held: set() for d in plan.placement.demands}
+    for demand in plan.placement.demands:
+        levels[demand.item.held] |= {home.level for home in plan.placement.homes[demand.item.key]}
+    assert levels == {"parameters": {"hbm"}, "cache": {"ddr"}, "activations": {"hbm"}}
