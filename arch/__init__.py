@@ -12,6 +12,7 @@ from siliconloom.arch.description import (
     chip_names,
     load_chip,
     load_system,
+    machine_kind,
     system_names,
 )  # fmt: skip
 from siliconloom.arch.document import Description, Document
@@ -20,5 +21,5 @@ from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, No
 __all__ = [
     "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",
     "NotSupported", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "chip_names", "load_chip",
-    "load_system", "system_names",
+    "load_system", "machine_kind", "system_names",
 ]  # fmt: skip

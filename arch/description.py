@@ -11,7 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
-from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency
+from siliconloom.arch.pim import PimTile
+from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -123,19 +124,6 @@ class NpuTile(Description):
     sequencer: Sequencer = Sequencer()
 
 
-class PimTile(Description):
-    """DRAM banks with multiply-accumulate lanes beside them, driven by a command sequencer."""
-
-    kind: Literal["pim"]
-    channels: int = Field(ge=1, le=1024)
-    banks: int = Field(ge=1, le=1024, description="banks per channel")
-    lanes: int = Field(ge=1, le=1024, description="multiply-accumulate lanes per bank")
-    row_bytes: Bytes = Field(description="bytes of an open row")
-    global_buffer: Bytes = Field(description="vector buffer shared by the banks of a channel")
-    operands: tuple[DataType, ...] = Field(default=(DataType.BF16,), min_length=1)
-    dual_row_buffer: bool = False
-
-
 Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]
 
 MemoryKind = Literal[
@@ -243,10 +231,28 @@ class Chip(Description):
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
     memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
     noc: NetworkOnChip | None = None
+    pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
     links: dict[str, LinkPort] = Field(default={})
 
     @model_validator(mode="after")
     def _check(self) -> Chip:
+        if isinstance(self.tile, PimTile):
+            self._check_pim(self.tile)
+            if self.pim is not None or self.tile_count != 1:
+                raise ValueError("a chip with a pim tile has one, and no pim beside it")
+        elif self.pim is not None:
+            self._check_pim(self.pim)
+            nearest, memory = next(iter(self.memory.items()), (None, None))
+            if memory is None:
+                raise ValueError("pim computes in the nearest memory; give one")
+            capacity = self.pim.channels * self.pim.dram.organization.capacity
+            if memory.capacity != capacity:
+                raise ValueError(f"memory.{nearest}.capacity must be that of the pim channels, {format_bytes(capacity)}")
+            peak = self.pim.channels * self.pim.dram.peak_bandwidth
+            if memory.bandwidth > peak:
+                raise ValueError(
+                    f"memory.{nearest}.bandwidth must be at most {format_si(peak, 'B/s')}, what the pim channels' pins move"
+                )
         if self.tile.kind == "npu" and not self.memory:
             raise ValueError("a chip with an npu tile needs at least one memory level")
         for what in HELD:
@@ -255,6 +261,12 @@ class Chip(Description):
         if len(self.memory) > 1 and self.level_bases[-1] >= 1 << ADDRESS_BITS:
             raise ValueError(f"the memory levels before the last are more than {ADDRESS_BITS} bits can address")
         return self
+
+    def _check_pim(self, pim: PimTile) -> None:
+        if abs(self.clock * pim.dram.clock_period - 10**12) > 10**12 // 1000:
+            raise ValueError(
+                f"clock must be that of the pim channels' DRAM, {format_si(10**12 / pim.dram.clock_period, 'Hz')}"
+            )
 
     @property
     def digest(self) -> str:
@@ -266,7 +278,7 @@ class Chip(Description):
     def peak_macs(self) -> int:
         """Multiply-accumulates per cycle of the whole chip (0 for a tile without an array)."""
         if isinstance(self.tile, PimTile):
-            return self.tile.channels * self.tile.banks * self.tile.lanes * self.tile_count
+            return self.tile.peak_macs
         return self.tile.array.rows * self.tile.array.cols * self.tile_count
 
     @property
@@ -324,6 +336,28 @@ class ChipGroup(Description):
     count: int = Field(ge=1, le=2**20)
 
 
+class Policy(Description):
+    """How a model is laid over a system's chips, and how its operators are scheduled on them."""
+
+    tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
+    pipeline: int | None = Field(
+        default=None, ge=1, le=4096, description="stages of whole layers; the fewest in which the model fits when absent"
+    )
+    attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
+    weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")
+    balance: Literal["greedy", "round_robin"] = Field(
+        default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
+    )
+    interleave: Literal["auto", "on", "off"] = Field(
+        default="auto", description="two half batches, one on the arrays while the other one's attention is in memory"
+    )
+    values: Literal["packed", "row"] = Field(
+        default="packed", description="several heads' values in a row while they are short, or one head's alone"
+    )
+    prefetch: bool = Field(default=True, description="read the next weights during attention in memory, if it can")
+    communicate: bool = Field(default=True, description="count the all-reduces of tensor parallelism")
+
+
 class System(Description):
     """Chips, equal or not, joined by a topology of links."""
 
@@ -333,6 +367,15 @@ class System(Description):
     chips: tuple[ChipGroup, ...] = Field(min_length=1)
     topology: Topology
     link: LinkPort
+    policy: Policy = Policy()
+
+    @model_validator(mode="after")
+    def _check(self) -> System:
+        total = sum(group.count for group in self.chips)
+        wanted = self.policy.tensor * (self.policy.pipeline or 1)
+        if wanted > total:
+            raise ValueError(f"policy.tensor x policy.pipeline must be at most the {total} chips (got {wanted})")
+        return self
 
 
 def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:
@@ -355,6 +398,11 @@ def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> Sy
     document.override(overrides or [])
     document.expect_kind(["system"])
     return document.validate(System)
+
+
+def machine_kind(name: str) -> str:
+    """Whether a file or library entry describes a ``chip`` or a ``system``."""
+    return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])
 
 
 def chip_names() -> list[str]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from siliconloom.workloads import Graph
 
 app = typer.Typer(
     name="loom",
@@ -82,8 +85,8 @@ def sim(
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """Map a workload to a chip and simulate it, cycle by cycle."""
-    from siliconloom.arch import LoomError, load_chip
+    """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
+    from siliconloom.arch import LoomError, load_chip, machine_kind
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_writable, write_json, write_text
     from siliconloom.simulate import simulate, split_overrides
@@ -97,7 +100,12 @@ def sim(
         if path is not None:
             check_writable(path)
     chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
-    described, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
+    graph = load_workload(workload, workload_sets)
+    if machine_kind(chip) == "system":
+        asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
+        _simulate_system(chip, chip_sets, graph, [name for name, value in asked.items() if value], json_file)
+        return
+    described = load_chip(chip, chip_sets)
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
     _announce_compilation()
@@ -120,6 +128,26 @@ def sim(
         write_json(json_file, result)
     if "-" not in (trace, report, csv, json_file):
         simulation_tables(result, console())
+
+
+def _simulate_system(
+    name: str, sets: list[tuple[str, str]], graph: Graph, unsupported: list[str], json_file: str | None
+) -> None:
+    from siliconloom.arch import NotSupported
+    from siliconloom.output import write_json
+    from siliconloom.systems import load_machine, simulate_system
+    from siliconloom.systems_report import system_result, system_tables
+    from siliconloom.tables import console
+
+    if unsupported:
+        raise NotSupported(f"{' and '.join(unsupported)} for a system")
+    system, chip = load_machine(name, sets)
+    _announce_compilation()
+    result = system_result(simulate_system(system, graph, chip=chip))
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        system_tables(result, console())
 
 
 @app.command()

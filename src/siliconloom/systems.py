@@ -1,0 +1,542 @@
+"""A model on a system of chips whose memory may compute: shards, stages, channels, and who works while.
+
+One chip is simulated; under tensor parallelism the others do the same, and pipeline stages have as many layers. What
+the arrays do comes from the chip simulator, run on the chip's share without its attention, with the bandwidth that
+the memory's channels deliver to streams (`stream_bandwidth`). What memory does comes from the channels' command
+sequencers (`sim.pim`), one channel after the other, in full. Where both work at once, each channel gets both: the
+macros of attention, and the arrays' reads as a stream of rows at the pace at which the arrays want them. What they
+do to each other is then in the command timing, not in a factor.
+
+The order is NeuPIMs' (Heo et al., ASPLOS 2024, section 6): without interleaving a layer's arrays and its attention take
+turns; with it, two halves of the batch swap places in every half layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch.description import NpuTile, System
+from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
+from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.offload import (
+    Head,
+    attention_macros,
+    balance,
+    can_compute,
+    load_of,
+    shape_of,
+    weight_macros,
+)
+from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
+from siliconloom.sim.engine import Counter
+from siliconloom.sim.pim import MACRO_FIELDS, ChannelRun, Command, Int, macro_table, run_channel
+from siliconloom.simulate import Simulation, simulate
+from siliconloom.systems_report import lower_bound
+from siliconloom.workloads import Attention, Gemm, Graph, Phase
+
+FAST_MEMORY = 64
+"""Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
+PROBE_ROWS = 4096
+"""Rows of the stream that measures a channel's bandwidth."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What the arrays do for one layer of some sequences, in cycles.
+
+    Parameters
+    ----------
+    before, after
+        Until the cache holds the new token, and from attention's result on; with all-reduces.
+    unbound
+        Both, had the memory no limit.
+    weights, traffic
+        Bytes of parameters read, and all bytes moved, per chip.
+    ends
+        Embedding and head, once per step.
+    busy
+        Of which the arrays stream operands.
+    macs
+        Multiply-accumulates of a layer, per chip.
+    """
+
+    before: int
+    after: int
+    unbound: int
+    weights: int
+    traffic: int
+    ends: int
+    busy: int
+    macs: int
+    vector_busy: int
+
+    @property
+    def layer(self) -> int:
+        return self.before + self.after
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch in which arrays and memory work side by side: what each needs, and how often it comes.
+
+    Parameters
+    ----------
+    arrays, memory
+        Cycles until either is done; 0 when it has nothing to do.
+    """
+
+    name: str
+    arrays: int
+    memory: int
+    repeat: int = 1
+
+    @property
+    def cycles(self) -> int:
+        return max(self.arrays, self.memory)
+
+
+@dataclass
+class Channels:
+    """All channels' outcome for one layer's attention, and for what was read beside it."""
+
+    attention: int
+    reads: int
+    counts: Any
+    busy: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SystemSimulation:
+    """A finished step on a system."""
+
+    system: System
+    chip: Chip
+    graph: Graph
+    tensor: int
+    pipeline: int
+    passes: int
+    interleaved: bool
+    offloaded: bool
+    windows: tuple[Window, ...]
+    arrays: Arrays
+    channels: Channels | None
+    layers: int
+    all_layers: int
+    memory_bytes: int
+    contexts: tuple[int, ...]
+    chips: Simulation
+    wall_s: float
+    notes: tuple[str, ...] = ()
+    products: dict[str, int] = field(default_factory=dict)
+    """Cycles of one execution of each product with weights that memory computes."""
+
+    @cached_property
+    def cycles(self) -> int:
+        """Of one step: one token of every sequence in decode."""
+        return self.passes * sum(w.cycles * w.repeat for w in self.windows)
+
+    @property
+    def seconds(self) -> float:
+        return self.cycles / self.chip.clock
+
+
+def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, Chip]:
+    """A system and its chip, with overrides: those under ``chip.`` go to the chip."""
+    own = [(path, value) for path, value in overrides if not path.startswith("chip.")]
+    system = load_system(name, own)
+    if len(system.chips) != 1:
+        raise NotSupported("systems of different chips")
+    inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
+    return system, load_chip(system.chips[0].chip, inner)
+
+
+def stream_bandwidth(pim: PimTile) -> float:
+    """Bytes per cycle that one channel delivers to a stream of whole rows, bank after bank, with refresh."""
+    rows = row_stream(pim, PROBE_ROWS, 0)
+    return PROBE_ROWS * pim.dram.organization.row_bytes / run_channel(pim, rows).cycles
+
+
+def row_stream(pim: PimTile, rows: int, over: int) -> Int:
+    """Reads of whole rows, evenly offered within ``over`` cycles: ranks and bank machines in turn, then the banks.
+
+    Returns rows of `sim.pim.MACRO_FIELDS`.
+    """
+    ranks, inner = pim.dram.organization.ranks, pim.banks_per_rank
+    number = np.arange(rows)
+    table = np.tile(macro_table([Macro(kind=MacroKind.READ, columns=pim.row_columns)]), (rows, 1))
+    table[:, MACRO_FIELDS.index("bank")] = number % ranks * inner + (number + number // inner) % inner
+    table[:, MACRO_FIELDS.index("arrival")] = number * over // max(rows, 1)
+    return table
+
+
+def simulate_system(
+    system: System, graph: Graph, *, contexts: Sequence[int] | None = None, chip: Chip | None = None
+) -> SystemSimulation:
+    """Lay ``graph`` over ``system`` by its policy and time one step.
+
+    Parameters
+    ----------
+    system, graph
+        Equal chips, and what they do together.
+    contexts
+        Tokens that each sequence attends to in decode, its own included; the workload's context for all by default.
+    chip
+        The chip, when it is not to be read from the library.
+
+    Raises
+    ------
+    LoomError
+        When weights and cache do not fit, or cannot be shared evenly.
+    NotSupported
+        For systems of different chips and phases other than decode.
+    """
+    began = time.perf_counter()
+    if len(system.chips) != 1:
+        raise NotSupported("systems of different chips")
+    chip = chip or load_chip(system.chips[0].chip)
+    if not isinstance(chip.tile, NpuTile):
+        raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
+    if graph.phase is not Phase.DECODE:
+        raise NotSupported(f"{graph.phase.value} on a system; set workload.phase=decode")
+    attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
+    if attention is None:
+        raise NotSupported(f"{graph.name} on a system: it has no attention")
+    lengths = tuple(contexts) if contexts is not None else (attention.kv_len,) * graph.batch
+    if len(lengths) != graph.batch:
+        raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(lengths)})")
+    if graph.precision not in chip.tile.array.operands and not graph.explicit_precision:
+        graph = graph.with_precision(chip.tile.array.operands[0])
+    return _Laying(system, chip, graph, lengths).run(began)
+
+
+class _Laying:
+    """One simulation in the making."""
+
+    def __init__(self, system: System, chip: Chip, graph: Graph, contexts: tuple[int, ...]) -> None:
+        self.system, self.policy, self.contexts = system, system.policy, contexts
+        self.pim, self.described = chip.pim, chip
+        self.graph = tensor_shard(graph, self.policy.tensor)
+        self.layers = sum(repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops))
+        self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
+        self.notes: list[str] = []
+        self.rate = 0.0  # bytes per cycle that all channels deliver to streams
+        self.chip = chip
+        if self.pim is not None:
+            name, memory = next(iter(chip.memory.items()))
+            self.rate = stream_bandwidth(self.pim) * self.pim.channels
+            rate = int(self.rate * chip.clock)
+            self.chip = chip.model_copy(
+                update={
+                    "memory": chip.memory | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
+                    "pim": None,
+                }
+            )
+        self._measured: dict[tuple[int, int, frozenset[str]], tuple[Arrays, Simulation]] = {}
+        self._channels: dict[bytes, ChannelRun] = {}
+        self._tables: dict[tuple[tuple[int, ...], Head], Int] = {}
+
+    def run(self, began: float) -> SystemSimulation:
+        """Decide, simulate, keep the faster."""
+        where = self.policy.attention
+        if where == "pim" and self.pim is None:
+            raise LoomError(f"policy.attention: {self.described.name} has no pim")
+        choices = [self._step(False, began)] if self.pim is None or where != "pim" else []
+        if self.pim is not None and where != "npu":
+            choices.append(self._step(True, began))
+        if not choices:  # pragma: no cover - one of the two above holds
+            raise AssertionError
+        return min(choices, key=lambda s: s.cycles)
+
+    def _step(self, offloaded: bool, began: float) -> SystemSimulation:
+        pipeline, used = self._stages(offloaded)
+        layers = -(-self.layers // pipeline)
+        passes = min(pipeline, self.graph.batch)
+        parts = [self.contexts[n::passes] for n in range(passes)]
+        slowest = max(parts, key=lambda p: (len(p), sum(p)))
+        if not offloaded:
+            arrays, simulation = self._measure(len(slowest), attention=round(sum(slowest) / len(slowest)))
+            windows = [Window("layers", arrays.layer, 0, layers), Window("embedding and head", arrays.ends, 0)]
+            return self._made(pipeline, passes, False, False, windows, arrays, None, layers, used, simulation, began)
+        plans = []
+        if self.policy.interleave != "on":
+            plans.append(self._turns(slowest, layers))
+        if self.policy.interleave != "off" and len(slowest) > 1:
+            if self.pim is not None and self.pim.dual_row_buffer:
+                plans.append(self._interleaved(slowest, layers))
+            elif self.policy.interleave == "on":
+                raise LoomError("policy.interleave: on needs pim.dual_row_buffer: true")
+        if not plans:
+            raise LoomError("policy.interleave: on needs at least two sequences in a stage")
+        best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
+        windows, arrays, simulation, channels, interleaved, products = best
+        return self._made(
+            pipeline, passes, interleaved, True, windows, arrays, channels, layers, used, simulation, began, products
+        )
+
+    def _made(
+        self, pipeline: int, passes: int, interleaved: bool, offloaded: bool, windows: list[Window], arrays: Arrays,
+        channels: Channels | None, layers: int, used: int, simulation: Simulation, began: float,
+        products: dict[str, int] | None = None,
+    ) -> SystemSimulation:  # fmt: skip
+        made = SystemSimulation(
+            self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
+            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulation, time.perf_counter() - began,
+            tuple(self.notes), products or {},
+        )  # fmt: skip
+        floor = int(lower_bound(made)["lower_bound_cycles"])
+        if made.cycles < floor:
+            raise AssertionError(f"{made.cycles} cycles are below the lower bound of {floor}: a bug")
+        return made
+
+    # capacity
+
+    def _stages(self, offloaded: bool) -> tuple[int, int]:
+        """Pipeline stages, and bytes of memory that the fullest chip then uses."""
+        chips = self.system.chips[0].count // self.policy.tensor
+        tried = [self.policy.pipeline] if self.policy.pipeline else range(1, min(chips, self.layers) + 1)
+        capacity = next(iter(self.chip.memory.values())).capacity
+        used = 0
+        for stages in tried:
+            layers = -(-self.layers // stages)
+            used = self._weights(layers, stages) + self._cache(layers, offloaded)
+            if used <= capacity:
+                return stages, used
+        name = next(iter(self.chip.memory))
+        raise LoomError(
+            f"{self.graph.name}: weights and key-value cache need {format_bytes(used)} of each chip's memory.{name}, "
+            f"which has {format_bytes(capacity)}, over {self.policy.tensor} x {stages} of the {self.system.chips[0].count} chips "
+            f"of {self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
+        )
+
+    def _weights(self, layers: int, stages: int) -> int:
+        total = 0
+        for _, repeat, operators in self.graph.blocks():
+            size = sum(o.weight_bytes for o in operators)
+            inner = any(isinstance(o, Attention) for o in operators)
+            total += size * min(layers, repeat) if inner else size if stages == 1 else size // 2
+        return total
+
+    def _cache(self, layers: int, offloaded: bool) -> int:
+        if offloaded and self.pim is not None:
+            row = self.pim.dram.organization.row_bytes * self.pim.banks
+            head, dealt = self._dealt(self.contexts)
+            fullest = max(sum(shape_of(self.pim, head, c).rows for c in part) for part in dealt)
+            return fullest * row * self.pim.channels * layers
+        width = self.attention.head_dim + self.attention.v_head_dim
+        per_token = self.attention.precision.size(self.attention.kv_heads * width)
+        return per_token * sum(self.contexts) * layers
+
+    # arrays
+
+    def _measure(
+        self, sequences: int, attention: int = 0, moved: frozenset[str] = frozenset()
+    ) -> tuple[Arrays, Simulation]:
+        """The arrays' share of one layer for some sequences.
+
+        With attention over so many tokens, or without any; without the products that memory computes (``moved``).
+        """
+        key = sequences, attention, moved
+        if key in self._measured:
+            return self._measured[key]
+        whole = sequences_of(self.graph, sequences)
+        graph = with_context(whole, attention) if attention else without(whole, lambda o: isinstance(o, Attention))
+        graph = without(graph, lambda o: o.name in moved)
+        roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
+        chip = self.chip.model_copy(update={"memory": roomy})
+        simulation = simulate(chip, graph)
+        fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in roomy.items()}
+        unbound = simulate(chip.model_copy(update={"memory": fast}), graph)
+        tiles = chip.tile_count
+        before = after = ends = own = weights = traffic = busy = macs = vector = 0
+        seen = False
+        order = [o.name for o in self.graph.operators()]
+        follow = frozenset(order[order.index(self.attention.name) :])
+        for index, mapped in enumerate(simulation.plan.tasks):
+            operator, repeat = mapped.task.operator, mapped.repeat
+            cycles = int(simulation.run.exclusive[index])
+            inner = operator.block == self.attention.block
+            if not inner:
+                ends += cycles
+                continue
+            first = simulation.run.counters[index] * tiles
+            own += int(unbound.run.exclusive[index]) // repeat
+            weights += operator.weight_bytes
+            traffic += int(first[Counter.READ_BYTES] + first[Counter.WRITE_BYTES]) // repeat
+            busy += int(simulation.run.operator_busy[index, 3]) // repeat
+            vector += int(simulation.run.operator_busy[index, 4]) // repeat
+            macs += operator.macs + sum(f.macs for f in mapped.task.fused)
+            seen = seen or operator.name in follow
+            if seen:
+                after += -(-cycles // repeat)
+            else:
+                before += -(-cycles // repeat)
+        reduced = self._all_reduces(whole)
+        made = Arrays(
+            before, after + reduced, own + reduced, weights, traffic, ends, busy, macs, vector
+        )
+        self._measured[key] = made, simulation
+        return self._measured[key]
+
+    def _all_reduces(self, graph: Graph) -> int:
+        """Cycles of a layer's all-reduces: each chip sends 2 (t - 1) / t of the values; over a switch in two hops."""
+        t = self.policy.tensor
+        if t == 1 or not self.policy.communicate:
+            return 0
+        hops = {"switch": 2, "fully_connected": 2, "ring": 2 * (t - 1)}.get(self.system.topology.kind)
+        if hops is None:
+            raise NotSupported(f"all-reduce over a {self.system.topology.kind}")
+        link, total = self.system.link, 0
+        for elements in reduced_elements(graph).values():
+            moved = 2 * (t - 1) * self.graph.precision.size(elements) / t
+            total += -(-int(moved * self.chip.clock) // (link.bandwidth * link.count))
+            total += hops * self.chip.cycles(link.latency)
+        return total
+
+    # memory
+
+    def _dealt(self, contexts: Sequence[int]) -> tuple[Head, list[tuple[int, ...]]]:
+        """Heads of every share of a sequence, and the contexts of every channel's shares.
+
+        A sequence lies in one channel; when there are fewer of them than channels, its heads are spread over several.
+        """
+        assert self.pim is not None
+        head = Head.of(self.attention, self.policy.values)
+        split = max(min(head.kv_heads, self.pim.channels // len(contexts)), 1)
+        together = -(-head.kv_heads // split)
+        head = replace(head, kv_heads=together, heads=together * (head.heads // head.kv_heads))
+        shares = [c for c in contexts for _ in range(split)]
+        loads = [load_of(self.pim, head, c) for c in shares]
+        parts = balance(loads, self.pim.channels, self.policy.balance)
+        return head, [tuple(shares[n] for n in part) for part in parts]
+
+    def _attend(self, contexts: Sequence[int], read_bytes: int = 0, over: int = 0) -> Channels:
+        """One layer's attention of some sequences in all channels, beside reads of so many bytes within ``over`` cycles."""
+        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        pim, tile = self.pim, self.chip.tile
+        head, dealt = self._dealt(contexts)
+        share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
+        rows = -(-read_bytes // (pim.channels * pim.dram.organization.row_bytes))
+        found = Channels(0, 0, np.zeros(len(Command), np.int64))
+        for part in dealt:
+            table = self._macros(part, head, share)
+            if rows:
+                table = np.concatenate([table, row_stream(pim, rows, over)])
+            if not len(table):
+                found.busy.append(0)
+                continue
+            key = table.tobytes()
+            if key not in self._channels:
+                self._channels[key] = run_channel(pim, table)
+            outcome = self._channels[key]
+            compute = table[:, 0] <= MacroKind.GEMV
+            ended = int(outcome.done[compute].max()) if compute.any() else 0
+            found.busy.append(int((outcome.last - outcome.taken)[compute].sum()))
+            found.attention = max(found.attention, ended)
+            if rows:
+                found.reads = max(found.reads, int(outcome.done[~compute].max()))
+            found.counts = found.counts + outcome.counts
+        return found
+
+    def _macros(self, contexts: tuple[int, ...], head: Head, lanes: int) -> Int:
+        """Macros of one channel, its softmax on ``lanes`` lanes of the vector unit."""
+        if (contexts, head) not in self._tables:
+            assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+            passes, latency = vector_cost(VectorFunction.SOFTMAX).passes, self.chip.tile.vector.latency
+            waits = [passes * -(-head.heads * c // lanes) + latency for c in contexts]
+            macros = attention_macros(self.pim, head, contexts, waits)
+            for macro in macros:
+                check_macro(self.pim, macro)
+            self._tables[contexts, head] = macro_table(macros)
+        return self._tables[contexts, head]
+
+    # schedules
+
+    def _in_memory(self, sequences: int) -> dict[str, int]:
+        """Products with weights that memory computes sooner than the arrays do, with its cycles for one execution."""
+        assert self.pim is not None
+        if self.policy.weights == "npu":
+            return {}
+        simulation = self._measure(sequences)[1]
+        on_arrays = {
+            m.task.operator.name: int(simulation.run.exclusive[i]) // m.repeat
+            for i, m in enumerate(simulation.plan.tasks)
+        }
+        found = {}
+        for operator in sequences_of(self.graph, sequences).operators():
+            if not (isinstance(operator, Gemm) and can_compute(operator)):
+                continue
+            rows = -(-operator.n // self.pim.channels)
+            macros = weight_macros(self.pim, rows, operator.k, 1, operator.precision)
+            cycles = run_channel(self.pim, macros * min(operator.m, 2)).cycles
+            cycles = cycles * operator.m // min(operator.m, 2)
+            if self.policy.weights == "pim" or cycles < on_arrays[operator.name]:
+                found[operator.name] = cycles
+        return found
+
+    def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
+        """Arrays, then memory; with dual row buffers the next weights come in meanwhile."""
+        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        products = self._in_memory(len(contexts))
+        arrays, simulation = self._measure(len(contexts), moved=frozenset(products))
+        channels = self._attend(contexts)
+        work = arrays.layer
+        if self.pim.dual_row_buffer and self.policy.prefetch:
+            spare = self.chip.tile_count * self.chip.tile.scratchpad.capacity // 2
+            rate = self.rate
+            ahead = min(arrays.weights, spare, int(channels.attention * rate))
+            beside = self._attend(contexts, ahead, 0)
+            saved = min(int(ahead / rate), arrays.layer - arrays.unbound)
+            if max(beside.attention, beside.reads) - saved < channels.attention:
+                work, channels = arrays.layer - saved, beside
+        inner = {o.name for o in self.graph.operators() if o.block == self.attention.block}
+        windows = [
+            Window("arrays", work, 0, layers),
+            Window("weights in memory", 0, sum(c for n, c in products.items() if n in inner), layers),
+            Window("attention in memory", 0, max(channels.attention, channels.reads), layers),
+            Window("embedding and head", arrays.ends, 0),
+            Window("head in memory", 0, sum(c for n, c in products.items() if n not in inner)),
+        ]
+        return [w for w in windows if w.cycles], arrays, simulation, channels, False, products
+
+    def _interleaved(self, contexts: tuple[int, ...], layers: int) -> Any:
+        """Two halves of the batch: one at the arrays while the other one's attention is in memory."""
+        order = sorted(range(len(contexts)), key=lambda n: -contexts[n])
+        halves = [tuple(contexts[n] for n in order[part::2]) for part in (0, 1)]
+        arrays = [self._measure(len(half))[0] for half in halves]
+        simulation = self._measure(len(halves[0]))[1]
+        windows = [Window("first half's queries", arrays[0].before, 0)]
+        alone = [self._attend(half) for half in halves]
+        share = arrays[1].before / max(arrays[1].layer, 1)
+        first = self._attend(halves[0], int(arrays[1].traffic * share), arrays[1].before)
+        windows.append(Window("second half's queries", max(arrays[1].before, first.reads), first.attention))
+        both = [
+            self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)
+        ]
+        for n, name in enumerate(("first", "second")):
+            windows.append(
+                Window(f"{name} half's arrays", max(arrays[n].layer, both[n].reads), both[n].attention, layers - 1)
+            )
+        windows.append(Window("first half's end", arrays[0].after, alone[1].attention))
+        windows.append(Window("second half's end", arrays[1].after, 0))
+        windows.append(Window("embedding and head", arrays[0].ends + arrays[1].ends, 0))
+        counts = both[0].counts + both[1].counts
+        together = Channels(
+            both[0].attention + both[1].attention, both[0].reads + both[1].reads, counts,
+            [a + b for a, b in zip(both[0].busy, both[1].busy, strict=True)],
+        )  # fmt: skip
+        merged = replace(
+            arrays[0],
+            **{
+                name: getattr(arrays[0], name) + getattr(arrays[1], name)
+                for name in ("before", "after", "unbound", "traffic", "ends", "busy", "macs", "vector_busy")
+            },
+        )
+        return windows, merged, simulation, together, True, {}
