@@ -102,7 +102,6 @@ CASES = [
     (["sim", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.ddr, which has 64 GiB (memory.ddr."),
     (["map", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.hbm, which has 64 GiB (memory.hbm."),
     (["sim", "sn40l", "gpt2", "--set", "memory.hbm.capacity=1 PiB"], "before the last are more than 48 bits"),
-    (["sim", "sn40l-node", "gpt2"], "kind: must be one of chip (got 'system')"),
     # published results
     (["reproduce", "fusemx"], "did you mean 'fusemax'?"),
     (["reproduce", "nothing-like-it"], "known: "),

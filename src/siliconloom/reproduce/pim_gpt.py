@@ -1,8 +1,8 @@
 """PIM-GPT: every parameter of a token is read once, by multipliers beside the banks of GDDR6.
 
 A plausibility band, not a reproduction: the publication compares with measured GPUs, whose distance from their memory's
-bandwidth is not known here. What is simulated, command by command on the library's ``pim-gpt`` chip, is every product of
-a token: vectors into the channels' buffers, rows opened under the standard's own limits, all banks of a channel at
+bandwidth is not known here. What is simulated, command by command on the library's ``pim-gpt`` chip, is every product
+of a token: vectors into the channels' buffers, rows opened under the standard's own limits, all banks of a channel at
 work, results read out, refresh. Attention and the small chip for everything that is not a product are left out.
 """
 

@@ -1,9 +1,9 @@
 """SN40L: three tiers of memory for a composition of experts, against GPUs that fetch experts from their host.
 
 Decode is simulated: one eighth of Llama2-7B (tensor parallelism over the sockets) on the library's ``sn40l`` socket. A
-switch is a copy of all parameters from DDR into HBM, of the host's memory into the GPUs'. The GPUs decode at the rate of
-their memory, the least time that is possible; exchange between sockets and between GPUs and the prompt's own computation
-are left out on both sides.
+switch is a copy of all parameters from DDR into HBM, of the host's memory into the GPUs'. The GPUs decode at the rate
+of their memory, the least time that is possible; exchange between sockets and between GPUs and the prompt's own
+computation are left out on both sides.
 """
 
 from __future__ import annotations
