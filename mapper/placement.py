@@ -76,14 +76,14 @@ class Placement:
         names = set(operators)
         return sorted({0} | {h.first for key, homes in self.homes.items() if key[0] in names for h in homes})
 
-    def slowest_share(self, chip: Chip, operator: str, unit: int) -> str:
-        """Level that an operator spends the most transfer time with in the repetition ``unit``."""
+    def slowest_share(self, chip: Chip, operator: str, unit: int, repeat: int) -> str:
+        """Level that an operator spends the most transfer time with in the repetition ``unit`` of ``repeat``."""
         names = list(chip.memory)
         spent = dict.fromkeys(names, 0.0)
         for demand in self.demands:
             if demand.item.operator == operator:
                 level = self.level(demand.item.key, unit)
-                spent[level] += demand.cycles[names.index(level)] / demand.item.units
+                spent[level] += demand.cycles[names.index(level)] / repeat
         return max(names, key=lambda name: spent[name])
 
 

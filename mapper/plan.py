@@ -49,6 +49,11 @@ class MappedTask:
     tiling: Tiling | None
     runs: tuple[tuple[int, Tiling], ...] = ()
 
+    @property
+    def estimated_cycles(self) -> int:
+        """The mapper's estimate of one execution, the mean over all of them."""
+        return -(-sum(count * tiling.cycles for count, tiling in self.runs) // self.repeat)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -163,7 +168,7 @@ def _levels(
     """Levels that a task's tiling is chosen for, in one repetition."""
     operator = task.operator
     if not isinstance(operator, Gemm):
-        return (placement.slowest_share(chip, operator.name, repetition),)
+        return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
     makes = [makers[name] for name in graph.digraph.predecessors(operator.name) if name in makers]
     keys = [
         (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.isa import Opcode
+from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.memory import Item
 from siliconloom.mapper.placement import Demand, place
 from siliconloom.mapper.plan import map_workload
@@ -193,3 +194,12 @@ def test_a_level_takes_only_what_it_holds():
     for demand in plan.placement.demands:
         levels[demand.item.held] |= {home.level for home in plan.placement.homes[demand.item.key]}
     assert levels == {"parameters": {"hbm"}, "cache": {"ddr"}, "activations": {"hbm"}}
+
+
+def test_every_operator_is_estimated_at_no_less_than_what_its_levels_allow():
+    plan = map_workload(chip(hbm=NEAR, ddr={**FAR, "capacity": "40 MiB"}, flash=FLASH), gpt2())
+    for task in plan.tasks:
+        bound = mean_bound(plan.chip, task.task.operator, plan.placement)
+        if task.task.operator.kind in ("gemm", "attention"):
+            assert task.estimated_cycles >= 0.99 * bound.lower_bound_cycles
+        assert sum(count for count, _ in task.runs) == task.repeat
