@@ -15,7 +15,7 @@ needs one address per level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Memory
@@ -119,7 +119,7 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     """
     levels = list(chip.memory.values())
     order = sorted(range(len(levels)), key=lambda n: (-levels[n].total_bandwidth, n))
-    grain = [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in levels]
+    grain = _grain(chip)
 
     def saving(demand: Demand) -> float:
         return (demand.cycles[order[-1]] - demand.cycles[order[0]]) / max(demand.item.units, 1)
@@ -132,6 +132,29 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     if not fitting:
         raise no_room(chip, sum(d.item.size for d in demands))
     return _addresses(chip, demands, min(fitting, key=lambda counts: _cost(demands, counts)), grain)
+
+
+def assign(chip: Chip, demands: Sequence[Demand], where: Mapping[Key, str]) -> Placement:
+    """Put every object, whole, into the level that ``where`` names for it, whatever the rule would say.
+
+    Raises
+    ------
+    LoomError
+        When a level has no room for what it is given.
+    """
+    names = list(chip.memory)
+    grain = _grain(chip)
+    counts: Counts = [{names.index(where[d.item.key]): d.item.units} for d in demands]
+    placement = _addresses(chip, demands, counts, grain)
+    for name, used in placement.used.items():
+        if used > chip.memory[name].total_capacity:
+            raise no_room(chip, sum(d.item.size for d in demands))
+    return placement
+
+
+def _grain(chip: Chip) -> list[int]:
+    """Bytes at whose multiples objects begin in each level: whole stripes, so that rows begin at a port."""
+    return [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
 
 
 Counts = list[dict[int, int]]
@@ -195,4 +218,4 @@ def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Seq
     return Placement(tuple(demands), homes, used)
 
 
-__all__ = ["Demand", "Placement", "measure", "place"]
+__all__ = ["Demand", "Placement", "assign", "measure", "place"]

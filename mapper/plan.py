@@ -107,7 +107,9 @@ Choice = tuple[Layout, list[dict[str, Tiling]]]
 """Division of the buffers, and the tiling of every operator in each part."""
 
 
-def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None) -> Plan:
+def map_workload(
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None
+) -> Plan:
     """Tile and lower ``graph`` for ``chip``.
 
     Parameters
@@ -117,6 +119,8 @@ def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | No
     cycles
         What a program takes, such as `sim.costs.CostService` answers: every way to share out the buffers is then
         lowered and the fastest taken. By default the mapper's own estimate decides.
+    placement
+        Where everything lies on a chip with several memory levels; by default `placement.place` decides.
 
     Raises
     ------
@@ -132,9 +136,8 @@ def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | No
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
     choices = _choose_layouts(chip, chip.tile, graph, parts)
-    placement = None
     if len(chip.memory) > 1:
-        placement = _place(chip, chip.tile, graph, parts, choices[0])
+        placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
         choices = _choose_layouts(chip, chip.tile, graph, parts)
     if cycles is None:

@@ -11,7 +11,7 @@ from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.isa import Opcode
 from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.memory import Item
-from siliconloom.mapper.placement import Demand, place
+from siliconloom.mapper.placement import Demand, assign, place
 from siliconloom.mapper.plan import map_workload
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.engine import run
@@ -203,3 +203,27 @@ def test_every_operator_is_estimated_at_no_less_than_what_its_levels_allow():
         if task.task.operator.kind in ("gemm", "attention"):
             assert task.estimated_cycles >= 0.99 * bound.lower_bound_cycles
         assert sum(count for count, _ in task.runs) == task.repeat
+
+
+@pytest.mark.parametrize(("shapes", "share"), [
+    (((8, 1024, 1024), (8, 256, 1024)), 0.5), (((1, 256, 1024), (8, 1024, 256)), 0.78),
+    (((1, 1024, 1024), (8, 1024, 1024)), 0.36),
+])  # fmt: skip
+def test_no_other_assignment_of_whole_objects_is_simulated_faster(tmp_path, shapes, share):
+    path = tmp_path / "list.yaml"
+    rows = "".join(f"  - {{name: g{i}, m: {m}, n: {n}, k: {k}}}\n" for i, (m, n, k) in enumerate(shapes))
+    path.write_text(f"kind: gemms\nprecision: int8\ngemms:\n{rows}")
+    graph = load_workload(str(path))
+    roomy = map_workload(chip(hbm={**NEAR, "capacity": "1 GiB"}, ddr=FAR), graph)
+    capacity = int(share * sum(d.item.size for d in roomy.placement.demands))
+    machine = chip(hbm={**NEAR, "capacity": f"{capacity} B"}, ddr=FAR)
+    ours = run(map_workload(machine, graph).program, machine).cycles
+    demands, best = roomy.placement.demands, None
+    for where in product(("hbm", "ddr"), repeat=len(demands)):
+        try:
+            fixed = assign(machine, demands, {d.item.key: w for d, w in zip(demands, where, strict=True)})
+        except LoomError:
+            continue
+        cycles = run(map_workload(machine, graph, placement=fixed).program, machine).cycles
+        best = cycles if best is None else min(best, cycles)
+    assert ours <= 1.01 * best
