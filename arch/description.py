@@ -131,6 +131,10 @@ MemoryKind = Literal[
 ]
 
 
+Held = Literal["parameters", "cache", "activations"]
+"""What a workload keeps in memory: parameters; keys and values; operands and results."""
+HELD: tuple[Held, ...] = ("parameters", "cache", "activations")
+
 CXL_WAYS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Devices that a CXL host bridge can interleave over (CXL 3.0, section 8.2.4.20.7, HDM decoder ways)."""
 CXL_GRANULARITY = tuple(256 << n for n in range(7))
@@ -157,6 +161,7 @@ class Memory(Description):
     interleave: Bytes | None = Field(
         default=None, description="bytes that lie on one port before the next takes over; 256 B when absent"
     )
+    holds: tuple[Held, ...] = Field(default=HELD, min_length=1, description="what may be placed here")
 
     @model_validator(mode="after")
     def _check(self) -> Memory:
@@ -257,6 +262,9 @@ class Chip(Description):
                 )
         if self.tile.kind == "npu" and not self.memory:
             raise ValueError("a chip with an npu tile needs at least one memory level")
+        for what in HELD:
+            if self.memory and not any(what in memory.holds for memory in self.memory.values()):
+                raise ValueError(f"some memory level must hold {what} (memory.NAME.holds)")
         if len(self.memory) > 1 and self.level_bases[-1] >= 1 << ADDRESS_BITS:
             raise ValueError(f"the memory levels before the last are more than {ADDRESS_BITS} bits can address")
         return self

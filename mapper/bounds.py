@@ -67,6 +67,17 @@ def placed_bound(chip: Chip, operator: Operator, placement: Placement | None) ->
     return _bound(chip, operator.macs * times, data, _vector_slots(operator) * times)
 
 
+def mean_bound(chip: Chip, operator: Operator, placement: Placement | None) -> Bound:
+    """Bound of one execution: `operator_bound`, or the mean of all executions where they are placed, rounded up."""
+    if placement is None:
+        return operator_bound(chip, operator)
+    whole, times = placed_bound(chip, operator, placement), operator.repeat
+    levels = {name: -(-cycles // times) for name, cycles in whole.level_cycles.items()}
+    return Bound(
+        -(-whole.compute_cycles // times), max(levels.values(), default=0), -(-whole.vector_cycles // times), levels
+    )
+
+
 def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) -> Bound:
     """Bound of a whole workload, its objects in the nearest memory or where they are placed."""
     operators = graph.operators()

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from siliconloom.arch.description import Chip
+from siliconloom.arch.description import Chip, Held
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import format_bytes
 
@@ -37,6 +37,13 @@ class Item:
     @property
     def key(self) -> Key:
         return self.operator, self.role
+
+    @property
+    def held(self) -> Held:
+        """What a memory level must hold for the object to lie there."""
+        if self.role in ("parameters", "bias"):
+            return "parameters"
+        return "cache" if self.role in ("keys", "values") else "activations"
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ needs one address per level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Memory
@@ -76,14 +76,14 @@ class Placement:
         names = set(operators)
         return sorted({0} | {h.first for key, homes in self.homes.items() if key[0] in names for h in homes})
 
-    def slowest_share(self, chip: Chip, operator: str, unit: int) -> str:
-        """Level that an operator spends the most transfer time with in the repetition ``unit``."""
+    def slowest_share(self, chip: Chip, operator: str, unit: int, repeat: int) -> str:
+        """Level that an operator spends the most transfer time with in the repetition ``unit`` of ``repeat``."""
         names = list(chip.memory)
         spent = dict.fromkeys(names, 0.0)
         for demand in self.demands:
             if demand.item.operator == operator:
                 level = self.level(demand.item.key, unit)
-                spent[level] += demand.cycles[names.index(level)] / demand.item.units
+                spent[level] += demand.cycles[names.index(level)] / repeat
         return max(names, key=lambda name: spent[name])
 
 
@@ -119,7 +119,7 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     """
     levels = list(chip.memory.values())
     order = sorted(range(len(levels)), key=lambda n: (-levels[n].total_bandwidth, n))
-    grain = [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in levels]
+    grain = _grain(chip)
 
     def saving(demand: Demand) -> float:
         return (demand.cycles[order[-1]] - demand.cycles[order[0]]) / max(demand.item.units, 1)
@@ -132,6 +132,29 @@ def place(chip: Chip, demands: Sequence[Demand]) -> Placement:
     if not fitting:
         raise no_room(chip, sum(d.item.size for d in demands))
     return _addresses(chip, demands, min(fitting, key=lambda counts: _cost(demands, counts)), grain)
+
+
+def assign(chip: Chip, demands: Sequence[Demand], where: Mapping[Key, str]) -> Placement:
+    """Put every object, whole, into the level that ``where`` names for it, whatever the rule would say.
+
+    Raises
+    ------
+    LoomError
+        When a level has no room for what it is given.
+    """
+    names = list(chip.memory)
+    grain = _grain(chip)
+    counts: Counts = [{names.index(where[d.item.key]): d.item.units} for d in demands]
+    placement = _addresses(chip, demands, counts, grain)
+    for name, used in placement.used.items():
+        if used > chip.memory[name].total_capacity:
+            raise no_room(chip, sum(d.item.size for d in demands))
+    return placement
+
+
+def _grain(chip: Chip) -> list[int]:
+    """Bytes at whose multiples objects begin in each level: whole stripes, so that rows begin at a port."""
+    return [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
 
 
 Counts = list[dict[int, int]]
@@ -148,7 +171,10 @@ def _fill(
     demands: Sequence[Demand], queue: Sequence[int], levels: Sequence[Memory], order: Sequence[int],
     grain: Sequence[int],
 ) -> Counts | None:  # fmt: skip
-    """Each unit in the first level with room, never one before that of the unit before; ``None`` if one has none."""
+    """Each unit in the first level that holds its kind and has room, none before that of the unit before.
+
+    ``None`` when a unit finds no level.
+    """
     room = [level.total_capacity for level in levels]
     reached = [0] * len(demands)
     counts: Counts = [{} for _ in demands]
@@ -156,6 +182,8 @@ def _fill(
         item = demands[number].item
         for place in range(reached[number], len(order)):
             level = order[place]
+            if item.held not in levels[level].holds:
+                continue
             wanted = item.unit_bytes + (grain[level] if level not in counts[number] else 0)
             if item.unit_bytes == 0 or wanted <= room[level]:
                 room[level] -= wanted if item.unit_bytes else 0
@@ -190,4 +218,4 @@ def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Seq
     return Placement(tuple(demands), homes, used)
 
 
-__all__ = ["Demand", "Placement", "measure", "place"]
+__all__ = ["Demand", "Placement", "assign", "measure", "place"]

@@ -49,6 +49,11 @@ class MappedTask:
     tiling: Tiling | None
     runs: tuple[tuple[int, Tiling], ...] = ()
 
+    @property
+    def estimated_cycles(self) -> int:
+        """The mapper's estimate of one execution, the mean over all of them."""
+        return -(-sum(count * tiling.cycles for count, tiling in self.runs) // self.repeat)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -102,7 +107,9 @@ Choice = tuple[Layout, list[dict[str, Tiling]]]
 """Division of the buffers, and the tiling of every operator in each part."""
 
 
-def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None) -> Plan:
+def map_workload(
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None
+) -> Plan:
     """Tile and lower ``graph`` for ``chip``.
 
     Parameters
@@ -112,6 +119,8 @@ def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | No
     cycles
         What a program takes, such as `sim.costs.CostService` answers: every way to share out the buffers is then
         lowered and the fastest taken. By default the mapper's own estimate decides.
+    placement
+        Where everything lies on a chip with several memory levels; by default `placement.place` decides.
 
     Raises
     ------
@@ -127,9 +136,8 @@ def map_workload(chip: Chip, graph: Graph, cycles: Callable[[Program], int] | No
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
     choices = _choose_layouts(chip, chip.tile, graph, parts)
-    placement = None
     if len(chip.memory) > 1:
-        placement = _place(chip, chip.tile, graph, parts, choices[0])
+        placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
         choices = _choose_layouts(chip, chip.tile, graph, parts)
     if cycles is None:
@@ -163,7 +171,7 @@ def _levels(
     """Levels that a task's tiling is chosen for, in one repetition."""
     operator = task.operator
     if not isinstance(operator, Gemm):
-        return (placement.slowest_share(chip, operator.name, repetition),)
+        return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
     makes = [makers[name] for name in graph.digraph.predecessors(operator.name) if name in makers]
     keys = [
         (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),

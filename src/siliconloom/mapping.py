@@ -10,7 +10,7 @@ from siliconloom.arch import load_chip
 from siliconloom.arch.isa import WORD_BITS, disassemble
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.attention import AttentionTiling
-from siliconloom.mapper.bounds import operator_bound
+from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.placement import placement_rows, placement_table
@@ -56,7 +56,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
 
 def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
     operator, tiling = mapped.task.operator, mapped.tiling
-    bound = operator_bound(plan.chip, operator)
+    bound = mean_bound(plan.chip, operator, plan.placement)
     return {
         "name": operator.name,
         "kind": operator.kind,
@@ -90,10 +90,10 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
     out.print()
     rows = []
     for mapped in plan.tasks:
-        own = operator_bound(chip, mapped.task.operator)
+        own = mean_bound(chip, mapped.task.operator, plan.placement)
         tiling = mapped.tiling
         fused = "".join(" +" + v.name.rsplit(".", 1)[-1] for v in mapped.task.fused)
-        estimate = "-" if tiling is None else f"{tiling.cycles:,}"
+        estimate = "-" if tiling is None else f"{mapped.estimated_cycles:,}"
         rows.append(
             (
                 mapped.task.operator.name + fused,

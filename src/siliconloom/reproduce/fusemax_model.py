@@ -8,6 +8,10 @@ units of one cycle per 256 x 256 tile of scores; a layer has ``batch x heads x M
 array takes E cycles for QK and F for the product with V, one per score for each further operation on FuseMax's elements
 (maximum 1, exponential 6 multiply-adds and an addition, sum 1). The 1D array takes 256 cycles to touch every score, and
 one per operation on values that exist once per tile and query.
+
+Which operation runs where, what is added and what overlaps was learnt from the papers and from the artifact's source
+(MIT licence), which gets its counts from Timeloop; the formulas and the counting here are ours. The cascade on FLAT's
+array has FuseMax's buffer, as it has there.
 """
 
 from __future__ import annotations

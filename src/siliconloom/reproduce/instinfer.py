@@ -2,7 +2,8 @@
 
 The baseline reads the key-value cache of every token over the drive's host link. In the drive the same bytes come over
 the flash channels; the attention is simulated on the library's ``csd-flash``, in which the cache is placed and streamed
-as on any chip. Queries and results cross the host link (a few bytes per key-value page).
+as on any chip: two tiles of keys or values in flight, so that short contexts wait for the flash's latency. Queries and
+results cross the host link (a few bytes per key-value page).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """SN40L: three tiers of memory for a composition of experts, against GPUs that fetch experts from their host.
 
-Decode is simulated: one eighth of Llama2-7B (four heads, an eighth of the feed-forward and of the vocabulary) on the
-library's ``sn40l`` socket. A switch is a copy of all parameters from DDR into HBM, of the host's memory into the GPUs'.
-The GPUs decode at the rate of their memory, the least time that is possible; exchange between sockets and between GPUs
-and the prompt's own computation are left out on both sides.
+Decode is simulated: one eighth of Llama2-7B (tensor parallelism over the sockets) on the library's ``sn40l`` socket. A
+switch is a copy of all parameters from DDR into HBM, of the host's memory into the GPUs'. The GPUs decode at the rate
+of their memory, the least time that is possible; exchange between sockets and between GPUs and the prompt's own
+computation are left out on both sides.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import product
 
 from siliconloom.arch import load_chip, load_system
+from siliconloom.mapper.shard import tensor_shard
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.sim.tiers import copy_time
 from siliconloom.simulate import simulate
@@ -38,15 +39,6 @@ FUSION = (
 )
 
 
-def shard(**sets: object) -> Graph:
-    """One socket's part of an expert under tensor parallelism over eight sockets."""
-    parts = {
-        "model.num_attention_heads": 4, "model.num_key_value_heads": 4, "model.head_dim": 128,
-        "model.intermediate_size": 1376, "model.vocab_size": 4000, "precision": "bf16", **sets,
-    }  # fmt: skip
-    return load_workload(EXPERT, [(key, str(value)) for key, value in parts.items()])
-
-
 def switch_seconds(size: int) -> float:
     """Time to bring an expert's parameters from DDR into HBM on a node, all sockets at once."""
     system = load_system("sn40l-node")
@@ -56,8 +48,11 @@ def switch_seconds(size: int) -> float:
 
 
 def decode_seconds(batch: int) -> float:
-    """Time of one token for each of ``batch`` sequences on a node, simulated."""
-    return simulate("sn40l", shard(phase="decode", context=CONTEXT, batch=batch)).seconds
+    """Time of one token for each of ``batch`` sequences on a node, tensor parallel, one socket simulated."""
+    sets = [("phase", "decode"), ("precision", "bf16"), ("context", str(CONTEXT)), ("batch", str(batch))]
+    system = load_system("sn40l-node")
+    graph = tensor_shard(load_workload(EXPERT, sets), system.chips[0].count)
+    return simulate(load_chip(system.chips[0].chip), graph).seconds
 
 
 def overall(name: str, size: int) -> list[float]:
