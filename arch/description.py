@@ -231,7 +231,7 @@ class Chip(Description):
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
     tiles_join: bool = Field(
         default=False,
-        description="in a system, the tiles can work side by side as one, as wide as all of them and with all their buffers",
+        description="in a system, the tiles can work side by side as one, with the arrays and buffers of all",
     )
     memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
     noc: NetworkOnChip | None = None
@@ -364,7 +364,10 @@ class Policy(Description):
 
     tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
     pipeline: int | None = Field(
-        default=None, ge=1, le=4096, description="stages of whole layers; the fewest in which the model fits when absent"
+        default=None,
+        ge=1,
+        le=4096,
+        description="stages of whole layers; the fewest in which the model fits when absent",
     )
     attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
     weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")

@@ -21,8 +21,8 @@ Rules beyond JEDEC's, which the circuits keep too:
 - With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
   computation begins when the transfers under way have ended, and while a macro of computation is offered or under way
   no transfer is taken.
-- Activations of computation count in the ranks' tRRD and tFAW together with those of transfers (``activations: shared``),
-  or each in their own (``separate``).
+- Activations of computation count in the ranks' tRRD and tFAW together with those of transfers (``activations:
+  shared``), or each in their own (``separate``).
 """
 
 from __future__ import annotations

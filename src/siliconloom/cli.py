@@ -141,7 +141,7 @@ def _simulate_system(
     from siliconloom.arch import NotSupported
     from siliconloom.output import write_json
     from siliconloom.systems import load_machine, simulate_system
-    from siliconloom.systems_report import system_result, system_tables
+    from siliconloom.systems.report import system_result, system_tables
     from siliconloom.tables import console
 
     if unsupported:
@@ -161,7 +161,7 @@ def _simulate_memory(chip: ChipDescription, graph: Graph, unsupported: list[str]
     from siliconloom.output import write_json
     from siliconloom.pim_simulation import pim_tables, simulate_pim
     from siliconloom.systems import alone, simulate_system
-    from siliconloom.systems_report import system_result, system_tables
+    from siliconloom.systems.report import system_result, system_tables
     from siliconloom.tables import console
 
     if unsupported:

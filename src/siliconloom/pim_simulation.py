@@ -20,7 +20,7 @@ from siliconloom.workloads import Gemm, Graph
 def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
     """Time the products of ``graph`` one after the other, each spread by rows over all channels and banks.
 
-    The second operand of each lies in memory, be it a stored parameter or not; the rows of the first one are its vectors.
+    The second operand of each lies in memory, stored parameter or not; the rows of the first one are its vectors.
 
     Returns the result under the schema of ``loom sim``.
 
@@ -36,7 +36,9 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
     if graph.precision not in tile.operands:
         if graph.explicit_precision:
             wanted = ", ".join(d.value for d in tile.operands)
-            raise LoomError(f"{graph.name}: {graph.precision.value} operands are not among those of {chip.name} ({wanted})")
+            raise LoomError(
+                f"{graph.name}: {graph.precision.value} operands are not among those of {chip.name} ({wanted})"
+            )
         graph = graph.with_precision(tile.operands[0])
     capacity = tile.channels * tile.dram.organization.capacity
     if graph.weight_bytes > capacity:
@@ -45,7 +47,9 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
     commands = dict.fromkeys(Command, 0)
     for operator in graph.operators():
         if not isinstance(operator, Gemm):
-            raise NotSupported(f"{operator.kind} operators on a bare pim tile (operator {operator.name}); it multiplies only")
+            raise NotSupported(
+                f"{operator.kind} operators on a bare pim tile (operator {operator.name}); it multiplies only"
+            )
         run = products(tile, -(-operator.n // tile.channels), operator.k, operator.m, operator.precision)
         times = operator.repeat * operator.batch
         for command in Command:
@@ -91,12 +95,20 @@ def pim_tables(result: dict[str, Any], out: Console) -> None:
         out.print(f"note: {note}", style="yellow")
     bound, cycles = result["bound"], result["cycles"]
     out.print(f"  time         {format_si(result['seconds'], 's')}  ({cycles:,} cycles)")
-    out.print(f"  lower bound  {bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached")
+    out.print(
+        f"  lower bound  {bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"
+    )
     out.print()
     rows = [
         (o["name"], f"x{o['repeat']}", f"{o['shape']['m']} x {o['shape']['n']} x {o['shape']['k']}", f"{o['cycles']:,}",
          f"{o['bound_cycles'] / o['cycles']:.0%}")
         for o in result["operators"]
     ]  # fmt: skip
-    columns = [("operator", "left"), ("times", "right"), ("m x n x k", "right"), ("cycles", "right"), ("of bound", "right")]
+    columns = [
+        ("operator", "left"),
+        ("times", "right"),
+        ("m x n x k", "right"),
+        ("cycles", "right"),
+        ("of bound", "right"),
+    ]
     out.print(table("products in memory", columns, rows))

@@ -1,12 +1,12 @@
 """NeuPIMs: an NPU whose memory computes attention, against the NPU alone, a blocked PIM, and a GPU.
 
-Every figure is a decode step of one of its models on the library's ``neupims`` system: the arrays by the chip simulator,
-attention and all traffic beside it by the channels' command timing. Lengths of sequences are drawn, not copied: the
-output's length from a gamma distribution with the data set's mean and variation, each sequence caught at a random point of
-its answer (so long answers are met more often).
+Every figure is a decode step of one of its models on the library's ``neupims`` system: the arrays by the chip
+simulator, attention and all traffic beside it by the channels' command timing. Lengths of sequences are drawn, not
+copied: the answer's from a gamma distribution with the data set's mean and variation, each sequence caught at a random
+point of its answer (so long answers are met more often).
 
-Changes to the library's description, all of them stated: rows are four times as many and memory as large, because
-the published simulator does not check that weights and cache fit; values lie one head to a row, as it lays them out; the
+Changes to the library's description, all of them: rows are four times as many and memory as large, because the
+published simulator does not check that weights and cache fit; values lie one head to a row, as it lays them out; the
 exchange between chips costs nothing, because it simulates one.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from siliconloom.arch import Chip, System, load_chip, load_system
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.systems import SystemSimulation, simulate_system
-from siliconloom.systems_report import system_result
+from siliconloom.systems.report import system_result
 from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 
 MODELS = {"gpt3-7b": (4, 1), "gpt3-13b": (4, 1), "gpt3-30b": (4, 2), "gpt3-175b": (8, 4)}
@@ -35,14 +35,14 @@ GPU_FLOPS, GPU_MEMORY = 312e12, 1555e9
 LARGER = [("pim.dram.organization.rows", "131072"), ("memory.hbm.capacity", "128 GiB")]
 RATIO = 0.2
 BASELINE = (
-    "what hides attention can gain no more than attention's share: ours, blocked, is 28 % of the arrays' time of a layer "
-    "on average (7B ShareGPT: 29 to 84 %), and 1.6 needs 60 %. Why the published one is larger is not known to us; our "
+    "what hides attention can gain no more than attention's share: ours, blocked, is 28 % of the arrays' time of a "
+    "layer on average (7B ShareGPT: 29 to 84 %), and 1.6 needs 60 %. Why the published one is larger is not known to us; our "
     "cycles for each activation of all banks (175) are what its load balancer counts with (184)"
 )
 HALVES = (
-    "interleaved halves read the weights twice; on our arrays, which load the next weights while they work, products of up "
-    "to 256 rows are bound by memory, so that costs more than attention hides; the published arrays take 254 cycles on top "
-    "of each tile's rows and are bound by them"
+    "interleaved halves read the weights twice; on our arrays, which load the next weights while they work, products of "
+    "up to 256 rows are bound by memory, so that costs more than attention hides; the published arrays take 254 cycles "
+    "on top of each tile's rows and are bound by them"
 )
 ROOFLINE = "our GPU is its roofline, without launches or unused bandwidth: the ratio to a measured one is larger"
 BUSY = "128 rows at 1 TB/s keep the arrays at most half busy with multiplications; fill and drain may be counted, too"
@@ -65,7 +65,10 @@ def contexts(data: Data, batch: int, seed: int = SEED) -> list[int]:
     chance = np.random.default_rng(seed)
     shape = 1 / data.variation**2
     met = chance.gamma(shape + 1, data.answer / shape, batch)  # gamma weighted by its own value
-    return [int(min(max(data.prompt + length * at, 1), LONGEST)) for length, at in zip(met, chance.random(batch), strict=True)]
+    return [
+        int(min(max(data.prompt + length * at, 1), LONGEST))
+        for length, at in zip(met, chance.random(batch), strict=True)
+    ]
 
 
 @cache
@@ -86,9 +89,7 @@ def step(model: str, data: str, batch: int, blocked: bool, **policy: str) -> Sys
     fixed = {"tensor": tensor, "pipeline": pipeline, "communicate": False, "weights": "npu", "values": "row"}
     system = system.model_copy(update={"policy": system.policy.model_copy(update=fixed | policy)})
     graph = load_workload(model, [("phase", "decode"), ("batch", str(batch))])
-    return simulate_system(
-        system, graph, contexts=contexts(DATA[data], batch), chip=one_buffer if blocked else chip
-    )
+    return simulate_system(system, graph, contexts=contexts(DATA[data], batch), chip=one_buffer if blocked else chip)
 
 
 def npu_only(model: str, data: str, batch: int) -> SystemSimulation:

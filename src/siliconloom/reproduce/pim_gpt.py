@@ -20,8 +20,8 @@ CPU = 41e9
 LEAST, MOST = 41.0, 137.0
 STATED = 1.3e9 * 2 / 4.1e12 * 1e3
 SOFTWARE = (
-    "the paper measured its GPU and CPU with their software at batch 1, which uses a small part of their memory's bandwidth; "
-    "against all of it, no machine of this internal bandwidth can be more than 12.8 times as fast"
+    "the paper measured its GPU and CPU with their software at batch 1, which uses a small part of their memory's "
+    "bandwidth; against all of it, no machine of this internal bandwidth can be more than 12.8 times as fast"
 )
 
 

@@ -1,247 +1,44 @@
-"""A model on a system of chips whose memory may compute: shards, stages, channels, and who works while.
-
-One chip is simulated; under tensor parallelism the others do the same, and pipeline stages have as many layers. What
-the arrays do comes from the chip simulator, run on the chip's share without its attention, with the bandwidth that
-the memory's channels deliver to streams (`stream_bandwidth`). What memory does comes from the channels' command
-sequencers (`sim.pim`), one channel after the other, in full. Where both work at once, each channel gets both: the
-macros of attention, and the arrays' reads as a stream of rows at the pace at which the arrays want them. What they
-do to each other is then in the command timing, not in a factor.
-
-The order is NeuPIMs' (Heo et al., ASPLOS 2024, section 6): without interleaving a layer's arrays and its attention take
-turns; with it, two halves of the batch swap places in every half layer.
-"""
+"""One step in the making: how a model is laid over a system, and what its arrays and its memory take for each part."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from siliconloom.arch import Chip, DataType, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.description import NpuTile, System
 from siliconloom.arch.isa import Unit
-from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
+from siliconloom.arch.pim import Command, MacroKind, check_macro
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.offload import (
-    Head,
-    attention_macros,
-    balance,
-    can_compute,
-    load_of,
-    shape_of,
-    weight_macros,
-)
+from siliconloom.mapper.offload import Head, attention_macros, balance, can_compute, load_of, shape_of
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
 from siliconloom.sim.engine import Counter
-from siliconloom.sim.pim import MACRO_FIELDS, ChannelRun, Command, Int, macro_table, run_channel
+from siliconloom.sim.pim import ChannelRun, Int, macro_table, run_channel
 from siliconloom.simulate import Simulation, simulate
-from siliconloom.systems_report import lower_bound
-from siliconloom.workloads import Attention, Gemm, Graph, Phase
+from siliconloom.systems.channels import products, row_stream, stream_bandwidth
+from siliconloom.systems.parts import Arrays, Channels, SystemSimulation, Window
+from siliconloom.systems.report import lower_bound
+from siliconloom.workloads import Attention, Gemm, Graph
 
 FAST_MEMORY = 64
 """Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
-PROBE_ROWS = 4096
-"""Rows of the stream that measures a channel's bandwidth."""
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """What the arrays do for one layer of some sequences, in cycles.
-
-    Parameters
-    ----------
-    before, after
-        Until the cache holds the new token, and from attention's result on; with all-reduces.
-    unbound
-        Both, had the memory no limit.
-    weights, traffic
-        Bytes of parameters read, and all bytes moved, per chip.
-    ends
-        Embedding and head, once per step.
-    busy
-        Of which the arrays stream operands.
-    macs
-        Multiply-accumulates of a layer, per chip.
-    """
-
-    before: int
-    after: int
-    unbound: int
-    weights: int
-    traffic: int
-    ends: int
-    busy: int
-    macs: int
-    vector_busy: int
-
-    @property
-    def layer(self) -> int:
-        return self.before + self.after
-
-
-@dataclass(frozen=True)
-class Window:
-    """A stretch in which arrays and memory work side by side: what each needs, and how often it comes.
-
-    Parameters
-    ----------
-    arrays, memory
-        Cycles until either is done; 0 when it has nothing to do.
-    """
-
-    name: str
-    arrays: int
-    memory: int
-    repeat: int = 1
-
-    @property
-    def cycles(self) -> int:
-        return max(self.arrays, self.memory)
-
-
-@dataclass
-class Channels:
-    """All channels' outcome for one layer's attention, and for what was read beside it."""
-
-    attention: int
-    reads: int
-    counts: Any
-    busy: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class SystemSimulation:
-    """A finished step on a system."""
-
-    system: System
-    chip: Chip
-    graph: Graph
-    tensor: int
-    pipeline: int
-    passes: int
-    interleaved: bool
-    offloaded: bool
-    windows: tuple[Window, ...]
-    arrays: Arrays
-    channels: Channels | None
-    layers: int
-    all_layers: int
-    memory_bytes: int
-    contexts: tuple[int, ...]
-    chips: tuple[Simulation, ...]
-    wall_s: float
-    notes: tuple[str, ...] = ()
-    products: dict[str, int] = field(default_factory=dict)
-    """Cycles of one execution of each product with weights that memory computes."""
-
-    @cached_property
-    def cycles(self) -> int:
-        """Of one step: one token of every sequence in decode."""
-        return self.passes * sum(w.cycles * w.repeat for w in self.windows)
-
-    @property
-    def seconds(self) -> float:
-        return self.cycles / self.chip.clock
-
-
-def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, Chip]:
-    """A system and its chip, with overrides: those under ``chip.`` go to the chip."""
-    own = [(path, value) for path, value in overrides if not path.startswith("chip.")]
-    system = load_system(name, own)
-    if len(system.chips) != 1:
-        raise NotSupported("systems of different chips")
-    inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
-    return system, load_chip(system.chips[0].chip, inner)
-
-
-def alone(chip: Chip) -> System:
-    """A system of one chip."""
-    return System.model_validate({
-        "kind": "system", "name": chip.name, "chips": [{"chip": chip.name, "count": 1}],
-        "topology": {"kind": "fully_connected"}, "link": {"bandwidth": "1 GB/s", "latency": "1 ns"},
-    })  # fmt: skip
-
-
-def stream_bandwidth(pim: PimTile) -> float:
-    """Bytes per cycle that one channel delivers to a stream of whole rows, bank after bank, with refresh."""
-    rows = row_stream(pim, PROBE_ROWS, 0)
-    return PROBE_ROWS * pim.dram.organization.row_bytes / run_channel(pim, rows).cycles
-
-
-def products(pim: PimTile, rows: int, length: int, vectors: int, dtype: DataType) -> ChannelRun:
-    """One channel's products of ``vectors`` vectors with ``rows`` rows of a weight matrix, one vector after the other."""
-    macros = weight_macros(pim, rows, length, dtype)
-    for macro in macros:
-        check_macro(pim, macro)
-    return run_channel(pim, np.tile(macro_table(macros), (vectors, 1)))
-
-
-def row_stream(pim: PimTile, rows: int, over: int) -> Int:
-    """Reads of whole rows, evenly offered within ``over`` cycles: ranks and bank machines in turn, then the banks.
-
-    Returns rows of `sim.pim.MACRO_FIELDS`.
-    """
-    ranks, inner = pim.dram.organization.ranks, pim.banks_per_rank
-    number = np.arange(rows)
-    table = np.tile(macro_table([Macro(kind=MacroKind.READ, columns=pim.row_columns)]), (rows, 1))
-    table[:, MACRO_FIELDS.index("bank")] = number % ranks * inner + (number + number // inner) % inner
-    table[:, MACRO_FIELDS.index("arrival")] = number * over // max(rows, 1)
-    return table
-
-
-def simulate_system(
-    system: System, graph: Graph, *, contexts: Sequence[int] | None = None, chip: Chip | None = None
-) -> SystemSimulation:
-    """Lay ``graph`` over ``system`` by its policy and time one step.
-
-    Parameters
-    ----------
-    system, graph
-        Equal chips, and what they do together.
-    contexts
-        Tokens that each sequence attends to in decode, its own included; the workload's context for all by default.
-    chip
-        The chip, when it is not to be read from the library.
-
-    Raises
-    ------
-    LoomError
-        When weights and cache do not fit, or cannot be shared evenly.
-    NotSupported
-        For systems of different chips and phases other than decode.
-    """
-    began = time.perf_counter()
-    if len(system.chips) != 1:
-        raise NotSupported("systems of different chips")
-    chip = chip or load_chip(system.chips[0].chip)
-    if not isinstance(chip.tile, NpuTile):
-        raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
-    if graph.phase is not Phase.DECODE:
-        raise NotSupported(f"{graph.phase.value} on a system; set workload.phase=decode")
-    attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
-    if attention is None:
-        raise NotSupported(f"{graph.name} on a system: it has no attention")
-    lengths = tuple(contexts) if contexts is not None else (attention.kv_len,) * graph.batch
-    if len(lengths) != graph.batch:
-        raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(lengths)})")
-    if graph.precision not in chip.tile.array.operands and not graph.explicit_precision:
-        graph = graph.with_precision(chip.tile.array.operands[0])
-    return _Laying(system, chip, graph, lengths).run(began)
-
-
-class _Laying:
+class Laying:
     """One simulation in the making."""
 
     def __init__(self, system: System, chip: Chip, graph: Graph, contexts: tuple[int, ...]) -> None:
         self.system, self.policy, self.contexts = system, system.policy, contexts
         self.pim, self.described = chip.pim, chip
         self.graph = tensor_shard(graph, self.policy.tensor)
-        self.layers = sum(repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops))
+        self.layers = sum(
+            repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops)
+        )
         self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
         self.notes: list[str] = []
         self.rate = 0.0  # bytes per cycle that all channels deliver to streams
@@ -252,7 +49,8 @@ class _Laying:
             rate = int(self.rate * chip.clock)
             self.chip = chip.model_copy(
                 update={
-                    "memory": chip.memory | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
+                    "memory": chip.memory
+                    | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
                     "pim": None,
                 }
             )
@@ -268,7 +66,7 @@ class _Laying:
         choices = [self._step(False, began)] if self.pim is None or where != "pim" else []
         if self.pim is not None and where != "npu":
             choices.append(self._step(True, began))
-        if not choices:  # pragma: no cover - one of the two above holds
+        if not choices:
             raise AssertionError
         return min(choices, key=lambda s: s.cycles)
 
@@ -305,8 +103,8 @@ class _Laying:
     ) -> SystemSimulation:  # fmt: skip
         made = SystemSimulation(
             self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
-            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulations, time.perf_counter() - began,
-            tuple(self.notes), products or {},
+            tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulations,
+            time.perf_counter() - began, tuple(self.notes), products or {},
         )  # fmt: skip
         floor = int(lower_bound(made)["lower_bound_cycles"])
         if made.cycles < floor:
@@ -317,8 +115,9 @@ class _Laying:
 
     def _stages(self, offloaded: bool) -> tuple[int, int]:
         """Pipeline stages, and bytes of memory that the fullest chip then uses."""
-        chips = self.system.chips[0].count // self.policy.tensor
-        tried = [self.policy.pipeline] if self.policy.pipeline else range(1, min(chips, self.layers) + 1)
+        chips = self.system.chips[0].count
+        most = min(chips // self.policy.tensor, self.layers)
+        tried = [self.policy.pipeline] if self.policy.pipeline else range(1, most + 1)
         capacity = next(iter(self.chip.memory.values())).capacity
         used = 0
         for stages in tried:
@@ -329,8 +128,8 @@ class _Laying:
         name = next(iter(self.chip.memory))
         raise LoomError(
             f"{self.graph.name}: weights and key-value cache need {format_bytes(used)} of each chip's memory.{name}, "
-            f"which has {format_bytes(capacity)}, over {self.policy.tensor} x {stages} of the {self.system.chips[0].count} chips "
-            f"of {self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
+            f"which has {format_bytes(capacity)}, over {self.policy.tensor} x {stages} of the {chips} chips of "
+            f" {self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
         )
 
     def _weights(self, layers: int, stages: int) -> int:
@@ -440,8 +239,9 @@ class _Laying:
         return head, [tuple(shares[n] for n in part) for part in parts]
 
     def _attend(self, contexts: Sequence[int], read_bytes: int = 0, over: int = 0) -> Channels:
-        """One layer's attention of some sequences in all channels, beside reads of so many bytes within ``over`` cycles."""
-        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        """One layer's attention of some sequences in all channels, beside reads of so many bytes over some cycles."""
+        assert self.pim is not None
+        assert isinstance(self.chip.tile, NpuTile)
         pim, tile = self.pim, self.chip.tile
         head, dealt = self._dealt(contexts)
         share = max(tile.vector.lanes * self.chip.tile_count // pim.channels, 1)
@@ -470,7 +270,8 @@ class _Laying:
     def _macros(self, contexts: tuple[int, ...], head: Head, lanes: int) -> Int:
         """Macros of one channel, its softmax on ``lanes`` lanes of the vector unit."""
         if (contexts, head) not in self._tables:
-            assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+            assert self.pim is not None
+            assert isinstance(self.chip.tile, NpuTile)
             passes, latency = vector_cost(VectorFunction.SOFTMAX).passes, self.chip.tile.vector.latency
             waits = [passes * -(-head.heads * c // lanes) + latency for c in contexts]
             macros = attention_macros(self.pim, head, contexts, waits)
@@ -503,7 +304,8 @@ class _Laying:
 
     def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
         """Arrays, then memory; with dual row buffers the next weights come in meanwhile."""
-        assert self.pim is not None and isinstance(self.chip.tile, NpuTile)
+        assert self.pim is not None
+        assert isinstance(self.chip.tile, NpuTile)
         moved = self._in_memory(len(contexts))
         arrays, simulation = self._measure(len(contexts), moved=frozenset(moved))
         channels = self._attend(contexts)
@@ -537,9 +339,7 @@ class _Laying:
         share = arrays[1].before / max(arrays[1].layer, 1)
         first = self._attend(halves[0], int(arrays[1].traffic * share), arrays[1].before)
         windows.append(Window("second half's queries", max(arrays[1].before, first.reads), first.attention))
-        both = [
-            self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)
-        ]
+        both = [self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)]
         for n, name in enumerate(("first", "second")):
             windows.append(
                 Window(f"{name} half's arrays", max(arrays[n].layer, both[n].reads), both[n].attention, layers - 1)

@@ -14,7 +14,7 @@ from siliconloom.tables import table
 from siliconloom.workloads import Attention
 
 if TYPE_CHECKING:
-    from siliconloom.systems import SystemSimulation
+    from siliconloom.systems.parts import SystemSimulation
 
 
 def lower_bound(s: SystemSimulation) -> dict[str, Any]:
@@ -152,7 +152,9 @@ def _notes(s: SystemSimulation) -> list[str]:
     if s.offloaded:
         notes.append("energy of the banks' own commands is not counted")
     if s.passes > 1:
-        notes.append(f"the batch goes through {s.pipeline} stages in {s.passes} parts; a step is all of them at one stage")
+        notes.append(
+            f"the batch goes through {s.pipeline} stages in {s.passes} parts; a step is all of them at one stage"
+        )
     return notes
 
 
@@ -165,14 +167,14 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
     )
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
-    where = system["attention"]["unit"]
+    where, used = system["attention"]["unit"], result["memory"]
     lines = [
         ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
-        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"),
+        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} reached"),
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; attention on {where}"
                      + (", two half batches interleaved" if system["interleaved"] else "")),
-        ("memory", f"{format_bytes(result['memory']['used_bytes'])} of {format_bytes(result['memory']['capacity_bytes'])} a chip"),
+        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]  # fmt: skip
     for label, text in lines:
