@@ -374,7 +374,7 @@ class Policy(Description):
     balance: Literal["greedy", "round_robin"] = Field(
         default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
     )
-    interleave: Literal["auto", "on", "off"] = Field(
+    interleave: Literal["auto", "always", "never"] = Field(
         default="auto", description="two half batches, one on the arrays while the other one's attention is in memory"
     )
     values: Literal["packed", "row"] = Field(

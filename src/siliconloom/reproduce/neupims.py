@@ -36,13 +36,13 @@ LARGER = [("pim.dram.organization.rows", "131072"), ("memory.hbm.capacity", "128
 RATIO = 0.2
 BASELINE = (
     "what hides attention can gain no more than attention's share: ours, blocked, is 28 % of the arrays' time of a "
-    "layer on average (7B ShareGPT: 29 to 84 %), and 1.6 needs 60 %. Why the published one is larger is not known to us; our "
-    "cycles for each activation of all banks (175) are what its load balancer counts with (184)"
+    "layer on average (7B ShareGPT: 29 to 84 %), and 1.6 needs 60 %. Why the published one is larger is not known to "
+    "us; our cycles for each activation of all banks (175) are what its load balancer counts with (184)"
 )
 HALVES = (
-    "interleaved halves read the weights twice; on our arrays, which load the next weights while they work, products of "
-    "up to 256 rows are bound by memory, so that costs more than attention hides; the published arrays take 254 cycles "
-    "on top of each tile's rows and are bound by them"
+    "interleaved halves read the weights twice; on our arrays, which load the next weights while they work, products "
+    "of up to 256 rows are bound by memory, so that costs more than attention hides; the published arrays take 254 "
+    "cycles on top of each tile's rows and are bound by them"
 )
 ROOFLINE = "our GPU is its roofline, without launches or unused bandwidth: the ratio to a measured one is larger"
 BUSY = "128 rows at 1 TB/s keep the arrays at most half busy with multiplications; fill and drain may be counted, too"
@@ -97,19 +97,19 @@ def npu_only(model: str, data: str, batch: int) -> SystemSimulation:
 
 
 def naive(model: str, data: str, batch: int) -> SystemSimulation:
-    return step(model, data, batch, True, attention="pim", balance="round_robin", interleave="off")
+    return step(model, data, batch, True, attention="pim", balance="round_robin", interleave="never")
 
 
 def dual(model: str, data: str, batch: int) -> SystemSimulation:
-    return step(model, data, batch, False, attention="pim", balance="round_robin", interleave="off")
+    return step(model, data, batch, False, attention="pim", balance="round_robin", interleave="never")
 
 
 def balanced(model: str, data: str, batch: int) -> SystemSimulation:
-    return step(model, data, batch, False, attention="pim", interleave="off")
+    return step(model, data, batch, False, attention="pim", interleave="never")
 
 
 def interleaved(model: str, data: str, batch: int) -> SystemSimulation:
-    return step(model, data, batch, False, attention="pim", interleave="on")
+    return step(model, data, batch, False, attention="pim", interleave="always")
 
 
 def neupims(model: str, data: str, batch: int) -> SystemSimulation:

@@ -81,15 +81,15 @@ class Laying:
             windows = [Window("layers", arrays.layer, 0, layers), Window("embedding and head", arrays.ends, 0)]
             return self._made(pipeline, passes, False, False, windows, arrays, None, layers, used, simulation, began)
         plans = []
-        if self.policy.interleave != "on":
+        if self.policy.interleave != "always":
             plans.append(self._turns(slowest, layers))
-        if self.policy.interleave != "off" and len(slowest) > 1:
+        if self.policy.interleave != "never" and len(slowest) > 1:
             if self.pim is not None and self.pim.dual_row_buffer:
                 plans.append(self._interleaved(slowest, layers))
-            elif self.policy.interleave == "on":
-                raise LoomError("policy.interleave: on needs pim.dual_row_buffer: true")
+            elif self.policy.interleave == "always":
+                raise LoomError("policy.interleave: always needs pim.dual_row_buffer: true")
         if not plans:
-            raise LoomError("policy.interleave: on needs at least two sequences in a stage")
+            raise LoomError("policy.interleave: always needs at least two sequences in a stage")
         best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
         windows, arrays, simulation, channels, interleaved, moved = best
         return self._made(
@@ -129,7 +129,7 @@ class Laying:
         raise LoomError(
             f"{self.graph.name}: weights and key-value cache need {format_bytes(used)} of each chip's memory.{name}, "
             f"which has {format_bytes(capacity)}, over {self.policy.tensor} x {stages} of the {chips} chips of "
-            f" {self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
+            f"{self.system.name} (policy.tensor, policy.pipeline, workload.batch, workload.context)"
         )
 
     def _weights(self, layers: int, stages: int) -> int:
