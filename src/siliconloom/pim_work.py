@@ -25,7 +25,7 @@ MARGIN = 64
 
 
 def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, transfers: int | None = None) -> PimCase:
-    """Random macros of both streams with random data.
+    """Random macros of both streams with random data; computation in the lower half of the rows, transfers above.
 
     Parameters
     ----------
@@ -80,14 +80,14 @@ def refresh_case(tile: PimTile, seed: int) -> PimCase:
 
 
 def _random_gemv(tile: PimTile, chance: random.Random, dtype: DataType | None) -> Macro:
-    buffer = tile.global_buffer // tile.dram.organization.request_bytes
+    buffer, half = tile.global_buffer // tile.dram.organization.request_bytes, tile.dram.organization.rows // 2
     while True:
         chunks = chance.choice([1, 1, chance.randint(2, 3)])
         segments = 1 if chunks > 1 else chance.randint(1, min(tile.accumulators, tile.row_columns))
         columns = chance.randint(1, max(min(tile.row_columns, DOTS) // segments, 1))
-        rounds = chance.randint(1, 3)
+        rounds = chance.randint(1, max(min(3, half // chunks), 1))
         macro = Macro(
-            kind=MacroKind.GEMV, row=chance.randint(0, max(tile.dram.organization.rows // 2 - rounds * chunks, 0)),
+            kind=MacroKind.GEMV, row=chance.randint(0, max(half - rounds * chunks, 0)),
             rounds=rounds, chunks=chunks, segments=segments, columns=columns,
             last_columns=chance.randint(1, columns) if chunks > 1 and chance.random() < 0.5 else 0,
             column=chance.choice([0, chance.randrange(buffer)]), apart=segments > 1 and chance.random() < 0.5,
