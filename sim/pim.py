@@ -20,6 +20,9 @@ Rules beyond JEDEC's, which the circuits keep too:
   tRTRS apart on the data bus.
 - With dual row buffers the streams share buses and activations only. Otherwise one macro at a time is under way; when
   both streams offer one, they take turns.
+
+Transfers go first and are not held back: with dual row buffers, a stream of them that leaves no tFAW without an
+activation (tFAW above tRC - tRRD_L), or no free command cycle (tCCD_L of 1), holds up computation while it lasts.
 """
 
 from __future__ import annotations
