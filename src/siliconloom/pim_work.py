@@ -48,7 +48,8 @@ def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, tran
             compute.append(Macro(kind=MacroKind.GWRITE, columns=columns, column=chance.randint(0, buffer - columns)))
         compute.append(_random_gemv(tile, chance, dtype))
     moves = []
-    for _ in range(chance.randint(0, 8) if transfers is None else transfers):
+    wanted = chance.randint(0, 8) if transfers is None else transfers
+    for _ in range(wanted if rows > 1 else 0):
         columns = chance.randint(1, min(tile.row_columns, 12))
         moves.append(
             Macro(
@@ -68,13 +69,15 @@ def refresh_case(tile: PimTile, seed: int) -> PimCase:
     vector = min(columns, tile.global_buffer // tile.dram.organization.request_bytes)
     macros = [
         Macro(kind=MacroKind.GWRITE, columns=vector),
-        Macro(kind=MacroKind.GEMV, columns=vector, rounds=min(3, rows // 2), dtype=tile.operands[0], arrival=start),
+        Macro(
+            kind=MacroKind.GEMV, columns=vector, rounds=max(min(3, rows // 2), 1), dtype=tile.operands[0], arrival=start
+        ),
     ]
     macros += [
         Macro(
             kind=MacroKind.WRITE if number % 2 else MacroKind.READ, bank=3 * number % tile.banks,
             row=rows // 2 + number % (rows - rows // 2), columns=columns, arrival=start + 9 * number,
-        ) for number in range(8)
+        ) for number in range(8 if rows > 1 else 0)
     ]  # fmt: skip
     return with_data(tile, "both streams, refresh falls due", macros, seed)
 
@@ -86,6 +89,8 @@ def _random_gemv(tile: PimTile, chance: random.Random, dtype: DataType | None) -
         segments = 1 if chunks > 1 else chance.randint(1, min(tile.accumulators, tile.row_columns))
         columns = chance.randint(1, max(min(tile.row_columns, DOTS) // segments, 1))
         rounds = chance.randint(1, max(min(3, half // chunks), 1))
+        if rounds * chunks > max(half, 1):
+            continue
         macro = Macro(
             kind=MacroKind.GEMV, row=chance.randint(0, max(half - rounds * chunks, 0)),
             rounds=rounds, chunks=chunks, segments=segments, columns=columns,

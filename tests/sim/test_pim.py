@@ -151,7 +151,8 @@ def test_per_bank_refresh_is_not_built():
 
 
 @pytest.mark.parametrize("name", [
-    "CL", "CWL", "tRCD", "tRP", "tRAS", "tRC", "tRRD_L", "tFAW", "tCCD_L", "tWR", "tWTR_L", "tRTP", "tRTRS", "tRFC", "tREFI",
+    "CL", "CWL", "tRCD", "tRP", "tRAS", "tRC", "tRRD_L", "tFAW", "tCCD_L", "tWR", "tWTR_L", "tRTP", "tRTRS", "tRFC",
+    "tREFI",
 ])  # fmt: skip
 def test_every_timing_shows_in_the_commands(name):
     """One cycle more in the description moves a command of some random case, so parity on such cases proves it."""
