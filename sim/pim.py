@@ -23,6 +23,9 @@ Rules beyond JEDEC's, which the circuits keep too:
   no transfer is taken.
 - Activations of computation count in the ranks' tRRD and tFAW together with those of transfers (``activations:
   shared``), or each in their own (``separate``).
+
+Computation is not held back: with dual row buffers it takes the activations and the cycles of the buses that it can
+use, transfers the others.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth import Array, Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 from amaranth.lib.wiring import In, Out
 
@@ -195,7 +195,7 @@ class BankUnit(Circuit):
         with m.If(valid):
             m.d.sync += sums[segment].eq(_sum(m, g, integer, before, total))
         padding = -g.tile.accumulators % g.picked
-        words = [*sums, *[Signal(RESULT_BITS, name=f"none_{i}") for i in range(padding)]]
+        words = [*sums, *[Const(0, RESULT_BITS)] * padding]
         groups = Array(Cat(*words[i : i + g.picked]) for i in range(0, len(words), g.picked))
         m.d.comb += self.results.eq(groups[self.pick])
 

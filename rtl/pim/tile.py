@@ -106,10 +106,9 @@ class PimCircuit(Circuit):
         """The global buffer; returns the burst that a dot product multiplies, CL cycles after its command."""
         g = self.geometry
         memory = self.library.make(SramWrapper, g.burst_bits, g.buffer_words)
-        strobe, place = dot, address
-        if g.timing.CL > 1:
-            strobe = delayed(self, m, "vector_flag", ALWAYS, dot, g.timing.CL - 1, flags=True)
-            place = delayed(self, m, "vector_address", ALWAYS, address, g.timing.CL - 1)
+        ahead = g.timing.CL - 1
+        strobe = delayed(self, m, "vector_flag", ALWAYS, dot, ahead, flags=True)
+        place = delayed(self, m, "vector_address", ALWAYS, address, ahead)
         return self.place(
             m, memory, "global_buffer", ren=strobe, raddr=place, wen=wen, waddr=waddr, wdata=wdata
         )["rdata"]  # fmt: skip

@@ -285,7 +285,10 @@ def verify(
     sets: Set = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
-    cases: Annotated[int, typer.Option("--cases", min=1, max=1000, help="GEMM sequences on a bare array.")] = 8,
+    cases: Annotated[
+        int,
+        typer.Option("--cases", min=1, max=1000, help="Sequences of GEMMs on a bare array, of macros on a pim tile."),
+    ] = 8,
     programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
     json_file: Json = None,
 ) -> None:

@@ -25,7 +25,7 @@ MARGIN = 64
 
 
 def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, transfers: int | None = None) -> PimCase:
-    """Random macros of both streams with random data.
+    """Random macros of both streams with random data; computation in the lower half of the rows, transfers above.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, tran
             compute.append(Macro(kind=MacroKind.GWRITE, columns=columns, column=chance.randint(0, buffer - columns)))
         compute.append(_random_gemv(tile, chance, dtype))
     moves = []
-    for _ in range(chance.randint(0, 8) if transfers is None else transfers):
+    wanted = chance.randint(0, 8) if transfers is None else transfers
+    for _ in range(wanted if rows > 1 else 0):
         columns = chance.randint(1, min(tile.row_columns, 12))
         moves.append(
             Macro(
@@ -68,26 +69,30 @@ def refresh_case(tile: PimTile, seed: int) -> PimCase:
     vector = min(columns, tile.global_buffer // tile.dram.organization.request_bytes)
     macros = [
         Macro(kind=MacroKind.GWRITE, columns=vector),
-        Macro(kind=MacroKind.GEMV, columns=vector, rounds=min(3, rows // 2), dtype=tile.operands[0], arrival=start),
+        Macro(
+            kind=MacroKind.GEMV, columns=vector, rounds=max(min(3, rows // 2), 1), dtype=tile.operands[0], arrival=start
+        ),
     ]
     macros += [
         Macro(
             kind=MacroKind.WRITE if number % 2 else MacroKind.READ, bank=3 * number % tile.banks,
             row=rows // 2 + number % (rows - rows // 2), columns=columns, arrival=start + 9 * number,
-        ) for number in range(8)
+        ) for number in range(8 if rows > 1 else 0)
     ]  # fmt: skip
     return with_data(tile, "both streams, refresh falls due", macros, seed)
 
 
 def _random_gemv(tile: PimTile, chance: random.Random, dtype: DataType | None) -> Macro:
-    buffer = tile.global_buffer // tile.dram.organization.request_bytes
+    buffer, half = tile.global_buffer // tile.dram.organization.request_bytes, tile.dram.organization.rows // 2
     while True:
         chunks = chance.choice([1, 1, chance.randint(2, 3)])
         segments = 1 if chunks > 1 else chance.randint(1, min(tile.accumulators, tile.row_columns))
         columns = chance.randint(1, max(min(tile.row_columns, DOTS) // segments, 1))
-        rounds = chance.randint(1, 3)
+        rounds = chance.randint(1, max(min(3, half // chunks), 1))
+        if rounds * chunks > max(half, 1):
+            continue
         macro = Macro(
-            kind=MacroKind.GEMV, row=chance.randint(0, max(tile.dram.organization.rows // 2 - rounds * chunks, 0)),
+            kind=MacroKind.GEMV, row=chance.randint(0, max(half - rounds * chunks, 0)),
             rounds=rounds, chunks=chunks, segments=segments, columns=columns,
             last_columns=chance.randint(1, columns) if chunks > 1 and chance.random() < 0.5 else 0,
             column=chance.choice([0, chance.randrange(buffer)]), apart=segments > 1 and chance.random() < 0.5,

@@ -134,7 +134,7 @@ def _case(result: CaseResult) -> dict[str, Any]:
 
 def verification_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table."""
-    if "pim_cases" in result:
+    if result.get("tile") == "pim":
         pim_tables(result, out)
         return
     if "programs" in result:

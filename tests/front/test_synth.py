@@ -52,6 +52,18 @@ def test_the_area_is_that_of_the_liberty_files_cells(capsys):
 
 
 @pytest.mark.usefixtures("yosys")
+def test_a_pim_tile_has_a_multiplier_in_every_lane(capsys):
+    small = [word for change in ("dram.organization.bank_groups=1", "dram.organization.banks=2", "lanes=2",
+                                 "activate_group=2") for word in ("--set", f"tile.{change}")]  # fmt: skip
+    found = synth(capsys, "pim-hbm", *small, "--target", "generic")
+    assert found["synthesized"] == "the whole tile without its DRAM array"
+    floors = {bound["name"]: bound for bound in found["bounds"]}
+    assert floors["multipliers"]["floor"] == 4
+    assert floors["accumulator, operand and product flip-flops"]["floor"] == 2 * 4 * 32 + 4 * 64
+    assert all(bound["holds"] for bound in found["bounds"])
+
+
+@pytest.mark.usefixtures("yosys")
 def test_a_table_for_people_says_what_is_missing(capsys, monkeypatch):
     monkeypatch.setattr("siliconloom.synth.nextpnr_command", lambda: None)
     assert main(["synth", *SMALL]) == 0

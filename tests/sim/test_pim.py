@@ -148,3 +148,20 @@ def test_per_bank_refresh_is_not_built():
     banked = load_chip("pim-hbm", [("tile.dram.controller.refresh", "bank")]).tile
     with pytest.raises(NotSupported, match="per-bank refresh"):
         run_channel(banked, [dataclasses.replace(Macro(kind=MacroKind.READ))])
+
+
+@pytest.mark.parametrize("name", [
+    "CL", "CWL", "tRCD", "tRP", "tRAS", "tRC", "tRRD_L", "tFAW", "tCCD_L", "tWR", "tWTR_L", "tRTP", "tRTRS", "tRFC",
+    "tREFI",
+])  # fmt: skip
+def test_every_timing_shows_in_the_commands(name):
+    """One cycle more in the description moves a command of some random case, so parity on such cases proves it."""
+    for seed in range(60):
+        tile = random_pim(seed, **{"dram.controller.refresh": "rank"}).tile
+        timing = tile.dram.timing
+        longer = timing.model_copy(update={name: (timing.row_cycle if name == "tRC" else getattr(timing, name)) + 1})
+        other = tile.model_copy(update={"dram": tile.dram.model_copy(update={"timing": longer})})
+        macros = random_case(tile, seed, transfers=8).macros
+        if logged(tile, macros)[1] != logged(other, macros)[1]:
+            return
+    pytest.fail(f"{name} never shows")
