@@ -54,7 +54,7 @@ class Head:
         """Of an attention operator; raises `NotSupported` for what cannot be computed in memory."""
         if attention.q_len != 1:
             raise NotSupported(f"{attention.name}: attention of several queries in memory")
-        if attention.window is not None or attention.values_in_keys:
+        if (attention.window or attention.kv_len) < attention.kv_len or attention.values_in_keys:
             raise NotSupported(f"{attention.name}: attention in memory with a window, or with values within keys")
         return cls(
             attention.heads, attention.kv_heads, attention.head_dim, attention.v_head_dim, attention.precision, values

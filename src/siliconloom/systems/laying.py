@@ -25,6 +25,8 @@ from siliconloom.systems.parts import Arrays, Channels, SystemSimulation, Window
 from siliconloom.systems.report import lower_bound
 from siliconloom.workloads import Attention, Gemm, Graph
 
+PREFETCH_STEPS = 4
+"""Amounts that are tried of what could be read ahead."""
 FAST_MEMORY = 64
 """Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
 
@@ -40,7 +42,6 @@ class Laying:
             repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops)
         )
         self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
-        self.notes: list[str] = []
         self.rate = 0.0  # bytes per cycle that all channels deliver to streams
         self.chip = chip
         if self.pim is not None:
@@ -63,12 +64,17 @@ class Laying:
         where = self.policy.attention
         if where == "pim" and self.pim is None:
             raise LoomError(f"policy.attention: {self.described.name} has no pim")
-        choices = [self._step(False, began)] if self.pim is None or where != "pim" else []
-        if self.pim is not None and where != "npu":
-            choices.append(self._step(True, began))
+        places = [False] if self.pim is None or where == "npu" else [True] if where == "pim" else [False, True]
+        choices, refused = list[SystemSimulation](), list[LoomError]()
+        for offloaded in places:
+            try:
+                choices.append(self._step(offloaded, began))
+            except LoomError as error:
+                refused.append(error)
         if not choices:
-            raise AssertionError
-        return min(choices, key=lambda s: s.cycles)
+            raise refused[0]
+        best = min(choices, key=lambda s: s.cycles)
+        return replace(best, notes=(*best.notes, *(f"left out: {error}" for error in refused)))
 
     def _step(self, offloaded: bool, began: float) -> SystemSimulation:
         pipeline, used = self._stages(offloaded)
@@ -104,7 +110,7 @@ class Laying:
         made = SystemSimulation(
             self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
             tuple(windows), arrays, channels, layers, self.layers, used, self.contexts, simulations,
-            time.perf_counter() - began, tuple(self.notes), products or {},
+            time.perf_counter() - began, (), products or {},
         )  # fmt: skip
         floor = int(lower_bound(made)["lower_bound_cycles"])
         if made.cycles < floor:
@@ -133,12 +139,15 @@ class Laying:
         )
 
     def _weights(self, layers: int, stages: int) -> int:
-        total = 0
+        """Bytes of parameters of the fullest chip; with several stages no chip has both ends of the model."""
+        inside, ends = 0, list[int]()
         for _, repeat, operators in self.graph.blocks():
             size = sum(o.weight_bytes for o in operators)
-            inner = any(isinstance(o, Attention) for o in operators)
-            total += size * min(layers, repeat) if inner else size if stages == 1 else size // 2
-        return total
+            if any(isinstance(o, Attention) for o in operators):
+                inside += size * min(layers, repeat)
+            else:
+                ends.append(size)
+        return inside + (sum(ends) if stages == 1 else max(ends, default=0))
 
     def _cache(self, layers: int, offloaded: bool) -> int:
         if offloaded and self.pim is not None:
@@ -310,14 +319,17 @@ class Laying:
         arrays, simulation = self._measure(len(contexts), moved=frozenset(moved))
         channels = self._attend(contexts)
         work = arrays.layer
+        best = work + channels.attention
         if self.pim.dual_row_buffer and self.policy.prefetch:
             spare = self.chip.tile_count * self.chip.tile.scratchpad.capacity // 2
-            rate = self.rate
-            ahead = min(arrays.weights, spare, int(channels.attention * rate))
-            beside = self._attend(contexts, ahead, 0)
-            saved = min(int(ahead / rate), arrays.layer - arrays.unbound)
-            if max(beside.attention, beside.reads) - saved < channels.attention:
-                work, channels = arrays.layer - saved, beside
+            bound = min(arrays.layer - arrays.unbound, channels.attention)  # cycles that reading ahead could save
+            most = min(arrays.weights, spare, int(bound * self.rate))
+            for part in range(1, PREFETCH_STEPS + 1):
+                ahead = most * part // PREFETCH_STEPS
+                beside, saved = self._attend(contexts, ahead), int(ahead / self.rate)
+                if arrays.layer - saved + max(beside.attention, beside.reads) < best:
+                    work, channels = arrays.layer - saved, beside
+                    best = work + max(beside.attention, beside.reads)
         inner = {o.name for o in self.graph.operators() if o.block == self.attention.block}
         windows = [
             Window("arrays", work, 0, layers),
