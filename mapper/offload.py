@@ -20,6 +20,7 @@ from typing import Literal
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import Macro, MacroKind, PimTile
+from siliconloom.mapper.pim_layout import plan_gemv
 from siliconloom.workloads import Attention, Gemm
 
 Values = Literal["packed", "row"]
@@ -219,33 +220,8 @@ def attention_macros(tile: PimTile, head: Head, contexts: Sequence[int], softmax
 
 
 def weight_macros(tile: PimTile, rows: int, length: int, dtype: DataType) -> list[Macro]:
-    """Macros of one channel for a vector's product with ``rows`` rows of a weight matrix of ``length`` columns.
-
-    Short rows stand several in one of a bank, long ones go on in the next; a vector that the global buffer cannot hold
-    comes in pieces, whose results are added outside.
-    """
-    elements = tile.burst_elements(dtype)
-    columns = -(-length // elements)
-    rounds = -(-rows // tile.banks)
-    segments = min(tile.row_columns // columns, tile.accumulators, rounds) if columns <= tile.row_columns else 1
-    if segments > 1:
-        return [
-            Macro(kind=MacroKind.GWRITE, columns=columns, dtype=dtype),
-            Macro(kind=MacroKind.GEMV, rounds=-(-rounds // segments), segments=segments, columns=columns, dtype=dtype),
-        ]
-    macros: list[Macro] = []
-    row = 0
-    for _, width in _pieces(columns, tile.row_columns, tile.global_buffer // tile.dram.organization.request_bytes):
-        chunks, wide = -(-width // tile.row_columns), min(width, tile.row_columns)
-        macros.append(Macro(kind=MacroKind.GWRITE, columns=width, dtype=dtype))
-        macros.append(
-            Macro(
-                kind=MacroKind.GEMV, row=row, rounds=rounds, chunks=chunks, columns=wide,
-                last_columns=width - (chunks - 1) * wide, dtype=dtype,
-            )
-        )  # fmt: skip
-        row += rounds * chunks
-    return macros
+    """Macros of one channel for a vector's product with ``rows`` rows of a weight matrix of ``length`` columns."""
+    return plan_gemv(tile, rows, length, dtype).macros()
 
 
 def can_compute(operator: object) -> bool:
