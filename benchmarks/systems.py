@@ -25,7 +25,9 @@ CASES = (
 def main() -> None:
     """Measure, print, write."""
     rows = []
-    print(f"{'system':8s} {'model':10s} {'batch':>5s} {'context':>7s} {'process s':>9s} {'within s':>8s} {'commands':>12s}")
+    print(
+        f"{'system':8s} {'model':10s} {'batch':>5s} {'context':>7s} {'process s':>9s} {'within s':>8s} {'commands':>12s}"
+    )
     for name, model, batch, context in CASES:
         sets = [("phase", "decode"), ("batch", str(batch)), ("context", str(context))]
         command = [sys.executable, "-m", "siliconloom", "sim", name, model, "--json", "-"]

@@ -1,6 +1,6 @@
 """What each part of a memory that computes is worth: GPT3-7B decode, 256 sequences of uneven length, four chips.
 
-    python examples/pim_ablation.py
+Run: python examples/pim_ablation.py
 """
 
 import random

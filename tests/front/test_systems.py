@@ -118,8 +118,8 @@ def test_bad_systems_are_refused(tmp_path):
     with pytest.raises(LoomError, match="one for each of the 8 sequences"):
         on(decode(batch=8), contexts=[1, 2])
     bare = load_chip("neupims-device").model_copy(update={"pim": None})
+    system = load_system("neupims", [("policy.attention", "pim"), ("policy.tensor", "1")])
     with pytest.raises(LoomError, match="has no pim"):
-        system = load_system("neupims", [("policy.attention", "pim"), ("policy.tensor", "1")])
         simulate_system(system, decode(), chip=bare)
 
 
@@ -131,7 +131,8 @@ def test_lengths_are_drawn_with_the_stated_mean():
 
 
 def loom(*arguments):
-    return subprocess.run([sys.executable, "-m", "siliconloom", *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "siliconloom", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_command_answers_for_systems_chips_and_bare_tiles():
