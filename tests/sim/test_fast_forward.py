@@ -102,7 +102,7 @@ PRODUCTS = ("gpt2-block-gemms", "resnet50-conv")
 """Library workloads without phases or layers, the only ones for a bare array."""
 PAIRS = [
     (chip, workload) for chip in chip_names() for workload in workload_names()
-    if workload in PRODUCTS or load_chip(chip).memory
+    if load_chip(chip).memory or (workload in PRODUCTS and load_chip(chip).tile.kind != "pim")
 ]  # fmt: skip
 SMALL = {
     "prefill": [("layers", "5"), ("sequence", "160"), ("batch", "3")],
@@ -113,7 +113,8 @@ SMALL = {
 @pytest.mark.parametrize(("chip", "workload"), PAIRS, ids=lambda name: name)
 def test_every_library_workload_on_every_library_chip(chip, workload):
     chip = load_chip(chip)
-    chip = load_chip(chip.name, [(f"memory.{name}.capacity", "1 TiB") for name in chip.memory])
+    roomy = {name: memory.model_copy(update={"capacity": 2**40}) for name, memory in chip.memory.items()}
+    chip = chip.model_copy(update={"memory": roomy})
     refused = []
     for overrides in [[]] if workload in PRODUCTS else SMALL.values():
         try:
