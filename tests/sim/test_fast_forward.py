@@ -125,7 +125,8 @@ def test_every_library_workload_on_every_library_chip(chip, workload):
         exact, fast = run(program, chip, exact=True), run(program, chip)
         assert same(fast, exact) == []
         assert fast.events_skipped > 0 or workload in PRODUCTS
-    assert [r for r in refused if "does not decode" not in r and "enlarge them" not in r] == []
+    expected = ("does not decode", "enlarge them", "operands are not among")
+    assert [r for r in refused if not any(reason in r for reason in expected)] == []
     assert len(refused) < 2
 
 
