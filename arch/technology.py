@@ -95,3 +95,27 @@ MEMORY_BYTE = {
     "flash": 480 * PJ,
 }
 """Joules per byte moved, by kind of memory."""
+
+
+@dataclass(frozen=True)
+class BankEnergy:
+    """Joules per byte inside a DRAM.
+
+    Parameters
+    ----------
+    row
+        Of a row that is opened.
+    array
+        Between sense amplifiers and the bank's edge (pre-GSA), where lanes sit.
+    pins
+        From there to the other die (post-GSA and I/O).
+    """
+
+    row: float
+    array: float
+    pins: float
+
+
+_HBM2 = BankEnergy(909 / 1024 * PJ, 1.51 * 8 * PJ, (1.17 + 0.80) * 8 * PJ)
+BANK_ENERGY = {"HBM2": _HBM2, "HBM2E": _HBM2}
+"""By standard: O'Connor et al., MICRO 2017, table 3 (909 pJ for a row of 1 KiB; HBM2E is taken as HBM2)."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.pim import Command, PimTile
 from siliconloom.arch.quantity import format_si
+from siliconloom.arch.technology import TECHNOLOGIES
+from siliconloom.sim.energy import pim_energy
 from siliconloom.simulate import SCHEMA
 from siliconloom.systems import products
 from siliconloom.tables import table
@@ -62,6 +65,11 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
             "macs": operator.macs * operator.repeat, "bound_cycles": bound, "shape": operator.shape,
             "read_bytes": times * operator.m * operator.precision.size(operator.n * operator.k),
         })  # fmt: skip
+    joules = pim_energy(tile, TECHNOLOGIES[chip.technology], graph.precision, np.array(list(commands.values())))
+    energy = {} if joules is None else {part: value * tile.channels for part, value in joules.items()}
+    notes = ["commands are those of all channels"]
+    if joules is None:
+        notes.append(f"energy of the banks' commands is not counted: no source for {tile.dram.standard}")
     total, lower = sum(r["cycles"] for r in rows), sum(r["bound_cycles"] for r in rows)
     return {
         "schema": SCHEMA, "version": __version__, "chip": chip.name, "chip_digest": chip.digest,
@@ -74,7 +82,8 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
         "traffic_bytes": {"banks": sum(r["read_bytes"] for r in rows)},
         "memory": {"used_bytes": graph.weight_bytes, "capacity_bytes": capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": ["commands are those of all channels; energy of the banks' commands is not counted"],
+        "energy_j": sum(energy.values()), "energy": energy,
+        "notes": notes,
     }  # fmt: skip
 
 

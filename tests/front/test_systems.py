@@ -95,6 +95,15 @@ def test_exchange_costs_time():
     assert on(graph, ("policy.tensor", "4")).cycles > quiet.cycles
 
 
+def test_energy_of_the_banks_is_that_of_what_they_read():
+    graph = decode("gpt3-7b", batch=32, context=2048, layers=2)
+    found = on(graph, ("policy.attention", "pim"), ("policy.interleave", "never"), ("policy.weights", "npu"))
+    energy = system_result(found)["energy"]
+    assert energy["pim banks"] == pytest.approx(graph.kv_bytes * 1.51 * 8e-12)  # 2048 tokens fill every row
+    assert energy["pim rows"] == pytest.approx(graph.kv_bytes * 909e-12 / 1024)
+    assert sum(energy.values()) == pytest.approx(system_result(found)["energy_j"])
+
+
 def test_streams_stay_below_the_pins():
     for name in ("neupims-device", "pim-gpt"):
         pim = load_chip(name).pim

@@ -105,7 +105,7 @@ class Laying:
     def _made(
         self, pipeline: int, passes: int, interleaved: bool, offloaded: bool, windows: list[Window], arrays: Arrays,
         channels: Channels | None, layers: int, used: int, simulations: tuple[Simulation, ...], began: float,
-        products: dict[str, int] | None = None,
+        products: dict[str, ChannelRun] | None = None,
     ) -> SystemSimulation:  # fmt: skip
         made = SystemSimulation(
             self.system, self.described, self.graph, self.policy.tensor, pipeline, passes, interleaved, offloaded,
@@ -291,8 +291,8 @@ class Laying:
 
     # schedules
 
-    def _in_memory(self, sequences: int) -> dict[str, int]:
-        """Products with weights that memory computes sooner than the arrays do, with its cycles for one execution."""
+    def _in_memory(self, sequences: int) -> dict[str, ChannelRun]:
+        """Products with weights that memory computes sooner than the arrays do, with a channel's run."""
         assert self.pim is not None
         if self.policy.weights == "npu":
             return {}
@@ -306,9 +306,9 @@ class Laying:
             if not (isinstance(operator, Gemm) and can_compute(operator)):
                 continue
             rows = -(-operator.n // self.pim.channels)
-            cycles = products(self.pim, rows, operator.k, operator.m, operator.precision).cycles
-            if self.policy.weights == "pim" or cycles < on_arrays[operator.name]:
-                found[operator.name] = cycles
+            outcome = products(self.pim, rows, operator.k, operator.m, operator.precision)
+            if self.policy.weights == "pim" or outcome.cycles < on_arrays[operator.name]:
+                found[operator.name] = outcome
         return found
 
     def _turns(self, contexts: tuple[int, ...], layers: int) -> Any:
@@ -333,10 +333,10 @@ class Laying:
         inner = {o.name for o in self.graph.operators() if o.block == self.attention.block}
         windows = [
             Window("arrays", work, 0, layers),
-            Window("weights in memory", 0, sum(c for n, c in moved.items() if n in inner), layers),
+            Window("weights in memory", 0, sum(r.cycles for n, r in moved.items() if n in inner), layers),
             Window("attention in memory", 0, max(channels.attention, channels.reads), layers),
             Window("embedding and head", arrays.ends, 0),
-            Window("head in memory", 0, sum(c for n, c in moved.items() if n not in inner)),
+            Window("head in memory", 0, sum(r.cycles for n, r in moved.items() if n not in inner)),
         ]
         return [w for w in windows if w.cycles], arrays, simulation, channels, False, moved
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import System
+from siliconloom.sim.pim import ChannelRun
 from siliconloom.simulate import Simulation
 from siliconloom.workloads import Graph
 
@@ -99,8 +100,8 @@ class SystemSimulation:
     chips: tuple[Simulation, ...]
     wall_s: float
     notes: tuple[str, ...] = ()
-    products: dict[str, int] = field(default_factory=dict)
-    """Cycles of one execution of each product with weights that memory computes."""
+    products: dict[str, ChannelRun] = field(default_factory=dict)
+    """One channel's run of one execution of each product with weights that memory computes; the others' are alike."""
 
     @cached_property
     def cycles(self) -> int:

@@ -9,6 +9,8 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch.pim import Command
 from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
+from siliconloom.sim.energy import pim_energy
 from siliconloom.simulate import SCHEMA
 from siliconloom.tables import table
 from siliconloom.workloads import Attention
@@ -48,7 +50,7 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
     step = s.cycles
     layer_cycles = s.passes * s.layers
     macs = s.arrays.macs * layer_cycles
-    joules = sum(simulation.result()["energy_j"] for simulation in s.chips)
+    joules = {"arrays, buffers, pins": sum(simulation.result()["energy_j"] for simulation in s.chips)}
     chips = s.passes * s.tensor
     cache = s.layers * (s.graph.kv_bytes_per_token // max(s.all_layers, 1)) * sum(s.contexts)
     units: dict[str, Any] = {
@@ -63,12 +65,16 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         moved = {o.name: o for o in s.graph.operators() if o.name in s.products}
         each = {name: s.passes * (s.layers if o.repeat > 1 else 1) for name, o in moved.items()}
         useful += sum(o.macs // s.passes * each[name] for name, o in moved.items())
-        busy = sum(s.channels.busy) / pim.channels * layer_cycles + sum(s.products[n] * each[n] for n in moved)
+        busy = sum(s.channels.busy) / pim.channels * layer_cycles + sum(s.products[n].cycles * each[n] for n in moved)
+        counts = counts * layer_cycles + pim.channels * sum(s.products[n].counts * each[n] for n in moved)
         units["pim"] = _unit(int(busy), step) | {
             "mac_utilization": useful / (step * pim.peak_macs),
-            "commands": {c.name.lower(): int(counts[c]) * layer_cycles for c in Command if counts[c]},
+            "commands": {c.name.lower(): int(counts[c]) for c in Command if counts[c]},
             "channel_imbalance": max(s.channels.busy) * pim.channels / max(sum(s.channels.busy), 1),
         }
+        banks = pim_energy(pim, TECHNOLOGIES[chip.technology], s.graph.precision, counts)
+        if banks is not None:
+            joules |= {f"pim {part}": value * s.pipeline / s.passes for part, value in banks.items()}
         attention = {"unit": "pim", "values": s.system.policy.values, "balance": s.system.policy.balance}
     tokens = s.graph.batch
     return {
@@ -90,7 +96,8 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         "clock_hz": chip.clock,
         "macs": s.graph.macs,
         "tokens_per_second": tokens / s.seconds,
-        "energy_j": joules * chips,
+        "energy_j": sum(joules.values()) * chips,
+        "energy": {name: value * chips for name, value in joules.items()},
         "traffic_bytes": {
             next(iter(chip.memory)): s.arrays.traffic * layer_cycles,
             "banks": cache + layer_cycles * sum(o.weight_bytes for o in s.graph.operators() if o.name in s.products)
@@ -132,7 +139,8 @@ def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
             repeat = s.layers if operator.repeat > 1 else 1
             rows.append({
                 "name": operator.name, "unit": "pim", "repeat": repeat,
-                "cycles": s.products[operator.name] * repeat, "macs": operator.macs * repeat, "shape": operator.shape,
+                "cycles": s.products[operator.name].cycles * repeat, "macs": operator.macs * repeat,
+                "shape": operator.shape,
             })  # fmt: skip
     if s.offloaded and s.channels is not None:
         attention = next(o for o in s.graph.operators() if isinstance(o, Attention))
@@ -148,9 +156,10 @@ def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
 
 
 def _notes(s: SystemSimulation) -> list[str]:
-    notes = ["cycles, traffic and units are one chip's; energy is all chips' arrays, buffers and pins"]
-    if s.offloaded:
-        notes.append("energy of the banks' own commands is not counted")
+    notes = ["cycles, traffic and units are one chip's; energy is all chips'"]
+    pim = s.chip.pim
+    if s.offloaded and pim is not None and pim.dram.standard not in BANK_ENERGY:
+        notes.append(f"energy of the banks' own commands is not counted: no source for {pim.dram.standard}")
     if s.passes > 1:
         notes.append(
             f"the batch goes through {s.pipeline} stages in {s.passes} parts; a step is all of them at one stage"
@@ -175,6 +184,7 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; attention on {where}"
                      + (", two half batches interleaved" if system["interleaved"] else "")),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, all chips"),
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]  # fmt: skip
     for label, text in lines:
