@@ -64,6 +64,8 @@ class Laying:
         where = self.policy.attention
         if where == "pim" and self.pim is None:
             raise LoomError(f"policy.attention: {self.described.name} has no pim")
+        if self.policy.interleave == "always" and not (self.pim and self.pim.dual_row_buffer):
+            raise LoomError("policy.interleave: always needs a chip with pim.dual_row_buffer: true")
         places = [False] if self.pim is None or where == "npu" else [True] if where == "pim" else [False, True]
         choices, refused = list[SystemSimulation](), list[LoomError]()
         for offloaded in places:
@@ -89,11 +91,8 @@ class Laying:
         plans = []
         if self.policy.interleave != "always":
             plans.append(self._turns(slowest, layers))
-        if self.policy.interleave != "never" and len(slowest) > 1:
-            if self.pim is not None and self.pim.dual_row_buffer:
-                plans.append(self._interleaved(slowest, layers))
-            elif self.policy.interleave == "always":
-                raise LoomError("policy.interleave: always needs pim.dual_row_buffer: true")
+        if self.policy.interleave != "never" and len(slowest) > 1 and self.pim is not None and self.pim.dual_row_buffer:
+            plans.append(self._interleaved(slowest, layers))
         if not plans:
             raise LoomError("policy.interleave: always needs at least two sequences in a stage")
         best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
