@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 Chip = Annotated[str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.")]
+Machine = Annotated[str, typer.Argument(metavar="CHIP", help="Chip or system: a YAML file or a library name.")]
 Workload = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, or a library name.")
 ]
@@ -62,7 +63,7 @@ def options(
 
 @app.command()
 def sim(
-    chip: Chip,
+    chip: Machine,
     workload: Workload,
     sets: Set = None,
     exact: Annotated[
@@ -411,13 +412,19 @@ def warmup() -> None:
     """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
     import numpy as np
 
+    from siliconloom.arch import PimTile, load_chip
     from siliconloom.arch.dram import load_dram
+    from siliconloom.arch.pim import Macro, MacroKind
     from siliconloom.sim.dram import replay
+    from siliconloom.sim.pim import run_channel
     from siliconloom.simulate import simulate
 
     _announce_compilation()
     simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
     replay(load_dram("hbm2"), *np.zeros((3, 1), np.int64))
+    tile = load_chip("pim-hbm").tile
+    assert isinstance(tile, PimTile)
+    run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
 
 
 def _announce_compilation() -> None:
