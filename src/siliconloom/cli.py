@@ -106,11 +106,11 @@ def sim(
     asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     unsupported = [name for name, value in asked.items() if value]
     if machine_kind(chip) == "system":
-        _simulate_system(chip, chip_sets, graph, unsupported, json_file)
+        _simulate_system(chip, chip_sets, graph, unsupported, exact, json_file)
         return
     described = load_chip(chip, chip_sets)
     if described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
-        _simulate_memory(described, graph, unsupported, json_file)
+        _simulate_memory(described, graph, unsupported, exact, json_file)
         return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
@@ -137,7 +137,12 @@ def sim(
 
 
 def _simulate_system(
-    name: str, sets: list[tuple[str, str]], graph: Graph, unsupported: list[str], json_file: str | None
+    name: str,
+    sets: list[tuple[str, str]],
+    graph: Graph,
+    unsupported: list[str],
+    exact: bool,
+    json_file: str | None,
 ) -> None:
     from siliconloom.arch import NotSupported
     from siliconloom.output import write_json
@@ -149,14 +154,16 @@ def _simulate_system(
         raise NotSupported(f"{' and '.join(unsupported)} for a system")
     system, chip = load_machine(name, sets)
     _announce_compilation()
-    result = system_result(simulate_system(system, graph, chip=chip))
+    result = system_result(simulate_system(system, graph, chip=chip, exact=exact))
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
         system_tables(result, console())
 
 
-def _simulate_memory(chip: ChipDescription, graph: Graph, unsupported: list[str], json_file: str | None) -> None:
+def _simulate_memory(
+    chip: ChipDescription, graph: Graph, unsupported: list[str], exact: bool, json_file: str | None
+) -> None:
     """A chip whose memory computes: a bare pim tile, or an NPU with one for decode."""
     from siliconloom.arch import NotSupported
     from siliconloom.output import write_json
@@ -169,7 +176,10 @@ def _simulate_memory(chip: ChipDescription, graph: Graph, unsupported: list[str]
         raise NotSupported(f"{' and '.join(unsupported)} for a chip whose memory computes")
     _announce_compilation()
     bare = chip.tile.kind == "pim"
-    result = simulate_pim(chip, graph) if bare else system_result(simulate_system(alone(chip), graph, chip=chip))
+    if bare:
+        result = simulate_pim(chip, graph)
+    else:
+        result = system_result(simulate_system(alone(chip), graph, chip=chip, exact=exact))
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

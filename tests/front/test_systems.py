@@ -104,6 +104,15 @@ def test_energy_of_the_banks_is_that_of_what_they_read():
     assert sum(energy.values()) == pytest.approx(system_result(found)["energy_j"])
 
 
+def test_exact_runs_give_the_same_cycles():
+    graph = decode("gpt3-7b", batch=24, layers=4)
+    system, chip = load_machine("neupims", [])
+    assert (
+        simulate_system(system, graph, chip=chip, exact=True).windows
+        == simulate_system(system, graph, chip=chip).windows
+    )
+
+
 def test_streams_stay_below_the_pins():
     for name in ("neupims-device", "pim-gpt"):
         pim = load_chip(name).pim

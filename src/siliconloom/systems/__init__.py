@@ -48,7 +48,12 @@ def alone(chip: Chip) -> System:
 
 
 def simulate_system(
-    system: System, graph: Graph, *, contexts: Sequence[int] | None = None, chip: Chip | None = None
+    system: System,
+    graph: Graph,
+    *,
+    contexts: Sequence[int] | None = None,
+    chip: Chip | None = None,
+    exact: bool = False,
 ) -> SystemSimulation:
     """Lay ``graph`` over ``system`` by its policy and time one step.
 
@@ -60,6 +65,8 @@ def simulate_system(
         Tokens that each sequence attends to in decode, its own included; the workload's context for all by default.
     chip
         The chip, when it is not to be read from the library.
+    exact
+        Run every event of the arrays instead of jumping what repeats; memory's commands are all run in any case.
 
     Raises
     ------
@@ -84,4 +91,4 @@ def simulate_system(
         raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(lengths)})")
     if graph.precision not in chip.tile.array.operands and not graph.explicit_precision:
         graph = graph.with_precision(chip.tile.array.operands[0])
-    return Laying(system, chip, graph, lengths).run(began)
+    return Laying(system, chip, graph, lengths, exact).run(began)

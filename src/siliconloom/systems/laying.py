@@ -34,7 +34,8 @@ FAST_MEMORY = 64
 class Laying:
     """One simulation in the making."""
 
-    def __init__(self, system: System, chip: Chip, graph: Graph, contexts: tuple[int, ...]) -> None:
+    def __init__(self, system: System, chip: Chip, graph: Graph, contexts: tuple[int, ...], exact: bool) -> None:
+        self.exact = exact
         self.system, self.policy, self.contexts = system, system.policy, contexts
         self.pim, self.described = chip.pim, chip
         self.graph = tensor_shard(graph, self.policy.tensor)
@@ -188,9 +189,9 @@ class Laying:
         """What a chip's arrays take for one layer of ``graph``, and for what is outside its layers."""
         # placement over levels and capacity are the whole model's matter, see `_stages`
         roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in chip.memory.items()}
-        simulation = simulate(chip.model_copy(update={"memory": roomy}), graph)
+        simulation = simulate(chip.model_copy(update={"memory": roomy}), graph, exact=self.exact)
         fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in roomy.items()}
-        unbound = simulate(chip.model_copy(update={"memory": fast}), graph)
+        unbound = simulate(chip.model_copy(update={"memory": fast}), graph, exact=self.exact)
         order = [o.name for o in self.graph.operators()]
         follow = frozenset(order[order.index(self.attention.name) :])
         tiles = chip.tile_count
