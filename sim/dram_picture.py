@@ -1,0 +1,180 @@
+"""A picture of a DRAM in mid-trace, relative to now and to the request that comes next, and back.
+
+Two states with equal pictures do the same from here on with requests that are equal relative to theirs. A cycle of
+`sim.dram_kernel` only compares times with the present one, so a time that has passed counts as now; it only compares
+rows and lines for equality, so they are taken relative to the next request's, around the end of the memory;
+it only asks which of two requests is older, so requests are taken by how far they lie behind the next. Refresh is left
+to the caller: the distance to the next one is no part of a picture, one that is due is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from siliconloom.sim.dram_state import DUE_RANK, FAW, NEVER, NOW, OFFERED, PAGE, ROW_HITS, TIMEOUT
+
+UNSEEN = -1
+"""In a picture: a closed row, the end of a chain, a bank that nothing can wake but another event."""
+
+
+@njit(cache=True)
+def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
+    """Write the picture to ``out``; its length, or -1 when it does not fit or no request follows."""
+    now, base = state.clock[NOW], state.clock[OFFERED]
+    if base >= len(trace.cycle):
+        return -1
+    channels, total, depth = state.queue.shape
+    ranks, groups = state.rank.shape[1], state.group.shape[1]
+    rows = machine.shape[4]
+    timeout, tFAW, most_hits = machine.policy[TIMEOUT], machine.timing[FAW], machine.policy[ROW_HITS]
+    timed, row_base = machine.policy[PAGE] == 2, trace.row[base]
+    room = len(out) - 8 - total * 7 - 3 * groups - 9 * ranks
+    out[0] = state.clock[DUE_RANK]
+    n = 1
+    for ch in range(channels):
+        if n + 3 > room:
+            return -1
+        out[n], out[n + 1], out[n + 2] = state.read_count[ch], state.write_count[ch], state.turn[ch]
+        out[n + 3] = state.draining[ch]
+        n += 4
+        for i in range(state.read_count[ch]):
+            n = _request(machine, state, trace, base, state.reads[ch, i], out, n, room)
+            if n < 0:
+                return -1
+        for i in range(state.write_count[ch]):
+            n = _request(machine, state, trace, base, state.writes[ch, i], out, n, room)
+            if n < 0:
+                return -1
+        for b in range(total):
+            waiting = state.count[ch, b]
+            out[n] = waiting
+            n += 1
+            for i in range(waiting):
+                n = _request(machine, state, trace, base, state.queue[ch, b, i], out, n, room)
+                if n < 0:
+                    return -1
+            if state.row[ch, b] < 0:
+                out[n] = UNSEEN
+                n += 1
+            else:
+                out[n] = (state.row[ch, b] - row_base) & (rows - 1)
+                out[n + 1] = min(state.hits_of[ch, b], most_hits)
+                out[n + 2] = max(state.used[ch, b] - now, -timeout) if timed else 0
+                n += 3
+            if waiting:
+                wake = state.wake[ch, b]
+                out[n] = UNSEEN if wake >= NEVER else max(wake - now, 0)
+                n += 1
+            for k in range(3):
+                out[n + k] = max(state.bank[ch, b, k] - now, 0)
+            n += 3
+        for g in range(groups):
+            for k in range(3):
+                out[n + k] = max(state.group[ch, g, k] - now, 0)
+            n += 3
+        for rank in range(ranks):
+            for k in range(3):
+                out[n + k] = max(state.rank[ch, rank, k] - now, 0)
+            out[n + 3], out[n + 4] = state.due[ch, rank], state.due_bank[ch, rank]
+            n += 5
+            for k in range(4):
+                out[n + k] = max(state.four[ch, rank, (state.four_at[ch, rank] + k) % 4] + tFAW - now, 0)
+            n += 4
+    return n
+
+
+@njit(cache=True)
+def _request(
+    machine: Any, state: Any, trace: Any, base: Any, request: Any, out: Any, n: Any, room: Any
+) -> Any:
+    """One waiting request and the reads that wait for the same answer."""
+    if n + 6 > room:
+        return -1
+    out[n], out[n + 1], out[n + 2] = base - request, trace.write[request], trace.bank[request]
+    out[n + 3] = (trace.row[request] - trace.row[base]) & (machine.shape[4] - 1)
+    out[n + 4] = (trace.column[request] - trace.column[base]) & (machine.shape[5] - 1)
+    n += 5
+    if not trace.write[request]:
+        follower = state.sharing[request]
+        while follower >= 0:
+            if n + 1 > room:
+                return -1
+            out[n] = base - follower
+            n += 1
+            follower = state.sharing[follower]
+        out[n] = UNSEEN
+        n += 1
+    return n
+
+
+@njit(cache=True)
+def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
+    """Bring queues, banks and times of ``state`` to the picture; its clock must say now and the next request."""
+    now, base = state.clock[NOW], state.clock[OFFERED]
+    channels, total, depth = state.queue.shape
+    ranks, groups = state.rank.shape[1], state.group.shape[1]
+    rows, tFAW, row_base = machine.shape[4], machine.timing[FAW], trace.row[base]
+    state.clock[DUE_RANK] = picture[0]
+    n = 1
+    for ch in range(channels):
+        state.read_count[ch], state.write_count[ch], state.turn[ch] = picture[n], picture[n + 1], picture[n + 2]
+        state.draining[ch] = picture[n + 3]
+        n += 4
+        for i in range(state.read_count[ch]):
+            state.reads[ch, i] = base - picture[n]
+            n = _restore_request(state, trace, base, picture, n)
+        for i in range(state.write_count[ch]):
+            state.writes[ch, i] = base - picture[n]
+            n = _restore_request(state, trace, base, picture, n)
+        state.queued[ch] = 0
+        for b in range(total):
+            waiting = picture[n]
+            state.count[ch, b] = waiting
+            state.queued[ch] += waiting
+            n += 1
+            for i in range(waiting):
+                state.queue[ch, b, i] = base - picture[n]
+                n = _restore_request(state, trace, base, picture, n)
+            if picture[n] == UNSEEN:
+                state.row[ch, b], state.hits_of[ch, b] = -1, 0
+                n += 1
+            else:
+                state.row[ch, b] = (picture[n] + row_base) & (rows - 1)
+                state.hits_of[ch, b], state.used[ch, b] = picture[n + 1], picture[n + 2] + now
+                n += 3
+            state.wake[ch, b] = 0
+            if waiting:
+                state.wake[ch, b] = NEVER if picture[n] == UNSEEN else picture[n] + now
+                n += 1
+            for k in range(3):
+                state.bank[ch, b, k] = picture[n + k] + now
+            n += 3
+        for g in range(groups):
+            for k in range(3):
+                state.group[ch, g, k] = picture[n + k] + now
+            n += 3
+        for rank in range(ranks):
+            for k in range(3):
+                state.rank[ch, rank, k] = picture[n + k] + now
+            state.due[ch, rank], state.due_bank[ch, rank] = picture[n + 3], picture[n + 4]
+            n += 5
+            state.four_at[ch, rank] = 0
+            for k in range(4):
+                state.four[ch, rank, k] = picture[n + k] + now - tFAW
+            n += 4
+
+
+@njit(cache=True)
+def _restore_request(state: Any, trace: Any, base: Any, picture: Any, n: Any) -> Any:
+    request = base - picture[n]
+    n += 5
+    if not trace.write[request]:
+        while True:
+            state.sharing[request] = -1 if picture[n] == UNSEEN else base - picture[n]
+            n += 1
+            if picture[n - 1] == UNSEEN:
+                break
+            request = base - picture[n - 1]
+    return n
