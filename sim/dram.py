@@ -129,7 +129,7 @@ def replay(
     requests, shifts = len(cycle), dram.shifts()
     fields = np.array([shifts[f] for f in ("ch", "ra", "bg", "ba", "ro", "co")], np.int64)
     line_shift = dram.organization.request_bytes.bit_length() - 1
-    done, entered = np.full(requests, -1, np.int64), np.full(requests, -1, np.int64)
+    done, entered = np.empty(requests, np.int64), np.empty(requests, np.int64)
     commands = np.zeros((8 * requests + 1_000_000 if log else 0, 8), np.int64)
     trace = Trace(
         cycle, write, *locate(address, fields, line_shift), done, entered, np.empty(requests, np.int64), commands

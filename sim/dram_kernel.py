@@ -134,7 +134,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                     left -= 1
                 elif pending_read >= 0:
                     sharing[r] = sharing[pending_read]
-                    sharing[pending_read] = r
+                    sharing[pending_read] = r + 1
                 else:
                     reads[ch, read_count[ch]] = r
                     read_count[ch] += 1
@@ -266,7 +266,8 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                         bank_at[ch, other, ACT_AT] = max(bank_at[ch, other, ACT_AT], now + tRFC)
                         wake[ch, other] = 0
                     due[ch, rank] = 0
-                    due_bank[ch, rank] = (due_bank[ch, rank] + 1) % per_rank
+                    if refreshing == 2:
+                        due_bank[ch, rank] = (due_bank[ch, rank] + 1) % per_rank
                 else:
                     if hits_of[ch, b] > 0:
                         hits += 1
@@ -301,7 +302,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                             answers += 1
                             if follower != r:
                                 left -= 1
-                            follower = sharing[follower]
+                            follower = sharing[follower] - 1
                     for i in range(place, count[ch, b] - 1):
                         queue[ch, b, i] = queue[ch, b, i + 1]
                     count[ch, b] -= 1

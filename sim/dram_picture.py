@@ -3,8 +3,8 @@
 Two states with equal pictures do the same from here on with requests that are equal relative to theirs. A cycle of
 `sim.dram_kernel` only compares times with the present one, so a time that has passed counts as now; it only compares
 rows and lines for equality, so they are taken relative to the next request's, around the end of the memory;
-it only asks which of two requests is older, so requests are taken by how far they lie behind the next. Refresh is left
-to the caller: the distance to the next one is no part of a picture, one that is due is.
+it only asks which of two requests is older, so requests are taken by how far they lie behind the next. That a refresh is
+pending is part of a picture; how far the next one is and whose turn it will be (the *phase*) is left to the caller.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     timeout, tFAW, most_hits = machine.policy[TIMEOUT], machine.timing[FAW], machine.policy[ROW_HITS]
     timed, row_base = machine.policy[PAGE] == 2, trace.row[base]
     room = len(out) - 8 - total * 7 - 3 * groups - 9 * ranks
-    out[0] = state.clock[DUE_RANK]
-    n = 1
+    n = 0
     for ch in range(channels):
         if n + 3 > room:
             return -1
@@ -77,8 +76,8 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
         for rank in range(ranks):
             for k in range(3):
                 out[n + k] = max(state.rank[ch, rank, k] - now, 0)
-            out[n + 3], out[n + 4] = state.due[ch, rank], state.due_bank[ch, rank]
-            n += 5
+            out[n + 3] = state.due[ch, rank]
+            n += 4
             for k in range(4):
                 out[n + k] = max(state.four[ch, rank, (state.four_at[ch, rank] + k) % 4] + tFAW - now, 0)
             n += 4
@@ -89,24 +88,50 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
 def _request(
     machine: Any, state: Any, trace: Any, base: Any, request: Any, out: Any, n: Any, room: Any
 ) -> Any:
-    """One waiting request and the reads that wait for the same answer."""
+    """One waiting request and, behind it, the reads that wait for the same answer."""
     if n + 6 > room:
         return -1
-    out[n], out[n + 1], out[n + 2] = base - request, trace.write[request], trace.bank[request]
-    out[n + 3] = (trace.row[request] - trace.row[base]) & (machine.shape[4] - 1)
-    out[n + 4] = (trace.column[request] - trace.column[base]) & (machine.shape[5] - 1)
-    n += 5
-    if not trace.write[request]:
-        follower = state.sharing[request]
+    follower = -1 if trace.write[request] else state.sharing[request] - 1
+    out[n] = base - request
+    out[n + 1] = trace.bank[request] * 4 + (trace.write[request] != 0) * 2 + (follower >= 0)
+    out[n + 2] = (trace.row[request] - trace.row[base]) & (machine.shape[4] - 1)
+    out[n + 3] = (trace.column[request] - trace.column[base]) & (machine.shape[5] - 1)
+    n += 4
+    if follower >= 0:
         while follower >= 0:
-            if n + 1 > room:
+            if n + 2 > room:
                 return -1
             out[n] = base - follower
             n += 1
-            follower = state.sharing[follower]
+            follower = state.sharing[follower] - 1
         out[n] = UNSEEN
         n += 1
     return n
+
+
+@njit(cache=True)
+def take_phase(state: Any, out: Any) -> Any:
+    """Write to ``out`` which rank and banks are refreshed next; its length."""
+    channels, ranks = state.due.shape
+    out[0] = state.clock[DUE_RANK]
+    n = 1
+    for ch in range(channels):
+        for rank in range(ranks):
+            if n == len(out):
+                return -1
+            out[n] = state.due_bank[ch, rank]
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def restore_phase(state: Any, phase: Any) -> None:
+    """Bring the turns of refresh to a phase that was taken."""
+    channels, ranks = state.due.shape
+    state.clock[DUE_RANK] = phase[0]
+    for ch in range(channels):
+        for rank in range(ranks):
+            state.due_bank[ch, rank] = phase[1 + ch * ranks + rank]
 
 
 @njit(cache=True)
@@ -116,8 +141,7 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
     channels, total, depth = state.queue.shape
     ranks, groups = state.rank.shape[1], state.group.shape[1]
     rows, tFAW, row_base = machine.shape[4], machine.timing[FAW], trace.row[base]
-    state.clock[DUE_RANK] = picture[0]
-    n = 1
+    n = 0
     for ch in range(channels):
         state.read_count[ch], state.write_count[ch], state.turn[ch] = picture[n], picture[n + 1], picture[n + 2]
         state.draining[ch] = picture[n + 3]
@@ -158,8 +182,8 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
         for rank in range(ranks):
             for k in range(3):
                 state.rank[ch, rank, k] = picture[n + k] + now
-            state.due[ch, rank], state.due_bank[ch, rank] = picture[n + 3], picture[n + 4]
-            n += 5
+            state.due[ch, rank] = picture[n + 3]
+            n += 4
             state.four_at[ch, rank] = 0
             for k in range(4):
                 state.four[ch, rank, k] = picture[n + k] + now - tFAW
@@ -169,12 +193,16 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
 @njit(cache=True)
 def _restore_request(state: Any, trace: Any, base: Any, picture: Any, n: Any) -> Any:
     request = base - picture[n]
-    n += 5
+    shared = picture[n + 1] & 1
+    n += 4
     if not trace.write[request]:
-        while True:
-            state.sharing[request] = -1 if picture[n] == UNSEEN else base - picture[n]
+        state.sharing[request] = 0
+    while shared:
+        if picture[n] == UNSEEN:
             n += 1
-            if picture[n - 1] == UNSEEN:
-                break
-            request = base - picture[n - 1]
+            break
+        follower = base - picture[n]
+        state.sharing[request], state.sharing[follower] = follower + 1, 0
+        request = follower
+        n += 1
     return n

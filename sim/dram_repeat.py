@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from siliconloom.sim.dram_kernel import advance
-from siliconloom.sim.dram_picture import restore, take_picture
+from siliconloom.sim.dram_picture import restore, restore_phase, take_phase, take_picture
 from siliconloom.sim.dram_state import (
     ANSWERED,
     BURSTS,
@@ -37,7 +37,7 @@ from siliconloom.sim.dram_state import (
     REFRESHING,
 )
 
-BLOCK = 32
+BLOCK = 64
 """Requests between two looks at the machine's state."""
 POOL = 1 << 22
 """Most numbers kept of pictures, and of outcomes."""
@@ -46,11 +46,17 @@ LONGEST = 1 << 15
 TRIES = 512
 """Blocks in a row that were not known before the search pauses for as many, then for twice as many, and so on."""
 
-_PICTURE, _PATTERN, _ARRIVALS, _REFRESH, _CYCLES, _NEXT, _REFRESH_LATER, _OUTCOME, _ANSWERS = range(9)
-_LAST, _FINISH, _COUNTS = 9, 10, 11
-_COUNTED = (LEFT, HITS, MISSES, REFRESHES, BURSTS)
-_EDGE = _COUNTS + len(_COUNTED)
+LARGEST = 2**31 - 1
+"""Largest number that is kept."""
+
+_PICTURE, _PATTERN, _ARRIVALS, _REFRESH, _PHASE = range(5)
+_KEYS = 5
+_CYCLES, _NEXT, _PHASE_LATER, _REFRESH_LATER, _OUTCOME, _ANSWERS, _LAST, _FINISH = range(5, 13)
+_LEFT, _HITS, _MISSES, _REFRESHES, _BURSTS, _QUIET_SO_FAR = range(13, 19)
+_EDGE = 19
+"""Columns of `Memory.edge`: what decides a block; how long it took, what follows, what it added."""
 _QUIET = -1
+"""Refresh and phase of a block that no refresh was due or pending in."""
 _NUMBERS, _PICTURES, _EDGES, _OUTCOMES = range(4)
 REQUESTS, BLOCKS, PICTURES = range(3)
 
@@ -86,8 +92,8 @@ def locate(address: Any, fields: Any, line_shift: Any) -> Any:
     ``fields`` has first bit and width of channel, rank, bank group, bank, row and column.
     """
     count = len(address)
-    line, channel, bank = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    row, column = np.empty(count, np.int64), np.empty(count, np.int64)
+    line, channel, bank = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.int32)
+    row, column = np.empty(count, np.int32), np.empty(count, np.int32)
     masks = (1 << fields[:, 1]) - 1
     for i in range(count):
         a = address[i]
@@ -102,7 +108,7 @@ def locate(address: Any, fields: Any, line_shift: Any) -> Any:
 @njit(cache=True)
 def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     """Run a whole trace, and no stretch twice; as `advance`. ``counts`` gets the numbers of a `Collapse`."""
-    requests, clock = len(trace.cycle), state.clock
+    clock = state.clock
     pattern, next_known = _patterns(machine, trace)
     blocks = len(pattern)
     known = 0
@@ -112,117 +118,143 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
         return advance(machine, state, trace, NEVER)
     memory = _empty(known)
     scratch = np.empty(LONGEST, np.int64)
+    latest = np.zeros(2, np.int64)
     refreshing = machine.policy[REFRESHING] != 0
-    last, finish = 0, 0
-    here, live, failures, pause = -1, True, 0, TRIES
-    wake_up = 0  # block before which nothing is looked up
+    here, phase, live = -1, -1, True  # the state is picture `here`; `live`: the arrays of `state` are in it
+    failures, pause, resume = 0, TRIES, 0
     moving = True
     while clock[LEFT] > 0 and moving:
         n = clock[OFFERED]
         k = n // BLOCK
-        target = next_known[max(k, wake_up)] if max(k, wake_up) < blocks else blocks
+        target = next_known[max(k, resume)] if max(k, resume) < blocks else blocks
         if k >= blocks or target != k:
             if not live:
-                _awaken(machine, state, trace, memory, here)
+                _awaken(machine, state, trace, memory, here, phase)
                 live = True
-            clock[ANSWERED] = 0
+            _note_latest(clock, latest)
             moving = advance(machine, state, trace, target * BLOCK if target < blocks else NEVER)
             here = -1
             continue
-        now = clock[NOW]
-        distance = clock[NEXT_REFRESH] - now if refreshing else NEVER
         if here < 0:
             here = _intern(memory, scratch, take_picture(machine, state, trace, scratch))
-        arrivals = _arrivals(memory, trace, scratch, n, now)
-        edge = -1
-        if here >= 0 and arrivals >= 0:
-            edge = _find(memory, here, pattern[k], arrivals, _QUIET)
-            if edge >= 0 and memory.edge[edge, _CYCLES] > distance:
-                edge = _find(memory, here, pattern[k], arrivals, distance)
-            elif edge < 0 and refreshing:
-                edge = _find(memory, here, pattern[k], arrivals, distance)
-        if edge >= 0:
-            last, finish = _repeat(memory, state, trace, edge, n, now, distance, last, finish)
-            here, live = memory.edge[edge, _NEXT], False
-            counts[REQUESTS] += BLOCK
-            counts[BLOCKS] += 1
-            failures, pause = 0, TRIES
-            continue
+            phase = _intern(memory, scratch, take_phase(state, scratch))
+        arrivals = _arrivals(memory, trace, scratch, n, clock[NOW])
+        distance = clock[NEXT_REFRESH] - clock[NOW] if refreshing else NEVER
+        searched = here >= 0 and phase >= 0 and arrivals >= 0
+        if searched:
+            edge = _find(memory, here, pattern[k], arrivals, _QUIET, _QUIET)
+            if edge < 0 or memory.edge[edge, _CYCLES] > distance:
+                edge = _find(memory, here, pattern[k], arrivals, distance, phase)
+            if edge >= 0:
+                _repeat(memory, state, trace, edge, latest)
+                here, live = memory.edge[edge, _NEXT], False
+                if memory.edge[edge, _REFRESH] != _QUIET:
+                    phase = memory.edge[edge, _PHASE_LATER]
+                counts[REQUESTS] += BLOCK
+                counts[BLOCKS] += 1
+                failures, pause = 0, TRIES
+                continue
         if not live:
-            _awaken(machine, state, trace, memory, here)
+            _awaken(machine, state, trace, memory, here, phase)
             live = True
         failures += 1
         if failures == TRIES:
-            failures, wake_up, pause = 0, k + 1 + pause, 2 * pause
-        last, finish = max(last, clock[LAST]), max(finish, clock[FINISH])
-        clock[LAST], clock[FINISH], clock[ANSWERED] = 0, 0, 0
-        left, hits, misses, refreshes = clock[LEFT], clock[HITS], clock[MISSES], clock[REFRESHES]
-        bursts = clock[BURSTS]
+            failures, resume, pause = 0, k + 1 + pause, 2 * pause
+        new = memory.edge[memory.used[_EDGES]]
+        new[_PICTURE], new[_PATTERN], new[_ARRIVALS] = here, pattern[k], arrivals
+        _begin(state, new, distance, phase, latest)
         moving = advance(machine, state, trace, n + BLOCK)
-        if not moving:
-            break
-        there = _intern(memory, scratch, take_picture(machine, state, trace, scratch))
-        slot = memory.used[_EDGES]
-        answers = clock[ANSWERED]
-        first = memory.used[_OUTCOMES]
-        if here >= 0 and there >= 0 and arrivals >= 0 and slot < len(memory.edge):
-            if first + BLOCK + 2 * answers <= len(memory.outcome):
-                edge_row = memory.edge[slot]
-                edge_row[_PICTURE], edge_row[_PATTERN], edge_row[_ARRIVALS] = here, pattern[k], arrivals
-                later = clock[NEXT_REFRESH] - clock[NOW] if refreshing else NEVER
-                quiet = not refreshing or distance - later == clock[NOW] - now
-                edge_row[_REFRESH] = _QUIET if quiet else distance
-                edge_row[_CYCLES], edge_row[_NEXT], edge_row[_REFRESH_LATER] = clock[NOW] - now, there, later
-                edge_row[_OUTCOME], edge_row[_ANSWERS] = first, answers
-                edge_row[_LAST] = clock[LAST] - now if clock[LAST] else -NEVER
-                edge_row[_FINISH] = clock[FINISH] - now if clock[FINISH] else -NEVER
-                edge_row[_COUNTS], edge_row[_COUNTS + 1] = clock[LEFT] - left, clock[HITS] - hits
-                edge_row[_COUNTS + 2], edge_row[_COUNTS + 3] = clock[MISSES] - misses, clock[REFRESHES] - refreshes
-                edge_row[_COUNTS + 4] = clock[BURSTS] - bursts
-                outcome = memory.outcome
-                for i in range(BLOCK):
-                    outcome[first + i] = trace.entered[n + i] - now
-                for i in range(answers):
-                    request = trace.answered[i]
-                    outcome[first + BLOCK + 2 * i] = request - n
-                    outcome[first + BLOCK + 2 * i + 1] = trace.done[request] - now
-                memory.used[_OUTCOMES] = first + BLOCK + 2 * answers
-                memory.used[_EDGES] = slot + 1
-                _enter(memory, slot)
-        here = there
-    clock[LAST], clock[FINISH] = max(last, clock[LAST]), max(finish, clock[FINISH])
+        if moving:
+            here = _intern(memory, scratch, take_picture(machine, state, trace, scratch))
+            phase = _intern(memory, scratch, take_phase(state, scratch))
+            if searched and here >= 0 and phase >= 0:
+                new[_NEXT], new[_PHASE_LATER] = here, phase
+                _keep(memory, state, trace, new, n)
+    _note_latest(clock, latest)
+    clock[LAST], clock[FINISH] = latest[0], latest[1]
     counts[PICTURES] = memory.used[_PICTURES]
     return moving
 
 
 @njit(cache=True)
-def _repeat(
-    memory: Any, state: Any, trace: Any, edge: Any, n: Any, now: Any, distance: Any, last: Any, finish: Any
-) -> Any:
-    """Let a block happen as it did before; the latest answer and end of a burst."""
-    what, outcome, clock = memory.edge[edge], memory.outcome, state.clock
-    first = what[_OUTCOME]
-    for i in range(BLOCK):
-        trace.entered[n + i] = now + outcome[first + i]
-    first += BLOCK
-    for i in range(what[_ANSWERS]):
-        trace.done[n + outcome[first + 2 * i]] = now + outcome[first + 2 * i + 1]
-    clock[NOW] = now + what[_CYCLES]
-    clock[OFFERED] = n + BLOCK
-    if what[_REFRESH] != _QUIET:
-        clock[NEXT_REFRESH] = clock[NOW] + what[_REFRESH_LATER]
-    clock[LEFT] += what[_COUNTS]
-    clock[HITS] += what[_COUNTS + 1]
-    clock[MISSES] += what[_COUNTS + 2]
-    clock[REFRESHES] += what[_COUNTS + 3]
-    clock[BURSTS] += what[_COUNTS + 4]
-    return max(last, now + what[_LAST]), max(finish, now + what[_FINISH])
+def _note_latest(clock: Any, latest: Any) -> None:
+    """Put the last answer and end of a burst aside, so that those of the next stretch are seen alone."""
+    latest[0], latest[1] = max(latest[0], clock[LAST]), max(latest[1], clock[FINISH])
+    clock[LAST], clock[FINISH], clock[ANSWERED] = 0, 0, 0
 
 
 @njit(cache=True)
-def _awaken(machine: Any, state: Any, trace: Any, memory: Any, picture: Any) -> None:
+def _begin(state: Any, edge: Any, distance: Any, phase: Any, latest: Any) -> None:
+    """Before a block is run: write down where everything stands."""
+    clock = state.clock
+    _note_latest(clock, latest)
+    quiet = True
+    for pending in state.due.flat:
+        quiet = quiet and pending == 0
+    edge[_QUIET_SO_FAR], edge[_REFRESH], edge[_PHASE], edge[_CYCLES] = quiet, distance, phase, clock[NOW]
+    edge[_LEFT], edge[_HITS], edge[_MISSES] = clock[LEFT], clock[HITS], clock[MISSES]
+    edge[_REFRESHES], edge[_BURSTS], edge[_REFRESH_LATER] = clock[REFRESHES], clock[BURSTS], clock[NEXT_REFRESH]
+
+
+@njit(cache=True)
+def _keep(memory: Any, state: Any, trace: Any, edge: Any, n: Any) -> None:
+    """After a block was run: keep what came of it."""
+    clock, outcome = state.clock, memory.outcome
+    first, answers, began = memory.used[_OUTCOMES], clock[ANSWERED], edge[_CYCLES]
+    if first + BLOCK + 2 * answers > len(outcome) or clock[NOW] - began > LARGEST:
+        return
+    if edge[_QUIET_SO_FAR] and clock[NEXT_REFRESH] == edge[_REFRESH_LATER]:
+        edge[_REFRESH], edge[_PHASE] = _QUIET, _QUIET
+    edge[_REFRESH_LATER] = clock[NEXT_REFRESH] - clock[NOW]
+    edge[_CYCLES] = clock[NOW] - began
+    edge[_LAST] = clock[LAST] - began if clock[LAST] else -NEVER
+    edge[_FINISH] = clock[FINISH] - began if clock[FINISH] else -NEVER
+    edge[_LEFT], edge[_HITS] = clock[LEFT] - edge[_LEFT], clock[HITS] - edge[_HITS]
+    edge[_MISSES], edge[_BURSTS] = clock[MISSES] - edge[_MISSES], clock[BURSTS] - edge[_BURSTS]
+    edge[_REFRESHES] = clock[REFRESHES] - edge[_REFRESHES]
+    edge[_OUTCOME], edge[_ANSWERS] = first, answers
+    for i in range(BLOCK):
+        outcome[first + i] = trace.entered[n + i] - began
+    first += BLOCK
+    for i in range(answers):
+        request = trace.answered[i]
+        outcome[first + 2 * i], outcome[first + 2 * i + 1] = request - n, trace.done[request] - began
+    memory.used[_OUTCOMES] = first + 2 * answers
+    memory.used[_EDGES] += 1
+    slot, mask = _slot(memory, edge), len(memory.edge_slots) - 1
+    while memory.edge_slots[slot] >= 0:
+        slot = slot + 1 & mask
+    memory.edge_slots[slot] = memory.used[_EDGES] - 1
+
+
+@njit(cache=True)
+def _repeat(memory: Any, state: Any, trace: Any, number: Any, latest: Any) -> None:
+    """Let a block happen as it did before, but for the arrays of queues and banks."""
+    edge, outcome, clock = memory.edge[number], memory.outcome, state.clock
+    n, now, first = clock[OFFERED], clock[NOW], edge[_OUTCOME]
+    for i in range(BLOCK):
+        trace.entered[n + i] = now + outcome[first + i]
+    first += BLOCK
+    for i in range(edge[_ANSWERS]):
+        trace.done[n + outcome[first + 2 * i]] = now + outcome[first + 2 * i + 1]
+    clock[NOW] = now + edge[_CYCLES]
+    clock[OFFERED] = n + BLOCK
+    if edge[_REFRESH] != _QUIET:
+        clock[NEXT_REFRESH] = clock[NOW] + edge[_REFRESH_LATER]
+    clock[LEFT] += edge[_LEFT]
+    clock[HITS] += edge[_HITS]
+    clock[MISSES] += edge[_MISSES]
+    clock[REFRESHES] += edge[_REFRESHES]
+    clock[BURSTS] += edge[_BURSTS]
+    latest[0], latest[1] = max(latest[0], now + edge[_LAST]), max(latest[1], now + edge[_FINISH])
+
+
+@njit(cache=True)
+def _awaken(machine: Any, state: Any, trace: Any, memory: Any, picture: Any, phase: Any) -> None:
+    """Bring the arrays of the state to a picture that was reached without them."""
     first = memory.first[picture]
     restore(machine, state, trace, memory.numbers[first : first + memory.length[picture]])
+    restore_phase(state, memory.numbers[memory.first[phase] :])
 
 
 @njit(cache=True)
@@ -236,8 +268,8 @@ def _patterns(machine: Any, trace: Any) -> Any:
         n = k * BLOCK
         mixed = 0
         for i in range(n, n + BLOCK):
-            word = trace.bank[i] * 8 + trace.channel[i] * 2 + trace.write[i]
-            word += (trace.row[i + 1] - trace.row[n]) * 8191 + (trace.column[i + 1] - trace.column[n]) * 131
+            word = np.int64(trace.row[i + 1] - trace.row[n]) * 8191 + np.int64(trace.column[i + 1] - trace.column[n]) * 131
+            word += trace.bank[i] * 8 + trace.channel[i] * 2 + trace.write[i]
             mixed = ((mixed ^ word) * 1000003 + 12345) & 0xFFFFFFFFFF
         slot = (mixed ^ mixed >> 20) & mask
         while slots[slot] >= 0 and not _same_pattern(machine, trace, slots[slot] * BLOCK, n):
@@ -283,11 +315,11 @@ def _table(entries: Any) -> Any:
 
 @njit(cache=True)
 def _empty(known: Any) -> Any:
-    pictures = 3 * known + 3  # at both ends of a block, and its arrivals
+    pictures = 4 * known + 4  # at both ends of a block; phase; arrivals
     return Memory(
-        np.zeros(4, np.int64), np.empty(POOL, np.int64), np.empty(pictures, np.int64), np.empty(pictures, np.int64),
-        np.full(_table(pictures), -1, np.int64), np.empty((known, _EDGE), np.int64),
-        np.full(_table(known), -1, np.int64), np.empty(POOL, np.int64),
+        np.zeros(4, np.int64), np.empty(POOL, np.int32), np.empty(pictures, np.int64), np.empty(pictures, np.int64),
+        np.full(_table(pictures), -1, np.int64), np.empty((known + 1, _EDGE), np.int64),
+        np.full(_table(known), -1, np.int64), np.empty(POOL, np.int32),
     )  # fmt: skip
 
 
@@ -296,9 +328,12 @@ def _intern(memory: Any, numbers: Any, length: Any) -> Any:
     """The number of this picture, new or not; -1 when there is none or no room."""
     if length < 0:
         return -1
-    mixed = length
+    mixed, largest = length, 0
     for i in range(length):
         mixed = ((mixed ^ numbers[i]) * 1000003 + 12345) & 0xFFFFFFFFFF
+        largest = max(largest, numbers[i])
+    if largest > LARGEST:
+        return -1
     mask = len(memory.picture_slots) - 1
     slot = (mixed ^ mixed >> 20) & mask
     while memory.picture_slots[slot] >= 0:
@@ -329,34 +364,31 @@ def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
         return 0
     for i in range(BLOCK):
         scratch[i] = max(trace.cycle[n + i] - now, 0)
+        if scratch[i] > LARGEST:
+            return -1
     found = _intern(memory, scratch, BLOCK)
     return found + 1 if found >= 0 else -1
 
 
 @njit(cache=True)
-def _slot(memory: Any, picture: Any, pattern: Any, arrivals: Any, refresh: Any) -> Any:
-    mixed = (picture * 1000003 ^ pattern * 8191 ^ arrivals * 131) & 0xFFFFFFFF
-    mixed = (mixed ^ refresh & 0xFFFFFFF) * 1000003
+def _slot(memory: Any, edge: Any) -> Any:
+    mixed = 0
+    for i in range(_KEYS):
+        mixed = ((mixed ^ edge[i]) * 1000003 + 12345) & 0xFFFFFFFFFF
     return (mixed ^ mixed >> 20) & (len(memory.edge_slots) - 1)
 
 
 @njit(cache=True)
-def _find(memory: Any, picture: Any, pattern: Any, arrivals: Any, refresh: Any) -> Any:
-    slot, mask = _slot(memory, picture, pattern, arrivals, refresh), len(memory.edge_slots) - 1
+def _find(memory: Any, picture: Any, pattern: Any, arrivals: Any, refresh: Any, phase: Any) -> Any:
+    """The edge with this key, or -1; the edge that would be next serves to look for it."""
+    key = memory.edge[memory.used[_EDGES]]
+    key[_PICTURE], key[_PATTERN], key[_ARRIVALS], key[_REFRESH], key[_PHASE] = picture, pattern, arrivals, refresh, phase
+    slot, mask = _slot(memory, key), len(memory.edge_slots) - 1
     while memory.edge_slots[slot] >= 0:
-        found = memory.edge_slots[slot]
-        edge = memory.edge[found]
-        if edge[_PICTURE] == picture and edge[_PATTERN] == pattern:
-            if edge[_ARRIVALS] == arrivals and edge[_REFRESH] == refresh:
-                return found
+        found, same = memory.edge_slots[slot], True
+        for i in range(_KEYS):
+            same = same and memory.edge[found, i] == key[i]
+        if same:
+            return found
         slot = slot + 1 & mask
     return -1
-
-
-@njit(cache=True)
-def _enter(memory: Any, number: Any) -> None:
-    edge = memory.edge[number]
-    slot = _slot(memory, edge[_PICTURE], edge[_PATTERN], edge[_ARRIVALS], edge[_REFRESH])
-    while memory.edge_slots[slot] >= 0:
-        slot = slot + 1 & (len(memory.edge_slots) - 1)
-    memory.edge_slots[slot] = number

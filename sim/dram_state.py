@@ -102,7 +102,7 @@ class State(NamedTuple):
     due: Any
     due_bank: Any
     sharing: Any
-    """Per request: the next read that waits for the same answer, or -1."""
+    """Per request: one more than the next read that waits for the same answer, or 0."""
 
 
 def machine_of(dram: Dram) -> Machine:
@@ -144,5 +144,5 @@ def fresh_state(dram: Dram, requests: int) -> State:
         clock, zeros(c.read_queue), zeros(c.write_queue), zeros(banks, c.bank_queue), zeros(), zeros(), zeros(banks),
         zeros(), zeros(), zeros(), zeros(banks) - 1, zeros(banks), zeros(banks), zeros(banks), zeros(banks, 3),
         zeros(groups, 3), zeros(o.ranks, 3), zeros(o.ranks, 4) - NEVER, zeros(o.ranks), zeros(o.ranks), zeros(o.ranks),
-        np.full(requests, -1, np.int64),
+        np.zeros(requests, np.int64),
     )  # fmt: skip
