@@ -96,9 +96,7 @@ def _check_addresses(dram: Dram, addresses: Int) -> None:
         )
 
 
-def replay(
-    dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = False, log: bool = False
-) -> Replay:
+def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = False, log: bool = False) -> Replay:
     """Offer requests in order, each not before its ``cycle``, one per cycle, as soon as its queue takes it.
 
     Parameters

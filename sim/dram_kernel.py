@@ -45,11 +45,8 @@ FORWARDED = 1
 
 
 @njit(cache=True)
-def _act_at(state: Any, ch: Any, b: Any, banks: Any, per_rank: Any) -> Any:
-    return max(
-        state.bank[ch, b, ACT_AT],
-        max(state.group[ch, b // banks, TO_ACT], state.rank[ch, b // per_rank, TO_ACT]),
-    )
+def _act_at(bank_at: Any, group_at: Any, rank_at: Any, ch: Any, b: Any, banks: Any, per_rank: Any) -> Any:
+    return max(bank_at[ch, b, ACT_AT], max(group_at[ch, b // banks, TO_ACT], rank_at[ch, b // per_rank, TO_ACT]))
 
 
 @njit(cache=True)
@@ -167,7 +164,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                                 if bank_at[ch, b, PRE_AT] <= now:
                                     command, chosen = PRE, b
                                     break
-                            elif _act_at(state, ch, b, banks, per_rank) <= now:
+                            elif _act_at(bank_at, group_at, rank_at, ch, b, banks, per_rank) <= now:
                                 idle += 1
                         if command < 0 and idle == span:
                             command, chosen = REFRESH, first
@@ -358,7 +355,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                 if count[ch, b] > 0 and wake[ch, b] > now:
                     soonest = min(soonest, wake[ch, b])
                 if refreshing and due[ch, b // per_rank]:
-                    when = _act_at(state, ch, b, banks, per_rank)
+                    when = _act_at(bank_at, group_at, rank_at, ch, b, banks, per_rank)
                     if when > now:
                         soonest = min(soonest, when)
                     if bank_at[ch, b, PRE_AT] > now:

@@ -25,9 +25,14 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     now, base = state.clock[NOW], state.clock[OFFERED]
     if base >= len(trace.cycle):
         return -1
-    channels, total, depth = state.queue.shape
-    ranks, groups = state.rank.shape[1], state.group.shape[1]
-    rows = machine.shape[4]
+    reads, writes, queue, count, row = state.reads, state.writes, state.queue, state.count, state.row
+    read_count, write_count, turn, draining = state.read_count, state.write_count, state.turn, state.draining
+    hits_of, used, wakes, bank_at = state.hits_of, state.used, state.wake, state.bank
+    group_at, rank_at, four, four_at, due = state.group, state.rank, state.four, state.four_at, state.due
+    asked = (trace.write, trace.bank, trace.row, trace.column, state.sharing)
+    channels, total, _ = queue.shape
+    ranks, groups = rank_at.shape[1], group_at.shape[1]
+    rows, columns = machine.shape[4] - 1, machine.shape[5] - 1
     timeout, tFAW, most_hits = machine.policy[TIMEOUT], machine.timing[FAW], machine.policy[ROW_HITS]
     timed, row_base = machine.policy[PAGE] == 2, trace.row[base]
     room = len(out) - 8 - total * 7 - 3 * groups - 9 * ranks
@@ -35,75 +40,71 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     for ch in range(channels):
         if n + 3 > room:
             return -1
-        out[n], out[n + 1], out[n + 2] = state.read_count[ch], state.write_count[ch], state.turn[ch]
-        out[n + 3] = state.draining[ch]
+        out[n], out[n + 1], out[n + 2], out[n + 3] = read_count[ch], write_count[ch], turn[ch], draining[ch]
         n += 4
-        for i in range(state.read_count[ch]):
-            n = _request(machine, state, trace, base, state.reads[ch, i], out, n, room)
-            if n < 0:
-                return -1
-        for i in range(state.write_count[ch]):
-            n = _request(machine, state, trace, base, state.writes[ch, i], out, n, room)
-            if n < 0:
-                return -1
+        for i in range(read_count[ch]):
+            n = _take_request(asked, base, reads[ch, i], rows, columns, out, n, room)
+        for i in range(write_count[ch]):
+            n = _take_request(asked, base, writes[ch, i], rows, columns, out, n, room)
+        if n > room:
+            return -1
         for b in range(total):
-            waiting = state.count[ch, b]
+            waiting = count[ch, b]
             out[n] = waiting
             n += 1
             for i in range(waiting):
-                n = _request(machine, state, trace, base, state.queue[ch, b, i], out, n, room)
-                if n < 0:
-                    return -1
-            if state.row[ch, b] < 0:
+                n = _take_request(asked, base, queue[ch, b, i], rows, columns, out, n, room)
+            if n > room + total * 7:
+                return -1
+            if row[ch, b] < 0:
                 out[n] = UNSEEN
                 n += 1
             else:
-                out[n] = (state.row[ch, b] - row_base) & (rows - 1)
-                out[n + 1] = min(state.hits_of[ch, b], most_hits)
-                out[n + 2] = max(state.used[ch, b] - now, -timeout) if timed else 0
+                out[n] = (row[ch, b] - row_base) & rows
+                out[n + 1] = min(hits_of[ch, b], most_hits)
+                out[n + 2] = max(used[ch, b] - now, -timeout) if timed else 0
                 n += 3
             if waiting:
-                wake = state.wake[ch, b]
+                wake = wakes[ch, b]
                 out[n] = UNSEEN if wake >= NEVER else max(wake - now, 0)
                 n += 1
             for k in range(3):
-                out[n + k] = max(state.bank[ch, b, k] - now, 0)
+                out[n + k] = max(bank_at[ch, b, k] - now, 0)
             n += 3
         for g in range(groups):
             for k in range(3):
-                out[n + k] = max(state.group[ch, g, k] - now, 0)
+                out[n + k] = max(group_at[ch, g, k] - now, 0)
             n += 3
         for rank in range(ranks):
             for k in range(3):
-                out[n + k] = max(state.rank[ch, rank, k] - now, 0)
-            out[n + 3] = state.due[ch, rank]
+                out[n + k] = max(rank_at[ch, rank, k] - now, 0)
+            out[n + 3] = due[ch, rank]
             n += 4
             for k in range(4):
-                out[n + k] = max(state.four[ch, rank, (state.four_at[ch, rank] + k) % 4] + tFAW - now, 0)
+                out[n + k] = max(four[ch, rank, (four_at[ch, rank] + k) % 4] + tFAW - now, 0)
             n += 4
-    return n
+    return n if n <= room else -1
 
 
 @njit(cache=True)
-def _request(
-    machine: Any, state: Any, trace: Any, base: Any, request: Any, out: Any, n: Any, room: Any
-) -> Any:
-    """One waiting request and, behind it, the reads that wait for the same answer."""
+def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, out: Any, n: Any, room: Any) -> Any:
+    """One waiting request and, behind it, the reads that wait for the same answer; writes nothing beyond ``room``."""
+    write, bank, row, column, sharing = asked
     if n + 6 > room:
-        return -1
-    follower = -1 if trace.write[request] else state.sharing[request] - 1
+        return len(out)
+    follower = -1 if write[request] else sharing[request] - 1
     out[n] = base - request
-    out[n + 1] = trace.bank[request] * 4 + (trace.write[request] != 0) * 2 + (follower >= 0)
-    out[n + 2] = (trace.row[request] - trace.row[base]) & (machine.shape[4] - 1)
-    out[n + 3] = (trace.column[request] - trace.column[base]) & (machine.shape[5] - 1)
+    out[n + 1] = bank[request] * 4 + (write[request] != 0) * 2 + (follower >= 0)
+    out[n + 2] = (row[request] - row[base]) & rows
+    out[n + 3] = (column[request] - column[base]) & columns
     n += 4
     if follower >= 0:
         while follower >= 0:
             if n + 2 > room:
-                return -1
+                return len(out)
             out[n] = base - follower
             n += 1
-            follower = state.sharing[follower] - 1
+            follower = sharing[follower] - 1
         out[n] = UNSEEN
         n += 1
     return n
@@ -138,71 +139,75 @@ def restore_phase(state: Any, phase: Any) -> None:
 def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
     """Bring queues, banks and times of ``state`` to the picture; its clock must say now and the next request."""
     now, base = state.clock[NOW], state.clock[OFFERED]
-    channels, total, depth = state.queue.shape
-    ranks, groups = state.rank.shape[1], state.group.shape[1]
-    rows, tFAW, row_base = machine.shape[4], machine.timing[FAW], trace.row[base]
+    reads, writes, queue, count, row = state.reads, state.writes, state.queue, state.count, state.row
+    read_count, write_count, turn, draining = state.read_count, state.write_count, state.turn, state.draining
+    hits_of, used, wakes, bank_at = state.hits_of, state.used, state.wake, state.bank
+    group_at, rank_at, four, four_at, due = state.group, state.rank, state.four, state.four_at, state.due
+    sharing, queued = state.sharing, state.queued
+    channels, total, _ = queue.shape
+    ranks, groups = rank_at.shape[1], group_at.shape[1]
+    rows, tFAW, row_base = machine.shape[4] - 1, machine.timing[FAW], trace.row[base]
     n = 0
     for ch in range(channels):
-        state.read_count[ch], state.write_count[ch], state.turn[ch] = picture[n], picture[n + 1], picture[n + 2]
-        state.draining[ch] = picture[n + 3]
+        read_count[ch], write_count[ch], turn[ch] = picture[n], picture[n + 1], picture[n + 2]
+        draining[ch] = picture[n + 3]
         n += 4
-        for i in range(state.read_count[ch]):
-            state.reads[ch, i] = base - picture[n]
-            n = _restore_request(state, trace, base, picture, n)
-        for i in range(state.write_count[ch]):
-            state.writes[ch, i] = base - picture[n]
-            n = _restore_request(state, trace, base, picture, n)
-        state.queued[ch] = 0
+        for i in range(read_count[ch]):
+            reads[ch, i] = base - picture[n]
+            n = _restore_request(sharing, base, picture, n)
+        for i in range(write_count[ch]):
+            writes[ch, i] = base - picture[n]
+            n = _restore_request(sharing, base, picture, n)
+        queued[ch] = 0
         for b in range(total):
             waiting = picture[n]
-            state.count[ch, b] = waiting
-            state.queued[ch] += waiting
+            count[ch, b] = waiting
+            queued[ch] += waiting
             n += 1
             for i in range(waiting):
-                state.queue[ch, b, i] = base - picture[n]
-                n = _restore_request(state, trace, base, picture, n)
+                queue[ch, b, i] = base - picture[n]
+                n = _restore_request(sharing, base, picture, n)
             if picture[n] == UNSEEN:
-                state.row[ch, b], state.hits_of[ch, b] = -1, 0
+                row[ch, b], hits_of[ch, b] = -1, 0
                 n += 1
             else:
-                state.row[ch, b] = (picture[n] + row_base) & (rows - 1)
-                state.hits_of[ch, b], state.used[ch, b] = picture[n + 1], picture[n + 2] + now
+                row[ch, b] = (picture[n] + row_base) & rows
+                hits_of[ch, b], used[ch, b] = picture[n + 1], picture[n + 2] + now
                 n += 3
-            state.wake[ch, b] = 0
+            wakes[ch, b] = 0
             if waiting:
-                state.wake[ch, b] = NEVER if picture[n] == UNSEEN else picture[n] + now
+                wakes[ch, b] = NEVER if picture[n] == UNSEEN else picture[n] + now
                 n += 1
             for k in range(3):
-                state.bank[ch, b, k] = picture[n + k] + now
+                bank_at[ch, b, k] = picture[n + k] + now
             n += 3
         for g in range(groups):
             for k in range(3):
-                state.group[ch, g, k] = picture[n + k] + now
+                group_at[ch, g, k] = picture[n + k] + now
             n += 3
         for rank in range(ranks):
             for k in range(3):
-                state.rank[ch, rank, k] = picture[n + k] + now
-            state.due[ch, rank] = picture[n + 3]
+                rank_at[ch, rank, k] = picture[n + k] + now
+            due[ch, rank] = picture[n + 3]
             n += 4
-            state.four_at[ch, rank] = 0
+            four_at[ch, rank] = 0
             for k in range(4):
-                state.four[ch, rank, k] = picture[n + k] + now - tFAW
+                four[ch, rank, k] = picture[n + k] + now - tFAW
             n += 4
 
 
 @njit(cache=True)
-def _restore_request(state: Any, trace: Any, base: Any, picture: Any, n: Any) -> Any:
+def _restore_request(sharing: Any, base: Any, picture: Any, n: Any) -> Any:
     request = base - picture[n]
     shared = picture[n + 1] & 1
     n += 4
-    if not trace.write[request]:
-        state.sharing[request] = 0
+    sharing[request] = 0
     while shared:
         if picture[n] == UNSEEN:
             n += 1
             break
         follower = base - picture[n]
-        state.sharing[request], state.sharing[follower] = follower + 1, 0
+        sharing[request], sharing[follower] = follower + 1, 0
         request = follower
         n += 1
     return n

@@ -43,9 +43,9 @@ POOL = 1 << 22
 """Most numbers kept of pictures, and of outcomes."""
 LONGEST = 1 << 15
 """Numbers in the longest picture that is looked up."""
-TRIES = 512
-"""Blocks in a row that were not known before the search pauses for as many, then for twice as many, and so on."""
-
+CREDIT, WORTH, AGAIN = 2048, 8, 256
+"""Most misses that are paid in advance; misses that a block which was known pays for; those after a pause. A pause lasts
+`CREDIT` blocks, and each one twice as long as that before, until all credit is earned back."""
 LARGEST = 2**31 - 1
 """Largest number that is kept."""
 
@@ -121,7 +121,7 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     latest = np.zeros(2, np.int64)
     refreshing = machine.policy[REFRESHING] != 0
     here, phase, live = -1, -1, True  # the state is picture `here`; `live`: the arrays of `state` are in it
-    failures, pause, resume = 0, TRIES, 0
+    credit, pause, resume = CREDIT, CREDIT, 0
     moving = True
     while clock[LEFT] > 0 and moving:
         n = clock[OFFERED]
@@ -152,14 +152,16 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
                     phase = memory.edge[edge, _PHASE_LATER]
                 counts[REQUESTS] += BLOCK
                 counts[BLOCKS] += 1
-                failures, pause = 0, TRIES
+                credit = min(credit + WORTH, CREDIT)
+                if credit == CREDIT:
+                    pause = CREDIT
                 continue
         if not live:
             _awaken(machine, state, trace, memory, here, phase)
             live = True
-        failures += 1
-        if failures == TRIES:
-            failures, resume, pause = 0, k + 1 + pause, 2 * pause
+        credit -= 1
+        if credit == 0:
+            credit, resume, pause = AGAIN, k + 1 + pause, 2 * pause
         new = memory.edge[memory.used[_EDGES]]
         new[_PICTURE], new[_PATTERN], new[_ARRIVALS] = here, pattern[k], arrivals
         _begin(state, new, distance, phase, latest)
@@ -268,7 +270,9 @@ def _patterns(machine: Any, trace: Any) -> Any:
         n = k * BLOCK
         mixed = 0
         for i in range(n, n + BLOCK):
-            word = np.int64(trace.row[i + 1] - trace.row[n]) * 8191 + np.int64(trace.column[i + 1] - trace.column[n]) * 131
+            word = (
+                np.int64(trace.row[i + 1] - trace.row[n]) * 8191 + np.int64(trace.column[i + 1] - trace.column[n]) * 131
+            )
             word += trace.bank[i] * 8 + trace.channel[i] * 2 + trace.write[i]
             mixed = ((mixed ^ word) * 1000003 + 12345) & 0xFFFFFFFFFF
         slot = (mixed ^ mixed >> 20) & mask
@@ -374,7 +378,7 @@ def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
 def _slot(memory: Any, edge: Any) -> Any:
     mixed = 0
     for i in range(_KEYS):
-        mixed = ((mixed ^ edge[i]) * 1000003 + 12345) & 0xFFFFFFFFFF
+        mixed = ((mixed ^ edge[i] & 0xFFFFFFFFFF) * 1000003 + 12345) & 0xFFFFFFFFFF
     return (mixed ^ mixed >> 20) & (len(memory.edge_slots) - 1)
 
 
@@ -382,7 +386,13 @@ def _slot(memory: Any, edge: Any) -> Any:
 def _find(memory: Any, picture: Any, pattern: Any, arrivals: Any, refresh: Any, phase: Any) -> Any:
     """The edge with this key, or -1; the edge that would be next serves to look for it."""
     key = memory.edge[memory.used[_EDGES]]
-    key[_PICTURE], key[_PATTERN], key[_ARRIVALS], key[_REFRESH], key[_PHASE] = picture, pattern, arrivals, refresh, phase
+    key[_PICTURE], key[_PATTERN], key[_ARRIVALS], key[_REFRESH], key[_PHASE] = (
+        picture,
+        pattern,
+        arrivals,
+        refresh,
+        phase,
+    )
     slot, mask = _slot(memory, key), len(memory.edge_slots) - 1
     while memory.edge_slots[slot] >= 0:
         found, same = memory.edge_slots[slot], True
