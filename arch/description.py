@@ -356,10 +356,7 @@ class Policy(Description):
 
     tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
     pipeline: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="stages of whole layers; the fewest in which the model fits when absent",
+        default=None, ge=1, le=4096, description="stages of whole layers; the fewest in which the model fits when absent"
     )
     attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
     weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")

@@ -192,7 +192,9 @@ def attention_macros(tile: PimTile, head: Head, contexts: Sequence[int], softmax
             for _ in range(head.heads // head.kv_heads):
                 for chunk, width in _pieces(columns, tile.row_columns, buffer // size):
                     macros.append(
-                        Macro(kind=MacroKind.GWRITE, columns=size * width, dtype=head.dtype, after=after, delay=delay)
+                        Macro(
+                            kind=MacroKind.GWRITE, columns=size * width, dtype=head.dtype, after=after, delay=delay
+                        )
                     )
                     chunks = -(-width // tile.row_columns)
                     wide = min(width, tile.row_columns)

@@ -97,9 +97,7 @@ def _last(operator: Operator) -> str:
 def _cut(model: str, operator: Operator, tensor: int) -> Operator:
     def share(size: int, what: str) -> int:
         if size % tensor:
-            raise LoomError(
-                f"{model}: {operator.name}: {tensor} chips cannot share {size} {what} evenly (policy.tensor)"
-            )
+            raise LoomError(f"{model}: {operator.name}: {tensor} chips cannot share {size} {what} evenly (policy.tensor)")
         return size // tensor
 
     if isinstance(operator, Gemm) and operator.batch == 1 and operator.stored is None:

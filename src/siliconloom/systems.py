@@ -225,9 +225,7 @@ class _Laying:
         self.system, self.policy, self.contexts = system, system.policy, contexts
         self.pim, self.described = chip.pim, chip
         self.graph = tensor_shard(graph, self.policy.tensor)
-        self.layers = sum(
-            repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops)
-        )
+        self.layers = sum(repeat for _, repeat, ops in self.graph.blocks() if any(isinstance(o, Attention) for o in ops))
         self.attention = next(o for o in self.graph.operators() if isinstance(o, Attention))
         self.notes: list[str] = []
         self.rate = 0.0  # bytes per cycle that all channels deliver to streams
@@ -238,8 +236,7 @@ class _Laying:
             rate = int(self.rate * chip.clock)
             self.chip = chip.model_copy(
                 update={
-                    "memory": chip.memory
-                    | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
+                    "memory": chip.memory | {name: memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})},
                     "pim": None,
                 }
             )
@@ -526,7 +523,9 @@ class _Laying:
         share = arrays[1].before / max(arrays[1].layer, 1)
         first = self._attend(halves[0], int(arrays[1].traffic * share), arrays[1].before)
         windows.append(Window("second half's queries", max(arrays[1].before, first.reads), first.attention))
-        both = [self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)]
+        both = [
+            self._attend(halves[1 - n], arrays[n].traffic, arrays[n].layer) for n in (0, 1)
+        ]
         for n, name in enumerate(("first", "second")):
             windows.append(
                 Window(f"{name} half's arrays", max(arrays[n].layer, both[n].reads), both[n].attention, layers - 1)

@@ -150,9 +150,7 @@ def _notes(s: SystemSimulation) -> list[str]:
     if s.offloaded:
         notes.append("energy of the banks' own commands is not counted")
     if s.passes > 1:
-        notes.append(
-            f"the batch goes through {s.pipeline} stages in {s.passes} parts; a step is all of them at one stage"
-        )
+        notes.append(f"the batch goes through {s.pipeline} stages in {s.passes} parts; a step is all of them at one stage")
     return notes
 
 

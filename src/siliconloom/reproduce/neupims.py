@@ -65,10 +65,7 @@ def contexts(data: Data, batch: int, seed: int = SEED) -> list[int]:
     chance = np.random.default_rng(seed)
     shape = 1 / data.variation**2
     met = chance.gamma(shape + 1, data.answer / shape, batch)  # gamma weighted by its own value
-    return [
-        int(min(max(data.prompt + length * at, 1), LONGEST))
-        for length, at in zip(met, chance.random(batch), strict=True)
-    ]
+    return [int(min(max(data.prompt + length * at, 1), LONGEST)) for length, at in zip(met, chance.random(batch), strict=True)]
 
 
 @cache
@@ -89,7 +86,9 @@ def step(model: str, data: str, batch: int, blocked: bool, **policy: str) -> Sys
     fixed = {"tensor": tensor, "pipeline": pipeline, "communicate": False, "weights": "npu", "values": "row"}
     system = system.model_copy(update={"policy": system.policy.model_copy(update=fixed | policy)})
     graph = load_workload(model, [("phase", "decode"), ("batch", str(batch))])
-    return simulate_system(system, graph, contexts=contexts(DATA[data], batch), chip=one_buffer if blocked else chip)
+    return simulate_system(
+        system, graph, contexts=contexts(DATA[data], batch), chip=one_buffer if blocked else chip
+    )
 
 
 def npu_only(model: str, data: str, batch: int) -> SystemSimulation:
