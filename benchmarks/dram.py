@@ -23,7 +23,9 @@ def main() -> None:
     rows = []
     zeros = np.zeros(REQUESTS, np.int64)
     some = np.arange(REQUESTS, dtype=np.int64)
-    print(f"{'memory':8s} {'trace':7s} {'exact s':>8s} {'s':>7s} {'factor':>7s} {'known':>7s} {'cycles':>12s} {'of peak':>8s} {'hits':>6s}")
+    print(
+        f"{'memory':8s} {'trace':7s} {'exact s':>8s} {'s':>7s} {'factor':>7s} {'known':>7s} {'cycles':>12s} {'of peak':>8s} {'hits':>6s}"
+    )
     warm = np.stack([zeros[:9999], zeros[:9999], some[:9999] * 64])
     replay(load_dram("hbm2"), *warm)
     replay(load_dram("hbm2"), *warm, exact=True)

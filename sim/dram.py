@@ -129,9 +129,9 @@ def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = Fa
     line_shift = dram.organization.request_bytes.bit_length() - 1
     done, entered = np.empty(requests, np.int64), np.empty(requests, np.int64)
     commands = np.zeros((8 * requests + 1_000_000 if log else 0, 8), np.int64)
-    trace = Trace(
-        cycle, write, *locate(address, fields, line_shift), done, entered, np.empty(requests, np.int64), commands
-    )
+    line, channel, bank, row, column = locate(address, fields, line_shift)
+    answered = np.empty(requests, np.int64)
+    trace = Trace(cycle, write, line, channel, bank, row, column, done, entered, answered, commands)
     machine, state, counts = machine_of(dram), fresh_state(dram, requests), np.zeros(3, np.int64)
     if exact or log:
         moving = advance(machine, state, trace, NEVER)

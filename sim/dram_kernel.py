@@ -51,10 +51,10 @@ def _act_at(bank_at: Any, group_at: Any, rank_at: Any, ch: Any, b: Any, banks: A
 
 @njit(cache=True)
 def _oldest(queue: Any, count: Any, ch: Any, total: Any, request: Any) -> Any:
+    found = True
     for b in range(total):
-        if count[ch, b] > 0 and queue[ch, b, 0] < request:
-            return False
-    return True
+        found = found and (count[ch, b] == 0 or queue[ch, b, 0] >= request)
+    return found
 
 
 @njit(cache=True)
@@ -150,7 +150,6 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
         for ch in range(channels):
             # commands: one, or one for rows and one for columns
             issued_row, issued_column, tries = False, False, 2 if two else 1
-            refresh_done = False
             for attempt in range(tries):
                 command, chosen, place = -1, -1, 0
                 if attempt == 0 and refreshing:

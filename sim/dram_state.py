@@ -21,8 +21,8 @@ NOW, OFFERED, LEFT, NEXT_REFRESH, DUE_RANK = range(5)
 HITS, MISSES, REFRESHES, BURSTS = range(5, 9)
 LAST, FINISH, LOGGED, ANSWERED = range(9, 13)
 """Entries of `State.clock`: cycle; requests that were taken, and those not done; next refresh and its rank; column
-commands on an open row, activations, refreshes, column commands; last answer, end of the last burst; rows of the log and of
-`Trace.answered`."""
+commands on an open row, activations, refreshes, column commands; last answer, end of the last burst; rows of the log
+and of `Trace.answered`."""
 
 TO_ACT, TO_READ, TO_WRITE = range(3)
 """Columns of `State.group` and `State.rank`: the first cycle in which any of its banks may have the command."""

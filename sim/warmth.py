@@ -1,4 +1,4 @@
-"""Numba's cache of the event kernel and of the DRAM replay: whether it is there, and that it belongs to the sources that are there."""
+"""Numba's cache of the kernels: whether it is there, and that it belongs to the sources that are there."""
 
 from __future__ import annotations
 

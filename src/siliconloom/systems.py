@@ -38,6 +38,7 @@ from siliconloom.mapper.offload import (
 )
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
 from siliconloom.sim.engine import Counter
+from siliconloom.sim.memory import effective
 from siliconloom.sim.pim import MACRO_FIELDS, ChannelRun, Command, Int, macro_table, run_channel
 from siliconloom.simulate import Simulation, simulate
 from siliconloom.systems_report import lower_bound
@@ -156,7 +157,7 @@ def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, C
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
     inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
-    return system, load_chip(system.chips[0].chip, inner)
+    return system, effective(load_chip(system.chips[0].chip, inner))
 
 
 def stream_bandwidth(pim: PimTile) -> float:
@@ -202,7 +203,7 @@ def simulate_system(
     began = time.perf_counter()
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
-    chip = chip or load_chip(system.chips[0].chip)
+    chip = effective(chip or load_chip(system.chips[0].chip))
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
     if graph.phase is not Phase.DECODE:
