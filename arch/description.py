@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
@@ -145,6 +146,10 @@ DEFAULT_INTERLEAVE = 256
 class Memory(Description):
     """One level of the memory hierarchy outside the tile, with a fixed latency and bandwidth.
 
+    With `dram`, each port is one channel of that DRAM. What a stream gets of its pins, and its latency, then follow
+    from its commands (`sim.memory.effective`); `bandwidth` is that of the path to it, the pins' when absent, and
+    `latency` that of the path alone.
+
     A level may be several equal `devices`, each with several `ports` (channels) that share the device's bandwidth
     evenly. Addresses are striped: each `interleave` bytes lie on the next port of the next device, so a row shorter
     than a whole stripe is served by fewer ports and takes as long as the busiest of them.
@@ -152,8 +157,11 @@ class Memory(Description):
 
     kind: MemoryKind
     capacity: Bytes = Field(description="of one device")
-    bandwidth: Bandwidth = Field(description="reads and writes together, of one device")
+    bandwidth: Bandwidth = Field(default=0, description="reads and writes together, of one device")
     latency: Duration = Field(description="from request to first data, and from last data to acknowledge")
+    dram: NamedDram | None = Field(
+        default=None, description="what lies behind each port: one channel, a description or a library name"
+    )
     access_bytes: int = Field(default=64, ge=1, le=65536, description="smallest transfer; shorter rows are rounded up")
     energy: Energy | None = Field(default=None, description="per byte moved; the technology table's value when absent")
     ports: int = Field(default=1, ge=1, le=4096, description="channels of a device that work in parallel")
@@ -165,6 +173,10 @@ class Memory(Description):
 
     @model_validator(mode="after")
     def _check(self) -> Memory:
+        if self.dram is not None:
+            self._check_dram(self.dram)
+        elif "bandwidth" not in self.model_fields_set:
+            raise ValueError("bandwidth is missing; only a level with dram may leave it out")
         if self.interleave is not None:
             if self.channels == 1:
                 raise ValueError("interleave is for a level with several ports or devices")
@@ -179,6 +191,29 @@ class Memory(Description):
                     f"interleave: CXL memory is striped by 256 B to 16 KiB, a power of two, not {self.stripe} B"
                 )
         return self
+
+    def _check_dram(self, dram: Dram) -> None:
+        o = dram.organization
+        if o.channels != 1:
+            raise ValueError(f"dram.organization describes one channel; give their number as ports ({o.channels})")
+        capacity, peak = self.ports * o.capacity, int(self.ports * dram.peak_bandwidth)
+        if self.capacity != capacity:
+            raise ValueError(
+                f"capacity must be that of the ports' DRAM, {self.ports} x {format_bytes(o.capacity)} = "
+                f"{format_bytes(capacity)} (got {format_bytes(self.capacity)})"
+            )
+        if self.access_bytes % o.request_bytes:
+            raise ValueError(
+                f"access_bytes must be a multiple of the DRAM's burst of {o.request_bytes} bytes "
+                f"(got {self.access_bytes})"
+            )
+        if "bandwidth" not in self.model_fields_set:
+            object.__setattr__(self, "bandwidth", peak)
+        elif self.bandwidth > peak:
+            raise ValueError(
+                f"bandwidth must be at most {format_si(peak, 'B/s')}, what the DRAM's pins move "
+                f"(got {format_si(self.bandwidth, 'B/s')})"
+            )
 
     @property
     def channels(self) -> int:

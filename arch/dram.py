@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Duration
 
 LIBRARY = Path(__file__).parent / "library" / "dram"
@@ -197,3 +198,14 @@ def load_dram(name: str, overrides: list[tuple[str, str]] | None = None) -> Dram
 def dram_names() -> list[str]:
     """Names of the library's memories."""
     return library_names(LIBRARY)
+
+
+def _named(value: object) -> object:
+    try:
+        return load_dram(value) if isinstance(value, str) else value
+    except LoomError as error:
+        raise ValueError(str(error)) from None
+
+
+NamedDram = Annotated[Dram, BeforeValidator(_named)]
+"""A memory within another description, or the name of one in the library."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description
-from siliconloom.arch.dram import Dram, load_dram
+from siliconloom.arch.dram import NamedDram
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bytes
 
@@ -27,20 +27,11 @@ ACCUMULATE_STAGES = 1
 """Cycles from the sum of the products to the accumulator."""
 
 
-def _named(value: object) -> object:
-    try:
-        return load_dram(value) if isinstance(value, str) else value
-    except LoomError as error:
-        raise ValueError(str(error)) from None
-
-
 class PimTile(Description):
     """Channels of DRAM whose banks compute: bank-side lanes, a global buffer, a command sequencer."""
 
     kind: Literal["pim"]
-    dram: Annotated[Dram, BeforeValidator(_named)] = Field(
-        description="one channel: a description, or the name of one in the library"
-    )
+    dram: NamedDram = Field(description="one channel: a description, or the name of one in the library")
     channels: int = Field(default=1, ge=1, le=1024, description="equal and independent")
     lanes: int = Field(ge=1, le=1024, description="16-bit multipliers per bank; each does two int8 products")
     accumulators: int = Field(default=4, ge=1, le=64, description="sums that a bank holds at once")

@@ -1,4 +1,4 @@
-"""Numba's cache of the event kernel: whether it is there, and that it belongs to the sources that are there."""
+"""Numba's cache of the kernels: whether it is there, and that it belongs to the sources that are there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = ("kernel.py", "recurrence.py", "picture.py", "state.py", "tables.py", "timing/units.py", "../arch/isa.py")
-"""Files whose code or constants are compiled into the kernel."""
-STAMP = "kernel.sources"
+"""Files whose code or constants are compiled into the event kernel."""
+DRAM_SOURCES = ("dram_kernel.py", "dram_picture.py", "dram_repeat.py", "dram_state.py")
+"""Files whose code or constants are compiled into the DRAM replay."""
+CACHES = (
+    ("kernel.sources", SOURCES, ("kernel.*.nb?", "recurrence.*.nb?", "picture.*.nb?")),
+    ("dram.sources", DRAM_SOURCES, ("dram_*.nb?",)),
+)
+"""Stamps, the sources they stand for, and the cached machine code made of those."""
 
 
 def is_compiled() -> bool:
@@ -22,10 +28,10 @@ def is_compiled() -> bool:
     return any(_cache().rglob("kernel.run-*.nbi"))
 
 
-def source_digest() -> str:
-    """SHA-256 of everything that the event kernel's outcome depends on."""
+def source_digest(sources: tuple[str, ...] = SOURCES) -> str:
+    """SHA-256 of files beside this one: of everything that the event kernel's outcome depends on, or of others."""
     digest = hashlib.sha256()
-    for name in SOURCES:
+    for name in sources:
         digest.update((HERE / name).read_bytes())
     return digest.hexdigest()
 
@@ -36,15 +42,16 @@ def discard_stale() -> None:
 
     Numba looks only at the file of the function that is called, not at the files of what it calls. Once per process.
     """
-    stamp, digest = _cache() / STAMP, source_digest()
-    with contextlib.suppress(OSError):
-        if stamp.is_file() and stamp.read_text() == digest:
-            return
-        for pattern in ("kernel.*.nb?", "recurrence.*.nb?", "picture.*.nb?"):
-            for path in _cache().rglob(pattern):
-                path.unlink(missing_ok=True)
-        stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(digest)
+    for name, sources, patterns in CACHES:
+        stamp, digest = _cache() / name, source_digest(sources)
+        with contextlib.suppress(OSError):
+            if stamp.is_file() and stamp.read_text() == digest:
+                continue
+            for pattern in patterns:
+                for path in _cache().rglob(pattern):
+                    path.unlink(missing_ok=True)
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.write_text(digest)
 
 
 def _cache() -> Path:

@@ -368,6 +368,7 @@ def dram(
     commands: Annotated[
         str | None, typer.Option("--commands", metavar="FILE", help="Write every DRAM command as CSV.")
     ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Run every command; the result is the same.")] = False,
     json_file: Json = None,
 ) -> None:
     """Replay memory requests on a DRAM, command by command: when each is done."""
@@ -382,7 +383,7 @@ def dram(
             check_writable(path)
     described = load_dram(memory, parse_assignments(sets or []))
     _announce_compilation()
-    result, found = dram_result(described, trace, commands=commands is not None)
+    result, found = dram_result(described, trace, commands=commands is not None, exact=exact)
     if commands is not None:
         write_text(commands, commands_csv(found))
     if json_file is not None:

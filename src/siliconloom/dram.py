@@ -61,8 +61,13 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
     return rows[0], rows[1], rows[2]
 
 
-def dram_result(dram: Dram, path: Path | str, *, commands: bool = False) -> tuple[dict[str, Any], Replay]:
-    """Replay a trace file; the result under its versioned schema, and the replay itself."""
+def dram_result(
+    dram: Dram, path: Path | str, *, commands: bool = False, exact: bool = False
+) -> tuple[dict[str, Any], Replay]:
+    """Replay a trace file; the result under its versioned schema, and the replay itself.
+
+    ``commands`` keeps every command; with it, as with ``exact``, each one is run.
+    """
     cycle, write, address = read_trace(path)
     outside = np.flatnonzero((address < 0) | (address >= dram.organization.capacity))
     if len(outside):
@@ -71,7 +76,7 @@ def dram_result(dram: Dram, path: Path | str, *, commands: bool = False) -> tupl
             f"{path}:{line}: address {int(address[outside[0]]):#x} is outside {dram.name}, which has "
             f"{format_bytes(dram.organization.capacity)}"
         )
-    found = replay(dram, cycle, write, address, log=commands)
+    found = replay(dram, cycle, write, address, exact=exact, log=commands)
     seconds = found.cycles * dram.clock_period / 1e12
     moved = found.bursts * dram.organization.request_bytes
     latency = (found.done - found.entered)[write == 0]
@@ -90,6 +95,7 @@ def dram_result(dram: Dram, path: Path | str, *, commands: bool = False) -> tupl
         "row_hits": found.row_hits,
         "row_misses": found.row_misses,
         "refreshes": found.refreshes,
+        "simulator": {"requests_run": len(cycle) - found.collapse.requests, "requests_known": found.collapse.requests},
         "read_latency_cycles": {
             "mean": float(latency.mean()), "p50": float(np.median(latency)),
             "p99": float(np.percentile(latency, 99)), "max": int(latency.max()),
@@ -120,6 +126,8 @@ def dram_tables(dram: Dram, result: dict[str, Any], out: Console) -> None:
         ("row hits", f"{result['row_hits']:,} of {columns:,}"),
         ("refreshes", f"{result['refreshes']:,}"),
     ]  # fmt: skip
+    if known := result["simulator"]["requests_known"]:
+        rows.append(("known from before", f"{format_count(known, 'request')}, not run again"))
     if latency := result["read_latency_cycles"]:
         rows.append(("read latency", f"{latency['mean']:.1f} cycles on average, 99 % within {latency['p99']:.0f}"))
     out.print(table("replay", [("", "left"), ("", "left")], rows))

@@ -12,6 +12,7 @@ from siliconloom.output import write_json
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.library import ResetStyle
 from siliconloom.rtl.npu.geometry import has_npu_rtl
+from siliconloom.sim.memory import effective
 from siliconloom.tables import console, under_way
 from siliconloom.vectors import bench_vectors
 
@@ -30,6 +31,7 @@ def check_reset(name: str) -> ResetStyle:
 
 def complete_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
     """All that ``loom rtl`` writes: as `build_rtl`, with a run of a program for the bench of a whole npu tile."""
+    chip = effective(chip)
     whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
     return build_rtl(chip, reset=reset, vectors=bench_vectors(chip) if whole else None)
 

@@ -16,6 +16,7 @@ from siliconloom.sim.costs import CostService
 from siliconloom.sim.energy import COMPONENTS, energy, memory_energy
 from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
 from siliconloom.sim.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
+from siliconloom.sim.memory import effective
 from siliconloom.workloads import Graph, load_workload
 
 SCHEMA = "siliconloom.result/1"
@@ -33,6 +34,8 @@ class Simulation:
     plan: Plan
     run: Run
     map_s: float
+    described: Chip
+    """The chip as it was described; in `chip` what its DRAM delivers stands in place of the DRAM."""
 
     @property
     def seconds(self) -> float:
@@ -87,6 +90,7 @@ def simulate(
         chip = load_chip(chip, chip_overrides)
     if isinstance(workload, str):
         workload = load_workload(workload, workload_overrides)
+    described, chip = chip, effective(chip)
     began = time.perf_counter()
     service = costs or CostService(None)
     plan = map_workload(chip, workload, (lambda p: service.cost(p, chip).cycles) if search else None)
@@ -95,7 +99,7 @@ def simulate(
         outcome = service.cost(plan.program, chip)
     else:
         outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
-    simulation = Simulation(chip, plan.graph, plan, outcome, mapped)
+    simulation = Simulation(chip, plan.graph, plan, outcome, mapped, described)
     _check_floors(simulation)
     return simulation
 
@@ -203,6 +207,12 @@ def _memory_levels(simulation: Simulation) -> dict[str, Any]:
             "utilization": busy / simulation.seconds if outcome.cycles else 0.0,
             "energy_j": joules[name],
         }
+        if dram := simulation.described.memory[name].dram:
+            levels[name] |= {
+                "dram": dram.name,
+                "pin_bandwidth": int(dram.peak_bandwidth * memory.channels),
+                "latency_s": memory.latency / 1e12,
+            }
     return levels
 
 

@@ -22,6 +22,7 @@ from siliconloom.rtl.flows.yosys import INSTALL, require_yosys
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.systolic import operand_type
+from siliconloom.sim.memory import effective
 from siliconloom.tables import table, under_way
 
 SCHEMA = "siliconloom.synthesis/1"
@@ -74,6 +75,7 @@ def synth(
     """
     require_yosys()
     began = time.perf_counter()
+    chip = effective(chip)
     array = None if isinstance(chip.tile, PimTile) else chip.tile.array
     notes: list[str] = []
     with (

@@ -63,6 +63,10 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
                     f"{format_bytes(level['used_bytes'])} in use",
                 )
             )
+            if "dram" in level:
+                share = level["bandwidth"] / level["pin_bandwidth"]
+                rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
+                lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]

@@ -20,6 +20,7 @@ from siliconloom.rtl.bench.runner import require_simulator, run_cases
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.rtl.systolic import arithmetic_of
+from siliconloom.sim.memory import effective
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
 from siliconloom.tables import table, under_way
 
@@ -50,6 +51,7 @@ def verify(
         When the simulator is missing or the description has no RTL.
     """
     require_simulator(simulator)
+    chip = effective(chip)
     if isinstance(chip.tile, PimTile):
         with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
             return verify_pim(chip, seed=seed, simulator=simulator, cases=cases)

@@ -2,7 +2,6 @@ import csv
 import gzip
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.dram import FIELDS, dram_names, load_dram
 from siliconloom.cli import main
-from siliconloom.sim import dram as module
-from siliconloom.sim.dram import Replay, decode_addresses, replay
+from siliconloom.sim.dram import decode_addresses, replay
+from tests.sim.dram_memories import memories
 from tests.sim.dram_rules import broken_rules
 
 DATA = Path(__file__).parent / "data" / "dram"
@@ -45,6 +44,7 @@ def test_total_cycles_agree_with_dramsim3(row):
     dram = load_dram(MEMORIES[row["memory"]], [("controller.refresh", refresh)])
     cycle, write, address = trace(row["trace"])
     found = replay(dram, cycle, write, address, log=True)
+    assert found.cycles == replay(dram, cycle, write, address).cycles
     assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
     reads = (found.done - found.entered)[write == 0]
     assert reads.mean() == pytest.approx(float(row["avg_latency"]), rel=0.06)
@@ -59,29 +59,6 @@ def test_total_cycles_agree_with_ramulator2(row):
     found = replay(dram, *trace(row["trace"]), log=True)
     assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
     assert broken_rules(dram, found.commands) == []
-
-
-@st.composite
-def memories(draw):
-    name = draw(st.sampled_from(dram_names()))
-    order = "".join(draw(st.permutations(FIELDS)))
-    sets = [
-        ("mapping", order),
-        ("organization.channels", str(draw(st.sampled_from([1, 2, 4])))),
-        ("organization.ranks", str(draw(st.sampled_from([1, 2])))),
-        ("organization.rows", "16"),
-        ("controller.scheduler", draw(st.sampled_from(["fr_fcfs", "fcfs"]))),
-        ("controller.page", draw(st.sampled_from(["open", "closed", "timeout"]))),
-        ("controller.timeout", str(draw(st.sampled_from([1, 20, 200])))),
-        ("controller.read_queue", str(draw(st.integers(1, 40)))),
-        ("controller.write_queue", str(draw(st.integers(9, 40)))),
-        ("controller.bank_queue", str(draw(st.integers(1, 9)))),
-        ("controller.row_hits", str(draw(st.integers(1, 9)))),
-        ("controller.refresh", draw(st.sampled_from(["none", "rank", "bank"]))),
-        ("controller.two_commands", draw(st.sampled_from(["true", "false"]))),
-        ("timing.tREFI", str(draw(st.sampled_from([2000, 9000])))),
-    ]
-    return load_dram(name, sets)
 
 
 @settings(max_examples=150, deadline=None)
@@ -195,17 +172,3 @@ def test_a_library_memory_is_what_its_words_say_and_streams_near_its_peak(name):
     assert least * found.cycles <= count * dram.burst_cycles <= found.cycles
     rows = count * organization.request_bytes / organization.row_bytes
     assert found.row_misses <= rows * 1.2 + 64 * found.refreshes
-
-
-@settings(max_examples=10, deadline=None)
-@given(memories(), st.integers(0, 2**32 - 1))
-def test_the_replay_means_the_same_uncompiled(dram, seed):
-    random = np.random.default_rng(seed)
-    address = random.integers(0, dram.organization.capacity // 64, 40) * 64
-    write = random.integers(0, 2, 40)
-    compiled = replay(dram, np.arange(40), write, address, log=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_replay", module._replay.py_func)
-        plain = replay(dram, np.arange(40), write, address, log=True)
-    for field in fields(Replay):
-        assert np.array_equal(getattr(compiled, field.name), getattr(plain, field.name))

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.description import NpuTile, System
+from siliconloom.sim.memory import effective
 from siliconloom.systems.channels import products, row_stream, stream_bandwidth
 from siliconloom.systems.laying import Laying
 from siliconloom.systems.parts import Arrays, Channels, SystemSimulation, Window
@@ -36,7 +37,7 @@ def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, C
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
     inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
-    return system, load_chip(system.chips[0].chip, inner)
+    return system, effective(load_chip(system.chips[0].chip, inner))
 
 
 def alone(chip: Chip) -> System:
@@ -78,7 +79,7 @@ def simulate_system(
     began = time.perf_counter()
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
-    chip = chip or load_chip(system.chips[0].chip)
+    chip = effective(chip or load_chip(system.chips[0].chip))
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
     if graph.phase is not Phase.DECODE:
