@@ -2,11 +2,11 @@
 
 A trace is cut into blocks of `BLOCK` requests. A block's *pattern* is what its requests are relative to its first:
 reads and writes, banks, rows, columns, and the first row and column after it. At the start of a block whose pattern
-occurs more than once the machine's picture (`sim.dram_picture`) is taken. Picture, pattern, arrivals relative to now and,
-where a refresh was due or pending, the cycles until the next and whose turn it is, decide everything up to the start
-of the next block; what it was is kept under them: cycles, counts, when each request entered and was answered, the next
-picture. Where all of them are met again, that is what happens again; they are compared number by number, hashes only
-find them. A block without refresh also happens like that whenever the next refresh is not due before its end.
+occurs more than once the machine's picture (`sim.dram_picture`) is taken. Picture, pattern, arrivals relative to now
+and, where a refresh was due or pending, the cycles until the next and whose turn it is, decide everything up to the
+start of the next block; what it was is kept under them: cycles, counts, when each request entered and was answered, the
+next picture. Where all of them are met again, that is what happens again; they are compared number by number, hashes
+only find them. A block without refresh also happens like that whenever the next refresh is not due before its end.
 
 The last block is always run: only there does the controller see that nothing else will come.
 """
@@ -43,7 +43,7 @@ POOL = 1 << 22
 """Most numbers kept of pictures, and of outcomes."""
 LONGEST = 1 << 15
 """Numbers in the longest picture that is looked up."""
-CREDIT, WORTH, AGAIN = 1024, 8, 128
+CREDIT, WORTH, AGAIN = 2048, 4, 128
 """Most misses that are paid in advance; misses that a block which was known pays for; those after a pause. A pause
 lasts `CREDIT` blocks, and each one twice as long as that before, until all credit is earned back."""
 LARGEST = 2**31 - 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.dram import FIELDS, dram_names, load_dram
 from siliconloom.cli import main
 from siliconloom.sim.dram import decode_addresses, replay
+from siliconloom.sim.dram_state import READ
 from tests.sim.dram_memories import memories
 from tests.sim.dram_rules import broken_rules
 
@@ -36,6 +37,18 @@ DDR4_2400R = [
     ("controller.bank_queue", "32"), ("controller.row_hits", "1000000"),
 ]  # fmt: skip
 """Ramulator2's preset; it looks at 32 requests at once and closes a row only when nothing waits for it."""
+RAMULATOR_HBM2 = [
+    row for row in ROWS
+    if row["simulator"] == "Ramulator2" and row["memory"] == "HBM2_2000Mbps_1ch" and row["mapping"] == "ChRaBaRoCo"
+]  # fmt: skip
+HBM2_2000 = [
+    ("timing.CL", "14"), ("timing.CWL", "5"), ("timing.tRCD", "14"), ("timing.tRP", "14"), ("timing.tRAS", "34"),
+    ("timing.tRC", "48"), ("timing.tRRD_S", "4"), ("timing.tRRD_L", "4"), ("timing.tFAW", "15"), ("timing.tCCD_S", "2"),
+    ("timing.tCCD_L", "4"), ("timing.tWR", "16"), ("timing.tWTR_S", "6"), ("timing.tWTR_L", "8"), ("timing.tRTP", "5"),
+    ("timing.tRFC", "350"), ("timing.tREFI", "3900"), ("organization.channels", "2"), ("organization.rows", "65536"),
+    ("organization.columns", "128"), ("organization.bus_bits", "64"), *DDR4_2400R[-3:], ("mapping", "rachbgbaroco"),
+]  # fmt: skip
+"""Ramulator2 2.1's presets HBM2_2000Mbps and HBM2_8Gb; the pseudo-channel is above the banks, so only one is used."""
 
 
 @pytest.mark.parametrize("row", ORACLE, ids=lambda r: f"{r['memory']}-{r['refresh']}-{r['trace']}")
@@ -58,6 +71,16 @@ def test_total_cycles_agree_with_ramulator2(row):
     dram = load_dram("ddr4", [*DDR4_2400R, ("mapping", mapping), ("controller.refresh", refresh)])
     found = replay(dram, *trace(row["trace"]), log=True)
     assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"]])
+    assert broken_rules(dram, found.commands) == []
+
+
+@pytest.mark.parametrize("row", RAMULATOR_HBM2, ids=lambda r: f"{r['refresh']}-{r['trace']}")
+def test_total_cycles_of_one_pseudo_channel_agree_with_ramulator2(row):
+    refresh = "rank" if row["refresh"] == "AllBank" else "none"
+    dram = load_dram("hbm2", [*HBM2_2000, ("controller.refresh", refresh), ("controller.two_commands", "true")])
+    found = replay(dram, *trace(row["trace"]), log=True)
+    assert {ch for _, ch, command, *_ in found.commands.tolist() if command == READ} == {0}
+    assert found.cycles == pytest.approx(int(row["cycles"]), rel=TOLERANCE[row["trace"].replace("32", "")])
     assert broken_rules(dram, found.commands) == []
 
 
