@@ -41,8 +41,8 @@ BASELINE = (
 )
 HALVES = (
     "interleaved halves read the weights twice; on our arrays, which load the next weights while they work, products "
-    "of up to 256 rows are bound by memory, so that costs more than attention hides; the published arrays take 254 "
-    "cycles on top of each tile's rows and are bound by them"
+    "of up to 256 rows are bound by memory, so that costs more than attention hides. The published arrays take 254 "
+    "cycles on top of each tile's rows: with that, ours would gain 0.89 instead of 0.73 at batch 256"
 )
 ROOFLINE = "our GPU is its roofline, without launches or unused bandwidth: the ratio to a measured one is larger"
 BUSY = "128 rows at 1 TB/s keep the arrays at most half busy with multiplications; fill and drain may be counted, too"
