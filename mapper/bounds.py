@@ -52,7 +52,7 @@ class Bound:
 
 def operator_bound(chip: Chip, operator: Operator) -> Bound:
     """Bound of one execution of ``operator`` with its operands and results in the nearest memory."""
-    used = _used_weight_bytes(operator)
+    used = used_weight_bytes(operator)
     return _bound(chip, operator.macs, _near(chip, used + _data(operator)), _vector_slots(operator))
 
 
@@ -90,9 +90,9 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
             for level, count in _level_bytes(chip, operator, placement, activations=listed).items():
                 data[level] += count
     elif listed:
-        data = _near(chip, sum((_used_weight_bytes(o) + _data(o)) * o.repeat for o in operators))
+        data = _near(chip, sum((used_weight_bytes(o) + _data(o)) * o.repeat for o in operators))
     else:
-        data = _near(chip, sum((_used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
+        data = _near(chip, sum((used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
     return _bound(chip, macs, data, sum(_vector_slots(o) * o.repeat for o in operators))
 
 
@@ -113,7 +113,7 @@ def _level_bytes(chip: Chip, operator: Operator, placement: Placement, *, activa
     """
     data = dict.fromkeys(chip.memory, 0)
     cache = _cache_bytes(operator)
-    roles = {"parameters": _used_weight_bytes(operator), "keys": 0, "values": 0}
+    roles = {"parameters": used_weight_bytes(operator), "keys": 0, "values": 0}
     if isinstance(operator, Attention) and cache:
         roles["keys"] = cache * operator.head_dim // (operator.head_dim + operator.v_head_dim)
         roles["values"] = cache - roles["keys"]
@@ -153,7 +153,7 @@ def _vector_slots(operator: Operator) -> int:
     return 0
 
 
-def _used_weight_bytes(operator: Operator) -> int:
+def used_weight_bytes(operator: Operator) -> int:
     """Parameters that one execution reads: only the active experts, only the rows a gather takes."""
     if isinstance(operator, Gemm):
         if not operator.weight:

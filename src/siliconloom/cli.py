@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from siliconloom.arch import Chip as ChipDescription
-    from siliconloom.workloads import Graph
 
 app = typer.Typer(
     name="loom",
@@ -105,12 +101,13 @@ def sim(
     graph = load_workload(workload, workload_sets)
     asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     unsupported = [name for name, value in asked.items() if value]
-    if machine_kind(chip) == "system":
-        _simulate_system(chip, chip_sets, graph, unsupported, exact, json_file)
-        return
-    described = load_chip(chip, chip_sets)
-    if described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
-        _simulate_memory(described, graph, unsupported, exact, json_file)
+    system = machine_kind(chip) == "system"
+    described = None if system else load_chip(chip, chip_sets)
+    if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
+        from siliconloom.systems.command import simulate_and_print
+
+        _announce_compilation()
+        simulate_and_print(chip if described is None else described, chip_sets, graph, unsupported, exact, json_file)
         return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
@@ -134,56 +131,6 @@ def sim(
         write_json(json_file, result)
     if "-" not in (trace, report, csv, json_file):
         simulation_tables(result, console())
-
-
-def _simulate_system(
-    name: str,
-    sets: list[tuple[str, str]],
-    graph: Graph,
-    unsupported: list[str],
-    exact: bool,
-    json_file: str | None,
-) -> None:
-    from siliconloom.arch import NotSupported
-    from siliconloom.output import write_json
-    from siliconloom.systems import load_machine, simulate_system
-    from siliconloom.systems.report import system_result, system_tables
-    from siliconloom.tables import console
-
-    if unsupported:
-        raise NotSupported(f"{' and '.join(unsupported)} for a system")
-    system, chip = load_machine(name, sets)
-    _announce_compilation()
-    result = system_result(simulate_system(system, graph, chip=chip, exact=exact))
-    if json_file is not None:
-        write_json(json_file, result)
-    if json_file != "-":
-        system_tables(result, console())
-
-
-def _simulate_memory(
-    chip: ChipDescription, graph: Graph, unsupported: list[str], exact: bool, json_file: str | None
-) -> None:
-    """A chip whose memory computes: a bare pim tile, or an NPU with one for decode."""
-    from siliconloom.arch import NotSupported
-    from siliconloom.output import write_json
-    from siliconloom.pim_simulation import pim_tables, simulate_pim
-    from siliconloom.systems import alone, simulate_system
-    from siliconloom.systems.report import system_result, system_tables
-    from siliconloom.tables import console
-
-    if unsupported:
-        raise NotSupported(f"{' and '.join(unsupported)} for a chip whose memory computes")
-    _announce_compilation()
-    bare = chip.tile.kind == "pim"
-    if bare:
-        result = simulate_pim(chip, graph)
-    else:
-        result = system_result(simulate_system(alone(chip), graph, chip=chip, exact=exact))
-    if json_file is not None:
-        write_json(json_file, result)
-    if json_file != "-":
-        (pim_tables if bare else system_tables)(result, console())
 
 
 @app.command()

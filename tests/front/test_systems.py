@@ -104,6 +104,42 @@ def test_energy_of_the_banks_is_that_of_what_they_read():
     assert sum(energy.values()) == pytest.approx(system_result(found)["energy_j"])
 
 
+def test_halves_spend_the_energy_of_the_whole_batch():
+    graph = decode("gpt3-7b", batch=64, context=500, layers=4)
+    sets = ("policy.attention", "pim"), ("policy.weights", "npu")
+    whole, halves = (system_result(on(graph, *sets, ("policy.interleave", how))) for how in ("never", "always"))
+    assert halves["energy_j"] >= whole["energy_j"]  # the weights are read twice
+    assert halves["energy"]["pim banks"] == pytest.approx(whole["energy"]["pim banks"])
+    macs = [{o["name"]: o["macs"] for o in result["operators"]} for result in (whole, halves)]
+    assert macs[0] == macs[1]
+
+
+def test_fewer_sequences_than_stages_leave_stages_waiting():
+    graph = decode("gpt3-13b", batch=2, layers=8)
+    deep = on(graph, ("policy.pipeline", "8"))
+    assert deep.passes == 2
+    assert deep.cycles == 8 * deep.stage_cycles  # a token goes through all stages
+    result = system_result(deep)
+    assert result["windows"][-1]["name"] == "waiting for other stages"
+    assert sum(w["cycles"] * w["repeat"] for w in result["windows"]) == result["cycles"]
+
+
+def test_experts_that_are_not_chosen_are_not_in_the_bound():
+    result = system_result(on(decode("mixtral-8x7b", batch=1, layers=2)))
+    assert 0 < result["bound"]["achieved"] <= 1
+
+
+def test_models_whose_layers_differ_are_refused():
+    with pytest.raises(NotSupported, match="layers must be alike"):
+        on(decode("deepseek-v3", batch=1))
+
+
+def test_products_in_memory_and_interleaving_exclude_each_other():
+    assert not on(decode(batch=64), ("policy.weights", "pim"), ("policy.attention", "pim")).interleaved
+    with pytest.raises(LoomError, match="leaves products to the arrays"):
+        on(decode(batch=64), ("policy.weights", "pim"), ("policy.interleave", "always"))
+
+
 def test_exact_runs_give_the_same_cycles():
     graph = decode("gpt3-7b", batch=24, layers=4)
     system, chip = load_machine("neupims", [])

@@ -74,7 +74,7 @@ def simulate_system(
     LoomError
         When weights and cache do not fit, or cannot be shared evenly.
     NotSupported
-        For systems of different chips and phases other than decode.
+        For systems of different chips, models whose layers differ, and phases other than decode.
     """
     began = time.perf_counter()
     if len(system.chips) != 1:
@@ -84,9 +84,12 @@ def simulate_system(
         raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
     if graph.phase is not Phase.DECODE:
         raise NotSupported(f"{graph.phase.value} on a system; set workload.phase=decode")
-    attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
-    if attention is None:
-        raise NotSupported(f"{graph.name} on a system: it has no attention")
+    kinds = [o for o in graph.operators() if isinstance(o, Attention)]
+    if len(kinds) != 1:
+        raise NotSupported(
+            f"{graph.name} on a system: its layers must be alike, each with one attention ({len(kinds)} kinds)"
+        )
+    attention = kinds[0]
     lengths = tuple(contexts) if contexts is not None else (attention.kv_len,) * graph.batch
     if len(lengths) != graph.batch:
         raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(lengths)})")

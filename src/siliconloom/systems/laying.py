@@ -15,6 +15,7 @@ from siliconloom.arch.isa import Unit
 from siliconloom.arch.pim import Command, MacroKind, check_macro
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.bounds import used_weight_bytes
 from siliconloom.mapper.offload import Head, attention_macros, balance, can_compute, load_of, shape_of
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
 from siliconloom.sim.engine import Counter
@@ -67,6 +68,8 @@ class Laying:
             raise LoomError(f"policy.attention: {self.described.name} has no pim")
         if self.policy.interleave == "always" and not (self.pim and self.pim.dual_row_buffer):
             raise LoomError("policy.interleave: always needs a chip with pim.dual_row_buffer: true")
+        if self.policy.interleave == "always" and self.policy.weights == "pim":
+            raise LoomError("policy.interleave: always leaves products to the arrays; policy.weights must not be pim")
         places = [False] if self.pim is None or where == "npu" else [True] if where == "pim" else [False, True]
         choices, refused = list[SystemSimulation](), list[LoomError]()
         for offloaded in places:
@@ -92,7 +95,8 @@ class Laying:
         plans = []
         if self.policy.interleave != "always":
             plans.append(self._turns(slowest, layers))
-        if self.policy.interleave != "never" and len(slowest) > 1 and self.pim is not None and self.pim.dual_row_buffer:
+        halves = self.pim is not None and self.pim.dual_row_buffer and self.policy.weights != "pim"
+        if self.policy.interleave != "never" and len(slowest) > 1 and halves:
             plans.append(self._interleaved(slowest, layers))
         if not plans:
             raise LoomError("policy.interleave: always needs at least two sequences in a stage")
@@ -204,7 +208,7 @@ class Laying:
                 continue
             counters = simulation.run.counters[index] * tiles
             own += int(unbound.run.exclusive[index]) // repeat
-            weights += operator.weight_bytes
+            weights += used_weight_bytes(operator)
             traffic += int(counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]) // repeat
             busy += int(simulation.run.operator_busy[index, Unit.MATMUL]) // repeat
             vector += int(simulation.run.operator_busy[index, Unit.VECTOR]) // repeat
@@ -345,9 +349,8 @@ class Laying:
         order = sorted(range(len(contexts)), key=lambda n: -contexts[n])
         halves = [tuple(contexts[n] for n in order[part::2]) for part in (0, 1)]
         arrays = [self._measure(len(half))[0] for half in halves]
-        simulation = self._measure(len(halves[0]))[1]
+        simulations = tuple(s for half in halves for s in self._measure(len(half))[1])
         windows = [Window("first half's queries", arrays[0].before, 0)]
-        alone = [self._attend(half) for half in halves]
         share = arrays[1].before / max(arrays[1].layer, 1)
         first = self._attend(halves[0], int(arrays[1].traffic * share), arrays[1].before)
         windows.append(Window("second half's queries", max(arrays[1].before, first.reads), first.attention))
@@ -356,7 +359,9 @@ class Laying:
             windows.append(
                 Window(f"{name} half's arrays", max(arrays[n].layer, both[n].reads), both[n].attention, layers - 1)
             )
-        windows.append(Window("first half's end", arrays[0].after, alone[1].attention))
+        rest = arrays[0].traffic - int(arrays[0].traffic * arrays[0].before / max(arrays[0].layer, 1))
+        last = self._attend(halves[1], rest, arrays[0].after)
+        windows.append(Window("first half's end", max(arrays[0].after, last.reads), last.attention))
         windows.append(Window("second half's end", arrays[1].after, 0))
         windows.append(Window("embedding and head", arrays[0].ends + arrays[1].ends, 0))
         counts = both[0].counts + both[1].counts
@@ -371,4 +376,4 @@ class Laying:
                 for name in ("before", "after", "unbound", "traffic", "ends", "busy", "macs", "vector_busy")
             },
         )
-        return windows, merged, simulation, together, True, {}
+        return windows, merged, simulations, together, True, {}

@@ -106,7 +106,12 @@ class SystemSimulation:
     @cached_property
     def cycles(self) -> int:
         """Of one step: one token of every sequence in decode."""
-        return self.passes * sum(w.cycles * w.repeat for w in self.windows)
+        return self.pipeline * self.stage_cycles
+
+    @property
+    def stage_cycles(self) -> int:
+        """Of one part of the batch at one stage; a sequence goes through all stages before its next token."""
+        return sum(w.cycles * w.repeat for w in self.windows)
 
     @property
     def seconds(self) -> float:

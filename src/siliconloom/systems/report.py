@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -12,11 +12,9 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
 from siliconloom.sim.energy import pim_energy
 from siliconloom.simulate import SCHEMA
+from siliconloom.systems.parts import SystemSimulation, Window
 from siliconloom.tables import table
-from siliconloom.workloads import Attention
-
-if TYPE_CHECKING:
-    from siliconloom.systems.parts import SystemSimulation
+from siliconloom.workloads import Attention, Operator
 
 
 def lower_bound(s: SystemSimulation) -> dict[str, Any]:
@@ -53,6 +51,8 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
     joules = {"arrays, buffers, pins": sum(simulation.result()["energy_j"] for simulation in s.chips)}
     chips = s.passes * s.tensor
     cache = s.layers * (s.graph.kv_bytes_per_token // max(s.all_layers, 1)) * sum(s.contexts)
+    idle = (s.pipeline - s.passes) * s.stage_cycles // s.passes  # fewer sequences than stages
+    waiting = [Window("waiting for other stages", 0, idle)] if idle else []
     units: dict[str, Any] = {
         "array": _unit(s.arrays.busy * layer_cycles, step) | {"mac_utilization": macs / (step * chip.peak_macs)},
         "vector": _unit(s.arrays.vector_busy * layer_cycles, step),
@@ -108,7 +108,7 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         "windows": [
             {"name": w.name, "repeat": w.repeat * s.passes, "cycles": w.cycles, "array_cycles": w.arrays,
              "memory_cycles": w.memory}
-            for w in s.windows
+            for w in (*s.windows, *waiting)
         ],
         "operators": _operators(s),
         "units": units,
@@ -125,34 +125,33 @@ def _unit(busy: int, cycles: int) -> dict[str, Any]:
 
 
 def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
-    rows = []
+    """What every operator takes on one chip in one step, on the arrays or in memory; halves of a batch put together."""
+    rows: dict[str, dict[str, Any]] = {}
+
+    def add(operator: Operator, unit: str, cycles: int, macs: int) -> None:
+        times = s.passes * (s.layers if operator.block == attention.block else 1)
+        row = rows.setdefault(
+            operator.name,
+            {"name": operator.name, "unit": unit, "repeat": times, "cycles": 0, "macs": 0, "shape": operator.shape},
+        )
+        row["cycles"] += cycles * times
+        row["macs"] += macs * times
+
+    attention = next(o for o in s.graph.operators() if isinstance(o, Attention))
     for simulation in s.chips:
         for index, mapped in enumerate(simulation.plan.tasks):
-            operator = mapped.task.operator
-            rows.append({
-                "name": operator.name, "unit": "npu", "repeat": operator.repeat,
-                "cycles": int(simulation.run.exclusive[index]), "macs": operator.macs * operator.repeat,
-                "shape": operator.shape,
-            })  # fmt: skip
+            add(
+                mapped.task.operator,
+                "npu",
+                int(simulation.run.exclusive[index]) // mapped.repeat,
+                mapped.task.operator.macs,
+            )
     for operator in s.graph.operators():
         if operator.name in s.products:
-            repeat = s.layers if operator.repeat > 1 else 1
-            rows.append({
-                "name": operator.name, "unit": "pim", "repeat": repeat,
-                "cycles": s.products[operator.name].cycles * repeat, "macs": operator.macs * repeat,
-                "shape": operator.shape,
-            })  # fmt: skip
+            add(operator, "pim", s.products[operator.name].cycles, operator.macs // s.passes)
     if s.offloaded and s.channels is not None:
-        attention = next(o for o in s.graph.operators() if isinstance(o, Attention))
-        rows.append({
-            "name": attention.name,
-            "unit": "pim",
-            "repeat": s.layers,
-            "cycles": s.channels.attention * s.layers,
-            "macs": attention.macs * s.layers,
-            "shape": attention.shape,
-        })  # fmt: skip
-    return rows
+        add(attention, "pim", s.channels.attention, attention.macs // s.passes)
+    return list(rows.values())
 
 
 def _notes(s: SystemSimulation) -> list[str]:

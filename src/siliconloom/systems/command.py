@@ -1,0 +1,52 @@
+"""``loom sim`` on a system of chips, on a chip whose memory computes, and on a bare PIM tile."""
+
+from __future__ import annotations
+
+from siliconloom.arch import Chip, NotSupported
+from siliconloom.output import write_json
+from siliconloom.pim_simulation import pim_tables, simulate_pim
+from siliconloom.systems import alone, load_machine, simulate_system
+from siliconloom.systems.report import system_result, system_tables
+from siliconloom.tables import console
+from siliconloom.workloads import Graph
+
+
+def simulate_and_print(
+    machine: str | Chip,
+    sets: list[tuple[str, str]],
+    graph: Graph,
+    unsupported: list[str],
+    exact: bool,
+    json_file: str | None,
+) -> None:
+    """Simulate ``graph`` and print or write the result.
+
+    Parameters
+    ----------
+    machine, sets
+        A system's name and its overrides, or a chip.
+    graph
+        What to do.
+    unsupported
+        Options that were given and mean nothing here.
+    exact, json_file
+        As the command has them.
+
+    Raises
+    ------
+    NotSupported
+        When options were given that mean nothing here.
+    """
+    if unsupported:
+        where = "a system" if isinstance(machine, str) else "a chip whose memory computes"
+        raise NotSupported(f"{' and '.join(unsupported)} for {where}")
+    bare = isinstance(machine, Chip) and machine.tile.kind == "pim"
+    if isinstance(machine, Chip) and bare:
+        result = simulate_pim(machine, graph)
+    else:
+        system, chip = load_machine(machine, sets) if isinstance(machine, str) else (alone(machine), machine)
+        result = system_result(simulate_system(system, graph, chip=chip, exact=exact))
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        (pim_tables if bare else system_tables)(result, console())
