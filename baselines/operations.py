@@ -1,0 +1,344 @@
+"""Operations that a GPU is timed or predicted on, as columns: one row is one kernel, collective or model run.
+
+The columns are those of every CSV file of this package (`COLUMNS`):
+
+=============  ==============================================================================================
+op             what is done, an `Op`
+m, n, k        of a product C[m,n] = A[m,k] B[k,n]; m rows of n columns of an element-wise operation
+batch          products or sequences side by side
+q_len, kv_len  query tokens, and keys that they look at (those before them included), per sequence
+heads          query heads; kv_heads key and value heads; head_dim elements of a head
+causal         whether a query looks only at keys up to its own
+dtype          number format of the operands, a `Precision`
+gpus           GPUs that take part
+bytes          of a collective: the larger of its send and receive buffer on one GPU (what nccl-tests calls size)
+=============  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from siliconloom.arch.errors import nearest_name
+from siliconloom.baselines.cells import Cells, parse_cells, read_text
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+Code = NDArray[np.int8]
+
+LARGEST_SIZE = 2**31 - 1
+LARGEST_BUFFER = 2**50
+
+
+class Op(StrEnum):
+    """What a row does. Element-wise operations have m rows of n columns of their *output*."""
+
+    GEMM = "gemm"
+    ATTENTION_PREFILL = "attention_prefill"
+    ATTENTION_DECODE = "attention_decode"
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    RMSNORM = "rmsnorm"
+    LAYERNORM = "layernorm"
+    SOFTMAX = "softmax"
+    SILU_MUL = "silu_mul"  # silu(x) * y of the two halves of 2n columns: the gate of SwiGLU
+    GELU = "gelu"
+    ADD = "add"
+    ROPE = "rope"  # n = (heads + kv_heads) * head_dim
+    EMBEDDING = "embedding"
+    PREFILL = "prefill"  # a whole model, from the prompts of a batch to their first tokens
+    DECODE = "decode"  # a whole model, one further token of each sequence of a batch
+    SERVE = "serve"  # a whole model, a batch from prompts to its last output tokens
+    SERVE_TTFT = "serve_ttft"  # time to first token with `batch` requests in flight, queueing included
+    SERVE_TPOT = "serve_tpot"  # time per output token with `batch` requests in flight
+    LAYER_PREFILL = "layer_prefill"  # one transformer layer of a model
+    LAYER_DECODE = "layer_decode"
+
+
+OPS = tuple(Op)
+"""An op's code is its place here."""
+COLLECTIVES = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
+ATTENTION = (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE)
+ELEMENTWISE = (Op.RMSNORM, Op.LAYERNORM, Op.SOFTMAX, Op.SILU_MUL, Op.GELU, Op.ADD, Op.ROPE, Op.EMBEDDING)
+KERNELS = (Op.GEMM, *ATTENTION, *COLLECTIVES, *ELEMENTWISE)
+"""Operations with a shape of their own."""
+MODELS = tuple(op for op in OPS if op not in KERNELS)
+"""Operations on a whole model or layer: their rows name it (see `siliconloom.baselines.tables`)."""
+
+
+class Precision(StrEnum):
+    """Number format of operands. `DataType` of arch holds what our own arrays compute in; GPUs have others."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    FP4 = "fp4"
+
+    @property
+    def size(self) -> float:
+        """Bytes of one element in memory."""
+        return _SIZE[self]
+
+
+_SIZE = {
+    Precision.FP64: 8.0, Precision.FP32: 4.0, Precision.TF32: 4.0, Precision.FP16: 2.0, Precision.BF16: 2.0,
+    Precision.FP8: 1.0, Precision.INT8: 1.0, Precision.FP4: 0.5,
+}  # fmt: skip
+PRECISIONS = tuple(Precision)
+"""A precision's code is its place here."""
+ALIASES = {
+    "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16",
+    "bfloat16": "bf16", "float8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float4": "fp4", "nvfp4": "fp4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
+
+    ``op`` and ``dtype`` are codes: places in `OPS` and `PRECISIONS`.
+    """
+
+    op: Code
+    m: Int
+    n: Int
+    k: Int
+    batch: Int
+    q_len: Int
+    kv_len: Int
+    heads: Int
+    kv_heads: Int
+    head_dim: Int
+    causal: Bool
+    dtype: Code
+    gpus: Int
+    bytes: Int
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def select(self, rows: ArrayLike) -> Operations:
+        """Rows of a mask, or of a list of indices."""
+        chosen = np.asarray(rows)
+        return Operations(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+    def among(self, *ops: Op) -> Bool:
+        """Mask of the rows that do one of ``ops``."""
+        return np.isin(self.op, [OPS.index(op) for op in ops])
+
+    def ops(self) -> list[Op]:
+        """Operation of every row."""
+        return [OPS[code] for code in self.op.tolist()]
+
+    def dtypes(self) -> list[Precision]:
+        """Precision of every row."""
+        return [PRECISIONS[code] for code in self.dtype.tolist()]
+
+    def element_bytes(self) -> Float:
+        """Bytes of one operand element of every row."""
+        return np.array([p.size for p in PRECISIONS])[self.dtype]
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One row as plain values, without the columns that it does not mean."""
+        found: dict[str, Any] = {"op": str(OPS[self.op[index]])}
+        for name in SIZES:
+            if value := int(getattr(self, name)[index]):
+                found[name] = value
+        if found["op"] == Op.ATTENTION_PREFILL:
+            found["causal"] = bool(self.causal[index])
+        return found | {"dtype": str(PRECISIONS[self.dtype[index]])}
+
+    def describe(self, index: int) -> str:
+        """One row in a few words, for messages: ``gemm m=4096 n=4096 k=4096 bf16``."""
+        row = self.row(index)
+        sizes = [f"{name}={value}" for name, value in row.items() if name in SIZES]
+        return " ".join([row["op"], *sizes, row["dtype"]])
+
+
+COLUMNS = tuple(f.name for f in fields(Operations))
+SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "gpus", "bytes")
+
+_SHAPE = ("m", "n")
+_HEADS = ("heads", "kv_heads", "head_dim")
+MEANT: dict[Op, tuple[str, ...]] = {
+    Op.GEMM: (*_SHAPE, "k", "batch"),
+    **dict.fromkeys(ATTENTION, ("batch", "q_len", "kv_len", *_HEADS)),
+    **dict.fromkeys(COLLECTIVES, ("gpus", "bytes")),
+    **dict.fromkeys(ELEMENTWISE, _SHAPE),
+    **dict.fromkeys(MODELS, ("batch", "gpus")),
+}
+"""Sizes that each operation has; what a file gives for others is passed over."""
+
+
+def read_operations(path: Path | str) -> Operations:
+    """Rows of a CSV file with the header `COLUMNS`; ``-`` is standard input, ``.gz`` is unpacked.
+
+    Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
+    is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
+    is bf16.
+
+    Raises
+    ------
+    DescriptionError
+        With file, line, column, rule and value, for the first cell that breaks a rule.
+    """
+    source, text = read_text(path)
+    return operations_from_cells(parse_cells(source, text, COLUMNS, ("op",)), KERNELS)
+
+
+def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
+    """Rows from the cells of `COLUMNS`, defaults filled in, every rule checked; ``allowed`` are the known ops."""
+    op = _codes(cells, "op", allowed, {}, OPS)
+    columns: dict[str, Any] = {"op": op}
+    for name in SIZES:
+        columns[name] = cells.numbers(name, _buffer if name == "bytes" else _size, -1)
+    columns["causal"] = cells.numbers("causal", _truth, -1)
+    columns["dtype"] = _codes(cells, "dtype", PRECISIONS, ALIASES, PRECISIONS, empty=Precision.BF16)
+    return _complete(columns, cells)
+
+
+def make_operations(rows: Sequence[Mapping[str, Any]]) -> Operations:
+    """Rows from mappings of column to value, as `read_operations` would read them; errors count rows as lines."""
+    text = {name: tuple("" if row.get(name) is None else str(row[name]) for row in rows) for name in COLUMNS}
+    for number, row in enumerate(rows):
+        if extra := next((name for name in row if name not in COLUMNS), None):
+            raise KeyError(f"row {number}: no column '{extra}'")
+    cells = Cells("<rows>", COLUMNS, text, range(1, len(rows) + 1), [""] * len(rows))
+    return operations_from_cells(cells, OPS)
+
+
+def join(parts: Sequence[Operations]) -> Operations:
+    """Rows of all parts, one after the other."""
+    return Operations(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
+
+
+def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
+    """Fill in what was left empty (-1), clear what is not meant, check what is."""
+    op = columns["op"]
+    kind = {name: np.isin(op, [OPS.index(o) for o in OPS if name in MEANT[o]]) for name in SIZES}
+    prefill, decode = op == OPS.index(Op.ATTENTION_PREFILL), op == OPS.index(Op.ATTENTION_DECODE)
+    _default(columns, "batch", kind["batch"], 1)
+    _default(columns, "q_len", decode, 1)
+    _default(columns, "q_len", prefill, columns["kv_len"])
+    _default(columns, "kv_len", prefill, columns["q_len"])
+    _default(columns, "kv_heads", kind["kv_heads"], columns["heads"])
+    _default(columns, "gpus", np.isin(op, [OPS.index(o) for o in MODELS]), 1)
+    _default(columns, "causal", prefill, 1)
+    columns["causal"] = (columns["causal"] > 0) & (prefill | decode)
+    for name in SIZES:
+        values = columns[name]
+        _refuse(cells, op, name, kind[name] & (values == -1), "{op} needs it", values, empty=True)
+        _refuse(cells, op, name, kind[name] & (values == 0), "must be at least 1", values)
+        columns[name] = np.where(kind[name], values, 0)
+    sizes = columns
+    _refuse(
+        cells, op, "gpus", np.isin(op, [OPS.index(o) for o in COLLECTIVES]) & (sizes["gpus"] < 2),
+        "{op} needs at least 2 GPUs", sizes["gpus"],
+    )  # fmt: skip
+    some = np.maximum(sizes["kv_heads"], 1)
+    _refuse(
+        cells, op, "heads", kind["heads"] & (sizes["heads"] % some != 0),
+        "must be a multiple of kv_heads", sizes["heads"], beside=("kv_heads", sizes["kv_heads"]),
+    )  # fmt: skip
+    _refuse(
+        cells, op, "kv_len", columns["causal"] & (sizes["kv_len"] < sizes["q_len"]),
+        "must be at least q_len when attention is causal", sizes["kv_len"], beside=("q_len", sizes["q_len"]),
+    )  # fmt: skip
+    return Operations(**columns)
+
+
+def _default(columns: dict[str, Any], name: str, where: Bool, value: int | Int) -> None:
+    columns[name] = np.where(where & (columns[name] == -1), value, columns[name])
+
+
+def _refuse(
+    cells: Cells, op: Code, name: str, broken: Bool, rule: str, values: Int, *, empty: bool = False,
+    beside: tuple[str, Int] | None = None,
+) -> None:  # fmt: skip
+    """Raise for the first row of ``broken``."""
+    if not broken.any():
+        return
+    row = int(np.argmax(broken))
+    value = None if empty else f"{name} {values[row]}, {beside[0]} {beside[1][row]}" if beside else int(values[row])
+    error = cells.error(rule.format(op=OPS[op[row]]), row, name)
+    if value is None:
+        raise error
+    raise type(error)(f"{error.rule} (got {value})", position=error.position, path=name)
+
+
+def _codes(
+    cells: Cells, column: str, allowed: Sequence[StrEnum], aliases: Mapping[str, str], order: Sequence[StrEnum],
+    empty: StrEnum | None = None,
+) -> Code:  # fmt: skip
+    """Code of every cell of a column of names."""
+    texts = cells.columns.get(column, ("",) * len(cells))
+    names = {str(name): order.index(name) for name in allowed}
+    known: dict[str, int] = {}
+    for text in set(texts):
+        name = aliases.get(text.lower(), text.lower())
+        if not text and empty is not None:
+            known[text] = order.index(empty)
+        elif name in names:
+            known[text] = names[name]
+        else:
+            row = texts.index(text)
+            near = nearest_name(text, names) if text else None
+            raise cells.error(f"must be one of {', '.join(names)}", row, column, value=text, nearest=near)
+    return np.fromiter(map(known.__getitem__, texts), np.int8, len(texts))
+
+
+def _size(text: str) -> int:
+    return _whole(text, LARGEST_SIZE)
+
+
+def _buffer(text: str) -> int:
+    return _whole(text, LARGEST_BUFFER)
+
+
+def _whole(text: str, largest: int) -> int:
+    """A whole number from 0 on; ``4096.0`` is one, as some programs write whole columns with empty cells."""
+    try:
+        value = int(text)
+    except ValueError:
+        try:
+            real = float(text)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if real != real or real in (float("inf"), float("-inf")) or real != int(real):
+            raise ValueError("must be a whole number") from None
+        value = int(real)
+    if value < 0:
+        raise ValueError("must not be negative")
+    if value > largest:
+        raise ValueError(f"must be at most {largest}")
+    return value
+
+
+def _truth(text: str) -> int:
+    try:
+        return _TRUTH[text.lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+_TRUTH = {"true": 1, "1": 1, "yes": 1, "1.0": 1, "false": 0, "0": 0, "no": 0, "0.0": 0}
+
+__all__ = [
+    "ALIASES", "ATTENTION", "COLLECTIVES", "COLUMNS", "ELEMENTWISE", "KERNELS", "MEANT", "MODELS", "OPS", "Op",
+    "Operations", "PRECISIONS", "Precision", "SIZES", "join", "make_operations", "operations_from_cells",
+    "read_operations",
+]  # fmt: skip

@@ -1,0 +1,156 @@
+"""What an operation must at least do, and the time below which no GPU can have done it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from siliconloom.baselines.operations import (
+    ATTENTION,
+    COLLECTIVES,
+    ELEMENTWISE,
+    OPS,
+    PRECISIONS,
+    Float,
+    Op,
+    Operations,
+)
+
+
+class Roofline(Protocol):
+    """Limits of one GPU, as its datasheet gives them, in SI units."""
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes per second of its memory."""
+        ...
+
+    @property
+    def l2_bytes(self) -> float:
+        """Bytes of its last cache: operands that small need not come from memory."""
+        ...
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes per second that its links to other GPUs carry one way, all of them together; 0: not known."""
+        ...
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s with operands of a `Precision`; 0 when it has no such arithmetic."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """A `Roofline` written down: FLOP/s by precision, bytes per second, bytes."""
+
+    flops: dict[str, float]
+    memory_bandwidth: float
+    l2_bytes: float
+    link_bandwidth: float = 0.0
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s with operands of a `Precision`; 0 when it has no such arithmetic."""
+        return self.flops.get(dtype, 0.0)
+
+
+ELEMENTWISE_PASSES: dict[Op, int] = {
+    Op.RMSNORM: 2, Op.LAYERNORM: 2, Op.SOFTMAX: 2, Op.GELU: 2, Op.ROPE: 2, Op.EMBEDDING: 2, Op.SILU_MUL: 3, Op.ADD: 3,
+}  # fmt: skip
+"""Times that m x n elements are read or written, at least."""
+
+
+def flops(operations: Operations) -> Float:
+    """FLOPs of every row: 2 m n k batch of a product; of attention 4 batch heads head_dim times the pairs of query and
+    key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal; 0 of everything else.
+    """  # noqa: D205
+    o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
+    product = 2 * o["m"] * o["n"] * o["k"] * o["batch"]
+    pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
+    attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
+    return np.where(operations.among(*ATTENTION), attention, product * operations.among(Op.GEMM))
+
+
+def compulsory_bytes(operations: Operations) -> Float:
+    """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
+
+    A product's operands and result, attention's queries, keys, values and result, an element-wise operation's
+    `ELEMENTWISE_PASSES`; all in the row's precision.
+    """
+    o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
+    product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
+    attention = 2 * o["batch"] * o["head_dim"] * (o["heads"] * o["q_len"] + o["kv_heads"] * o["kv_len"])
+    passes = np.array([ELEMENTWISE_PASSES.get(op, 0) for op in OPS], dtype=np.float64)[operations.op]
+    elements = np.where(operations.among(Op.GEMM), product, 0.0)
+    elements = np.where(operations.among(*ATTENTION), attention, elements)
+    elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
+    return elements * operations.element_bytes()
+
+
+def link_bytes(operations: Operations) -> Float:
+    """Bytes that a collective sends over each GPU's links at least; 0 of other rows.
+
+    An all-reduce sends its buffer once (a switch that adds may do the rest; a ring sends 2 (p-1)/p of it), the others
+    (p-1)/p of their larger buffer, p GPUs.
+    """
+    gpus = np.maximum(operations.gpus, 1).astype(np.float64)
+    share = np.where(operations.among(Op.ALL_REDUCE), 1.0, (gpus - 1) / gpus)
+    return np.where(operations.among(*COLLECTIVES), operations.bytes * share, 0.0)
+
+
+def bus_bytes(operations: Operations) -> Float:
+    """Bytes by which nccl-tests defines bus bandwidth: 2 (p-1)/p of an all-reduce's, (p-1)/p of the others'."""
+    gpus = np.maximum(operations.gpus, 1).astype(np.float64)
+    share = (gpus - 1) / gpus * np.where(operations.among(Op.ALL_REDUCE), 2.0, 1.0)
+    return np.where(operations.among(*COLLECTIVES), operations.bytes * share, 0.0)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One limit: least seconds of every row, and how to name a row's rate and the limit, for messages."""
+
+    seconds: Float
+    work: Float
+    limit: Float
+    unit: str
+    name: str
+
+
+def floors(operations: Operations, roofline: Roofline) -> list[Floor]:
+    """Every limit of a GPU on every row; a limit that does not apply gives 0 s.
+
+    Memory carries what does not fit the last cache: a benchmark that repeats an operation finds the rest there.
+    """
+    peaks = np.array([roofline.peak_flops(str(p)) for p in PRECISIONS])[operations.dtype]
+    memory = np.full(len(operations), roofline.memory_bandwidth)
+    links = np.full(len(operations), roofline.link_bandwidth)
+    spilled = np.maximum(compulsory_bytes(operations) - roofline.l2_bytes, 0.0)
+    works: list[tuple[Float, Float, str, str]] = [
+        (flops(operations), peaks, "FLOP/s", "its peak"),
+        (spilled, memory, "B/s", "its memory bandwidth"),
+        (link_bytes(operations), links, "B/s", "the bandwidth of its links"),
+    ]
+    return [
+        Floor(np.divide(work, limit, out=np.zeros(len(work)), where=limit > 0), work, limit, unit, name)
+        for work, limit, unit, name in works
+    ]
+
+
+def least_seconds(operations: Operations, roofline: Roofline) -> Float:
+    """Seconds below which no row can have been done."""
+    take: Callable[[Float, Float], Float] = np.maximum
+    found = np.zeros(len(operations))
+    for floor in floors(operations, roofline):
+        found = take(found, floor.seconds)
+    return found
+
+
+_USED = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+
+__all__ = [
+    "ELEMENTWISE_PASSES", "Floor", "Limits", "Roofline", "bus_bytes", "compulsory_bytes", "floors", "flops",
+    "least_seconds", "link_bytes",
+]  # fmt: skip
