@@ -6,8 +6,9 @@ import csv
 import gzip
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,18 +72,22 @@ class Cells:
         """Make the error that points at a cell (raise it yourself)."""
         return DescriptionError(rule, position=self.position(row, column), path=column, value=value, nearest=nearest)
 
-    def numbers(self, column: str, parse: Callable[[str], Value], empty: Value) -> NDArray[np.generic]:
+    def integers(self, column: str, parse: Callable[[str], int], empty: int) -> NDArray[np.int64]:
         """Value of every cell of a column; each distinct text is parsed once.
 
         ``parse`` raises ``ValueError`` with the rule that a text breaks; an empty cell, or a column that the file
         lacks, is ``empty``.
         """
-        kind = np.int64 if isinstance(empty, int) else np.float64
+        return np.fromiter(self._parsed(column, parse, empty), np.int64, len(self))
+
+    def reals(self, column: str, parse: Callable[[str], float], empty: float) -> NDArray[np.float64]:
+        """As `integers`, for numbers that need not be whole."""
+        return np.fromiter(self._parsed(column, parse, empty), np.float64, len(self))
+
+    def _parsed(self, column: str, parse: Callable[[str], Value], empty: Value) -> Iterable[Value]:
         cells = self.columns.get(column)
-        if cells is None:
-            return np.full(len(self), empty, kind)
-        if not cells[0] and cells.count("") == len(cells):
-            return np.full(len(self), empty, kind)
+        if cells is None or cells.count("") == len(cells):
+            return repeat(empty, len(self))
         known: dict[str, Value] = {"": empty}
         broken: dict[str, str] = {}
         for text in set(cells):
@@ -94,7 +99,7 @@ class Cells:
         if broken:
             row = next(row for row, text in enumerate(cells) if text in broken)
             raise self.error(broken[cells[row]], row, column, value=cells[row])
-        return np.fromiter(map(known.__getitem__, cells), kind, len(cells))
+        return map(known.__getitem__, cells)
 
 
 def read_text(path: Path | str) -> tuple[str, str]:
@@ -108,8 +113,6 @@ def read_text(path: Path | str) -> tuple[str, str]:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise LoomError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except UnicodeDecodeError:
-        raise LoomError(f"{path}: is not UTF-8 text") from None
     if len(raw) > MAX_BYTES:
         raise LoomError(f"{path}: more than {MAX_BYTES >> 20} MiB of text")
     try:

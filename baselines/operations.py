@@ -205,8 +205,8 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     op = _codes(cells, "op", allowed, {}, OPS)
     columns: dict[str, Any] = {"op": op}
     for name in SIZES:
-        columns[name] = cells.numbers(name, _buffer if name == "bytes" else _size, -1)
-    columns["causal"] = cells.numbers("causal", _truth, -1)
+        columns[name] = cells.integers(name, _buffer if name == "bytes" else _size, -1)
+    columns["causal"] = cells.integers("causal", _truth, -1)
     columns["dtype"] = _codes(cells, "dtype", PRECISIONS, ALIASES, PRECISIONS, empty=Precision.BF16)
     return _complete(columns, cells)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,12 +65,13 @@ ELEMENTWISE_PASSES: dict[Op, int] = {
 def flops(operations: Operations) -> Float:
     """FLOPs of every row: 2 m n k batch of a product; of attention 4 batch heads head_dim times the pairs of query and
     key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal; 0 of everything else.
-    """  # noqa: D205
+    """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     product = 2 * o["m"] * o["n"] * o["k"] * o["batch"]
     pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
     attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
-    return np.where(operations.among(*ATTENTION), attention, product * operations.among(Op.GEMM))
+    found: Float = np.where(operations.among(*ATTENTION), attention, product * operations.among(Op.GEMM))
+    return found
 
 
 def compulsory_bytes(operations: Operations) -> Float:
@@ -141,10 +141,7 @@ def floors(operations: Operations, roofline: Roofline) -> list[Floor]:
 
 def least_seconds(operations: Operations, roofline: Roofline) -> Float:
     """Seconds below which no row can have been done."""
-    take: Callable[[Float, Float], Float] = np.maximum
-    found = np.zeros(len(operations))
-    for floor in floors(operations, roofline):
-        found = take(found, floor.seconds)
+    found: Float = np.max([floor.seconds for floor in floors(operations, roofline)], axis=0)
     return found
 
 

@@ -47,8 +47,8 @@ DATA = Path(__file__).parent / "data"
 MEASURED = ("model", "input_tokens", "output_tokens", "gpu", "time_us", "power_w", "clock_mhz", "software")
 """Columns beside those of `operations`.
 
-model, input_tokens, output_tokens: of whole models and layers, tokens per sequence (``decode`` and ``layer_decode``: the
-keys that a token looks at are the input and half the output). gpu: a library name, or another for a GPU that the
+model, input_tokens, output_tokens: of whole models and layers, tokens per sequence (of a ``decode`` row a
+token looks at the input and, on average, half the output). gpu: a library name, or another for a GPU that the
 library lacks. time_us: microseconds. power_w, clock_mhz: mean while it ran, empty when not known. software: what ran.
 """
 ALL_COLUMNS = ("op", "gpu", *(c for c in COLUMNS if c != "op"), *(c for c in MEASURED if c != "gpu"))
@@ -63,6 +63,7 @@ class Method(StrEnum):
     WALL_CLOCK = "wall clock"  # around one call and a synchronisation: launch overhead included
     PROFILER = "profiler"  # events or profiler records around each call of a running model
     SERVING = "serving"  # a server's own times
+    UNKNOWN = "not recorded"
 
 
 class Dropped(Description):
@@ -221,10 +222,11 @@ def parse_table(name: str, source: str, text: str, provenance: Provenance) -> Ta
         raise cells.error(rule, row, "gpu", value=str(gpu[row]), nearest=nearest_name(str(gpu[row]), provenance.gpus))
     return Table(
         name=name, source=source, provenance=provenance, operations=operations, gpu=gpu, model=model,
-        time_us=cells.numbers("time_us", _positive, np.nan) if "" not in cells.columns["time_us"] else _untimed(cells),
-        power_w=cells.numbers("power_w", _positive, np.nan), clock_mhz=cells.numbers("clock_mhz", _positive, np.nan),
+        time_us=cells.reals("time_us", _positive, np.nan) if "" not in cells.columns["time_us"] else _untimed(cells),
+        power_w=cells.reals("power_w", _positive, np.nan), clock_mhz=cells.reals("clock_mhz", _positive, np.nan),
         software=np.array(cells.columns.get("software", ("",) * len(cells))),
-        input_tokens=cells.numbers("input_tokens", _tokens, 0), output_tokens=cells.numbers("output_tokens", _tokens, 0),
+        input_tokens=cells.integers("input_tokens", _tokens, 0),
+        output_tokens=cells.integers("output_tokens", _tokens, 0),
         line=np.array(cells.lines, dtype=np.int64),
     )  # fmt: skip
 

@@ -58,10 +58,9 @@ def _check_gpu(table: Table, rows: np.ndarray, limits: Roofline) -> None:
         if len(above):
             first = above[0]
             row, rate = rows[first], format_si(floor.work[first] / seconds[first], floor.unit)
-            raise LoomError(
-                f"{table.at(row)}: {describe(table, row)} in {table.time_us[row]:g} us is {rate}, above {floor.name} of "
-                f"{format_si(floor.limit[first], floor.unit)}"
-            )
+            limit = format_si(floor.limit[first], floor.unit)
+            what = f"{describe(table, row)} in {table.time_us[row]:g} us"
+            raise LoomError(f"{table.at(row)}: {what} is {rate}, above {floor.name} of {limit}")
 
 
 def lacking(operations: Operations, roofline: Roofline) -> Bool:
