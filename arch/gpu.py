@@ -1,0 +1,147 @@
+"""A GPU as its datasheet and micro-benchmarks describe it: multiprocessors, rates, memory, links, power.
+
+Rates are given per multiprocessor and cycle, so that they follow the clock; `peak_flops` multiplies them out to the
+datasheet's figure. How well kernels use them is not part of a description: `siliconloom.baselines.efficiency`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
+
+LIBRARY = Path(__file__).parent / "library" / "gpu"
+
+Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
+BYTES_OF = {"fp64": 8.0, "tf32": 4.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+"""Bytes of an element of each precision."""
+Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
+
+
+class GpuMemory(Description):
+    """Device memory."""
+
+    kind: Literal["hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x"]
+    capacity: Bytes
+    bandwidth: Bandwidth
+    latency_cycles: int | None = Field(default=None, ge=1, le=10_000, description="pointer chase, cycles of the clock")
+
+
+class GpuCache(Description):
+    """The cache that all multiprocessors share."""
+
+    capacity: Bytes
+    latency_cycles: int | None = Field(default=None, ge=1, le=10_000, description="pointer chase, near partition")
+    far_latency_cycles: int | None = Field(
+        default=None, ge=1, le=10_000, description="pointer chase, the other partition"
+    )
+
+
+class GpuFirstLevel(Description):
+    """Cache and shared memory of one multiprocessor."""
+
+    capacity: Bytes
+    latency_cycles: int | None = Field(default=None, ge=1, le=10_000)
+    shared_latency_cycles: int | None = Field(default=None, ge=1, le=10_000)
+    remote_latency_cycles: int | None = Field(
+        default=None, ge=1, le=10_000, description="another multiprocessor's shared memory (clusters)"
+    )
+
+
+class GpuLink(Description):
+    """How the GPUs of a node are joined, and the nodes with each other."""
+
+    kind: Literal["nvlink", "pcie", "infinity_fabric"]
+    bandwidth: Bandwidth = Field(description="of a GPU, per direction")
+    per_node: int = Field(default=8, ge=1, le=1024, description="GPUs of a node")
+    switched: bool = Field(default=False, description="every GPU reaches every other at full rate (NVSwitch)")
+    in_switch: bool = Field(default=False, description="the switch adds (NVLS)")
+    network: Bandwidth = Field(default=25 * 10**9, description="between nodes, of a GPU, per direction")
+    network_latency: Duration = Field(default=5_000_000, description="between nodes, of a message")
+
+
+class Gpu(Description):
+    """One GPU."""
+
+    kind: Literal["gpu"]
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    product: str = Field(min_length=1)
+    source: str = Field(min_length=1, description="datasheet, whitepaper, micro-benchmarks")
+    architecture: Architecture
+    multiprocessors: int = Field(ge=1, le=4096)
+    clock: Frequency = Field(description="highest boost clock, at which the datasheet's rates hold")
+    matrix: dict[Precision, int] = Field(
+        min_length=1, description="dense floating-point operations per cycle of a multiprocessor's matrix units"
+    )
+    vector: dict[Precision, int] = Field(min_length=1, description="the same of its vector units")
+    exponentials: int = Field(ge=1, le=1024, description="special functions per cycle of a multiprocessor")
+    first_level: GpuFirstLevel
+    l2: GpuCache
+    memory: GpuMemory
+    link: GpuLink
+    power: float = Field(gt=0, le=10_000, description="board limit in watts")
+    idle_power: float = Field(ge=0, le=10_000, description="watts at work on nothing, clocks up")
+
+    @model_validator(mode="after")
+    def _check(self) -> Gpu:
+        if self.idle_power >= self.power:
+            raise ValueError(f"idle_power must be below power, {self.power:g} W (got {self.idle_power:g})")
+        for name, table in (("matrix", self.matrix), ("vector", self.vector)):
+            for precision, rate in table.items():
+                if rate < 1:
+                    raise ValueError(f"{name}.{precision} must be at least 1 (got {rate})")
+        return self
+
+    def rate(self, precision: str) -> int:
+        """Operations per cycle of one multiprocessor in ``precision``, of its fastest units.
+
+        Raises
+        ------
+        LoomError
+            When the GPU has no units for it.
+        """
+        rates: dict[str, int] = {**self.vector, **self.matrix}
+        if precision not in rates:
+            near = nearest_name(precision, rates)
+            known = f"did you mean '{near}'?" if near else "it has " + ", ".join(rates)
+            raise LoomError(f"{self.name}: no units for {precision}; {known}")
+        return rates[precision]
+
+    def peak_flops(self, precision: str) -> float:
+        """Floating-point operations per second at the boost clock; 0 without units for ``precision``."""
+        rates: dict[str, int] = {**self.vector, **self.matrix}
+        return float(rates.get(precision, 0) * self.multiprocessors * self.clock)
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes per second of the device memory."""
+        return float(self.memory.bandwidth)
+
+    @property
+    def l2_bytes(self) -> float:
+        """Bytes that the shared cache holds."""
+        return float(self.l2.capacity)
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes per second of a GPU's links, per direction."""
+        return float(self.link.bandwidth)
+
+
+def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:
+    """Read a GPU from a file or the library; library names are taken in any case (``H100``)."""
+    known = {n.lower(): n for n in gpu_names()}
+    document = Document.load(find_file(known.get(name.lower(), name), LIBRARY, "GPU"))
+    document.override(overrides or [])
+    document.expect_kind(["gpu"])
+    return document.validate(Gpu)
+
+
+def gpu_names() -> list[str]:
+    """Names of the library's GPUs."""
+    return library_names(LIBRARY)

@@ -1,0 +1,160 @@
+"""Time of attention on a GPU: blocks of queries over the multiprocessors, keys and values streamed past them.
+
+FlashAttention (Dao et al., 2022; 2023) gives each multiprocessor a block of queries of one head and walks the keys in
+blocks: two products on the tensor cores, and one exponential for every score on the special-function units. Causal
+masks leave out the blocks behind the diagonal. In decode there is one query a sequence; the query heads that share a
+key head fill a block's rows, and the keys are split over several blocks whose results are joined (Flash-Decoding, Dao
+et al., 2023). FlashAttention-2's call for sequences of unequal length splits only for grouped queries, so that its
+decode with one query head a key head runs on as many multiprocessors as there are heads; FlashAttention-3 splits
+always.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+
+COMPUTE, EXPONENT, DRAM, LAUNCH = 0, 1, 2, 3
+BOUNDS = ("compute", "exponentials", "memory", "launch")
+
+SPLITS_MOST = 128
+"""Most parts that keys are split into."""
+PACKED = 0.9
+"""Heads are packed where unpacked blocks are less than this share as full."""
+THREADS = 2048.0
+"""Threads that a multiprocessor holds."""
+GOOD = 0.85
+"""A split is taken once its waves are as full as this share of the best one's."""
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+def prefill_times(
+    batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, causal: Any, element: Any, rate: Any,
+    rows_most: Any, columns_of: Any, packs: Any, written: Any, machine: Any, fitted: Any, time: Any, bound: Any,
+) -> None:  # fmt: skip
+    """Fill ``time`` with seconds and ``bound`` with what limits each row of many queries.
+
+    Parameters
+    ----------
+    queries, keys
+        Tokens of each sequence.
+    width
+        Size of a head.
+    element
+        Bytes of an element of keys and values.
+    rate
+        Floating-point operations per cycle of one multiprocessor's tensor cores.
+    rows_most, columns_of
+        Queries and keys of a block.
+    packs
+        Whether the queries of the heads that share a key head may fill a block together (FlashAttention-3).
+    written
+        Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written.
+    machine
+        Multiprocessors, clock in Hz, DRAM bytes/s, exponentials per cycle of a multiprocessor.
+    fitted
+        `siliconloom.baselines.efficiency.Prefill`, in its order.
+    """
+    sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
+    launch, mainloop, overlap, block, item, tail, stream, norm, store = fitted[:9]
+    for i in range(batch.size):
+        d, columns, rows = width[i], columns_of[i], rows_most[i]
+        moved = element[i] * batch[i] * keys[i] * kv_heads[i] * d * 2.0 + 4.0 * batch[i] * heads[i] * queries[i] * d
+        mma = 4.0 * rows * columns * d / (rate[i] * mainloop)
+        exponent = rows * columns / exponentials
+        step = mma + (1.0 - overlap) * exponent + block
+        group = heads[i] / kv_heads[i]
+        packed = packs[i] > 0.0 and queries[i] / (math.ceil(queries[i] / rows) * rows) < PACKED * (
+            queries[i] * group / (math.ceil(queries[i] * group / rows) * rows)
+        )
+        blocks = math.ceil(queries[i] * group / rows) / group if packed else math.ceil(queries[i] / rows) + 0.0
+        longest = math.ceil(keys[i] / columns)
+        shortest = longest + 0.0
+        if causal[i]:  # the key blocks that a query block sees grow evenly
+            shortest = math.ceil(min(keys[i], keys[i] - queries[i] + rows) / columns)
+        middle = (shortest + longest) / 2.0
+        items = batch[i] * heads[i] * blocks
+        starts = math.ceil(items / sms)
+        even = items * middle / sms
+        walk = longest + 0.0
+        if items > sms:  # longest first; what is left over at the end is filled by the short ones
+            walk = max(longest, even + tail * (starts * middle - even))
+        compute = (walk * step + max(1.0, items / sms) * item) / clock
+        memory = moved / (dram * stream)
+        busy = (compute**norm + memory**norm) ** (1.0 / norm)
+        if written[i] > 0.0:  # one block of threads a token; a kernel of its own, before the attention
+            tokens = batch[i] * queries[i]
+            rounds = tokens * min(written[i], kv_heads[i] * d) / (THREADS * sms)
+            busy += max(rounds * store, 4.0 * tokens * kv_heads[i] * d * element[i] / dram)
+        time[i] = launch + busy
+        bound[i] = DRAM if memory >= compute else (COMPUTE if mma > (1.0 - overlap) * exponent else EXPONENT)
+        if launch > busy:
+            bound[i] = LAUNCH
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+def splits_of(items: float, slots: float, steps: int) -> int:
+    """In how many parts Flash-Decoding splits ``steps`` key blocks: the fewest that fill the waves well."""
+    if items >= 0.8 * slots:
+        return 1
+    best = 0.0
+    most = min(SPLITS_MOST, steps)
+    for s in range(1, most + 1):
+        waves = items * s / slots
+        if s == 1 or math.ceil(steps / s) != math.ceil(steps / (s - 1)):
+            best = max(best, waves / math.ceil(waves))
+    for s in range(1, most + 1):
+        waves = items * s / slots
+        if (s == 1 or math.ceil(steps / s) != math.ceil(steps / (s - 1))) and waves / math.ceil(waves) >= GOOD * best:
+            return s
+    return 1
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+def decode_times(
+    batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, element: Any, rate: Any,
+    machine: Any, kernel: Any, fitted: Any, time: Any, bound: Any,
+) -> None:  # fmt: skip
+    """Fill ``time`` and ``bound`` as `prefill_times` does, for rows of one or a few queries a sequence.
+
+    Parameters
+    ----------
+    kernel
+        Rows and keys of a block, blocks that are resident at once on a multiprocessor, whether ungrouped heads split.
+    fitted
+        `siliconloom.baselines.efficiency.Decode`, in its order.
+    """
+    sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
+    rows, columns, resident, split_all = kernel[0], kernel[1], kernel[2], kernel[3]
+    launch, mainloop, latency, item, tail, stream, join, join_each, norm = fitted[:9]
+    for i in range(batch.size):
+        d = width[i]
+        group = heads[i] / kv_heads[i]
+        moved = element[i] * batch[i] * keys[i] * kv_heads[i] * d * 2.0 + 4.0 * batch[i] * heads[i] * queries[i] * d
+        items = batch[i] * kv_heads[i] * math.ceil(group * queries[i] / rows)
+        steps = math.ceil(keys[i] / columns)
+        splits = 1
+        if split_all > 0.0 or group > 1.0:
+            splits = splits_of(items, sms * resident, steps)
+        mma = 4.0 * rows * columns * d / (rate[i] * mainloop)
+        exponent = rows * columns / exponentials
+        step = mma + exponent
+        all_items = items * splits
+        each = math.ceil(steps / splits)
+        # Blocks on one multiprocessor share its units; one alone waits for its own loads.
+        per_sm = all_items / sms
+        if per_sm > 1.0:
+            per_sm += tail * (math.ceil(per_sm) - per_sm)
+        shared = max(1.0, per_sm) * each * step
+        alone = max(1.0, per_sm / resident) * each * latency
+        compute = (max(shared, alone) + max(1.0, per_sm) * item) / clock
+        memory = moved / (dram * stream)
+        busy = (compute**norm + memory**norm) ** (1.0 / norm)
+        if splits > 1:
+            busy += join + join_each * splits
+        time[i] = launch + busy
+        bound[i] = DRAM if memory >= compute else (COMPUTE if mma > exponent else EXPONENT)
+        if launch > busy:
+            bound[i] = LAUNCH

@@ -1,0 +1,150 @@
+"""How well kernels use a GPU: a few constants per architecture, fitted by ``benchmarks/gpu_fit.py`` on a training split.
+
+An architecture that nobody has measured for us takes the constants of its nearest relative, and says so in `basis`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from siliconloom.arch.document import Description, Document
+
+FOLDER = Path(__file__).parent / "efficiency"
+
+
+class Constants(Description):
+    """Constants of one kind of kernel, in the order in which the kernels' models take them."""
+
+    def vector(self) -> NDArray[np.float64]:
+        """All of them, in order."""
+        return np.array([getattr(self, name) for name in type(self).model_fields], np.float64)
+
+
+class GemmEfficiency(Constants):
+    """Matrix products (`siliconloom.baselines.gemm`)."""
+
+    launch: float = Field(gt=0, description="seconds from launch to first work and from last work to end")
+    tile_loss: float = Field(gt=0, description="main-loop time of a tile (a, b) grows by tile_loss x (1/a + 1/b)")
+    mainloop: float = Field(gt=0, description="share of the matrix units' rate at the boost clock, without tile_loss")
+    wave: float = Field(ge=0, description="cycles a tile takes besides its main loop")
+    tail: float = Field(ge=0, description="how much of a wave a partly filled last one takes: 0 its share, 1 all")
+    stream: float = Field(gt=0, le=1, description="share of the DRAM's bandwidth")
+    l2_rate: float = Field(gt=0, description="bytes per cycle from the L2 into one multiprocessor")
+    reduction: float = Field(ge=0, description="time of joining split sums, relative to their bytes at the L2's rate")
+    norm: float = Field(ge=1, description="how much compute, L2 and DRAM hinder each other: large is not at all")
+    tau: float = Field(gt=0, description="seconds after which a burst meets the power limit")
+    slow: float = Field(ge=0, description="how much longer products take then")
+    quantize: float = Field(
+        ge=0, description="seconds in which 8-bit activations are scaled and rounded, besides their bytes"
+    )
+    narrow: float = Field(gt=0, le=1, description="main loop's share in 8 bits and fewer, relative to 16")
+
+
+class Prefill(Constants):
+    """Attention of many queries (`siliconloom.baselines.attention.prefill_times`)."""
+
+    launch: float = Field(gt=0)
+    mainloop: float = Field(gt=0, le=1)
+    overlap: float = Field(ge=0, le=1, description="share of the exponentials that the matrix units' work hides")
+    block: float = Field(ge=0, description="cycles a block of keys takes besides")
+    item: float = Field(ge=0, description="cycles a block of queries takes besides")
+    tail: float = Field(ge=0, le=1)
+    stream: float = Field(gt=0, le=1)
+    norm: float = Field(ge=1)
+    store: float = Field(ge=0, description="seconds in which a full load of threads writes its keys and values")
+
+
+class Decode(Constants):
+    """Attention of one query (`siliconloom.baselines.attention.decode_times`)."""
+
+    launch: float = Field(gt=0)
+    mainloop: float = Field(gt=0, le=1)
+    latency: float = Field(ge=0, description="cycles of a block of keys where nothing else is there to hide its loads")
+    item: float = Field(ge=0)
+    tail: float = Field(ge=0, le=1)
+    stream: float = Field(gt=0, le=1)
+    join: float = Field(ge=0, description="seconds in which splits are joined")
+    join_each: float = Field(ge=0, description="more for each split")
+    norm: float = Field(ge=1)
+
+
+class Elementwise(Constants):
+    """Norms, activations, additions (`siliconloom.baselines.elementwise`)."""
+
+    launch: float = Field(gt=0)
+    stream: float = Field(gt=0, le=1)
+    cached: float = Field(ge=1, description="rate within the L2, relative to the DRAM's")
+
+
+class Collective(Constants):
+    """NCCL's collectives (`siliconloom.baselines.collective`)."""
+
+    launch: float = Field(gt=0)
+    step_ll: float = Field(gt=0, description="seconds of a step of protocol LL")
+    step_ll128: float = Field(gt=0)
+    step_simple: float = Field(gt=0)
+    share: float = Field(gt=0, le=1, description="share of the link's bandwidth")
+    share_ll: float = Field(gt=0, le=1, description="the same of LL's words, relative to that")
+    local: float = Field(gt=0, description="bytes per second of a GPU's own part")
+    share_nvls: float = Field(gt=0, le=1)
+    step_nvls: float = Field(gt=0)
+    share_direct: float = Field(gt=0, le=1, description="of all-to-all")
+    start: float = Field(ge=0, description="seconds until protocol Simple is under way")
+
+
+class Power(Constants):
+    """Energy of what a kernel does, beside the idle power."""
+
+    flop: float = Field(gt=0, description="joules per 16-bit floating-point operation of the matrix units")
+    byte: float = Field(gt=0, description="joules per byte of the DRAM")
+
+
+class ErrorBars(Description):
+    """Median absolute error on the shape families that the fit never saw, or a stated guess where nothing is known."""
+
+    gemm: float = Field(gt=0)
+    attention_prefill: float = Field(gt=0)
+    attention_decode: float = Field(gt=0)
+    elementwise: float = Field(gt=0)
+    collective: float = Field(gt=0)
+
+
+class Efficiency(Description):
+    """Constants of an architecture."""
+
+    kind: Literal["gpu_efficiency"]
+    architecture: str
+    basis: str = Field(min_length=1, description="what they were fitted on")
+    measured: bool = Field(description="fitted on measurements of this architecture")
+    kernels: Literal["mma", "wgmma"]
+    attention: Literal["flash-attention-2", "flash-attention-3"]
+    gemm: GemmEfficiency
+    prefill: Prefill
+    decode: Decode
+    elementwise: Elementwise
+    collective: Collective
+    power: Power
+    error: ErrorBars
+
+
+Part = TypeVar("Part", bound=Constants)
+
+
+@cache
+def load_efficiency(architecture: str) -> Efficiency:
+    """Constants of ``architecture``; those it does not state are its relative's (``like``)."""
+    document = Document.load(FOLDER / f"{architecture}.yaml")
+    like = document.data.pop("like", None)
+    if like is not None:
+        base = Document.load(FOLDER / f"{like}.yaml")
+        for key, value in document.data.items():
+            base.data[key] = base.data[key] | value if isinstance(value, dict) else value
+        document = Document(base.data, base.positions | document.positions, document.source)
+    document.expect_kind(["gpu_efficiency"])
+    return document.validate(Efficiency)

@@ -1,0 +1,112 @@
+"""Time of a matrix product on a GPU: tiles in waves over the multiprocessors, against L2 and DRAM.
+
+A product of (m, k) by (k, n) is cut into output tiles; each multiprocessor works on one tile at a time, so the last
+wave may be partly empty (tile and wave quantisation; NVIDIA, "Matrix Multiplication Background"). A library holds
+kernels of many tile sizes, and may cut k into splits that are summed afterwards; the fastest one is taken, as its
+heuristics try to. What limits a kernel is the slowest of the tensor cores, the L2's bandwidth and the DRAM's; near
+the crossing they hinder each other, so that the three are joined by a norm rather than a maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+K_BYTES = 128.0
+"""Depth of a step of the main loop: the 128 bytes that one shared-memory row holds."""
+SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0])
+LEAST_SPLIT_BYTES = 512.0
+"""Shortest k of a split, in bytes."""
+
+COMPUTE, L2, DRAM, LAUNCH = 0, 1, 2, 3
+BOUNDS = ("compute", "l2", "memory", "launch")
+
+
+def tiles(rows: tuple[int, ...], columns: tuple[int, ...], most: int) -> Float:
+    """Tile sizes (bm, bn) of a kernel library, both ways round, of at most ``most`` accumulators."""
+    found = {(a, b) for a in rows for b in columns if a * b <= most}
+    found |= {(b, a) for a, b in found}
+    return np.array(sorted(found), np.float64)
+
+
+TILES = {
+    # mma.sync with operands in registers: powers of two, at most 256 accumulators per thread of 8 warps.
+    "mma": tiles((64, 128, 256), (16, 32, 64, 128, 256), 128 * 256),
+    # wgmma: 64 rows a warp group, columns in steps of 8 (PTX ISA, wgmma); libraries hold about every 16th and 32nd.
+    "wgmma": tiles((64, 128, 192, 256), (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256), 128 * 256),
+}
+
+
+@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+def gemm_times(
+    m: Any, n: Any, k: Any, batch: Any, element: Any, rate: Any, output: Any,
+    shapes: Any, splits: Any, machine: Any, fitted: Any, time: Any, bound: Any,
+) -> None:  # fmt: skip
+    """Fill ``time`` with seconds and ``bound`` with what limits each row.
+
+    Parameters
+    ----------
+    element, output
+        Bytes of an operand's and of a result's element.
+    rate
+        Floating-point operations per cycle of one multiprocessor's tensor cores in the row's precision.
+    shapes, splits
+        Tile sizes, and in how many parts k may be cut.
+    machine
+        Multiprocessors, clock in Hz, DRAM bytes/s, L2 bytes.
+    fitted
+        `siliconloom.baselines.efficiency.GemmEfficiency`, in its order.
+    """
+    sms, clock, dram, l2 = machine[0], machine[1], machine[2], machine[3]
+    launch, tile_loss, mainloop, wave, tail, stream, l2_rate, reduction, norm = fitted[:9]
+    l2_all = l2_rate * clock * sms
+    for i in range(m.size):
+        best, why = math.inf, 0
+        rows, columns, depth = m[i], n[i], k[i]
+        step = K_BYTES / element[i]
+        weights = batch[i] * columns * depth * element[i]
+        inputs = batch[i] * rows * depth * element[i]
+        results = batch[i] * rows * columns * output[i]
+        for t in range(shapes.shape[0]):
+            bm, bn = shapes[t, 0], shapes[t, 1]
+            high, wide = math.ceil(rows / bm), math.ceil(columns / bn)
+            efficiency = mainloop / (1.0 + tile_loss * (1.0 / bm + 1.0 / bn))
+            for s in splits:
+                if s > 1 and depth / s * element[i] < LEAST_SPLIT_BYTES:
+                    break
+                blocks = batch[i] * high * wide * s
+                part = math.ceil(depth / s / step) * step
+                cycles = 2.0 * bm * bn * part / (rate[i] * efficiency)
+                full = math.floor(blocks / sms)
+                rest = blocks / sms - full
+                waves = full + 0.0
+                if rest > 0.0:
+                    waves = 1.0 if full == 0.0 else full + tail + (1.0 - tail) * rest
+                compute = (waves * cycles + math.ceil(waves) * wave) / clock
+                through_l2 = waves * (bm + bn) * part * element[i] / (l2_rate * clock)
+                moved = weights + results
+                if inputs > l2 / 2.0:  # a smaller one was just made, and lies there
+                    moved += inputs
+                from_dram = moved / (dram * stream)
+                after = 0.0
+                if s > 1:
+                    after = reduction * 2.0 * s * batch[i] * rows * columns * 4.0 / l2_all
+                busy = (compute**norm + through_l2**norm + from_dram**norm) ** (1.0 / norm)
+                total = launch + busy + after
+                if total < best:
+                    best = total
+                    why = COMPUTE
+                    if through_l2 > compute and through_l2 > from_dram:
+                        why = L2
+                    if from_dram >= compute and from_dram >= through_l2:
+                        why = DRAM
+                    if launch > busy:
+                        why = LAUNCH
+        time[i] = best
+        bound[i] = why

@@ -1,0 +1,225 @@
+"""Predicted time and energy of operations on a GPU, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.gpu import Gpu
+from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines.efficiency import Efficiency, load_efficiency
+from siliconloom.baselines.elementwise import elementwise_times
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, KERNELS, OPS, PRECISIONS, Op, Operations
+from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+BLOCKS = {
+    "flash-attention-2": (((64, 128, 128), (128, 128, 64), (256, 64, 64)), (64.0, 128.0, 2.0, 0.0), False),
+    "flash-attention-3": (((96, 192, 128), (128, 128, 128), (256, 128, 80)), (64.0, 128.0, 1.0, 1.0), True),
+}
+"""Of each kernel library: queries and keys of a block by head size at most (head, rows, columns); in decode rows and
+keys of a block, blocks resident on a multiprocessor, whether ungrouped heads are split; whether heads are packed."""
+MOST_HEAD = 256
+WRITERS = 512.0
+"""Threads of a block that writes a token's keys and values."""
+RESULT_BYTES = 2.0
+"""Results of 8-bit and 4-bit products are 16-bit."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Columns as long as the operations.
+
+    Parameters
+    ----------
+    seconds, roofline
+        Predicted time, and the time below which the machine cannot be.
+    joules
+        Of one GPU, its idle power included.
+    bound
+        What limits each row: compute, l2, memory, exponentials, launch, latency, link, network.
+    error
+        Median relative error of such predictions on shapes that the fit never saw.
+    """
+
+    seconds: Float
+    roofline: Float
+    joules: Float
+    bound: list[str]
+    error: Float
+
+
+def predict(
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, graph: bool = True
+) -> Prediction:
+    """Predict every row.
+
+    Parameters
+    ----------
+    sustained
+        As in a run of seconds, where the board's power limit holds the clock down; otherwise as in a burst of
+        milliseconds, as micro-benchmarks measure.
+    cache_write
+        Prefill's attention writes its keys and values to the cache, as in serving.
+    graph
+        Kernels are launched from a captured graph; otherwise each is launched by itself.
+
+    Raises
+    ------
+    LoomError
+        For a precision that the GPU has no units for, or heads larger than the kernels'.
+    """
+    for code in np.unique(operations.dtype[~operations.among(*COLLECTIVES, *ELEMENTWISE)]).tolist():
+        gpu.rate(str(PRECISIONS[code]))
+    if not operations.among(*KERNELS).all():
+        row = int(np.argmin(operations.among(*KERNELS)))
+        raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
+    efficiency = load_efficiency(gpu.architecture)
+    count = len(operations)
+    seconds, bound = np.zeros(count), np.full(count, "", dtype=object)
+    error = np.zeros(count)
+    parts: tuple[tuple[Bool, Any, float], ...] = (
+        (operations.among(Op.GEMM), _gemm, efficiency.error.gemm),
+        (operations.among(Op.ATTENTION_PREFILL), _prefill, efficiency.error.attention_prefill),
+        (operations.among(Op.ATTENTION_DECODE), _decode, efficiency.error.attention_decode),
+        (operations.among(*COLLECTIVES), _collective, efficiency.error.collective),
+        (operations.among(*ELEMENTWISE), _elementwise, efficiency.error.elementwise),
+    )
+    for mask, model, typical in parts:
+        if mask.any():
+            chosen = operations.select(mask)
+            time, names = model(gpu, efficiency, chosen, cache_write)
+            seconds[mask], bound[mask], error[mask] = time, names, typical
+    floor = np.maximum(least_seconds(operations, gpu), 0.0)
+    seconds = np.maximum(seconds, floor)
+    joules = _energy(gpu, efficiency, operations, seconds)
+    if sustained:
+        seconds = _under_limit(gpu, joules, seconds)
+        joules = np.minimum(joules + gpu.idle_power * 0.0, gpu.power * seconds)
+    else:
+        joules = np.minimum(joules, gpu.power * seconds)
+    if not graph:
+        seconds = seconds + LAUNCH_ALONE
+    return Prediction(seconds, floor, joules, bound.tolist(), error)
+
+
+LAUNCH_ALONE = 3e-6
+"""Seconds between kernels that the host launches one by one and keeps ahead of (CUDA driver, stream order)."""
+
+
+def _machine(gpu: Gpu) -> Float:
+    return np.array([gpu.multiprocessors, gpu.clock, gpu.memory_bandwidth, gpu.l2_bytes])
+
+
+def _rates(gpu: Gpu, operations: Operations) -> Float:
+    known: dict[str, int] = {**gpu.vector, **gpu.matrix}
+    found: Float = np.array([float(known.get(str(p), 0)) for p in PRECISIONS])[operations.dtype]
+    return found
+
+
+def _columns(operations: Operations, *names: str) -> tuple[Float, ...]:
+    return tuple(getattr(operations, name).astype(np.float64) for name in names)
+
+
+def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+    time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
+    element = o.element_bytes()
+    fitted = efficiency.gemm
+    m, n, k, batch = _columns(o, "m", "n", "k", "batch")
+    rounded = element < RESULT_BYTES  # activations come in 16 bits and are scaled and rounded first
+    gemm.gemm_times(
+        m, n, k, batch, element, _rates(gpu, o) * np.where(rounded, fitted.narrow, 1.0), np.maximum(element, RESULT_BYTES),
+        gemm.TILES[efficiency.kernels], gemm.SPLITS, _machine(gpu), fitted.vector(), time, bound,
+    )  # fmt: skip
+    time *= 1.0 + fitted.slow * time / (time + fitted.tau)
+    scaling = fitted.quantize + batch * m * k * (RESULT_BYTES + element) / (gpu.memory_bandwidth * fitted.stream)
+    return time + np.where(rounded, scaling, 0.0), [gemm.BOUNDS[b] for b in bound.tolist()]
+
+
+def _block_sizes(efficiency: Efficiency, head: Float) -> tuple[Float, Float]:
+    sizes = np.array(BLOCKS[efficiency.attention][0], np.float64)
+    at = np.searchsorted(sizes[:, 0], head)
+    if (at == len(sizes)).any():
+        raise NotSupported(f"attention with heads of {int(head.max())}; kernels go to {MOST_HEAD}")
+    return sizes[at, 1], sizes[at, 2]
+
+
+def _attention_machine(gpu: Gpu) -> Float:
+    return np.array([gpu.multiprocessors, gpu.clock, gpu.memory_bandwidth, gpu.exponentials], np.float64)
+
+
+def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool) -> tuple[Float, list[str]]:
+    time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
+    batch, queries, keys, heads, kv_heads, head = _columns(
+        o, "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"
+    )
+    rows, columns = _block_sizes(efficiency, head)
+    packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
+    attention.prefill_times(
+        batch, queries, keys, heads, kv_heads, head, o.causal, o.element_bytes(), _rates(gpu, o), rows, columns, packs,
+        np.full(len(o), WRITERS if cache_write else 0.0), _attention_machine(gpu), efficiency.prefill.vector(), time,
+        bound,
+    )  # fmt: skip
+    time *= 1.0 + efficiency.gemm.slow * time / (time + efficiency.gemm.tau)
+    return time, [attention.BOUNDS[b] for b in bound.tolist()]
+
+
+def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+    time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
+    batch, queries, keys, heads, kv_heads, head = _columns(
+        o, "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"
+    )
+    _block_sizes(efficiency, head)
+    attention.decode_times(
+        batch, queries, keys, heads, kv_heads, head, o.element_bytes(), _rates(gpu, o), _attention_machine(gpu),
+        np.array(BLOCKS[efficiency.attention][1]), efficiency.decode.vector(), time, bound,
+    )  # fmt: skip
+    return time, [attention.BOUNDS[b] for b in bound.tolist()]
+
+
+def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+    time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
+    code = np.zeros(len(OPS), np.int64)
+    for position, op in enumerate(COLLECTIVES):
+        code[OPS.index(op)] = position
+    link = gpu.link
+    machine = np.array([
+        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.switched, link.in_switch,
+    ], np.float64)  # fmt: skip
+    gpus, size = _columns(o, "gpus", "bytes")
+    collective.collective_times(code[o.op], gpus, size, machine, efficiency.collective.vector(), time, bound)
+    return time, [collective.BOUNDS[b] for b in bound.tolist()]
+
+
+def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+    time, memory = elementwise_times(
+        compulsory_bytes(o), gpu.memory_bandwidth, gpu.l2_bytes, efficiency.elementwise.vector()
+    )
+    return time, ["memory" if m else "launch" for m in memory.tolist()]
+
+
+def _energy(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float) -> Float:
+    """Joules at full clock: idle power, matrix work by width, DRAM traffic."""
+    widths = o.element_bytes() / RESULT_BYTES
+    work = flops(o) * efficiency.power.flop * widths
+    found: Float = gpu.idle_power * seconds + work + compulsory_bytes(o) * efficiency.power.byte
+    return found
+
+
+def _under_limit(gpu: Gpu, joules: Float, seconds: Float) -> Float:
+    """Longer times, so that the average power stays at the board's limit.
+
+    Dynamic energy goes with the square of the voltage, which falls about as the clock does: at a share f of the clock
+    the dynamic power is f^3 of what it was and the time 1/f, as long as the clock is what limits the work.
+    """
+    dynamic = joules / seconds - gpu.idle_power
+    room = gpu.power - gpu.idle_power
+    share = np.minimum(1.0, np.cbrt(room / np.maximum(dynamic, 1e-30)))
+    found: Float = seconds / share
+    return found

@@ -1,0 +1,224 @@
+"""Fit the constants of `siliconloom.baselines.efficiency` to the training split of the measured tables.
+
+    python -m benchmarks.gpu_fit ampere hopper      (needs `pip install siliconloom[fit]`)
+
+writes ``src/siliconloom/baselines/efficiency/<architecture>.yaml``. Each kind of kernel is fitted by itself, by CMA-ES
+from several starts, to the mean of the absolute logarithms of predicted over measured time, each at most `CLIP`.
+Nothing of the test split (`siliconloom.baselines.families`) is seen; the error bars written are measured on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch.gpu import Gpu, load_gpu
+from siliconloom.baselines import predict as model
+from siliconloom.baselines import tables
+from siliconloom.baselines.efficiency import FOLDER, Constants, Efficiency, load_efficiency
+from siliconloom.baselines.families import split
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
+from siliconloom.baselines.roofline import flops
+
+CLIP = 0.4
+ROWS = 1500
+STARTS = 3
+LIMITS = {
+    "stream": (0.4, 0.97), "norm": (1.5, 6.0), "tail": (0.01, 1.0), "overlap": (0.01, 0.95), "narrow": (0.5, 1.0),
+    "share": (0.3, 1.0), "share_ll": (0.1, 1.0), "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0),
+    "cached": (1.0, 8.0), "tau": (1e-4, 2e-2), "slow": (1e-3, 0.3),
+}  # fmt: skip
+"""Outside of these a constant has no meaning; the main loop's share has its own rule below."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of kernel: rows to learn from and to judge by, and which constants are free."""
+
+    part: str
+    names: tuple[str, ...]
+    train: Operations
+    train_s: np.ndarray
+    test: Operations
+    test_s: np.ndarray
+    run: Callable[[Gpu, Efficiency, Operations, bool], tuple[np.ndarray, list[str]]]
+
+
+MEASURED = {
+    "ampere": {
+        "gpu": "a100", "gemm": ("aiconfigurator-gemm-a100", "trtllm"),
+        "attention": ("aiconfigurator-attention-a100", "vllm"), "elementwise": "vidur-elementwise-a100",
+    },
+    "hopper": {
+        "gpu": "h100", "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
+        "attention": ("aiconfigurator-attention-h100", "vllm"), "elementwise": None,
+    },
+}  # fmt: skip
+
+
+def rows(name: str, software: str = "", *ops: Op, dtype: str | None = None) -> tuple[Any, Any, Any, Any]:
+    """Training and test operations of one table with their seconds."""
+    table = tables.load(name)
+    keep = np.char.startswith(table.software.astype(str), software)
+    if ops:
+        keep &= table.operations.among(*ops)
+    if dtype is not None:
+        keep &= np.array([str(d) == dtype for d in table.operations.dtypes()])
+    table = table.select(keep)
+    train, test = split(table)
+    return (
+        table.operations.select(train), table.time_us[train] * 1e-6,
+        table.operations.select(test), table.time_us[test] * 1e-6,
+    )  # fmt: skip
+
+
+def tasks(architecture: str) -> list[Task]:
+    """What is fitted, in order: later ones build on the constants of earlier ones."""
+    known = MEASURED[architecture]
+    gpu = str(known["gpu"])
+    name, software = known["gemm"]
+    narrow = ("quantize", "narrow")
+    every = tuple(n for n in model.load_efficiency(architecture).gemm.__class__.model_fields if n not in (*narrow, "norm"))
+    found = [Task("gemm", every, *rows(name, software, dtype="bf16"), model._gemm)]
+    if architecture == "hopper":
+        found.append(Task("gemm", narrow, *rows(name, software, dtype="fp8"), model._gemm))
+    name, software = known["attention"]
+    for part, op, run in (
+        ("prefill", Op.ATTENTION_PREFILL, model._prefill), ("decode", Op.ATTENTION_DECODE, model._decode),
+    ):  # fmt: skip
+        free = tuple(type(getattr(load_efficiency(architecture), part)).model_fields)
+        found.append(Task(part, free, *rows(name, software, op), run))
+    free = tuple(type(load_efficiency(architecture).collective).model_fields)
+    table = tables.load("aiconfigurator-collectives")
+    keep = (table.gpu == gpu) & np.char.startswith(table.software.astype(str), "NCCL")
+    keep &= table.operations.among(*COLLECTIVES) & np.array([str(d) == "fp16" for d in table.operations.dtypes()])
+    table = table.select(keep)
+    train, test = split(table)
+    found.append(
+        Task(
+            "collective", free, table.operations.select(train), table.time_us[train] * 1e-6,
+            table.operations.select(test), table.time_us[test] * 1e-6, model._collective,
+        )
+    )  # fmt: skip
+    if known["elementwise"]:
+        free = tuple(type(load_efficiency(architecture).elementwise).model_fields)
+        found.append(Task("elementwise", free, *rows(str(known["elementwise"]), "", *ELEMENTWISE), model._elementwise))
+    return found
+
+
+def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Efficiency:
+    """Efficiency with the task's constants fitted."""
+    import cma
+
+    part: Constants = getattr(efficiency, task.part)
+    start = np.array([getattr(part, n) for n in task.names])
+    rng = np.random.default_rng(1)
+    chosen = rng.permutation(len(task.train))[:ROWS]
+    sample, seconds = task.train.select(chosen), task.train_s[chosen]
+    weight = np.where((flops(sample) > 0) & (flops(sample) < 1e9) & sample.among(Op.GEMM), 0.4, 1.0)
+
+    def constants(q: np.ndarray) -> tuple[Efficiency, float]:
+        values = start * np.exp(q)
+        outside = 0.0
+        for i, name in enumerate(task.names):
+            low, high = LIMITS.get(name, (1e-12, 1e15))
+            if name == "mainloop" and task.part != "gemm":
+                low, high = 0.3, 1.0
+            inside = min(max(values[i], low), high)
+            outside += abs(np.log(values[i] / inside))
+            values[i] = inside
+        made = part.model_copy(update=dict(zip(task.names, values.tolist(), strict=True)))
+        return efficiency.model_copy(update={task.part: made}), outside
+
+    def loss(q: np.ndarray) -> float:
+        made, outside = constants(q)
+        found = np.abs(np.log(task.run(gpu, made, sample, True)[0] / seconds))
+        return float((weight * np.minimum(found, CLIP)).sum() / weight.sum() + outside + 1e-3 * np.abs(q).mean())
+
+    best, at = np.inf, np.zeros(len(start))
+    for attempt in range(STARTS):
+        first = rng.normal(0, 0.3, len(start)) if attempt else np.zeros(len(start))
+        search = cma.CMAEvolutionStrategy(
+            first, 0.3, {"maxfevals": evaluations, "verbose": -9, "seed": attempt + 1, "tolfun": 1e-6}
+        )
+        search.optimize(loss)
+        if search.result.fbest < best:
+            best, at = search.result.fbest, search.result.xbest
+    return constants(at)[0]
+
+
+def report(gpu: Gpu, efficiency: Efficiency, task: Task) -> float:
+    """Median absolute error on the test split, printed."""
+    ratio = task.run(gpu, efficiency, task.test, True)[0] / task.test_s - 1.0
+    median = float(np.median(np.abs(ratio)))
+    large = flops(task.test) > 1e9
+    text = f"{task.part:12s} {len(ratio):6d} rows unseen: median |error| {median:.1%}, bias {np.median(ratio):+.1%}"
+    if task.part == "gemm":
+        median = float(np.median(np.abs(ratio[large])))
+        text += f"; above 1 GFLOP {median:.1%}"
+    print(text, flush=True)
+    return median
+
+
+def text_of(efficiency: Efficiency) -> str:
+    """YAML of an efficiency, one line a part."""
+    lines = []
+    for key, value in efficiency.model_dump().items():
+        if isinstance(value, dict):
+            inner = ", ".join(f"{n}: {_number(v)}" for n, v in value.items())
+            lines.append(f"{key}: {{{inner}}}" if len(inner) < 110 else f"{key}:\n  {{{_wrapped(value)}}}")
+        else:
+            lines.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(value: dict[str, float]) -> str:
+    cells = [f"{n}: {_number(v)}" for n, v in value.items()]
+    half = (len(cells) + 1) // 2
+    return ", ".join(cells[:half]) + ",\n   " + ", ".join(cells[half:])
+
+
+def _number(value: float) -> str:
+    shown = f"{value:.3e}"
+    number = float(shown)
+    return f"{number:g}" if 1e-3 <= abs(number) < 1e5 else shown
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("architectures", nargs="+", choices=sorted(MEASURED))
+    parser.add_argument("--evaluations", type=int, default=1500)
+    parser.add_argument("--only", default="", help="parts, comma-separated")
+    parser.add_argument("--dry", action="store_true", help="print, do not write")
+    asked = parser.parse_args(arguments)
+    for architecture in asked.architectures:
+        gpu = load_gpu(str(MEASURED[architecture]["gpu"]))
+        efficiency = load_efficiency(architecture)
+        error = efficiency.error.model_dump()
+        print(f"{architecture} ({gpu.name})")
+        for task in tasks(architecture):
+            if asked.only and task.part not in asked.only.split(","):
+                continue
+            efficiency = fit(gpu, efficiency, task, asked.evaluations)
+            median = report(gpu, efficiency, task)
+            name = {"prefill": "attention_prefill", "decode": "attention_decode"}.get(task.part, task.part)
+            if task.names != ("quantize", "narrow"):
+                error[name] = round(median, 3)
+        basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"
+        efficiency = efficiency.model_copy(
+            update={"basis": basis, "error": efficiency.error.model_copy(update=error)}
+        )
+        if not asked.dry:
+            (FOLDER / f"{architecture}.yaml").write_text(text_of(efficiency), encoding="utf-8")
+    return 0
+
+
+__all__ = ["Task", "fit", "main", "report", "rows", "tasks", "text_of"]
+
+if __name__ == "__main__":
+    sys.exit(main())
