@@ -81,9 +81,8 @@ def predict(
         row = int(np.argmin(operations.among(*KERNELS)))
         raise NotSupported(f"{OPS[operations.op[row]]} is no kernel; see `loom compare` for whole models")
     efficiency = load_efficiency(gpu.architecture)
-    count = len(operations)
-    seconds, bound = np.zeros(count), np.full(count, "", dtype=object)
-    error = np.zeros(count)
+    seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
+    error = np.zeros(len(operations))
     parts: tuple[tuple[Bool, Any, float], ...] = (
         (operations.among(Op.GEMM), _gemm, efficiency.error.gemm),
         (operations.among(Op.ATTENTION_PREFILL), _prefill, efficiency.error.attention_prefill),
@@ -94,19 +93,20 @@ def predict(
     for mask, model, typical in parts:
         if mask.any():
             chosen = operations.select(mask)
-            time, names = model(gpu, efficiency, chosen, cache_write)
-            seconds[mask], bound[mask], error[mask] = time, names, typical
-    floor = np.maximum(least_seconds(operations, gpu), 0.0)
-    seconds = np.maximum(seconds, floor)
-    joules = _energy(gpu, efficiency, operations, seconds)
-    if sustained:
-        seconds = _under_limit(gpu, joules, seconds)
-        joules = np.minimum(joules + gpu.idle_power * 0.0, gpu.power * seconds)
-    else:
-        joules = np.minimum(joules, gpu.power * seconds)
+            seconds[mask], bound[mask] = model(gpu, efficiency, chosen, cache_write)
+            error[mask] = typical
+    floor = least_seconds(operations, gpu)
+    seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
     if not graph:
         seconds = seconds + LAUNCH_ALONE
     return Prediction(seconds, floor, joules, bound.tolist(), error)
+
+
+def predict_with(
+    gpu: Gpu, efficiency: Efficiency, products: Operations, *, sustained: bool = False
+) -> tuple[Float, Float]:
+    """Seconds and joules of matrix products with constants of one's own, for fitting them."""
+    return _limited(gpu, efficiency, products, _gemm(gpu, efficiency, products, False)[0], sustained)
 
 
 LAUNCH_ALONE = 3e-6
@@ -204,22 +204,18 @@ def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tu
     return time, ["memory" if m else "launch" for m in memory.tolist()]
 
 
-def _energy(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float) -> Float:
-    """Joules at full clock: idle power, matrix work by width, DRAM traffic."""
-    widths = o.element_bytes() / RESULT_BYTES
-    work = flops(o) * efficiency.power.flop * widths
-    found: Float = gpu.idle_power * seconds + work + compulsory_bytes(o) * efficiency.power.byte
-    return found
-
-
-def _under_limit(gpu: Gpu, joules: Float, seconds: Float) -> Float:
-    """Longer times, so that the average power stays at the board's limit.
+def _limited(
+    gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool
+) -> tuple[Float, Float]:
+    """Seconds and joules under the board's power limit: idle power, matrix work by width, DRAM traffic.
 
     Dynamic energy goes with the square of the voltage, which falls about as the clock does: at a share f of the clock
-    the dynamic power is f^3 of what it was and the time 1/f, as long as the clock is what limits the work.
+    the dynamic power is f^3 of what it was, and the time 1/f where the clock is what limits the work. A burst is over
+    before the limit acts.
     """
-    dynamic = joules / seconds - gpu.idle_power
+    widths = o.element_bytes() / RESULT_BYTES
+    dynamic = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
     room = gpu.power - gpu.idle_power
-    share = np.minimum(1.0, np.cbrt(room / np.maximum(dynamic, 1e-30)))
-    found: Float = seconds / share
-    return found
+    if sustained:
+        seconds = seconds / np.minimum(1.0, np.cbrt(room * seconds / np.maximum(dynamic, 1e-30)))
+    return seconds, gpu.idle_power * seconds + np.minimum(dynamic, room * seconds)

@@ -10,6 +10,7 @@ Nothing of the test split (`siliconloom.baselines.families`) is seen; the error 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -152,6 +153,40 @@ def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Effic
     return constants(at)[0]
 
 
+def fit_power(efficiency: Efficiency) -> Efficiency:
+    """Energy of an operation and of a byte, from H200 products run for seconds at the board's limit.
+
+    Their times and their power are both predicted; the weights of this table are not initialised, so that its power is
+    a lower bound of what random data takes.
+    """
+    import cma
+
+    gpu = load_gpu("h200")
+    table = tables.load("aiconfigurator-gemm-h200-vllm")
+    train, _ = split(table)
+    table = table.select(train & (table.power_w > 0) & (flops(table.operations) > 1e10))
+    table = table.select(np.random.default_rng(1).permutation(len(table))[:ROWS])
+    start = np.log([efficiency.power.flop, efficiency.power.byte])
+
+    def made(q: np.ndarray) -> Efficiency:
+        flop, byte = np.exp(start + q).tolist()
+        return efficiency.model_copy(update={"power": efficiency.power.model_copy(update={"flop": flop, "byte": byte})})
+
+    def loss(q: np.ndarray) -> float:
+        seconds, joules = model.predict_with(gpu, made(q), table.operations, sustained=True)
+        time = np.abs(np.log(seconds * 1e6 / table.time_us))
+        power = np.abs(np.log(joules / seconds / table.power_w))
+        return float(np.minimum(time, CLIP).mean() + np.minimum(power, CLIP).mean())
+
+    search = cma.CMAEvolutionStrategy(np.zeros(2), 0.3, {"maxfevals": 200, "verbose": -9, "seed": 1})
+    search.optimize(loss)
+    found = made(search.result.xbest)
+    seconds, joules = model.predict_with(gpu, found, table.operations, sustained=True)
+    ratio = joules / seconds / table.power_w - 1.0
+    print(f"power        {len(ratio):6d} rows: median |error| {np.median(np.abs(ratio)):.1%}, {found.power}", flush=True)
+    return found
+
+
 def report(gpu: Gpu, efficiency: Efficiency, task: Task) -> float:
     """Median absolute error on the test split, printed."""
     ratio = task.run(gpu, efficiency, task.test, True)[0] / task.test_s - 1.0
@@ -173,7 +208,8 @@ def text_of(efficiency: Efficiency) -> str:
             inner = ", ".join(f"{n}: {_number(v)}" for n, v in value.items())
             lines.append(f"{key}: {{{inner}}}" if len(inner) < 110 else f"{key}:\n  {{{_wrapped(value)}}}")
         else:
-            lines.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+            shown = json.dumps(value) if key == "basis" else str(value).lower() if isinstance(value, bool) else value
+            lines.append(f"{key}: {shown}")
     return "\n".join(lines) + "\n"
 
 
@@ -209,6 +245,8 @@ def main(arguments: list[str] | None = None) -> int:
             name = {"prefill": "attention_prefill", "decode": "attention_decode"}.get(task.part, task.part)
             if task.names != ("quantize", "narrow"):
                 error[name] = round(median, 3)
+        if architecture == "hopper" and (not asked.only or "power" in asked.only.split(",")):
+            efficiency = fit_power(efficiency)
         basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"
         efficiency = efficiency.model_copy(
             update={"basis": basis, "error": efficiency.error.model_copy(update=error)}

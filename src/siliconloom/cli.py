@@ -279,6 +279,101 @@ def verify(
 
 
 @app.command()
+def gpu(
+    name: Annotated[str, typer.Argument(metavar="GPU", help="GPU description: a YAML file or a library name.")],
+    operations: Annotated[
+        str | None,
+        typer.Argument(metavar="[OPS.csv]", help="Operations to predict; - is standard input. Without: what the GPU is."),
+    ] = None,
+    sets: Set = None,
+    sustained: Annotated[
+        bool, typer.Option("--sustained", help="In a run of seconds, under the power limit, not in a short burst.")
+    ] = False,
+    cache_write: Annotated[
+        bool, typer.Option(help="Prefill's attention writes its keys and values to the cache.")
+    ] = True,
+    json_file: Json = None,
+) -> None:
+    """Predict the time of every product, attention and collective of a list on a GPU."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.gpu import load_gpu
+    from siliconloom.baselines.operations import read_operations
+    from siliconloom.gpu import gpu_result, gpu_summary, gpu_tables, summary_tables
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.tables import console
+
+    if json_file is not None:
+        check_writable(json_file)
+    described = load_gpu(name, parse_assignments(sets or []))
+    if operations is None:
+        if json_file is not None:
+            write_json(json_file, gpu_summary(described))
+        if json_file != "-":
+            summary_tables(described, console())
+        return
+    rows = read_operations(operations)
+    _announce_compilation()
+    result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        gpu_tables(described, rows, result, console())
+
+
+@app.command()
+def compare(
+    chip: Chip,
+    workload: Workload,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")],
+    sets: Set = None,
+    tensor: Annotated[int, typer.Option("--tensor", min=1, max=1024, help="GPUs that share every operator.")] = 1,
+    sustained: Annotated[
+        bool, typer.Option("--sustained", help="GPUs in a run of seconds, under the power limit.")
+    ] = False,
+    stack: Annotated[
+        str, typer.Option("--stack", help="Serving software on the GPUs: none, tensorrt-llm, vllm, deepspeed-mii.")
+    ] = "none",
+    price: Annotated[
+        list[str] | None, typer.Option("--price", metavar="NAME=DOLLARS", help="Of a machine, an hour. Repeatable.")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Put a workload on a chip and on GPUs side by side, operator by operator."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.gpu import load_gpu
+    from siliconloom.baselines.stacks import find_stack
+    from siliconloom.compare import compare_tables, compare_workload, parse_prices
+    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.simulate import split_overrides
+    from siliconloom.tables import console
+    from siliconloom.workloads import load_workload
+
+    for path in (report, json_file):
+        if path is not None:
+            check_writable(path)
+    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    gpus = [load_gpu(name.strip()) for name in gpu.split(",")]
+    software = find_stack(stack)
+    graph = load_workload(workload, workload_sets)
+    _announce_compilation()
+    result = compare_workload(
+        chip, chip_sets, graph, gpus, tensor=tensor, sustained=sustained, stack=software, prices=price or [],
+        quiet=json_file == "-",
+    )  # fmt: skip
+    if report is not None:
+        from siliconloom.report import compare_html
+
+        write_text(report, compare_html(result))
+    if json_file is not None:
+        write_json(json_file, result)
+    if "-" not in (report, json_file):
+        compare_tables(result, console())
+
+
+@app.command()
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
     output: Annotated[
@@ -397,8 +492,6 @@ PLANNED = {
     "collective": "collectives over a system's links",
     "plan": "search over sharding and schedules",
     "serve": "request-level simulation",
-    "gpu": "the GPU model",
-    "compare": "a chip against a GPU",
     "sweep": "design-space exploration",
     "measure": "measurements of the GPU at hand",
 }

@@ -1,0 +1,166 @@
+"""A workload's operators as the kernels that a serving stack launches for them on a GPU, and their times.
+
+Norms take the residual sum before them along, activations are fused with their gate, keys and values are written to
+the cache by attention's call: the kernels of vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.gpu import Gpu
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.operations import Op, Operations, make_operations
+from siliconloom.baselines.predict import predict
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.graph import Phase
+
+Float = NDArray[np.float64]
+
+KERNEL_OF: dict[VectorFunction, Op] = {
+    VectorFunction.RMS_NORM: Op.RMSNORM, VectorFunction.LAYER_NORM: Op.LAYERNORM, VectorFunction.SOFTMAX: Op.SOFTMAX,
+    VectorFunction.GATED_SILU: Op.SILU_MUL, VectorFunction.GATED_GELU: Op.SILU_MUL, VectorFunction.GELU: Op.GELU,
+    VectorFunction.SILU: Op.GELU, VectorFunction.RELU: Op.GELU, VectorFunction.ADD: Op.ADD,
+    VectorFunction.MULTIPLY: Op.ADD, VectorFunction.ROPE: Op.ROPE, VectorFunction.GATHER: Op.EMBEDDING,
+    VectorFunction.COPY: Op.GELU, VectorFunction.TRANSPOSE: Op.GELU, VectorFunction.TOP_K: Op.SOFTMAX,
+    VectorFunction.REQUANTIZE: Op.GELU,
+}  # fmt: skip
+"""Element-wise kernel with the same passes over memory."""
+NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
+DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8": "fp8"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a step: the operator that it is for, what it does, how often, whether another one takes it along."""
+
+    operator: str
+    row: dict[str, Any]
+    repeat: int
+    fused: bool = False
+
+
+@dataclass(frozen=True)
+class ModelPrediction:
+    """Kernels in program order with the seconds, joules and floor of one execution of each."""
+
+    kernels: tuple[Kernel, ...]
+    operations: Operations
+    seconds: Float
+    joules: Float
+    roofline: Float
+    bound: tuple[str, ...]
+    error: Float
+    overhead: float
+
+    @property
+    def repeats(self) -> Float:
+        return np.array([k.repeat for k in self.kernels], np.float64)
+
+    @property
+    def total_seconds(self) -> float:
+        """Of one step, kernels one after the other, and what the host adds."""
+        return float((self.seconds * self.repeats).sum()) + self.overhead
+
+    @property
+    def total_joules(self) -> float:
+        """Of one GPU."""
+        return float((self.joules * self.repeats).sum())
+
+    @property
+    def total_error(self) -> float:
+        """Relative error of the total if every kind of kernel is off by its own typical error, all one way."""
+        return float((self.seconds * self.repeats * self.error).sum() / max((self.seconds * self.repeats).sum(), 1e-30))
+
+
+def kernels_of(graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None = None) -> list[Kernel]:
+    """Kernels that one step of ``graph``, the part of one of ``gpus`` tensor-parallel GPUs, is made of.
+
+    Parameters
+    ----------
+    reduced
+        Elements summed over the GPUs after each operator, by name.
+
+    Raises
+    ------
+    NotSupported
+        For operators that these kernels do not do.
+    """
+    found: list[Kernel] = []
+    operators = graph.operators()
+    for at, operator in enumerate(operators):
+        follower = operators[at + 1] if at + 1 < len(operators) else None
+        row = _row(graph, operator)
+        if row is None:
+            continue
+        fused = _is(operator, (VectorFunction.ADD,)) and follower is not None and _is(follower, NORMS)
+        if _is(operator, (VectorFunction.ADD,)) and not fused:  # the next block starts with its norm
+            block = [o for o in operators if o.block == operator.block]
+            fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
+        found.append(Kernel(operator.name, row, operator.repeat, fused))
+        elements = (reduced or {}).get(operator.name, 0)
+        if gpus > 1 and elements:
+            size = operator.precision.size(elements)
+            row = {"op": "all_reduce", "gpus": gpus, "bytes": size, "dtype": row["dtype"]}
+            found.append(Kernel(f"{operator.name}.all_reduce", row, operator.repeat))
+    return found
+
+
+def predict_model(
+    gpu: Gpu, graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None = None, sustained: bool = False,
+    overhead: float = 0.0,
+) -> ModelPrediction:  # fmt: skip
+    """Time and energy of one step of ``graph`` on a GPU.
+
+    Parameters
+    ----------
+    overhead
+        Seconds that the host adds to a step: scheduling, sampling, launches not hidden. It is the serving stack's, not
+        the GPU's; 0 unless given.
+    """
+    kernels = kernels_of(graph, gpus=gpus, reduced=reduced)
+    operations = make_operations([k.row for k in kernels])
+    found = predict(gpu, operations, sustained=sustained)
+    fused = np.array([k.fused for k in kernels])
+    launch = load_efficiency(gpu.architecture).elementwise.launch
+    seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
+    joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules)
+    return ModelPrediction(
+        tuple(kernels), operations, seconds, joules, found.roofline, tuple(found.bound), found.error, overhead
+    )
+
+
+def _is(operator: Operator, functions: tuple[VectorFunction, ...]) -> bool:
+    return isinstance(operator, Vector) and operator.function in functions
+
+
+def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
+    dtype = DTYPES.get(operator.precision.value)
+    if dtype is None:
+        raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
+    if isinstance(operator, Gemm):
+        return {"op": "gemm", "m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch, "dtype": dtype}
+    if isinstance(operator, Attention):
+        keys = operator.kv_len if operator.window is None else min(operator.kv_len, operator.q_len + operator.window - 1)
+        decode = graph.phase is Phase.DECODE
+        return {
+            "op": "attention_decode" if decode else "attention_prefill", "batch": operator.batch,
+            "q_len": operator.q_len, "kv_len": keys, "heads": operator.heads, "kv_heads": operator.kv_heads,
+            "head_dim": operator.head_dim, "dtype": dtype, "causal": str(operator.causal).lower(),
+        }  # fmt: skip
+    if isinstance(operator, Vector):
+        if operator.function is VectorFunction.KV_APPEND:
+            return None
+        kernel = KERNEL_OF.get(operator.function)
+        if kernel is None:
+            raise NotSupported(f"{operator.name}: {operator.function.value} on a GPU")
+        width = "fp16" if operator.precision.size(2) == 4 else dtype
+        return {"op": str(kernel), "m": operator.rows, "n": operator.cols, "dtype": width}
+    raise NotSupported(f"{operator.name} on a GPU")

@@ -1,0 +1,43 @@
+"""What a serving stack adds to the kernels' time of a step: scheduling, sampling, launches that are not hidden.
+
+Fitted by ``benchmarks/gpu_fit.py --stacks`` to one model's whole runs (Llama-2-7B on an A100; LLM-Inference-Bench) and
+judged on the others'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.errors import LoomError, nearest_name
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Seconds of the host for each step, and for each kernel that it launches; the GPU waits for the slower of both."""
+
+    name: str
+    step: float
+    kernel: float
+
+    def seconds(self, kernels_s: float, kernels: float) -> float:
+        """Time of a step whose kernels take ``kernels_s`` together."""
+        return max(kernels_s, kernels * self.kernel) + self.step
+
+
+STACKS = {
+    "none": Stack("none", 0.0, 0.0),
+    "tensorrt-llm": Stack("tensorrt-llm", 0.25e-3, 15e-6),
+    "vllm": Stack("vllm", 1.75e-3, 0.0),
+    "deepspeed-mii": Stack("deepspeed-mii", 5.25e-3, 20e-6),
+}
+"""By name; vLLM and DeepSpeed-MII as of 2024."""
+
+
+def find_stack(name: str) -> Stack:
+    """Stack of that name; raises `LoomError` with the nearest one."""
+    found = STACKS.get(name.lower())
+    if found is None:
+        near = nearest_name(name, STACKS)
+        raise LoomError(f"--stack: must be one of {', '.join(STACKS)} (got '{name}')" + (
+            f"; did you mean '{near}'?" if near else ""))  # fmt: skip
+    return found

@@ -1,0 +1,282 @@
+"""``loom compare``: one workload on one of our chips and on GPUs, operator by operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.gpu import Gpu
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.baselines.lookup import measured
+from siliconloom.baselines.model import ModelPrediction, predict_model
+from siliconloom.baselines.roofline import flops
+from siliconloom.baselines.stacks import Stack
+from siliconloom.mapper.shard import reduced_elements, tensor_shard
+from siliconloom.simulate import simulate
+from siliconloom.tables import Row, progress_bar, table
+from siliconloom.workloads import Graph
+
+SCHEMA = "siliconloom.compare/1"
+
+
+def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
+    """Prices in dollars an hour from texts such as ``h100=2.5``; a system's is that of all its chips."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = float("nan")
+        if not equals or not np.isfinite(price) or price < 0:
+            raise LoomError(f"--price {text}: must look like NAME=DOLLARS_PER_HOUR, such as h100=2.5")
+        names = {n.lower(): n for n in known}
+        if name.lower() not in names:
+            near = nearest_name(name, known)
+            raise LoomError(
+                f"--price {text}: '{name}' is not compared here; " + (f"did you mean '{near}'?" if near else
+                "compared are " + ", ".join(known))
+            )  # fmt: skip
+        found[names[name.lower()]] = price
+    return found
+
+
+def compare_workload(
+    chip_name: str, chip_sets: list[tuple[str, str]], graph: Graph, gpus: list[Gpu], *, tensor: int = 1,
+    sustained: bool = False, stack: Stack | None = None, prices: list[str] | None = None, quiet: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Simulate ``graph`` on the chip, predict it on the GPUs, and put both side by side."""
+    described = load_chip(chip_name, chip_sets)
+    names = [described.name, *(g.name for g in gpus)]
+    if len(set(names)) < len(names):
+        raise LoomError(f"--gpu: {', '.join(names[1:])}: each GPU once")
+    asked = parse_prices(prices or [], names)
+    predicted = [gpu_step(g, graph, tensor=tensor, sustained=sustained, stack=stack) for g in gpus]
+    with progress_bar(not quiet, "simulating") as progress:
+        result = simulate(described, graph, progress=progress).result()
+    covers = {part: o["name"] for o in result["operators"] for part in (o["name"], *o["fused"])}
+    theirs = [
+        gpu_machine(g, p, gpus=tensor, covers=covers, tokens=graph.tokens) for g, p in zip(gpus, predicted, strict=True)
+    ]
+    return compare_result(graph, our_machine(described, result), theirs, asked, list(result["notes"]))
+
+
+def gpu_step(
+    gpu: Gpu, graph: Graph, *, tensor: int = 1, sustained: bool = False, stack: Stack | None = None
+) -> ModelPrediction:
+    """Predict one step of ``graph`` on ``tensor`` GPUs that share every operator.
+
+    Raises
+    ------
+    LoomError
+        When the model does not fit the GPUs' memory, or cannot be shared evenly.
+    """
+    need = (graph.weight_bytes + graph.kv_bytes) / tensor
+    if need > gpu.memory.capacity:
+        least = -(-(graph.weight_bytes + graph.kv_bytes) // gpu.memory.capacity)
+        raise LoomError(
+            f"{graph.name} needs {format_bytes(need)} of each {gpu.name} for weights and cache, which has "
+            f"{format_bytes(gpu.memory.capacity)}; try --tensor {1 << (least - 1).bit_length()}"
+        )
+    found = predict_model(
+        gpu, tensor_shard(graph, tensor), gpus=tensor, reduced=reduced_elements(graph), sustained=sustained
+    )
+    if stack is None:
+        return found
+    kernels = sum(k.repeat for k in found.kernels if not k.fused)
+    extra = stack.seconds(found.total_seconds, kernels) - found.total_seconds
+    return ModelPrediction(
+        found.kernels, found.operations, found.seconds, found.joules, found.roofline, found.bound, found.error, extra
+    )
+
+
+def gpu_machine(gpu: Gpu, found: ModelPrediction, *, gpus: int, covers: dict[str, str], tokens: int) -> dict[str, Any]:
+    """Totals and rows of a GPU; ``covers`` names the row that each operator belongs to.
+
+    A kernel that somebody measured at this very size counts with its measured time.
+    """
+    known = measured(gpu.name, found.operations)
+    work = flops(found.operations)
+    rows: dict[str, dict[str, Any]] = {}
+    spread = 0.0
+    for index, kernel in enumerate(found.kernels):
+        operator = kernel.operator.removesuffix(".all_reduce")
+        row = rows.setdefault(
+            covers.get(operator, operator),
+            {"seconds": 0.0, "energy_j": 0.0, "roofline_s": 0.0, "flops": 0.0, "error_s": 0.0, "kernels": []},
+        )
+        seconds, error, source = float(found.seconds[index]), float(found.error[index]), "modelled"
+        sources: tuple[str, ...] = ()
+        if (exact := known[index]) is not None:
+            seconds, error, source, sources = exact.seconds, exact.spread, "measured", exact.sources
+        row["seconds"] += seconds * kernel.repeat
+        row["energy_j"] += float(found.joules[index]) * kernel.repeat * gpus
+        row["roofline_s"] += float(found.roofline[index]) * kernel.repeat
+        row["flops"] += float(work[index]) * kernel.repeat
+        row["error_s"] += seconds * error * kernel.repeat
+        row["kernels"].append(
+            {
+                "name": kernel.operator, "op": kernel.row["op"], "seconds": seconds, "times": kernel.repeat,
+                "source": source, "error": error, "bound": found.bound[index], "fused": kernel.fused,
+                "measured_in": list(sources),
+            }
+        )  # fmt: skip
+    for row in rows.values():
+        longest = max(row["kernels"], key=lambda k: k["seconds"] * k["times"])
+        row["bound"] = longest["bound"]
+        kinds = {k["source"] for k in row["kernels"]}
+        row["source"] = kinds.pop() if len(kinds) == 1 else "both"
+        row["error"] = row.pop("error_s") / max(row["seconds"], 1e-30)
+        spread += row["error"] * row["seconds"]
+    seconds = sum(r["seconds"] for r in rows.values()) + found.overhead
+    joules = sum(r["energy_j"] for r in rows.values()) + found.overhead * gpu.idle_power * gpus
+    peak = gpu.peak_flops(found.operations.dtypes()[0]) or 1.0
+    return {
+        "name": gpu.name,
+        "kind": "gpu",
+        "count": gpus,
+        "seconds": seconds,
+        "error": spread / seconds,
+        "overhead_s": found.overhead,
+        "energy_j": joules,
+        "power_w": joules / seconds,
+        "tokens_per_second": tokens / seconds,
+        "utilization": float((work * found.repeats).sum()) / seconds / peak,
+        "roofline_s": sum(r["roofline_s"] for r in rows.values()),
+        "achieved": sum(r["roofline_s"] for r in rows.values()) / seconds,
+        "operators": rows,
+    }
+
+
+def our_machine(chip: Chip, result: dict[str, Any]) -> dict[str, Any]:
+    """Totals and rows of a simulation's result in the same form; simulated cycles have no error bars."""
+    clock = chip.clock
+    rows = {
+        o["name"]: {
+            "seconds": o["cycles"] / clock, "energy_j": o["energy_j"], "roofline_s": o["bound_cycles"] / clock,
+            "flops": 2.0 * o["macs"], "bound": o["bound"], "source": "simulated", "error": 0.0,
+        }
+        for o in result["operators"]
+    }  # fmt: skip
+    return {
+        "name": chip.name,
+        "kind": "chip",
+        "count": 1,
+        "seconds": result["seconds"],
+        "error": 0.0,
+        "overhead_s": 0.0,
+        "energy_j": result["energy_j"],
+        "power_w": result["power_w"],
+        "tokens_per_second": result["tokens_per_second"],
+        "utilization": result["utilization"],
+        "roofline_s": result["bound"]["lower_bound_cycles"] / clock,
+        "achieved": result["bound"]["achieved"],
+        "operators": rows,
+    }
+
+
+def compare_result(
+    graph: Graph, ours: dict[str, Any], theirs: list[dict[str, Any]], prices: dict[str, float], notes: list[str]
+) -> dict[str, Any]:
+    """The comparison under its versioned schema; `speedup` above 1 means that ours is faster."""
+    machines = [ours, *theirs]
+    for machine in machines:
+        price = prices.get(machine["name"])
+        machine["dollars_per_hour"] = price
+        hourly = machine["tokens_per_second"] * 3600
+        machine["dollars_per_million_tokens"] = None if price is None else price / hourly * 1e6
+    operators = []
+    for name in ours["operators"]:
+        row: dict[str, Any] = {"name": name}
+        for machine in machines:
+            found = machine["operators"].get(name)
+            if found is not None and found["seconds"]:
+                found["achieved"] = found["roofline_s"] / found["seconds"]
+            row[machine["name"]] = found
+        operators.append(row)
+    for machine in machines:
+        del machine["operators"]
+    for machine in theirs:
+        machine["speedup"] = machine["seconds"] / ours["seconds"]
+        machine["speedup_range"] = [machine["speedup"] * (1 - machine["error"]), machine["speedup"] * (1 + machine["error"])]
+        machine["energy_ratio"] = machine["energy_j"] / ours["energy_j"] if ours["energy_j"] else None
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "workload": graph.name,
+        "phase": graph.phase.value,
+        "precision": graph.precision.value,
+        "batch": graph.batch,
+        "tokens": graph.tokens,
+        "notes": notes,
+        "machines": machines,
+        "operators": operators,
+    }
+
+
+def compare_tables(result: dict[str, Any], out: Console) -> None:
+    """Print the totals side by side, then every operator."""
+    machines = result["machines"]
+    out.print(
+        f"[bold]{result['workload']}[/bold] ({result['phase']}, batch {result['batch']}, {result['tokens']:,} tokens, "
+        f"{result['precision']})"
+    )
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    labels: list[tuple[str, Any]] = [
+        ("time", lambda m: format_si(m["seconds"], "s") + (f" ±{m['error']:.0%}" if m["error"] else "")),
+        ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
+        ("energy", lambda m: format_si(m["energy_j"], "J")),
+        ("power", lambda m: format_si(m["power_w"], "W")),
+        ("array utilisation", lambda m: f"{m['utilization']:.1%}"),
+        ("of its roofline", lambda m: f"{m['achieved']:.1%}"),
+        ("ours is faster by", lambda m: _speedup(m)),
+        ("energy, of ours", lambda m: f"{m['energy_ratio']:.3g}x" if m.get("energy_ratio") else "–"),
+    ]
+    if any(m["dollars_per_million_tokens"] is not None for m in machines):
+        labels.append(("$ per million tokens", lambda m: _dollars(m)))
+    rows: list[Row] = [(label, *(show(m) for m in machines)) for label, show in labels]
+    names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
+    out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
+    out.print()
+    first = machines[0]["name"]
+    columns = [("operator", "left"), (first, "right"), ("bound", "left")]
+    for machine in machines[1:]:
+        columns += [(machine["name"], "right"), ("±", "right"), ("", "left"), ("roofline", "right"), ("ratio", "right")]
+    rows = []
+    for operator in result["operators"]:
+        own = operator[first]
+        row = [operator["name"], format_si(own["seconds"], "s"), own["bound"]]
+        for machine in machines[1:]:
+            row += _their_cells(operator[machine["name"]], own)
+        rows.append(tuple(row))
+    out.print(table("operators, all executions", columns, rows))
+    out.print("m: measured at this size; p: predicted, ± its error on shapes never seen; ratio: of ours, above 1 ours is faster")
+
+
+def _their_cells(found: dict[str, Any] | None, own: dict[str, Any]) -> list[str]:
+    if found is None:
+        return ["–", "", "", "", ""]
+    ratio = found["seconds"] / own["seconds"] if own["seconds"] else 0.0
+    mark = {"measured": "m", "modelled": "p", "both": "m+p"}[found["source"]]
+    return [
+        format_si(found["seconds"], "s"), f"{found['error']:.0%}", mark,
+        f"{found['achieved']:.0%}" if found.get("roofline_s") else "–", f"{ratio:.3g}" if ratio else "–",
+    ]  # fmt: skip
+
+
+def _speedup(machine: dict[str, Any]) -> str:
+    if "speedup" not in machine:
+        return "–"
+    low, high = machine["speedup_range"]
+    return f"{machine['speedup']:.3g} ({low:.3g} to {high:.3g})"
+
+
+def _dollars(machine: dict[str, Any]) -> str:
+    found = machine["dollars_per_million_tokens"]
+    return "–" if found is None else f"{found:.3g}"

@@ -1,0 +1,105 @@
+"""``loom gpu``: predicted times of operations on a GPU, and what the GPU is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch.gpu import Gpu
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.baselines.efficiency import load_efficiency
+from siliconloom.baselines.operations import Operations
+from siliconloom.baselines.predict import predict
+from siliconloom.tables import Row, table
+
+SCHEMA = "siliconloom.gpu/1"
+SHOWN = 40
+"""Rows that the terminal shows; all are in the JSON."""
+
+
+def gpu_result(
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True
+) -> dict[str, Any]:
+    """Predicted rows under their versioned schema; times in microseconds."""
+    found = predict(gpu, operations, sustained=sustained, cache_write=cache_write)
+    columns = zip(
+        (found.seconds * 1e6).tolist(), found.bound, (found.roofline * 1e6).tolist(), found.joules.tolist(),
+        found.error.tolist(), strict=True,
+    )  # fmt: skip
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "gpu": gpu.name,
+        "basis": load_efficiency(gpu.architecture).basis,
+        "clock": "sustained" if sustained else "burst",
+        "rows": [
+            {"time_us": time, "bound": bound, "roofline_us": floor, "energy_j": joules, "error": error}
+            for time, bound, floor, joules, error in columns
+        ],
+    }
+
+
+def gpu_tables(gpu: Gpu, operations: Operations, result: dict[str, Any], out: Console) -> None:
+    """Print the first rows and their sum."""
+    clock = "bursts at full clock" if result["clock"] == "burst" else "sustained, under the power limit"
+    out.print(f"[bold]{gpu.name}[/bold]: {len(operations):,} operations, {clock}")
+    rows: list[Row] = []
+    for index, row in enumerate(result["rows"][:SHOWN]):
+        share = row["roofline_us"] / row["time_us"]
+        rows.append(
+            (
+                operations.describe(index), format_si(row["time_us"] * 1e-6, "s"), f"±{row['error']:.0%}",
+                row["bound"], f"{share:.0%}" if share else "–", format_si(row["energy_j"], "J"),
+            )
+        )  # fmt: skip
+    columns = [
+        ("operation", "left"), ("time", "right"), ("error", "right"), ("bound", "left"), ("of roofline", "right"),
+        ("energy", "right"),
+    ]  # fmt: skip
+    out.print(table("predicted", columns, rows))
+    if len(operations) > SHOWN:
+        out.print(f"... and {len(operations) - SHOWN:,} more; --json FILE has all of them")
+    total = sum(row["time_us"] for row in result["rows"]) * 1e-6
+    out.print(f"sum {format_si(total, 's')}; constants: {result['basis']}")
+
+
+def gpu_summary(gpu: Gpu) -> dict[str, Any]:
+    """What the description says, with the rates multiplied out."""
+    return {
+        "schema": "siliconloom.gpu-description/1",
+        "name": gpu.name,
+        "product": gpu.product,
+        "source": gpu.source,
+        "architecture": gpu.architecture,
+        "measured": load_efficiency(gpu.architecture).measured,
+        "basis": load_efficiency(gpu.architecture).basis,
+        "peak_flops": {p: gpu.peak_flops(p) for p in (*gpu.vector, *gpu.matrix)},
+        "memory_bandwidth": gpu.memory_bandwidth,
+        "memory_bytes": gpu.memory.capacity,
+        "l2_bytes": gpu.l2.capacity,
+        "link_bandwidth": gpu.link_bandwidth,
+        "gpus_per_node": gpu.link.per_node,
+        "power_w": gpu.power,
+    }
+
+
+def summary_tables(gpu: Gpu, out: Console) -> None:
+    """Print what the description says."""
+    found = gpu_summary(gpu)
+    peaks = ", ".join(f"{p} {format_si(f, 'FLOP/s')}" for p, f in found["peak_flops"].items())
+    rows = [
+        ("product", gpu.product),
+        ("source", gpu.source),
+        ("multiprocessors", f"{gpu.multiprocessors} at {format_si(gpu.clock, 'Hz')}"),
+        ("peak", peaks),
+        ("memory", f"{format_bytes(gpu.memory.capacity)} at {format_si(gpu.memory_bandwidth, 'B/s')}"),
+        ("L2", format_bytes(gpu.l2.capacity)),
+        ("links", f"{format_si(gpu.link_bandwidth, 'B/s')} each way, {gpu.link.per_node} in a node"),
+        ("power", f"{gpu.power:g} W"),
+        ("constants", found["basis"]),
+    ]
+    out.print(table(gpu.name, [("", "left"), ("", "left")], rows))
+
+
