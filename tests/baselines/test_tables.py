@@ -160,7 +160,7 @@ def test_what_is_refused_names_the_row_the_figure_and_the_limit():
     product = {"op": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bf16"}
     refused = [
         (one(product, 100),
-         "t.csv:2: gemm m=4096 n=4096 k=4096 batch=1 bf16 on h100 in 100 us is 1.374 PFLOP/s, above its peak of 989 TFLOP"),
+         "t.csv:2: gemm m=4096 n=4096 k=4096 batch=1 bf16 on h100 in 100 us is 1.374 PFLOP/s, above its peak of 989"),
         (one({"op": "add", "m": 8192, "n": 8192, "dtype": "fp32"}, 100), "above its memory bandwidth of 3.35 TB/s"),
         (one({"op": "all_gather", "gpus": 8, "bytes": 2**30}, 1000),
          "is 939.5 GB/s, above the bandwidth of its links of 450 GB/s"),
