@@ -337,12 +337,16 @@ def vidur(curator):
     )  # fmt: skip
     kinds = {"add": "add", "attn_rope": "rope", "emb": "embedding", "input_layernorm": "rmsnorm", "mlp_act": "silu_mul", "post_attention_layernorm": "rmsnorm"}  # fmt: skip
     source = read(curator.folder / "vidur" / "elementwise_A100-80GB.csv.gz")
-    rows = []
+    rows, unsplit, partial = [], 0, 0
     for r in source:
         split, phi = int(r["tp"]), r["model"].startswith("microsoft/phi")
         width, heads, kv = int(r["n_embd"]), int(r["n_head"]), int(r["n_kv_head"])
         op = kinds[r["op"]]
         if split > 1 and op not in ("silu_mul", "rope"):
+            unsplit += 1
+            continue
+        if phi and op == "rope":
+            partial += 1
             continue
         op = {"rmsnorm": "layernorm", "silu_mul": "gelu"}.get(op, op) if phi else op
         columns = {"silu_mul": int(r["n_ff"]) // split, "gelu": int(r["n_ff"]) // split, "rope": (heads + kv) * (width // heads) // split}  # fmt: skip
@@ -362,7 +366,8 @@ def vidur(curator):
     curator.write(
         "vidur-elementwise-a100", kept,
         (
-            Dropped(what="tensor-parallel runs of operations that it does not split", rows=len(source) - len(rows), why="the same operation again"),
+            Dropped(what="tensor-parallel runs of operations that it does not split", rows=unsplit, why="the same operation again"),
+            Dropped(what="rope of phi-2", rows=partial, why="it turns a part of each head only"),
             Dropped(what="repeats", rows=len(rows) - len(once), why="their median is kept"),
             Dropped(what="short times", rows=len(once) - len(timed), why=why),
             Dropped(what="values of m", rows=len(timed) - len(kept), why="every 3. is kept, another one for each width, to keep the package small"),
