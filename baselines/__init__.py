@@ -1,1 +1,1 @@
-"""Measured GPUs: not built yet."""
+"""Measured GPUs: tables with provenance, what operations must at least cost, the measuring harness."""

@@ -15,7 +15,7 @@ WITHHELD_WIDTHS = (1536, 3584, 5120, 10240, 11008, 14336, 51200)
 WITHHELD_HEADS = (5, 12, 20, 40, 96)
 """Attention is withheld when it has that many query heads."""
 WITHHELD_COLLECTIVES = (
-    (Op.ALL_REDUCE, 4), (Op.ALL_GATHER, 2), (Op.REDUCE_SCATTER, 8), (Op.ALL_TO_ALL, 8),
+    (Op.ALL_REDUCE, 2), (Op.ALL_REDUCE, 4), (Op.ALL_GATHER, 2), (Op.REDUCE_SCATTER, 8), (Op.ALL_TO_ALL, 8),
 )  # fmt: skip
 """Collectives that are withheld, with the number of GPUs."""
 WITHHELD_DIVISOR = 5

@@ -30,7 +30,6 @@ from siliconloom.baselines.operations import (
     COLUMNS,
     MODELS,
     OPS,
-    PRECISIONS,
     SIZES,
     Float,
     Int,
@@ -351,6 +350,6 @@ def build(
 
 
 __all__ = [
-    "ALL_COLUMNS", "DATA", "Dropped", "MEASURED", "Method", "PRECISIONS", "Provenance", "SCHEMA", "Table", "all_tables",
+    "ALL_COLUMNS", "DATA", "Dropped", "MEASURED", "Method", "Provenance", "SCHEMA", "Table", "all_tables",
     "build", "load", "load_file", "names", "parse_table", "read_provenance", "table_text", "write_table",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ from statistics import median
 
 import numpy as np
 
-from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.operations import COLUMNS, make_operations
 from siliconloom.baselines.roofline import Limits
-from siliconloom.baselines.tables import COLUMNS, DATA, Dropped, Method, Provenance, build, write_table
+from siliconloom.baselines.tables import DATA, Dropped, Method, Provenance, build, write_table
 from siliconloom.baselines.validation import possible, validate
 
 DIGITS = 4
@@ -109,7 +109,19 @@ class Curator:
 
     def write(self, name, rows, dropped=(), **described):
         """Check, sort and write one table; rows are mappings of column to value."""
-        rows = sorted(rows, key=lambda r: (r["gpu"], r.get("software", ""), r["op"], r.get("dtype", ""), r.get("model", ""), shape(r), r.get("input_tokens", 0), r.get("output_tokens", 0)))
+        rows = sorted(
+            rows,
+            key=lambda r: (
+                r["gpu"],
+                r.get("software", ""),
+                r["op"],
+                r.get("dtype", ""),
+                r.get("model", ""),
+                shape(r),
+                r.get("input_tokens", 0),
+                r.get("output_tokens", 0),
+            ),
+        )
         operations = make_operations([{k: v for k, v in row.items() if k in COLUMNS} for row in rows])
         times = np.array([rounded(row["time_us"]) for row in rows])
         gpus = np.array([row["gpu"] for row in rows])
@@ -174,14 +186,24 @@ def aiconfigurator_gemm(curator):
         for name, rows in kept.items():
             vllm = name.endswith("vllm")
             blocks = sum(count for (_, dtype), count in kinds.items() if dtype == "fp8_block")
-            others = [Dropped(what="fp8_block", rows=blocks, why="block-scaled: another operation than fp8")] if blocks and not vllm else []
+            others = (
+                [Dropped(what="fp8_block", rows=blocks, why="block-scaled: another operation than fp8")]
+                if blocks and not vllm
+                else []
+            )
             if gpu == "h100" and vllm:
-                others.append(Dropped(what="vllm fp8", rows=kinds["vllm/0.24.0", "fp8"], why="two other laboratories have fp8"))
+                others.append(
+                    Dropped(what="vllm fp8", rows=kinds["vllm/0.24.0", "fp8"], why="two other laboratories have fp8")
+                )
             caveats = []
             if vllm:
-                caveats.append("bf16 weights are uninitialised memory: above 50 GFLOP the burst tables are 4.4 % (H100) and 0.8 % (A100) faster in the median, some up to 15 %, than with random weights")
+                caveats.append(
+                    "bf16 weights are uninitialised memory: above 50 GFLOP the burst tables are 4.4 % (H100) and 0.8 % (A100) faster in the median, some up to 15 %, than with random weights"
+                )
             if any(r["dtype"] == "fp8" for r in rows):
-                caveats.append("fp8 rows include the dynamic quantisation of the activations, in kernels of its own: TensorRT-LLM needs at least 12 us, SGLang 4.4 us")
+                caveats.append(
+                    "fp8 rows include the dynamic quantisation of the activations, in kernels of its own: TensorRT-LLM needs at least 12 us, SGLang 4.4 us"
+                )
             sustained = gpu == "h200"
             if sustained:
                 caveats.append("large products run at about 690 of 700 W: about 16 % slower than a short burst")
@@ -189,7 +211,7 @@ def aiconfigurator_gemm(curator):
                 name, rows, (*dropped[name], *others),
                 title=f"Matrix products on one {gpu.upper()}" + (", vLLM" if vllm else ""),
                 source=f"{AIC}: aic-core/src/aiconfigurator_core/systems/data/{gpu}_sxm/gemm", commit=AIC_COMMIT,
-                licence="Apache-2.0", licence_file=licence, changes=AIC_CHANGES + (f"times to {DIGITS} significant digits",),
+                licence="Apache-2.0", licence_file=licence, changes=(*AIC_CHANGES, f"times to {DIGITS} significant digits"),
                 method=Method.SUSTAINED if sustained else Method.SHORT_BURST,
                 details="0.3 to 1 s of launches for each row, with power. Weights rotate over copies." if sustained else AIC_METHOD,
                 caveats=tuple(caveats), fit=not vllm or sustained,
@@ -214,12 +236,22 @@ def aiconfigurator_attention(curator):
         rows, dropped = [], []
         for framework, found in sorted(by_framework.items()):
             stride = strides.get((gpu, framework.partition("/")[0]), 1)
-            kept = thin(found, lambda r: (r["op"], r["heads"], r["kv_heads"], r["head_dim"]), lambda r: (r["batch"], r["kv_len"]), stride)
+            kept = thin(
+                found,
+                lambda r: (r["op"], r["heads"], r["kv_heads"], r["head_dim"]),
+                lambda r: (r["batch"], r["kv_len"]),
+                stride,
+            )
             rows += kept
             if stride > 1:
                 why = f"every {stride}. of each family of heads is kept, to keep the package small"
                 dropped.append(Dropped(what=framework, rows=len(found) - len(kept), why=why))
-        dropped.append(Dropped(what="TRT-LLM decode 1.0.0, 1.2.0rc5, 1.3.0rc10; prefill vLLM 0.19.0 (H200); decode SGLang 0.5.14 (H100)", why="whole tables break the roofline; they are not in the files read here"))
+        dropped.append(
+            Dropped(
+                what="TRT-LLM decode 1.0.0, 1.2.0rc5, 1.3.0rc10; prefill vLLM 0.19.0 (H200); decode SGLang 0.5.14 (H100)",
+                why="whole tables break the roofline; they are not in the files read here",
+            )
+        )
         dropped.append(Dropped(what="rows with an fp8 cache", why="not vetted; they are not in the files read here"))
         caveats = {
             "a100": "the two programs differ by 31 % in decode and 14 % in prefill above 100 us (median)",
@@ -229,7 +261,7 @@ def aiconfigurator_attention(curator):
         curator.write(
             f"aiconfigurator-attention-{gpu}", rows, dropped, title=f"Attention on one {gpu.upper()}",
             source=f"{AIC}: aic-core/src/aiconfigurator_core/systems/data/{gpu}_sxm/attention", commit=AIC_COMMIT,
-            licence="Apache-2.0", licence_file=licence, changes=AIC_CHANGES + (f"times to {DIGITS} significant digits",),
+            licence="Apache-2.0", licence_file=licence, changes=(*AIC_CHANGES, f"times to {DIGITS} significant digits"),
             method=Method.SUSTAINED if gpu == "h200" else Method.SHORT_BURST,
             details="Prefill: causal, q_len = kv_len; vLLM's rows include writing the cache. Decode: one query token. " + ("With power, 0.3 to 1 s of launches for each row." if gpu == "h200" else AIC_METHOD),
             caveats=(caveats[gpu],),
@@ -305,23 +337,37 @@ def vidur(curator):
     )  # fmt: skip
     kinds = {"add": "add", "attn_rope": "rope", "emb": "embedding", "input_layernorm": "rmsnorm", "mlp_act": "silu_mul", "post_attention_layernorm": "rmsnorm"}  # fmt: skip
     source = read(curator.folder / "vidur" / "elementwise_A100-80GB.csv.gz")
-    rows = []
+    rows, unsplit, partial = [], 0, 0
     for r in source:
         split, phi = int(r["tp"]), r["model"].startswith("microsoft/phi")
         width, heads, kv = int(r["n_embd"]), int(r["n_head"]), int(r["n_kv_head"])
         op = kinds[r["op"]]
         if split > 1 and op not in ("silu_mul", "rope"):
+            unsplit += 1
+            continue
+        if phi and op == "rope":
+            partial += 1
             continue
         op = {"rmsnorm": "layernorm", "silu_mul": "gelu"}.get(op, op) if phi else op
         columns = {"silu_mul": int(r["n_ff"]) // split, "gelu": int(r["n_ff"]) // split, "rope": (heads + kv) * (width // heads) // split}  # fmt: skip
-        rows.append({"op": op, "gpu": "a100-80gb", "m": int(r["tokens"]), "n": columns.get(op, width), "dtype": "fp16", "time_us": float(r["time_us"])})
+        rows.append(
+            {
+                "op": op,
+                "gpu": "a100-80gb",
+                "m": int(r["tokens"]),
+                "n": columns.get(op, width),
+                "dtype": "fp16",
+                "time_us": float(r["time_us"]),
+            }
+        )
     once = merged(rows, lambda r: (r["op"], r["m"], r["n"]))
     timed = [r for r in once if r["time_us"] >= resolution]
     kept = thin(timed, lambda r: (r["op"], r["n"]), lambda r: r["m"], 3)
     curator.write(
         "vidur-elementwise-a100", kept,
         (
-            Dropped(what="tensor-parallel runs of operations that it does not split", rows=len(source) - len(rows), why="the same operation again"),
+            Dropped(what="tensor-parallel runs of operations that it does not split", rows=unsplit, why="the same operation again"),
+            Dropped(what="rope of phi-2", rows=partial, why="it turns a part of each head only"),
             Dropped(what="repeats", rows=len(rows) - len(once), why="their median is kept"),
             Dropped(what="short times", rows=len(once) - len(timed), why=why),
             Dropped(what="values of m", rows=len(timed) - len(kept), why="every 3. is kept, another one for each width, to keep the package small"),
@@ -338,7 +384,16 @@ def vidur(curator):
         if r["op"] != "all_reduce" or not together or (r["node"] == "a100_pairwise_nvlink" and r["num_gpus"] != "2"):
             continue
         gpu = "a100" if r["node"] == "a100_dgx" else "a100-pcie-80gb"
-        rows.append({"op": "all_reduce", "gpu": gpu, "gpus": int(r["num_gpus"]), "bytes": int(r["bytes"]), "dtype": "fp16", "time_us": float(r["time_us"])})
+        rows.append(
+            {
+                "op": "all_reduce",
+                "gpu": gpu,
+                "gpus": int(r["num_gpus"]),
+                "bytes": int(r["bytes"]),
+                "dtype": "fp16",
+                "time_us": float(r["time_us"]),
+            }
+        )
     once = merged(rows, lambda r: (r["gpu"], r["gpus"], r["bytes"]))
     kept = thin(once, lambda r: (r["gpu"], r["gpus"]), lambda r: r["bytes"], 8)
     curator.write(
@@ -358,16 +413,34 @@ def llmcompass(curator):
     rows = []
 
     def lines(name):
-        return [[cell.strip() for cell in line.split(",")] for line in (curator.folder / "llmcompass" / name).read_text().splitlines() if line.strip()]
+        return [
+            [cell.strip() for cell in line.split(",")]
+            for line in (curator.folder / "llmcompass" / name).read_text().splitlines()
+            if line.strip()
+        ]
 
     for m, n, k, time, _ in lines("matmul_A100.csv"):
-        rows.append({"op": "gemm", "m": int(m), "n": int(n), "k": int(k), "dtype": "bf16", "time_us": float(time.removesuffix("ms")) * 1e3})
+        rows.append(
+            {
+                "op": "gemm",
+                "m": int(m),
+                "n": int(n),
+                "k": int(k),
+                "dtype": "bf16",
+                "time_us": float(time.removesuffix("ms")) * 1e3,
+            }
+        )
     for name in ("softmax", "layernorm"):
         for m, n, rate in lines(f"{name}_A100.csv"):
-            rows.append({"op": name, "m": int(m), "n": int(n), "dtype": "fp16", "time_us": int(m) * int(n) / float(rate) / 1e3})
+            rows.append(
+                {"op": name, "m": int(m), "n": int(n), "dtype": "fp16", "time_us": int(m) * int(n) / float(rate) / 1e3}
+            )
     for n, rate in lines("gelu_A100.csv"):
         rows.append({"op": "gelu", "m": 1, "n": int(n), "dtype": "fp16", "time_us": int(n) / float(rate) / 1e3})
-    rows = merged([{**row, "gpu": "a100", "software": "torch 2.0.0"} for row in rows], lambda r: (r["op"], r["m"], r["n"], r.get("k")))
+    rows = merged(
+        [{**row, "gpu": "a100", "software": "torch 2.0.0"} for row in rows],
+        lambda r: (r["op"], r["m"], r["n"], r.get("k")),
+    )
     curator.write(
         "llmcompass-a100", rows, title="Products and element-wise operations on one A100 (LLMCompass, figure 5)",
         source="github.com/PrincetonUniversity/LLMCompass: ae/figure5", commit="2e015fd2ee750e6cad8d7152df52551e5b41ef20",
@@ -390,7 +463,17 @@ def neusight(curator):
             if r["OPName"] not in ops:
                 other[r["OPName"]] += 1
                 continue
-            rows.append({"op": ops[r["OPName"]], "gpu": gpus[r["Device"]], "m": int(r["B"]), "n": int(r["H"]), "dtype": "fp32", "time_us": float(r["Latency"]) * 1e3, "software": "torch 2.1.0"})
+            rows.append(
+                {
+                    "op": ops[r["OPName"]],
+                    "gpu": gpus[r["Device"]],
+                    "m": int(r["B"]),
+                    "n": int(r["H"]),
+                    "dtype": "fp32",
+                    "time_us": float(r["Latency"]) * 1e3,
+                    "software": "torch 2.1.0",
+                }
+            )
     once = merged(rows, lambda r: (r["op"], r["gpu"], r["m"], r["n"]))
     curator.write(
         "neusight-elementwise", once,
@@ -414,7 +497,18 @@ def deepbench(curator):
             dropped["P100"] += 1
             continue
         layout = r["transA"] + r["transB"]
-        rows.append({"op": "gemm", "gpu": r["gpu"].lower(), "m": int(r["n"]), "n": int(r["m"]), "k": int(r["k"]), "dtype": dtypes[r["sheet"]], "time_us": float(r["time_us"]), "software": f"cuBLAS {layout}"})
+        rows.append(
+            {
+                "op": "gemm",
+                "gpu": r["gpu"].lower(),
+                "m": int(r["n"]),
+                "n": int(r["m"]),
+                "k": int(r["k"]),
+                "dtype": dtypes[r["sheet"]],
+                "time_us": float(r["time_us"]),
+                "software": f"cuBLAS {layout}",
+            }
+        )
     curator.write(
         "deepbench-gemm", rows, (Dropped(what="P100", rows=dropped["P100"], why="no tensor cores, and its fp16 sheet computes in fp32"),),
         title="Matrix products on V100 and T4 (DeepBench, training)", source="github.com/baidu-research/DeepBench: results/train",
@@ -438,7 +532,9 @@ def splitwise(curator):
         }  # fmt: skip
         rows.append({**common, "op": "decode", "time_us": float(r["token_time"]) * 1e3})
         rows.append({**common, "op": "prefill", "output_tokens": 0, "time_us": float(r["prompt_time"]) * 1e3})
-    once = merged(rows, lambda r: (r["op"], r["gpu"], r["model"], r["batch"], r["gpus"], r["input_tokens"], r["output_tokens"]))
+    once = merged(
+        rows, lambda r: (r["op"], r["gpu"], r["model"], r["batch"], r["gpus"], r["input_tokens"], r["output_tokens"])
+    )
     curator.write(
         "splitwise-models", once,
         (

@@ -461,6 +461,36 @@ def reproduce(
 
 
 @app.command()
+def measure(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
+    ] = Path("baseline.csv.gz"),
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shapes", metavar="SHAPES", help="llama3-8b, llama3-70b or a CSV of operations. Repeatable."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="LIST", help="Precisions of a model's operations, comma-separated.")
+    ] = "bf16,fp8",
+    quick: Annotated[bool, typer.Option("--quick", help="A few shapes, in short bursts.")] = False,
+    json_file: Json = None,
+) -> None:
+    """Time this machine's GPU and write a baseline file (needs PyTorch)."""
+    from siliconloom.measuring import measure_gpu, measurement_tables
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.tables import console
+
+    if json_file is not None:
+        check_writable(json_file)
+    asked = shapes or ["llama3-8b", "llama3-70b"]
+    result, made = measure_gpu(output, asked, dtype, quick=quick, progress=json_file != "-")
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        measurement_tables(result, made, console())
+
+
+@app.command()
 def warmup() -> None:
     """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
     import numpy as np
@@ -493,7 +523,6 @@ PLANNED = {
     "plan": "search over sharding and schedules",
     "serve": "request-level simulation",
     "sweep": "design-space exploration",
-    "measure": "measurements of the GPU at hand",
 }
 """Commands whose names are taken and which are not built yet."""
 

@@ -1,0 +1,414 @@
+"""Operations as PyTorch runs them: operands of random numbers, the call that is timed, the float32 result beside it.
+
+PyTorch is passed in as a module, never imported here, so that reading this package needs none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from siliconloom.baselines.jobs import Job, Layer
+from siliconloom.baselines.measure import CannotRun
+from siliconloom.baselines.operations import Op, Precision
+
+Tensor = Any
+CHECKED_ROWS = 16
+"""Rows of a product, and queries of an attention, whose result is compared with float32."""
+CHECKED_TOKENS = 256
+COLD = 4
+"""Copies of what is read rotate over this many times the last cache."""
+MOST_COPIES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One way to run an operation.
+
+    Parameters
+    ----------
+    software
+        What runs it.
+    calls
+        The operation on each of its copies of weights, or keys and values.
+    check
+        Its result and the float32 result on the same operands, of as many rows as are compared.
+    """
+
+    software: str
+    calls: list[Callable[[], Tensor]]
+    check: Callable[[], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where operands go: the torch module, a device, its last cache and its free memory in bytes, and a seed."""
+
+    torch: Any
+    device: str
+    cache_bytes: int
+    memory_bytes: int
+    seed: int = 0
+
+    def copies(self, size: int) -> int:
+        """How many copies of ``size`` bytes push each other out of the last cache; raises `CannotRun`."""
+        if size > 0.7 * self.memory_bytes:
+            raise CannotRun(f"its operands take {size / 2**30:.1f} GiB, {self.memory_bytes / 2**30:.1f} GiB are free")
+        wanted = math.ceil(COLD * self.cache_bytes / max(size, 1))
+        return max(1, min(wanted, MOST_COPIES, int(0.3 * self.memory_bytes // max(size, 1))))
+
+    def random(self, *shape: int, dtype: Precision, stream: int = 0) -> Tensor:
+        """Normally distributed numbers, the same for one seed; int8: all values equally often."""
+        generator = self.torch.Generator(self.device).manual_seed(self.seed * 1000 + stream)
+        if dtype is Precision.INT8:
+            return self.torch.randint(-128, 128, shape, dtype=self.torch.int8, device=self.device, generator=generator)
+        wide = {
+            Precision.FP64: self.torch.float64,
+            Precision.FP32: self.torch.float32,
+            Precision.TF32: self.torch.float32,
+        }
+        made = self.torch.randn(
+            shape, dtype=wide.get(dtype, self.torch.bfloat16), device=self.device, generator=generator
+        )  # fmt: skip
+        return made.to(self.type(dtype))
+
+    def type(self, dtype: Precision) -> Any:
+        """PyTorch's type for operands of a precision; raises `CannotRun`."""
+        name = _TYPES.get(dtype)
+        if name is None or not hasattr(self.torch, name):
+            raise CannotRun(f"PyTorch {self.torch.__version__} has no {dtype}")
+        return getattr(self.torch, name)
+
+    @property
+    def software(self) -> str:
+        """How PyTorch stands in tables."""
+        return f"torch {self.torch.__version__}"
+
+
+_TYPES = {
+    Precision.FP64: "float64", Precision.FP32: "float32", Precision.TF32: "float32", Precision.FP16: "float16",
+    Precision.BF16: "bfloat16", Precision.FP8: "float8_e4m3fn", Precision.INT8: "int8",
+}  # fmt: skip
+
+
+@contextmanager
+def full_precision(torch: Any) -> Iterator[None]:
+    """Float32 products in float32, whatever is being timed."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def prepare(place: Place, job: Job) -> list[Prepared]:
+    """Every way to run an operation; raises `CannotRun`."""
+    place.torch.backends.cuda.matmul.allow_tf32 = job.dtype is Precision.TF32
+    if job.op is Op.GEMM:
+        return [gemm(place, job)]
+    if job.op in (Op.ATTENTION_PREFILL, Op.ATTENTION_DECODE):
+        return attention(place, job)
+    if job.op in _ELEMENTWISE:
+        return [elementwise(place, job)]
+    if job.op in (Op.LAYER_PREFILL, Op.LAYER_DECODE) and job.layer is not None:
+        return layer(place, job, job.layer)
+    raise CannotRun(f"{job.op} is not measured")
+
+
+def gemm(place: Place, job: Job) -> Prepared:
+    """A product as a linear layer has it: x[m,k], weights [n,k] read along k, result [m,n]."""
+    torch, batch = place.torch, job.batch
+    size = int(batch * job.n * job.k * job.dtype.size)
+    x = place.random(batch, job.m, job.k, dtype=job.dtype)
+    weights = [place.random(batch, job.n, job.k, dtype=job.dtype, stream=i + 1) for i in range(place.copies(size))]
+    if batch > 1 and job.dtype.size < 2:
+        raise CannotRun(f"no batched products in {job.dtype}")
+    flat = x[0]
+
+    def call(weight: Tensor) -> Tensor:
+        if job.dtype is Precision.FP8:
+            if job.n % 16 or job.k % 16:
+                raise CannotRun("fp8 products need n and k in multiples of 16")
+            one = _one(torch, place.device)
+            found = torch._scaled_mm(flat, weight[0].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+            return found[0] if isinstance(found, tuple) else found
+        if job.dtype is Precision.INT8:
+            return torch._int_mm(flat, weight[0].t())
+        return torch.bmm(x, weight.transpose(1, 2)) if batch > 1 else torch.mm(flat, weight[0].t())
+
+    def check() -> tuple[Tensor, Tensor]:
+        wide = torch.float64 if job.dtype in (Precision.FP64, Precision.INT8) else torch.float32
+        rows = spaced(job.m, CHECKED_ROWS)
+        found = call(weights[0]).reshape(batch, job.m, job.n)[0, rows]
+        with full_precision(torch):
+            return found, flat[rows].to(wide) @ weights[0][0].to(wide).t()
+
+    calls: list[Callable[[], Tensor]] = [lambda w=w: call(w) for w in weights]  # type: ignore[misc]
+    return Prepared(software=place.software, calls=calls, check=check)
+
+
+_ONES: dict[str, Tensor] = {}
+
+
+def _one(torch: Any, device: str) -> Tensor:
+    """The scale of fp8 operands, made once: nothing is to be made while a graph is recorded."""
+    if device not in _ONES:
+        _ONES[device] = torch.ones((), dtype=torch.float32, device=device)
+    return _ONES[device]
+
+
+def attention(place: Place, job: Job) -> list[Prepared]:
+    """Attention by ``scaled_dot_product_attention``, and by flash_attn where that is installed.
+
+    Keys and values of decode lie in a cache that is as long as the context.
+    """
+    torch = place.torch
+    if job.dtype.size < 2 or job.dtype is Precision.TF32:
+        raise CannotRun(f"no attention in {job.dtype}")
+    size = int(2 * job.batch * job.kv_heads * job.kv_len * job.head_dim * job.dtype.size)
+    shape = (job.batch, job.kv_len, job.kv_heads, job.head_dim)
+    q = place.random(job.batch, job.q_len, job.heads, job.head_dim, dtype=job.dtype)
+    caches = [
+        (
+            place.random(*shape, dtype=job.dtype, stream=2 * i + 1),
+            place.random(*shape, dtype=job.dtype, stream=2 * i + 2),
+        )
+        for i in range(place.copies(size))
+    ]
+    causal = job.op is Op.ATTENTION_PREFILL and job.causal
+
+    def expected() -> Tensor:
+        with full_precision(torch):
+            return reference_attention(torch, q, *caches[0], causal=causal)
+
+    def checked(result: Tensor) -> Tensor:
+        return result[0, spaced(job.q_len, CHECKED_ROWS), 0]
+
+    def sdpa(cache: tuple[Tensor, Tensor]) -> Tensor:
+        return sdpa_attention(torch, q, *cache, causal=causal)
+
+    made = [
+        Prepared(
+            software=f"{place.software} sdpa",
+            calls=[lambda c=c: sdpa(c) for c in caches],  # type: ignore[misc]
+            check=lambda: (checked(sdpa(caches[0])), expected()),
+        )
+    ]
+    if place.device.startswith("cuda") and job.dtype.size == 2 and importlib.util.find_spec("flash_attn"):
+        library: Any = importlib.import_module("flash_attn")
+
+        def flash(cache: tuple[Tensor, Tensor]) -> Tensor:
+            if job.op is Op.ATTENTION_DECODE:
+                return library.flash_attn_with_kvcache(q, *cache, causal=False)
+            return library.flash_attn_func(q, *cache, causal=causal)
+
+        made.append(
+            Prepared(
+                software=f"flash_attn {library.__version__}",
+                calls=[lambda c=c: flash(c) for c in caches],  # type: ignore[misc]
+                check=lambda: (checked(flash(caches[0])), expected()),
+            )
+        )
+    return made
+
+
+def sdpa_attention(torch: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """Attention of tensors [batch, tokens, heads, head_dim]; the last query sees the last key."""
+    grouped = {"enable_gqa": True} if q.shape[2] != k.shape[2] else {}
+    mask: dict[str, Any] = {"is_causal": causal}
+    if causal and q.shape[1] != k.shape[1]:  # is_causal would let the first query see the first key only
+        bias: Any = importlib.import_module("torch.nn.attention.bias")
+        mask = {"attn_mask": bias.causal_lower_right(q.shape[1], k.shape[1])}
+    heads_first = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    found = torch.nn.functional.scaled_dot_product_attention(*heads_first, **mask, **grouped)
+    return found.transpose(1, 2)
+
+
+def reference_attention(torch: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """Float32 attention of the first head of the first sequence, of `CHECKED_ROWS` queries: [rows, head_dim]."""
+    rows = torch.tensor(spaced(q.shape[1], CHECKED_ROWS), device=q.device)
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scores = q[0, rows, 0].to(wide) @ k[0, :, 0].to(wide).t() / math.sqrt(q.shape[-1])
+    if causal:
+        last = k.shape[1] - q.shape[1] + rows
+        scores = scores.masked_fill(torch.arange(k.shape[1], device=q.device) > last[:, None], float("-inf"))
+    return scores.softmax(-1) @ v[0, :, 0].to(wide)
+
+
+def elementwise(place: Place, job: Job) -> Prepared:
+    """An operation on m rows of n columns; its operands stay in the cache when they fit, as after the one before."""
+    torch = place.torch
+    make, compiled = _ELEMENTWISE[job.op]
+    if job.dtype.size < 2 or job.dtype is Precision.TF32:
+        raise CannotRun(f"no {job.op} in {job.dtype}")
+    place.copies(int(3 * job.m * job.n * job.dtype.size))
+    function, operands = make(place, job)
+    run, software = fused(place, function) if compiled else (function, place.software)
+
+    def check() -> tuple[Tensor, Tensor]:
+        wide = [o if o.dtype in (torch.int64, torch.float64) else o.float() for o in operands]
+        return run(*operands), function(*wide)
+
+    return Prepared(software=software, calls=[lambda: run(*operands)], check=check)
+
+
+def fused(place: Place, function: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], str]:
+    """A function as one kernel, where PyTorch can compile for the device; and how it stands in tables."""
+    if not place.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
+        return function, f"{place.software} eager"
+    dynamo: Any = importlib.import_module("torch._dynamo")
+    dynamo.reset()  # beyond a few shapes of one function it would fall back without a word
+    return place.torch.compile(function, dynamic=False), f"{place.software} compiled"
+
+
+def _rms_norm(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    norm, n = place.torch.nn.functional.rms_norm, job.n
+    x, g = place.random(job.m, n, dtype=job.dtype), place.random(n, dtype=job.dtype, stream=1)
+    return lambda x, g: norm(x, (n,), g, 1e-5), (x, g)
+
+
+def _layer_norm(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    norm, n = place.torch.nn.functional.layer_norm, job.n
+    x = place.random(job.m, n, dtype=job.dtype)
+    return lambda x, g, b: norm(x, (n,), g, b), (x, *(place.random(n, dtype=job.dtype, stream=i) for i in (1, 2)))
+
+
+def _softmax(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    return lambda x: x.softmax(-1), (place.random(job.m, job.n, dtype=job.dtype),)
+
+
+def _silu_mul(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    silu, n = place.torch.nn.functional.silu, job.n
+    return lambda x: silu(x[:, :n]) * x[:, n:], (place.random(job.m, 2 * n, dtype=job.dtype),)
+
+
+def _gelu(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    return place.torch.nn.functional.gelu, (place.random(job.m, job.n, dtype=job.dtype),)
+
+
+def _add(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    return lambda x, y: x + y, tuple(place.random(job.m, job.n, dtype=job.dtype, stream=i) for i in (0, 1))
+
+
+def _embedding(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    rows = 32768  # of the table; what is read of it are m rows
+    generator = place.torch.Generator(place.device).manual_seed(place.seed)
+    index = place.torch.randint(0, rows, (job.m,), device=place.device, generator=generator)
+    return lambda i, t: place.torch.nn.functional.embedding(i, t), (index, place.random(rows, job.n, dtype=job.dtype))
+
+
+def _rope(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    torch, width = place.torch, 128
+    if job.n % width:
+        raise CannotRun(f"rope is measured on heads of {width} columns, of which n is a multiple")
+    x = place.random(job.m, job.n // width, width, dtype=job.dtype)
+    angles = rope_angles(torch, torch.arange(job.m, device=place.device), width)
+    return lambda x, c, s: turn(torch, x, c, s), (x, *(a[:, None].to(x.dtype) for a in angles))
+
+
+_ELEMENTWISE: dict[Op, tuple[Callable[[Place, Job], tuple[Callable[..., Tensor], tuple[Tensor, ...]]], bool]] = {
+    Op.RMSNORM: (_rms_norm, True), Op.LAYERNORM: (_layer_norm, False), Op.SOFTMAX: (_softmax, False),
+    Op.SILU_MUL: (_silu_mul, True), Op.GELU: (_gelu, False), Op.ADD: (_add, False), Op.ROPE: (_rope, True),
+    Op.EMBEDDING: (_embedding, False),
+}  # fmt: skip
+"""How each is made, and whether it is several kernels unless compiled."""
+
+
+def rope_angles(torch: Any, positions: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, width / 2] of rotary embedding (RoFormer, arXiv:2104.09864, equation 15)."""
+    speeds = 500000.0 ** (-torch.arange(0, width, 2, device=positions.device).double() / width)
+    angles = positions.double()[:, None] * speeds
+    return angles.cos().float(), angles.sin().float()
+
+
+def turn(torch: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate the pairs (first half, second half) of the last dimension."""
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
+
+
+def layer(place: Place, job: Job, sizes: Layer) -> list[Prepared]:
+    """One Llama layer: prefill of whole prompts, or one further token of each sequence, its key and value stored."""
+    torch = place.torch
+    if job.dtype.size < 2 or job.dtype is Precision.TF32:
+        raise CannotRun(f"no whole layer in {job.dtype}")
+    decode, tokens = job.op is Op.LAYER_DECODE, job.input_tokens
+    here = 1 if decode else tokens
+    cached = 2 * job.batch * tokens * sizes.kv_heads * sizes.head_dim
+    weights = sizes.hidden * (sizes.qkv + sizes.heads * sizes.head_dim + 3 * sizes.intermediate)
+    place.copies(int((cached + weights + 6 * job.batch * here * sizes.intermediate) * job.dtype.size))
+    shapes = {
+        "qkv": (sizes.qkv, sizes.hidden), "out": (sizes.hidden, sizes.heads * sizes.head_dim),
+        "gate_up": (2 * sizes.intermediate, sizes.hidden), "down": (sizes.hidden, sizes.intermediate),
+    }  # fmt: skip
+    parameters = {
+        name: place.random(*shape, dtype=job.dtype, stream=index + 1) / math.sqrt(shape[1])
+        for index, (name, shape) in enumerate(shapes.items())
+    }
+    parameters |= {name: torch.ones(sizes.hidden, dtype=place.type(job.dtype), device=place.device) for name in _NORMS}
+    x = place.random(job.batch, here, sizes.hidden, dtype=job.dtype)
+    kv_shape = (job.batch, tokens, sizes.kv_heads, sizes.head_dim)
+    cache = [place.random(*kv_shape, dtype=job.dtype, stream=s) for s in (8, 9)] if decode else []
+    positions = torch.arange(tokens - here, tokens, device=place.device)
+    angles = tuple(a[:, None].to(x.dtype) for a in rope_angles(torch, positions, sizes.head_dim))
+
+    def run(x: Tensor, *cache: Tensor) -> Tensor:
+        return llama_layer(torch, sizes, parameters, x, angles, cache)
+
+    def check() -> tuple[Tensor, Tensor]:
+        """Of the first tokens of the first sequence: causality keeps the others out."""
+        few = min(here, CHECKED_TOKENS)
+        part, wide = x[:1, :few], {name: p.float() for name, p in parameters.items()}
+        kept = [c[:1].clone() for c in cache]
+        found = run(x, *cache)[:1, :few] if decode else run(x)[:1, :few]
+        with full_precision(torch):
+            turned = tuple(a[:few].float() for a in angles)
+            return found, llama_layer(torch, sizes, wide, part.float(), turned, [c.float() for c in kept])
+
+    made = [Prepared(software=f"{place.software} eager", calls=[lambda: run(x, *cache)], check=check)]
+    quick, software = fused(place, run)
+    if not software.endswith("eager"):
+
+        def checked() -> tuple[Tensor, Tensor]:
+            found, expected = check()
+            return quick(x, *cache)[:1, : found.shape[1]], expected
+
+        made.append(Prepared(software=software, calls=[lambda: quick(x, *cache)], check=checked))
+    return made
+
+
+_NORMS = ("norm_in", "norm_out")
+
+
+def llama_layer(
+    torch: Any, sizes: Layer, parameters: dict[str, Tensor], x: Tensor, angles: tuple[Tensor, ...], cache: Any
+) -> Tensor:
+    """A Llama layer on x [batch, tokens, hidden]; with a cache, its last place takes the token's key and value."""
+    functional, hidden = torch.nn.functional, (sizes.hidden,)
+    batch, tokens = x.shape[:2]
+    normed = functional.rms_norm(x, hidden, parameters["norm_in"], 1e-5)
+    mixed = functional.linear(normed, parameters["qkv"]).view(batch, tokens, -1, sizes.head_dim)
+    q, k, v = mixed.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), 2)
+    q, k = turn(torch, q, *angles), turn(torch, k, *angles)
+    if len(cache):
+        cache[0][:, -1:], cache[1][:, -1:] = k, v
+        k, v = cache
+    seen = sdpa_attention(torch, q, k, v, causal=not len(cache)).reshape(batch, tokens, -1)
+    x = x + functional.linear(seen, parameters["out"])
+    normed = functional.rms_norm(x, hidden, parameters["norm_out"], 1e-5)
+    gate, up = functional.linear(normed, parameters["gate_up"]).chunk(2, -1)
+    return x + functional.linear(functional.silu(gate) * up, parameters["down"])
+
+
+def spaced(size: int, most: int) -> list[int]:
+    """At most ``most`` indices below ``size``, evenly spaced, the first and the last among them."""
+    count = min(size, most)
+    return [round(i * (size - 1) / max(count - 1, 1)) for i in range(count)]
+
+
+__all__ = ["Place", "Prepared", "full_precision", "prepare", "spaced"]
