@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
 from siliconloom.arch.dram import Dram, NamedDram
+from siliconloom.arch.gpu import is_gpu
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
@@ -462,7 +463,9 @@ def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> Sy
 
 
 def machine_kind(name: str) -> str:
-    """Whether a file or library entry describes a ``chip`` or a ``system``."""
+    """Whether a file or library entry describes a ``chip``, a ``system`` or a ``gpu``."""
+    if is_gpu(name):
+        return "gpu"
     return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])
 
 

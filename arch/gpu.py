@@ -145,3 +145,11 @@ def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:
 def gpu_names() -> list[str]:
     """Names of the library's GPUs."""
     return library_names(LIBRARY)
+
+
+def is_gpu(name: str) -> bool:
+    """Whether ``name`` is a GPU of the library, or a file that describes one."""
+    if name.lower() in {n.lower() for n in gpu_names()}:
+        return True
+    path = Path(name)
+    return path.is_file() and Document.load(path).data.get("kind") == "gpu"

@@ -17,8 +17,9 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.baselines.efficiency import load_efficiency
-from siliconloom.baselines.operations import Op, Operations, make_operations
+from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_operations
 from siliconloom.baselines.predict import predict
+from siliconloom.baselines.roofline import flops, link_bytes
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 
@@ -132,9 +133,25 @@ def predict_model(
     launch = load_efficiency(gpu.architecture).elementwise.launch
     seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
     joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules)
+    floor = _floor(gpu, operations)
     return ModelPrediction(
-        tuple(kernels), operations, seconds, joules, found.roofline, tuple(found.bound), found.error, overhead
+        tuple(kernels), operations, np.maximum(seconds, floor), joules, floor, tuple(found.bound), found.error, overhead
     )
+
+
+def _floor(gpu: Gpu, o: Operations) -> Float:
+    """Seconds below which no GPU can be: arithmetic; parameters and cache, which no cache holds from step to step.
+
+    Of a collective, its bytes over the links.
+    """
+    size = o.element_bytes()
+    weights = np.where(o.among(Op.GEMM), o.batch * o.n * o.k, 0) * size
+    cache = np.where(o.among(Op.ATTENTION_DECODE), 2 * o.batch * o.kv_len * o.kv_heads * o.head_dim, 0) * size
+    peaks = np.array([gpu.peak_flops(str(p)) or np.inf for p in PRECISIONS])[o.dtype]
+    found: Float = np.maximum.reduce(
+        [flops(o) / peaks, (weights + cache) / gpu.memory_bandwidth, link_bytes(o) / gpu.link_bandwidth]
+    )
+    return found
 
 
 def _is(operator: Operator, functions: tuple[VectorFunction, ...]) -> bool:

@@ -84,7 +84,9 @@ def tasks(architecture: str) -> list[Task]:
     gpu = str(known["gpu"])
     name, software = known["gemm"]
     narrow = ("quantize", "narrow")
-    every = tuple(n for n in model.load_efficiency(architecture).gemm.__class__.model_fields if n not in (*narrow, "norm"))
+    every = tuple(
+        n for n in model.load_efficiency(architecture).gemm.__class__.model_fields if n not in (*narrow, "norm")
+    )
     found = [Task("gemm", every, *rows(name, software, dtype="bf16"), model._gemm)]
     if architecture == "hopper":
         found.append(Task("gemm", narrow, *rows(name, software, dtype="fp8"), model._gemm))
@@ -183,7 +185,9 @@ def fit_power(efficiency: Efficiency) -> Efficiency:
     found = made(search.result.xbest)
     seconds, joules = model.predict_with(gpu, found, table.operations, sustained=True)
     ratio = joules / seconds / table.power_w - 1.0
-    print(f"power        {len(ratio):6d} rows: median |error| {np.median(np.abs(ratio)):.1%}, {found.power}", flush=True)
+    print(
+        f"power        {len(ratio):6d} rows: median |error| {np.median(np.abs(ratio)):.1%}, {found.power}", flush=True
+    )
     return found
 
 
@@ -248,9 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         if architecture == "hopper" and (not asked.only or "power" in asked.only.split(",")):
             efficiency = fit_power(efficiency)
         basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"
-        efficiency = efficiency.model_copy(
-            update={"basis": basis, "error": efficiency.error.model_copy(update=error)}
-        )
+        efficiency = efficiency.model_copy(update={"basis": basis, "error": efficiency.error.model_copy(update=error)})
         if not asked.dry:
             (FOLDER / f"{architecture}.yaml").write_text(text_of(efficiency), encoding="utf-8")
     return 0

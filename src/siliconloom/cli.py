@@ -101,7 +101,7 @@ def sim(
     graph = load_workload(workload, workload_sets)
     asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     unsupported = [name for name, value in asked.items() if value]
-    system = machine_kind(chip) == "system"
+    system = machine_kind(chip) != "chip"
     described = None if system else load_chip(chip, chip_sets)
     if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
         from siliconloom.systems.command import simulate_and_print
@@ -283,7 +283,9 @@ def gpu(
     name: Annotated[str, typer.Argument(metavar="GPU", help="GPU description: a YAML file or a library name.")],
     operations: Annotated[
         str | None,
-        typer.Argument(metavar="[OPS.csv]", help="Operations to predict; - is standard input. Without: what the GPU is."),
+        typer.Argument(
+            metavar="[OPS.csv]", help="Operations to predict; - is standard input. Without: what the GPU is."
+        ),
     ] = None,
     sets: Set = None,
     sustained: Annotated[
@@ -324,7 +326,9 @@ def gpu(
 def compare(
     chip: Chip,
     workload: Workload,
-    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")],
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")
+    ],
     sets: Set = None,
     tensor: Annotated[int, typer.Option("--tensor", min=1, max=1024, help="GPUs that share every operator.")] = 1,
     sustained: Annotated[
@@ -345,7 +349,7 @@ def compare(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.baselines.stacks import find_stack
-    from siliconloom.compare import compare_tables, compare_workload, parse_prices
+    from siliconloom.compare import compare_tables, compare_workload
     from siliconloom.output import check_writable, write_json, write_text
     from siliconloom.simulate import split_overrides
     from siliconloom.tables import console

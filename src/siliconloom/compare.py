@@ -203,7 +203,10 @@ def compare_result(
         del machine["operators"]
     for machine in theirs:
         machine["speedup"] = machine["seconds"] / ours["seconds"]
-        machine["speedup_range"] = [machine["speedup"] * (1 - machine["error"]), machine["speedup"] * (1 + machine["error"])]
+        machine["speedup_range"] = [
+            machine["speedup"] * (1 - machine["error"]),
+            machine["speedup"] * (1 + machine["error"]),
+        ]
         machine["energy_ratio"] = machine["energy_j"] / ours["energy_j"] if ours["energy_j"] else None
     return {
         "schema": SCHEMA,
@@ -256,7 +259,7 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
             row += _their_cells(operator[machine["name"]], own)
         rows.append(tuple(row))
     out.print(table("operators, all executions", columns, rows))
-    out.print("m: measured at this size; p: predicted, ± its error on shapes never seen; ratio: of ours, above 1 ours is faster")
+    out.print("m: measured at this size; p: predicted, ± its error on unseen shapes; ratio: above 1 ours is faster")
 
 
 def _their_cells(found: dict[str, Any] | None, own: dict[str, Any]) -> list[str]:

@@ -101,5 +101,3 @@ def summary_tables(gpu: Gpu, out: Console) -> None:
         ("constants", found["basis"]),
     ]
     out.print(table(gpu.name, [("", "left"), ("", "left")], rows))
-
-

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from siliconloom.arch import Chip, NotSupported
+from siliconloom.arch import Chip, NotSupported, load_system
+from siliconloom.arch.description import System
+from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
 from siliconloom.output import write_json
 from siliconloom.pim_simulation import pim_tables, simulate_pim
 from siliconloom.systems import alone, load_machine, simulate_system
+from siliconloom.systems.gpus import alone_gpu, gpu_system_result, gpu_system_tables, joined
 from siliconloom.systems.report import system_result, system_tables
 from siliconloom.tables import console
 from siliconloom.workloads import Graph
@@ -40,6 +43,16 @@ def simulate_and_print(
     if unsupported:
         where = "a system" if isinstance(machine, str) else "a chip whose memory computes"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
+    gpus = _gpu_system(machine, sets) if isinstance(machine, str) else None
+    if gpus is not None:
+        if exact:
+            raise NotSupported("--exact for GPUs: their times are predicted")
+        result = gpu_system_result(*gpus, graph)
+        if json_file is not None:
+            write_json(json_file, result)
+        if json_file != "-":
+            gpu_system_tables(result, console())
+        return
     bare = isinstance(machine, Chip) and machine.tile.kind == "pim"
     if isinstance(machine, Chip) and bare:
         result = simulate_pim(machine, graph)
@@ -50,3 +63,15 @@ def simulate_and_print(
         write_json(json_file, result)
     if json_file != "-":
         (pim_tables if bare else system_tables)(result, console())
+
+
+def _gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | None:
+    """A GPU, or a system of them; overrides under ``chip.`` go to a system's GPU."""
+    if is_gpu(name):
+        gpu = load_gpu(name, sets)
+        return alone_gpu(gpu), gpu
+    system = load_system(name, [(path, value) for path, value in sets if not path.startswith("chip.")])
+    if not any(is_gpu(group.chip) for group in system.chips):
+        return None
+    inner = [(path.removeprefix("chip."), value) for path, value in sets if path.startswith("chip.")]
+    return system, joined(system, inner)

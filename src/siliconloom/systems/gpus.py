@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-
 from typing import Any
 
 from rich.console import Console
@@ -145,7 +144,7 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
         out.print(f"note: {note}", style="yellow")
     lines = [
         ("time", f"{format_si(result['seconds'], 's')} ±{result['error']:.0%}, predicted"),
-        ("lower bound", f"{format_si(result['bound']['lower_bound_s'], 's')}; {result['bound']['achieved']:.1%} reached"),
+        ("roofline", f"{format_si(result['bound']['lower_bound_s'], 's')}; {result['bound']['achieved']:.1%} reached"),
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; serving stack: {system['stack']}"),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a GPU"),
@@ -159,7 +158,12 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
         (o["name"], o["op"], f"x{o['repeat']}", format_si(o["seconds"], "s"), f"{o['seconds'] / busy:.1%}", o["bound"])
         for o in result["operators"]
     ]
-    columns = [("kernel", "left"), ("op", "left"), *((n, "right") for n in ("times", "time", "share")), ("bound", "left")]
+    columns = [
+        ("kernel", "left"),
+        ("op", "left"),
+        *((n, "right") for n in ("times", "time", "share")),
+        ("bound", "left"),
+    ]
     out.print(table("kernels of one GPU's part, all layers", columns, rows))
 
 
@@ -179,7 +183,9 @@ def _stage(found: ModelPrediction, part: Graph, gpu: Gpu, pipeline: int) -> tupl
     layers = max(k.repeat for k in found.kernels)
     if layers < pipeline:
         raise LoomError(f"{part.name}: {layers} layers cannot be cut into {pipeline} stages")
-    inner = sum(s * _share(k.repeat, pipeline) for s, k in zip(found.seconds, found.kernels, strict=True) if k.repeat > 1)
+    inner = sum(
+        s * _share(k.repeat, pipeline) for s, k in zip(found.seconds, found.kernels, strict=True) if k.repeat > 1
+    )
     ends = sum(s for s, k in zip(found.seconds, found.kernels, strict=True) if k.repeat == 1)
     hidden = next(o for o in part.operators() if o.repeat == layers).input_bytes
     rate = gpu.link.bandwidth if gpu.link.per_node >= pipeline else min(gpu.link.bandwidth, gpu.link.network)
