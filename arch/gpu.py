@@ -97,6 +97,11 @@ class Gpu(Description):
                     raise ValueError(f"{name}.{precision} must be at least 1 (got {rate})")
         return self
 
+    @property
+    def rates(self) -> dict[str, int]:
+        """Operations per cycle of one multiprocessor, by precision, of the fastest units for each."""
+        return {str(p): rate for table in (self.vector, self.matrix) for p, rate in table.items()}
+
     def rate(self, precision: str) -> int:
         """Operations per cycle of one multiprocessor in ``precision``, of its fastest units.
 
@@ -105,7 +110,7 @@ class Gpu(Description):
         LoomError
             When the GPU has no units for it.
         """
-        rates: dict[str, int] = {**self.vector, **self.matrix}
+        rates = self.rates
         if precision not in rates:
             near = nearest_name(precision, rates)
             known = f"did you mean '{near}'?" if near else "it has " + ", ".join(rates)
@@ -114,8 +119,7 @@ class Gpu(Description):
 
     def peak_flops(self, precision: str) -> float:
         """Floating-point operations per second at the boost clock; 0 without units for ``precision``."""
-        rates: dict[str, int] = {**self.vector, **self.matrix}
-        return float(rates.get(precision, 0) * self.multiprocessors * self.clock)
+        return float(self.rates.get(precision, 0) * self.multiprocessors * self.clock)
 
     @property
     def memory_bandwidth(self) -> float:

@@ -118,8 +118,7 @@ def _machine(gpu: Gpu) -> Float:
 
 
 def _rates(gpu: Gpu, operations: Operations) -> Float:
-    known: dict[str, int] = {**gpu.vector, **gpu.matrix}
-    found: Float = np.array([float(known.get(str(p), 0)) for p in PRECISIONS])[operations.dtype]
+    found: Float = np.array([float(gpu.rates.get(str(p), 0)) for p in PRECISIONS])[operations.dtype]
     return found
 
 

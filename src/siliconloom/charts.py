@@ -46,6 +46,32 @@ def bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
     return _svg(len(rows) * step + 4, parts) + _legend([category for _, _, _, category in rows])
 
 
+def grouped(rows: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]]) -> str:
+    """Groups of horizontal bars: (label, bars of (category, length, relative error, text)), errors as whiskers."""
+    longest = max((length * (1 + error) for _, group in rows for _, length, error, _ in group), default=1.0) or 1.0
+    left, room, step = 230, 420, 15
+    parts, names, y = [], [], 0
+    for label, group in rows:
+        parts.append(_text(left - 8, y + len(group) * step / 2 + 5, _short(label, 32), "end"))
+        for name, length, error, text in group:
+            names.append(name)
+            width = max(length / longest * room, 1.0)
+            parts.append(
+                f'<rect x="{left}" y="{y + 2}" width="{width:.1f}" height="{step - 3}" rx="1" fill="{colour(name)}">'
+                f"<title>{escape(label)}: {escape(name)} {escape(text)}</title></rect>"
+            )
+            low, high = (left + max(length * (1 + s * error), 0.0) / longest * room for s in (-1, 1))
+            if high - low > 2:
+                middle = y + 2 + (step - 3) / 2
+                parts.append(
+                    f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="currentColor"/>'
+                )
+            parts.append(_text(max(left + width, high) + 6, y + step - 3, text))
+            y += step
+        y += 7
+    return _svg(y + 2, parts) + _legend(names)
+
+
 def stacked(rows: Mapping[str, Mapping[str, float]]) -> str:
     """One full-width bar per row, cut into named parts that add up to 1."""
     left, room, step = 110, WIDTH - 130, 30

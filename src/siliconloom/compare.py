@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch import LoomError, NotSupported, load_chip, machine_kind
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import format_bytes, format_si
@@ -18,8 +19,12 @@ from siliconloom.baselines.roofline import flops
 from siliconloom.baselines.stacks import Stack
 from siliconloom.mapper.shard import reduced_elements, tensor_shard
 from siliconloom.simulate import simulate
+from siliconloom.systems import alone, load_machine, simulate_system
+from siliconloom.systems.command import gpu_system
+from siliconloom.systems.gpus import gpu_system_result
+from siliconloom.systems.report import system_result
 from siliconloom.tables import Row, progress_bar, table
-from siliconloom.workloads import Graph
+from siliconloom.workloads import Graph, Phase
 
 SCHEMA = "siliconloom.compare/1"
 
@@ -47,23 +52,48 @@ def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
 
 
 def compare_workload(
-    chip_name: str, chip_sets: list[tuple[str, str]], graph: Graph, gpus: list[Gpu], *, tensor: int = 1,
+    name: str, sets: list[tuple[str, str]], graph: Graph, gpus: list[Gpu], *, tensor: int = 1,
     sustained: bool = False, stack: Stack | None = None, prices: list[str] | None = None, quiet: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Simulate ``graph`` on the chip, predict it on the GPUs, and put both side by side."""
-    described = load_chip(chip_name, chip_sets)
-    names = [described.name, *(g.name for g in gpus)]
+    """Simulate ``graph`` on a chip or system, predict it on the GPUs, and put all side by side."""
+    described, simulated = _simulation(name, sets, graph, quiet)
+    names = [described, *(g.name for g in gpus)]
     if len(set(names)) < len(names):
-        raise LoomError(f"--gpu: {', '.join(names[1:])}: each GPU once")
+        raise LoomError(f"--gpu: {', '.join(names[1:])}: each machine once, none of them {described}")
     asked = parse_prices(prices or [], names)
     predicted = [gpu_step(g, graph, tensor=tensor, sustained=sustained, stack=stack) for g in gpus]
-    with progress_bar(not quiet, "simulating") as progress:
-        result = simulate(described, graph, progress=progress).result()
-    covers = {part: o["name"] for o in result["operators"] for part in (o["name"], *o["fused"])}
+    result = simulated()
+    covers = {part: o["name"] for o in result["operators"] for part in (o["name"], *o.get("fused_names", ()))}
     theirs = [
         gpu_machine(g, p, gpus=tensor, covers=covers, tokens=graph.tokens) for g, p in zip(gpus, predicted, strict=True)
     ]
     return compare_result(graph, our_machine(described, result), theirs, asked, list(result["notes"]))
+
+
+def _simulation(
+    name: str, sets: list[tuple[str, str]], graph: Graph, quiet: bool
+) -> tuple[str, Callable[[], dict[str, Any]]]:
+    """Name of the machine that ``name`` describes, and what simulates it: all input is read before any work."""
+    if machine_kind(name) == "chip":
+        chip = load_chip(name, sets)
+        if chip.tile.kind == "pim":
+            raise NotSupported(f"compare of a bare pim tile ({chip.name}); name a system or a chip that has one")
+
+        def on_chip() -> dict[str, Any]:
+            if chip.pim is not None and graph.phase is Phase.DECODE:
+                return system_result(simulate_system(alone(chip), graph, chip=chip))
+            with progress_bar(not quiet, "simulating") as progress:
+                found = simulate(chip, graph, progress=progress).result()
+            for operator in found["operators"]:
+                operator["fused_names"] = operator["fused"]
+            return found
+
+        return chip.name, on_chip
+    found = gpu_system(name, sets)
+    if found is not None:
+        return found[0].name, lambda: gpu_system_result(*found, graph)
+    system, chip = load_machine(name, sets)
+    return system.name, lambda: system_result(simulate_system(system, graph, chip=chip))
 
 
 def gpu_step(
@@ -153,25 +183,33 @@ def gpu_machine(gpu: Gpu, found: ModelPrediction, *, gpus: int, covers: dict[str
     }
 
 
-def our_machine(chip: Chip, result: dict[str, Any]) -> dict[str, Any]:
-    """Totals and rows of a simulation's result in the same form; simulated cycles have no error bars."""
-    clock = chip.clock
-    rows = {
-        o["name"]: {
-            "seconds": o["cycles"] / clock, "energy_j": o["energy_j"], "roofline_s": o["bound_cycles"] / clock,
-            "flops": 2.0 * o["macs"], "bound": o["bound"], "source": "simulated", "error": 0.0,
-        }
-        for o in result["operators"]
-    }  # fmt: skip
+def our_machine(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Totals and rows of a result of `loom sim` in the same form; simulated cycles have no error bars.
+
+    Operators of a system are those of one chip, all layers of its stage.
+    """
+    clock = result["clock_hz"]
+    rows: dict[str, dict[str, Any]] = {}
+    for o in result["operators"]:
+        bound = o.get("bound_cycles")
+        seconds = o["seconds"] if "seconds" in o else o["cycles"] / clock
+        row = {
+            "seconds": seconds, "energy_j": o.get("energy_j"), "roofline_s": None if bound is None else bound / clock,
+            "flops": 2.0 * o.get("macs", 0), "bound": o.get("bound", o.get("unit", "")),
+            "source": "modelled" if "op" in o else "simulated", "error": o.get("error", 0.0),
+        }  # fmt: skip
+        rows[o["name"]] = row
+    system = result.get("system")
     return {
-        "name": chip.name,
-        "kind": "chip",
+        "name": name,
+        "kind": "system" if system else "chip",
         "count": 1,
+        "chips": system["chips"] if system else 1,
         "seconds": result["seconds"],
-        "error": 0.0,
+        "error": result.get("error", 0.0),
         "overhead_s": 0.0,
         "energy_j": result["energy_j"],
-        "power_w": result["power_w"],
+        "power_w": result["energy_j"] / result["seconds"],
         "tokens_per_second": result["tokens_per_second"],
         "utilization": result["utilization"],
         "roofline_s": result["bound"]["lower_bound_cycles"] / clock,
@@ -195,8 +233,9 @@ def compare_result(
         row: dict[str, Any] = {"name": name}
         for machine in machines:
             found = machine["operators"].get(name)
-            if found is not None and found["seconds"]:
-                found["achieved"] = found["roofline_s"] / found["seconds"]
+            if found is not None:
+                floor = found["roofline_s"]
+                found["achieved"] = floor / found["seconds"] if floor and found["seconds"] else None
             row[machine["name"]] = found
         operators.append(row)
     for machine in machines:
@@ -231,6 +270,31 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     )
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
+    rows: list[Row] = total_rows(machines)
+    names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
+    out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
+    out.print()
+    first = machines[0]["name"]
+    narrow = len(machines) > 2
+    columns = [("operator", "right"), (first, "right"), ("bound", "left")]
+    for machine in machines[1:]:
+        columns += [(machine["name"], "right"), ("", "left"), ("ratio", "right")]
+        if not narrow:
+            columns.append(("of roofline", "right"))
+    rows = []
+    for operator in result["operators"]:
+        own = operator[first]
+        row = [operator["name"].removeprefix("layer."), format_si(own["seconds"], "s"), own["bound"]]
+        for machine in machines[1:]:
+            cells = _their_cells(operator[machine["name"]], own)
+            row += cells[:3] if narrow else cells
+        rows.append(tuple(row))
+    out.print(table("operators, all executions", columns, rows))
+    out.print("m measured at this size, p predicted, ± error; ratio: of ours, above 1 ours is faster", style="dim")
+
+
+def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
+    """What is compared, and each machine's figure, as text."""
     labels: list[tuple[str, Any]] = [
         ("time", lambda m: format_si(m["seconds"], "s") + (f" ±{m['error']:.0%}" if m["error"] else "")),
         ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
@@ -238,38 +302,22 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
         ("power", lambda m: format_si(m["power_w"], "W")),
         ("array utilisation", lambda m: f"{m['utilization']:.1%}"),
         ("of its roofline", lambda m: f"{m['achieved']:.1%}"),
-        ("ours is faster by", lambda m: _speedup(m)),
+        ("speed-up of ours", _speedup),
         ("energy, of ours", lambda m: f"{m['energy_ratio']:.3g}x" if m.get("energy_ratio") else "–"),
     ]
     if any(m["dollars_per_million_tokens"] is not None for m in machines):
-        labels.append(("$ per million tokens", lambda m: _dollars(m)))
-    rows: list[Row] = [(label, *(show(m) for m in machines)) for label, show in labels]
-    names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
-    out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
-    out.print()
-    first = machines[0]["name"]
-    columns = [("operator", "left"), (first, "right"), ("bound", "left")]
-    for machine in machines[1:]:
-        columns += [(machine["name"], "right"), ("±", "right"), ("", "left"), ("roofline", "right"), ("ratio", "right")]
-    rows = []
-    for operator in result["operators"]:
-        own = operator[first]
-        row = [operator["name"], format_si(own["seconds"], "s"), own["bound"]]
-        for machine in machines[1:]:
-            row += _their_cells(operator[machine["name"]], own)
-        rows.append(tuple(row))
-    out.print(table("operators, all executions", columns, rows))
-    out.print("m: measured at this size; p: predicted, ± its error on unseen shapes; ratio: above 1 ours is faster")
+        labels.append(("$ per million tokens", _dollars))
+    return [(label, *(show(m) for m in machines)) for label, show in labels]
 
 
 def _their_cells(found: dict[str, Any] | None, own: dict[str, Any]) -> list[str]:
     if found is None:
-        return ["–", "", "", "", ""]
+        return ["–", "", "", ""]
     ratio = found["seconds"] / own["seconds"] if own["seconds"] else 0.0
     mark = {"measured": "m", "modelled": "p", "both": "m+p"}[found["source"]]
     return [
-        format_si(found["seconds"], "s"), f"{found['error']:.0%}", mark,
-        f"{found['achieved']:.0%}" if found.get("roofline_s") else "–", f"{ratio:.3g}" if ratio else "–",
+        format_si(found["seconds"], "s"), f"{mark} ±{found['error']:.0%}", f"{ratio:.3g}" if ratio else "–",
+        f"{found['achieved']:.0%}" if found["achieved"] else "–",
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.charts import bars, roofline, stacked, timeline
+from siliconloom.charts import bars, grouped, roofline, stacked, timeline
 from siliconloom.sim.engine import run
 from siliconloom.simulate import UNIT_NAMES, Simulation
 from siliconloom.tables import shape_text
@@ -121,6 +121,29 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
         ],
         chip=simulation.chip.model_dump_json(indent=2),
     )
+
+
+def compare_html(result: dict[str, Any]) -> str:
+    """The page of `loom compare`: totals side by side, time and energy by operator with error bars, every row."""
+    from siliconloom.compare import total_rows
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("siliconloom").joinpath("templates/compare.html.j2").read_text("utf-8"))
+    names = [m["name"] for m in result["machines"]]
+    operators = sorted(result["operators"], key=lambda o: -max(o[n]["seconds"] for n in names if o[n]))
+
+    def chart(value: str, unit: str) -> str:
+        groups = []
+        for operator in operators[:14]:
+            found = [(n, operator[n]) for n in names if operator[n] and operator[n][value]]
+            groups.append((operator["name"], [(n, o[value], o["error"], format_si(o[value], unit)) for n, o in found]))
+        return grouped([g for g in groups if g[1]])
+
+    return template.render(
+        result=result, names=names, totals=total_rows(result["machines"]), operators=operators,
+        time_chart=chart("seconds", "s"), energy_chart=chart("energy_j", "J"),
+        shown=lambda seconds: format_si(seconds, "s"),
+    )  # fmt: skip
 
 
 def _roofline(simulation: Simulation, result: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def simulate_and_print(
     if unsupported:
         where = "a system" if isinstance(machine, str) else "a chip whose memory computes"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
-    gpus = _gpu_system(machine, sets) if isinstance(machine, str) else None
+    gpus = gpu_system(machine, sets) if isinstance(machine, str) else None
     if gpus is not None:
         if exact:
             raise NotSupported("--exact for GPUs: their times are predicted")
@@ -65,7 +65,7 @@ def simulate_and_print(
         (pim_tables if bare else system_tables)(result, console())
 
 
-def _gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | None:
+def gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | None:
     """A GPU, or a system of them; overrides under ``chip.`` go to a system's GPU."""
     if is_gpu(name):
         gpu = load_gpu(name, sets)
