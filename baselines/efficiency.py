@@ -122,6 +122,10 @@ class Efficiency(Description):
     architecture: str
     basis: str = Field(min_length=1, description="what they were fitted on")
     measured: bool = Field(description="fitted on measurements of this architecture")
+    limited: bool = Field(
+        default=False,
+        description="the power limit acts on bursts too; constants fitted to bursts have their clocks in them",
+    )
     kernels: Literal["mma", "wgmma"]
     attention: Literal["flash-attention-2", "flash-attention-3"]
     gemm: GemmEfficiency

@@ -29,10 +29,10 @@ BOUNDS = ("compute", "l2", "memory", "launch")
 
 
 def tiles(rows: tuple[int, ...], columns: tuple[int, ...], most: int) -> Float:
-    """Tile sizes (bm, bn) of a kernel library, both ways round, of at most ``most`` accumulators."""
+    """Tile sizes (bm, bn) of a kernel library, both ways round, of at most ``most`` accumulators, largest first."""
     found = {(a, b) for a in rows for b in columns if a * b <= most}
     found |= {(b, a) for a, b in found}
-    return np.array(sorted(found), np.float64)
+    return np.array(sorted(found, key=lambda s: (-s[0] * s[1], s)), np.float64)
 
 
 TILES = {
@@ -73,30 +73,36 @@ def gemm_times(
         weights = batch[i] * columns * depth * element[i]
         inputs = batch[i] * rows * depth * element[i]
         results = batch[i] * rows * columns * output[i]
+        moved = weights + results
+        if inputs > l2 / 2.0:  # a smaller one was just made, and lies there
+            moved += inputs
+        from_dram = moved / (dram * stream)
         for t in range(shapes.shape[0]):
             bm, bn = shapes[t, 0], shapes[t, 1]
-            high, wide = math.ceil(rows / bm), math.ceil(columns / bn)
-            efficiency = mainloop / (1.0 + tile_loss * (1.0 / bm + 1.0 / bn))
+            area = batch[i] * math.ceil(rows / bm) * math.ceil(columns / bn)
+            per_step = 2.0 * bm * bn * (1.0 + tile_loss * (1.0 / bm + 1.0 / bn)) / (rate[i] * mainloop)
+            if launch + area * depth * per_step / (sms * clock) >= best:  # with every multiprocessor busy to the end
+                continue
             for s in splits:
                 if s > 1 and depth / s * element[i] < LEAST_SPLIT_BYTES:
                     break
-                blocks = batch[i] * high * wide * s
+                blocks = area * s
                 part = math.ceil(depth / s / step) * step
-                cycles = 2.0 * bm * bn * part / (rate[i] * efficiency)
                 full = math.floor(blocks / sms)
                 rest = blocks / sms - full
                 waves = full + 0.0
                 if rest > 0.0:
                     waves = 1.0 if full == 0.0 else full + tail + (1.0 - tail) * rest
-                compute = (waves * cycles + math.ceil(waves) * wave) / clock
+                compute = (waves * per_step * part + math.ceil(waves) * wave) / clock
+                if launch + compute >= best:  # nothing of what is added below is negative
+                    continue
                 through_l2 = waves * (bm + bn) * part * element[i] / (l2_rate * clock)
-                moved = weights + results
-                if inputs > l2 / 2.0:  # a smaller one was just made, and lies there
-                    moved += inputs
-                from_dram = moved / (dram * stream)
                 after = 0.0
                 if s > 1:
                     after = reduction * 2.0 * s * batch[i] * rows * columns * 4.0 / l2_all
+                slowest = max(compute, through_l2, from_dram)
+                if launch + slowest + after >= best:
+                    continue
                 busy = (compute**norm + through_l2**norm + from_dram**norm) ** (1.0 / norm)
                 total = launch + busy + after
                 if total < best:

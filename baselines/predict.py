@@ -215,6 +215,6 @@ def _limited(
     widths = o.element_bytes() / RESULT_BYTES
     dynamic = flops(o) * efficiency.power.flop * widths + compulsory_bytes(o) * efficiency.power.byte
     room = gpu.power - gpu.idle_power
-    if sustained:
+    if sustained or efficiency.limited:
         seconds = seconds / np.minimum(1.0, np.cbrt(room * seconds / np.maximum(dynamic, 1e-30)))
     return seconds, gpu.idle_power * seconds + np.minimum(dynamic, room * seconds)

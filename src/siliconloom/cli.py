@@ -300,8 +300,8 @@ def gpu(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.baselines.operations import read_operations
-    from siliconloom.gpu import gpu_result, gpu_summary, gpu_tables, summary_tables
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.gpu import gpu_json, gpu_result, gpu_summary, gpu_tables, summary_tables
+    from siliconloom.output import check_writable, write_json, write_text
     from siliconloom.tables import console
 
     if json_file is not None:
@@ -317,7 +317,7 @@ def gpu(
     _announce_compilation()
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
-        write_json(json_file, result)
+        write_text(json_file, gpu_json(result))
     if json_file != "-":
         gpu_tables(described, rows, result, console())
 

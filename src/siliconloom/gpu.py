@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rich.console import Console
@@ -39,6 +40,18 @@ def gpu_result(
             for time, bound, floor, joules, error in columns
         ],
     }
+
+
+def gpu_json(result: dict[str, Any]) -> str:
+    """The result as JSON, one line a row: lists of 100,000 operations are read and written often."""
+    head = json.dumps({**result, "rows": []}, indent=2, allow_nan=False)
+    names = list(result["rows"][0]) if result["rows"] else []
+    shape = "    {" + ", ".join(f'"{name}": %s' for name in names) + "}"
+    bounds = {bound: json.dumps(bound) for bound in {row["bound"] for row in result["rows"]}}
+    lines = [
+        shape % tuple(bounds[v] if name == "bound" else repr(v) for name, v in row.items()) for row in result["rows"]
+    ]
+    return head.replace('"rows": []', '"rows": [\n' + ",\n".join(lines) + "\n  ]") + "\n"
 
 
 def gpu_tables(gpu: Gpu, operations: Operations, result: dict[str, Any], out: Console) -> None:

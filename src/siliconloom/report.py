@@ -132,16 +132,18 @@ def compare_html(result: dict[str, Any]) -> str:
     names = [m["name"] for m in result["machines"]]
     operators = sorted(result["operators"], key=lambda o: -max(o[n]["seconds"] for n in names if o[n]))
 
-    def chart(value: str, unit: str) -> str:
+    def chart(value: str, unit: str, whiskers: bool) -> str:
         groups = []
         for operator in operators[:14]:
             found = [(n, operator[n]) for n in names if operator[n] and operator[n][value]]
-            groups.append((operator["name"], [(n, o[value], o["error"], format_si(o[value], unit)) for n, o in found]))
+            groups.append(
+                (operator["name"], [(n, o[value], o["error"] * whiskers, format_si(o[value], unit)) for n, o in found])
+            )
         return grouped([g for g in groups if g[1]])
 
     return template.render(
         result=result, names=names, totals=total_rows(result["machines"]), operators=operators,
-        time_chart=chart("seconds", "s"), energy_chart=chart("energy_j", "J"),
+        time_chart=chart("seconds", "s", True), energy_chart=chart("energy_j", "J", False),
         shown=lambda seconds: format_si(seconds, "s"),
     )  # fmt: skip
 
