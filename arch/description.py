@@ -13,6 +13,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.gpu import is_gpu
+from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 
@@ -239,14 +240,6 @@ class Memory(Description):
         return self.bandwidth * self.devices
 
 
-class LinkPort(Description):
-    """A chip's port to a chip-to-chip link."""
-
-    count: int = Field(default=1, ge=1, le=1024)
-    bandwidth: Bandwidth = Field(description="per direction and port")
-    latency: Duration
-
-
 class NetworkOnChip(Description):
     """The network that joins the tiles of a chip with its memories."""
 
@@ -381,13 +374,6 @@ class Chip(Description):
         return -(-picoseconds * self.clock // 10**12)
 
 
-class Topology(Description):
-    """How the chips of a system are joined."""
-
-    kind: Literal["ring", "switch", "fully_connected", "mesh", "torus"]
-    shape: tuple[int, ...] | None = Field(default=None, description="chips along each dimension of a mesh or torus")
-
-
 class ChipGroup(Description):
     """A number of equal chips in a system."""
 
@@ -429,6 +415,8 @@ class System(Description):
     chips: tuple[ChipGroup, ...] = Field(min_length=1)
     topology: Topology
     link: LinkPort
+    algorithm: Algorithm = Field(default="auto", description="of collectives; the fastest of all when auto")
+    endpoint: Endpoint = Endpoint()
     policy: Policy = Policy()
 
     @model_validator(mode="after")

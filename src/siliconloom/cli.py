@@ -377,6 +377,43 @@ def compare(
         compare_tables(result, console())
 
 
+@app.command(name="collective")
+def collective_command(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System or bare network: file or library name.")],
+    operation: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_receive."
+        ),
+    ],
+    size: Annotated[str, typer.Argument(metavar="BYTES", help="Of a chip's whole buffer: 67108864 or '64 MiB'.")],
+    chips: Annotated[int | None, typer.Option("--chips", min=1, max=2**20, help="Chips that take part.")] = None,
+    sets: Set = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Keep a queue of events even where the order is known; same result.")
+    ] = False,
+    flows: Annotated[
+        bool, typer.Option("--flows", help="Max-min fair flows instead of messages in queues: thousands of chips.")
+    ] = False,
+    json_file: Json = None,
+) -> None:
+    """Run a collective over a system's links, message by message."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.collective import collective_result, collective_tables, load_any, parse_size
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.tables import console
+
+    if json_file is not None:
+        check_writable(json_file)
+    described, count = load_any(system, parse_assignments(sets or []), chips)
+    _announce_compilation()
+    result = collective_result(described, operation, parse_size(size), count, exact=exact, flows=flows)
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        collective_tables(result, console())
+
+
 @app.command()
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
@@ -523,7 +560,6 @@ def _announce_compilation() -> None:
 
 
 PLANNED = {
-    "collective": "collectives over a system's links",
     "plan": "search over sharding and schedules",
     "serve": "request-level simulation",
     "sweep": "design-space exploration",

@@ -1,0 +1,432 @@
+"""Collectives as algorithms: which chip sends what to which, and what must be there before.
+
+Sizes are nccl-tests': of all-reduce, reduce-scatter and broadcast the input of a chip, of all-gather its result, of
+all-to-all all that a chip has for all. Of n chips every chip has one n-th, where an algorithm scatters.
+
+Sources: ring (Patarasuk and Yuan, 2009); halving-doubling (Thakur, Rabenseifner and Gropp, 2005), with the surplus over
+a power of two folded onto partners; trees (binomial, pipelined in pieces); hierarchical (reduce-scatter in each
+dimension in turn, then back); in-switch reduction (SHARP, Graham et al., 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.network import Endpoint, Wiring
+from siliconloom.arch.transfers import Transfers
+
+Int = NDArray[np.signedinteger[Any]]
+Short = NDArray[np.int32]
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive")
+DIRECT_MOST = 1024
+"""Chips up to which all send to all within one step, when the algorithm is chosen by cost."""
+PIECES_MOST = 64
+NONE = -1
+
+
+@dataclass
+class _Book:
+    """Messages written down block by block; a block is one step, or several at once."""
+
+    blocks: list[tuple[Int, Int, Int, bool, list[Int], Int]] = field(default_factory=list)
+    count: int = 0
+
+    def add(
+        self, source: Int, target: Int, size: float | NDArray[np.float64], adds: bool, step: int | Int, *waits: Int,
+        last: int | None = None,
+    ) -> Int:  # fmt: skip
+        """Messages that each wait for one of every array of ``waits`` (`NONE`: for nothing); the last ones' numbers."""
+        number = self.count + np.arange(0 if last is None else len(source) - last, len(source))
+        sizes = np.broadcast_to(np.asarray(size, np.float64), source.shape)
+        steps = np.broadcast_to(np.asarray(step), source.shape)
+        self.blocks.append((source, target, sizes, adds, list(waits), steps))  # type: ignore[arg-type]
+        self.count += len(source)
+        return number
+
+    def transfers(self) -> Transfers:
+        counts: list[NDArray[np.int64]] = []
+        waits: list[Int] = []
+        for source, _, _, _, needed, _ in self.blocks:
+            if not needed:
+                counts.append(np.zeros(len(source), np.int64))
+                continue
+            table = needed[0] if len(needed) == 1 else np.stack(needed, axis=1).reshape(-1)
+            there = table != NONE
+            counts.append(there.astype(np.int64) if len(needed) == 1 else there.reshape(-1, len(needed)).sum(axis=1))
+            waits.append(table if there.all() else table[there])
+        first = np.zeros(self.count + 1, np.int64)
+        np.cumsum(np.concatenate(counts), out=first[1:])
+        return Transfers(
+            _column([b[0] for b in self.blocks], np.int32),
+            _column([b[1] for b in self.blocks], np.int32),
+            _column([b[2] for b in self.blocks], np.float64),
+            np.concatenate([np.full(len(b[0]), b[3]) for b in self.blocks]),
+            first,
+            _column(waits, np.int32) if waits else np.zeros(0, np.int32),
+            _column([b[5] for b in self.blocks], np.int32),
+        )
+
+
+def _column(parts: list[Any], dtype: Any) -> Any:
+    return np.concatenate([np.asarray(part, dtype) for part in parts])
+
+
+def collective(operation: str, algorithm: str, wiring: Wiring, size: float) -> Transfers:
+    """Messages of a collective over all chips of ``wiring``.
+
+    Raises
+    ------
+    NotSupported
+        When the algorithm does not do the operation, or not on this topology.
+    """
+    maker = _MAKERS.get((operation, algorithm))
+    if maker is None:
+        known = ", ".join(algorithms(operation))
+        raise NotSupported(f"{operation} by {algorithm}; there are {known}")
+    if (why := _unfit(algorithm, wiring)) is not None:
+        raise NotSupported(f"{algorithm}: {why}")
+    book = _Book()
+    maker(book, wiring, float(size))
+    return book.transfers()
+
+
+def algorithms(operation: str) -> list[str]:
+    """Algorithms that do ``operation``."""
+    return [name for done, name in _MAKERS if done == operation]
+
+
+def candidates(operation: str, wiring: Wiring) -> list[str]:
+    """Algorithms for ``operation`` that this topology allows and that are worth a look."""
+    found = [name for name in algorithms(operation) if _unfit(name, wiring) is None]
+    if wiring.chips > DIRECT_MOST and len(found) > 1:
+        found = [name for name in found if name != "direct"]
+    return found
+
+
+def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: Short, endpoint: Endpoint) -> float:
+    """Seconds by the alpha-beta model: step after step, its busiest link, its longest path, its sums.
+
+    Steps do not overlap in it, so it is an upper bound for the algorithms of steps and rough for pipelined ones.
+    """
+    hops = np.diff(first)
+    steps = int(transfers.step.max()) + 1
+    crossed = hops[pair]
+    message = np.repeat(np.arange(len(transfers)), crossed)
+    offset = np.arange(len(message)) - np.repeat(np.cumsum(crossed) - crossed, crossed)
+    link = links[first[pair[message]] + offset]
+    load = np.bincount(
+        transfers.step[message].astype(np.int64) * len(wiring.source) + link,
+        weights=transfers.size[message] / wiring.bandwidth[link], minlength=steps * len(wiring.source),
+    ).reshape(steps, -1)  # fmt: skip
+    delay = np.zeros(len(hops))
+    np.add.at(delay, np.repeat(np.arange(len(hops)), hops), wiring.latency[links] * 1e-12)
+    wait = np.zeros(steps)
+    np.maximum.at(wait, transfers.step, delay[pair])
+    added = np.zeros(steps)
+    np.maximum.at(added, transfers.step, np.where(transfers.adds, 2.0 * transfers.size / endpoint.memory, 0.0))
+    return float((load.max(axis=1) + wait + added + endpoint.delay * 1e-12).sum())
+
+
+def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool, hops: int) -> float:
+    """Seconds that no algorithm can beat: what must enter and leave chips, and how far the farthest are apart.
+
+    Every chip must learn something of every other, so it takes at least ``hops`` latencies. A chip's own input is
+    needed elsewhere and others' within it: all-reduce moves at least the whole input in and out of every chip, and
+    without sums in the network 2 (n - 1) inputs in all.
+    """
+    n = wiring.chips
+    if n == 1:
+        return 0.0
+    out = np.bincount(wiring.source, weights=wiring.bandwidth, minlength=wiring.nodes)[:n]
+    into = np.bincount(wiring.target, weights=wiring.bandwidth, minlength=wiring.nodes)[:n]
+    part = size * (n - 1) / n
+    if operation == "all_reduce":
+        found = max(size / out.min(), size / into.min())
+        if not in_switch:
+            found = max(found, 2 * (n - 1) * size / out.sum())
+    elif operation == "all_gather":
+        found = part / into.min()
+    elif operation == "reduce_scatter":
+        found = part / out.min() if not in_switch else size / out.min()
+    elif operation == "all_to_all":
+        found = max(part / out.min(), part / into.min())
+    else:  # the root of a broadcast, every chip of send-receive
+        found = size / (out[0] if operation == "broadcast" else out.min())
+    latency = float(wiring.latency.min(initial=0)) * 1e-12
+    return float(max(found, hops * latency))
+
+
+def _unfit(algorithm: str, wiring: Wiring) -> str | None:
+    if algorithm == "in_switch" and wiring.topology.kind != "switch":
+        return f"needs chips behind one switch, not a {wiring.topology.kind}"
+    if algorithm == "hierarchical" and len(_dimensions(wiring)) < 2:
+        return "needs two dimensions: a mesh, a torus, or leaves of several chips"
+    return None
+
+
+def _dimensions(wiring: Wiring) -> tuple[int, ...]:
+    """Chips along each dimension, the last one nearest."""
+    if len(wiring.shape) > 1:
+        return tuple(s for s in wiring.shape if s > 1)
+    if 1 < wiring.group < wiring.chips:
+        return (wiring.chips // wiring.group, wiring.group)
+    return (wiring.chips,)
+
+
+def _order(wiring: Wiring) -> Int:
+    """Chips in a circle of near neighbours: boustrophedon through the dimensions of a grid."""
+    shape = wiring.shape
+    order = np.arange(wiring.chips)
+    if len(shape) < 2:
+        return order
+    grid = order.reshape(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        flat = grid.reshape(prod(shape[:axis]), -1)
+        flat[1::2] = flat[1::2, ::-1]
+        grid = flat.reshape(*shape[:axis], -1)
+    return np.ascontiguousarray(grid.reshape(-1))
+
+
+def _ring_steps(
+    book: _Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None
+) -> Int:
+    """``steps`` times every chip sends what it just received to the next; the numbers of the last step."""
+    n = len(order)
+    source, target, waits, step = (np.empty(n * steps, np.int32) for _ in range(4))
+    _fill_ring(order, steps, begin, book.count, np.full(n, NONE) if last is None else last, source, target, waits, step)
+    return book.add(source, target, size, adds, step, waits, last=n)
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _fill_ring(
+    order: Any, steps: int, begin: int, base: int, last: Any, source: Any, target: Any, waits: Any, step: Any
+) -> None:
+    """Columns of a ring's steps; what the chip before sent one step ago is what each message waits for."""
+    n = order.size
+    for turn in range(steps):
+        for place in range(n):
+            at = turn * n + place
+            source[at], target[at] = order[place], order[(place + 1) % n]
+            waits[at] = last[(place - 1) % n] if turn == 0 else base + (turn - 1) * n + (place - 1) % n
+            step[at] = begin + turn
+
+
+def _ring_reduce(book: _Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
+    return _ring_steps(book, order, size / len(order), len(order) - 1, True, begin, last)
+
+
+def _ring_gather(book: _Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
+    return _ring_steps(book, order, size / len(order), len(order) - 1, False, begin, last)
+
+
+def _ring(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    order, last = _order(wiring), None
+    if both[0]:
+        last = _ring_reduce(book, order, size)
+    if both[1]:
+        _ring_gather(book, order, size, begin=wiring.chips - 1 if both[0] else 0, last=last)
+
+
+def _two_rings(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    """Half of the data each way around."""
+    for order in (_order(wiring), _order(wiring)[::-1]):
+        last = _ring_reduce(book, order, size / 2) if both[0] else None
+        if both[1]:
+            _ring_gather(book, order, size / 2, begin=wiring.chips - 1 if both[0] else 0, last=last)
+
+
+def _halving(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    n = wiring.chips
+    power = 1 << (n.bit_length() - 1)
+    extra = n - power
+    surplus, chips = power + np.arange(extra), np.arange(power)
+    step, part = 0, size if both[0] else size / power
+    heard: list[Int] = []  # what has come to each chip, step by step; all of it is in what the chip sends next
+
+    def exchange(distance: int, adds: bool) -> None:
+        nonlocal step
+        sent = book.add(chips, chips ^ distance, part, adds, step, *heard)
+        heard.append(sent[chips ^ distance])
+        step += 1
+
+    if extra:  # the surplus chips hand their input to partners, and get the result from them
+        given = size if both[0] else size / n
+        sent = book.add(surplus, surplus - power, given, both[0], step)
+        heard.append(np.concatenate([sent, np.full(power - extra, NONE)]))
+        step += 1
+    distances = [1 << bit for bit in range(power.bit_length() - 1)]
+    for distance in distances if both[0] else ():  # the largest parts go the shortest way
+        part /= 2
+        exchange(distance, True)
+    for distance in reversed(distances) if both[1] else ():
+        exchange(distance, False)
+        part *= 2
+    if extra:
+        result = size if both[1] else size / n
+        book.add(np.arange(extra), surplus, result, False, step, *(h[:extra] for h in heard))
+
+
+def _pairs(n: int) -> tuple[Int, Int]:
+    """Every chip to every other, each starting with its own successor so that no target is hit by all at once."""
+    source = np.tile(np.arange(n), n - 1)
+    target = (source + np.repeat(np.arange(1, n), n)) % n
+    return source, target
+
+
+def _direct(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    n = wiring.chips
+    source, target = _pairs(n)
+    if both == (True, False):
+        book.add(source, target, size / n, True, 0)
+        return
+    waits: list[Int] = []
+    step = 0
+    if both[0]:
+        sent = book.add(source, target, size / n, True, 0).reshape(n - 1, n)
+        # What chip c received came from c - 1, c - 2, ...; all of it must be there before it passes its sum on.
+        waits = [np.tile(sent[shift - 1][(np.arange(n) - shift) % n], n - 1) for shift in range(1, n)]
+        step = 1
+    book.add(source, target, size / n, False, step, *waits)
+
+
+def _tree(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    """Binomial tree to chip 0 and back, in pieces that follow each other."""
+    n = wiring.chips
+    depth = (n - 1).bit_length()
+    slowest = float(wiring.bandwidth.min())
+    latency = float(wiring.latency.max()) * 1e-12
+    pieces = int(min(max((size / slowest * depth / max(latency, 1e-12)) ** 0.5 / 2, 1), PIECES_MOST))
+    for piece in range(pieces):
+        arrived: Int = np.full((n, depth), NONE)
+        last: Int = np.full(n, NONE)
+        if both[0]:
+            for level in range(depth):
+                source = np.arange(1 << level, n, 2 << level)
+                waits = [arrived[source, below] for below in range(level)]
+                sent = book.add(source, source - (1 << level), size / pieces, True, piece + level, *waits)
+                arrived[source - (1 << level), level] = sent
+            for level in range(depth):
+                last[0] = max(last[0], arrived[0, level])
+        roots = [arrived[0, level] for level in range(depth)] if both[0] else []
+        if both[1]:
+            known = last.copy()
+            for level in range(depth - 1, -1, -1):
+                target = np.arange(1 << level, n, 2 << level)
+                source = target - (1 << level)
+                waits = [known[source]]
+                if both[0]:
+                    waits += [np.where(source == 0, root, NONE) for root in roots]
+                begin = piece + (depth if both[0] else 0) + depth - 1 - level
+                known[target] = book.add(source, target, size / pieces, False, begin, *waits)
+
+
+def _hierarchical(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    """Reduce-scatter along each dimension, nearest first, on what the one before left; all-gather the other way."""
+    sides = _dimensions(wiring)
+    chips = np.arange(wiring.chips)
+    heard: list[Int] = []
+    step, part = 0, size
+    order = list(range(len(sides) - 1, -1, -1))
+    phases = [(axis, True) for axis in order] if both[0] else []
+    if both[1]:
+        phases += [(axis, False) for axis in reversed(order)]
+        if not both[0]:
+            part = size / wiring.chips
+    for axis, adds in phases:
+        side, stride = sides[axis], prod(sides[axis + 1 :])
+        place = chips // stride % side
+        following = chips + np.where(place + 1 < side, stride, -(side - 1) * stride)
+        before = np.empty_like(chips)
+        before[following] = chips
+        arrivals: list[Int] = []
+        each = part / side if adds else part
+        for turn in range(side - 1):
+            waits = [*heard, arrivals[-1]] if arrivals else heard
+            sent = book.add(chips, following, each, adds, step + turn, *waits)
+            arrivals.append(sent[before])
+        step += side - 1
+        heard = arrivals[-1:] if adds else heard + arrivals  # a sum has all that came; a gathered part is one of many
+        part = part / side if adds else part * side
+
+
+def _in_switch(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+    """Every chip sends its input up, the switch sends the sum down as soon as a piece of all is there."""
+    n, switch = wiring.chips, wiring.chips
+    pieces = int(min(max(size / 65536, 1), PIECES_MOST))
+    chips = np.arange(n)
+    hub = np.full(n, switch)
+    share = size if both[1] else size / n
+    for piece in range(pieces):
+        sent = book.add(chips, hub, size / pieces if both[0] else size / n / pieces, False, piece)
+        waits = [np.full(n, number) for number in sent.tolist()]
+        book.add(hub, chips, share / pieces, False, piece + 1, *waits)
+
+
+def _all_to_all(book: _Book, wiring: Wiring, size: float) -> None:
+    source, target = _pairs(wiring.chips)
+    book.add(source, target, size / wiring.chips, False, 0)
+
+
+def _all_to_all_ring(book: _Book, wiring: Wiring, size: float) -> None:
+    """One partner at a time: in step k the chip k places further."""
+    n = wiring.chips
+    chips = np.arange(n)
+    sent: Int | None = None
+    for shift in range(1, n):
+        waits = () if sent is None else (sent,)
+        sent = book.add(chips, (chips + shift) % n, size / n, False, shift - 1, *waits)
+
+
+def _broadcast_ring(book: _Book, wiring: Wiring, size: float) -> None:
+    order = _order(wiring)
+    n = wiring.chips
+    pieces = int(min(max(size / 65536, 1), PIECES_MOST))
+    sent: Int | None = None
+    for piece in range(pieces):
+        before = sent
+        number = book.count + np.arange(n - 1)
+        waits = [np.concatenate([[NONE], number[:-1]])]
+        if before is not None:
+            waits.append(before)
+        sent = book.add(order[:-1], order[1:], size / pieces, False, piece + np.arange(n - 1), *waits)
+
+
+def _send_receive(book: _Book, wiring: Wiring, size: float) -> None:
+    order = _order(wiring)
+    book.add(order, np.roll(order, -1), size, False, 0)
+
+
+Maker = Callable[[_Book, Wiring, float], None]
+SCATTER, GATHER, REDUCE = (True, False), (False, True), (True, True)
+
+
+def _both(maker: Callable[..., None], both: tuple[bool, bool]) -> Maker:
+    return lambda book, wiring, size: maker(book, wiring, size, both=both)
+
+
+_MAKERS: dict[tuple[str, str], Maker] = {
+    **{
+        (operation, name): _both(maker, both)
+        for operation, both in (("all_reduce", REDUCE), ("all_gather", GATHER), ("reduce_scatter", SCATTER))
+        for name, maker in (
+            ("ring", _ring), ("bidirectional_ring", _two_rings), ("halving_doubling", _halving), ("direct", _direct),
+            ("hierarchical", _hierarchical),
+        )
+    },
+    ("all_reduce", "tree"): _both(_tree, REDUCE),
+    ("all_reduce", "in_switch"): _both(_in_switch, REDUCE),
+    ("broadcast", "tree"): _both(_tree, GATHER),
+    ("broadcast", "ring"): _broadcast_ring,
+    ("all_to_all", "direct"): _all_to_all,
+    ("all_to_all", "ring"): _all_to_all_ring,
+    ("send_receive", "direct"): _send_receive,
+}  # fmt: skip

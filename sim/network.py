@@ -1,0 +1,389 @@
+"""Messages over links, one event for each link that a message crosses.
+
+Every directed link serves its messages one after the other, in the order in which their heads arrive (ties: the lower
+message first), and takes size / bandwidth for each. With cut-through a head goes on after the link's latency while its
+tail still follows, and a message leaves a faster link no sooner than its tail has come; with store-and-forward it goes
+on when all of it has arrived. Queues are as long as need be. Times are picoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.network import Endpoint, Wiring
+from siliconloom.arch.transfers import Transfers
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+Short = NDArray[np.int32]
+
+UNREACHED = -1
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Links that each message crosses: message i takes ``links[first[pair[i]]:first[pair[i] + 1]]``."""
+
+    pair: Short
+    first: Int
+    links: Short
+
+
+@dataclass(frozen=True)
+class NetworkRun:
+    """What came of the messages.
+
+    Parameters
+    ----------
+    done
+        When each message has arrived, and been added where it is, in picoseconds.
+    busy
+        Picoseconds that each link carried something.
+    carried
+        Bytes over each link.
+    """
+
+    done: Int
+    busy: Int
+    carried: Float
+
+    @property
+    def finish(self) -> int:
+        """Picoseconds until the last message is there."""
+        return int(self.done.max(initial=0))
+
+
+def find_routes(wiring: Wiring, transfers: Transfers) -> Routes:
+    """A shortest path for every message; messages between the same ends take the same one.
+
+    Raises
+    ------
+    LoomError
+        When a target cannot be reached.
+    """
+    key = transfers.source.astype(np.int64) * wiring.nodes + transfers.target
+    if len(key) > 1 and (key[1:] >= key[:-1]).all():
+        found, pair = np.unique(key, return_inverse=True)
+    else:
+        found, pair = _unique(key, wiring.nodes)
+    starts, order = wiring.outgoing()
+    incoming = np.argsort(wiring.target, kind="stable")
+    into = np.zeros(wiring.nodes + 1, np.int64)
+    np.cumsum(np.bincount(wiring.target, minlength=wiring.nodes), out=into[1:])
+    by_target = np.argsort(found % wiring.nodes, kind="stable")
+    hops = np.zeros(len(found), np.int64)
+    args = (
+        found // wiring.nodes, found % wiring.nodes, by_target, starts, order, wiring.target, into, incoming,
+        wiring.source, wiring.topology.routing == "ecmp",
+    )  # fmt: skip
+    _walk(*args, np.zeros(len(found) + 1, np.int64), np.zeros(0, np.int32), hops, False)
+    lost = np.flatnonzero(hops == UNREACHED)
+    if len(lost):
+        a, b = divmod(int(found[lost[0]]), wiring.nodes)
+        raise LoomError(f"no path from {wiring.label(a)} to {wiring.label(b)}: the topology falls apart")
+    first = np.zeros(len(found) + 1, np.int64)
+    np.cumsum(hops, out=first[1:])
+    links = np.zeros(first[-1], np.int32)
+    _walk(*args, first, links, hops, True)
+    return Routes(pair.astype(np.int32), first, links)
+
+
+def _unique(key: Int, nodes: int) -> tuple[Int, Int]:
+    """As ``np.unique`` with inverse, without sorting when the pairs are few enough to count."""
+    if nodes * nodes <= 1 << 25:
+        seen = np.zeros(nodes * nodes, np.bool_)
+        seen[key] = True
+        found = np.flatnonzero(seen)
+        place = np.zeros(nodes * nodes, np.int32)
+        place[found] = np.arange(len(found), dtype=np.int32)
+        return found.astype(np.int64), place[key].astype(np.int64)
+    return np.unique(key, return_inverse=True)
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _walk(
+    sources: Any, targets: Any, by_target: Any, starts: Any, order: Any, link_target: Any, into: Any, incoming: Any,
+    link_source: Any, ecmp: bool, first: Any, links: Any, hops: Any, write: bool,
+) -> None:  # fmt: skip
+    """Distances to one target after the other by breadth-first search, then a walk down from each source."""
+    nodes = starts.size - 1
+    distance = np.full(nodes, -1, np.int64)
+    queue = np.zeros(nodes, np.int64)
+    last = -1
+    for position in by_target:
+        target = targets[position]
+        if target != last:
+            last = target
+            distance[:] = -1
+            distance[target] = 0
+            queue[0] = target
+            head, tail = 0, 1
+            while head < tail:
+                node = queue[head]
+                head += 1
+                for at in range(into[node], into[node + 1]):
+                    before = link_source[incoming[at]]
+                    if distance[before] < 0:
+                        distance[before] = distance[node] + 1
+                        queue[tail] = before
+                        tail += 1
+        node = sources[position]
+        if distance[node] < 0:
+            hops[position] = -1
+            continue
+        hops[position] = distance[node]
+        if not write:
+            continue
+        salt = np.uint64(sources[position] * 2654435761 + target * 40503 + 12345)
+        at_link = first[position]
+        while node != target:
+            good = 0
+            chosen = -1
+            for at in range(starts[node], starts[node + 1]):
+                link = order[at]
+                if distance[link_target[link]] == distance[node] - 1:
+                    if good == 0:
+                        chosen = link
+                    good += 1
+            if ecmp and good > 1:
+                mixed = (salt ^ np.uint64(node * 97531)) * np.uint64(0x9E3779B97F4A7C15)
+                pick = np.int64((mixed >> np.uint64(33)) % np.uint64(good))
+                for at in range(starts[node], starts[node + 1]):
+                    link = order[at]
+                    if distance[link_target[link]] == distance[node] - 1:
+                        if pick == 0:
+                            chosen = link
+                            break
+                        pick -= 1
+            links[at_link] = chosen
+            at_link += 1
+            node = link_target[chosen]
+
+
+def run_transfers(
+    wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: Routes | None = None, *, exact: bool = False
+) -> NetworkRun:
+    """Run every message over every link.
+
+    Where every link is seen to serve its messages in the order of their numbers, which is the order in which they are
+    written down, each message's times follow from those before it, and no queue of events is kept. The moment that a
+    message reaches a link before one with a lower number did, all is run again with events; ``exact`` does so at once.
+
+    Raises
+    ------
+    LoomError
+        When messages wait for each other in a circle, naming one of them.
+    """
+    routes = routes or find_routes(wiring, transfers)
+    count = len(transfers)
+    done = np.full(count, -1, np.int64)
+    busy, carried = np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))
+    per_byte = 1e12 / wiring.bandwidth
+    machine = (
+        routes.pair, routes.first, routes.links, per_byte, wiring.latency,
+        wiring.topology.forwarding == "store_and_forward", endpoint.delay, 2e12 / endpoint.memory, done, busy, carried,
+    )  # fmt: skip
+    if not exact and _run_in_order(transfers.size, transfers.adds, transfers.first, transfers.waits, *machine):
+        return NetworkRun(done, busy, carried)
+    done[:], busy[:], carried[:] = -1, 0, 0.0
+    dependants = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
+    followers = np.empty(len(transfers.waits), np.int64)
+    _invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
+    left = np.diff(transfers.first).astype(np.int32)
+    finished = _run(transfers.size, transfers.adds, left, dependants, followers, *machine)
+    if finished < count:
+        raise LoomError(deadlock_text(wiring, transfers, done))
+    return NetworkRun(done, busy, carried)
+
+
+def deadlock_text(wiring: Wiring, transfers: Transfers, done: Int) -> str:
+    """One line that names a circle of messages that wait for each other."""
+    at = int(np.flatnonzero(done < 0)[0])
+    seen: dict[int, int] = {}
+    trail: list[int] = []
+    while at not in seen:
+        seen[at] = len(trail)
+        trail.append(at)
+        waits = transfers.waits[transfers.first[at] : transfers.first[at + 1]]
+        at = int(waits[done[waits] < 0][0])
+    circle = trail[seen[at] :]
+    names = [f"{wiring.label(int(transfers.source[i]))} to {wiring.label(int(transfers.target[i]))}" for i in circle[:6]]
+    more = f" and {len(circle) - 6} more" if len(circle) > 6 else ""
+    unsent = int((done < 0).sum())
+    return f"deadlock: {unsent} messages never leave; these wait for each other: {', '.join(names)}{more}"
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
+    for message in range(first.size - 1):
+        for at in range(first[message], first[message + 1]):
+            before = waits[at]
+            followers[place[before]] = message
+            place[before] += 1
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _push(times: Any, keys: Any, size: int, time: int, key: int) -> None:
+    at = size
+    while at > 0:
+        above = (at - 1) >> 1
+        if times[above] < time or (times[above] == time and keys[above] <= key):
+            break
+        times[at], keys[at] = times[above], keys[above]
+        at = above
+    times[at], keys[at] = time, key
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _sink(times: Any, keys: Any, size: int) -> None:
+    """Put the last of ``size`` + 1 entries in place of the first."""
+    time, key = times[size], keys[size]
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        right = below + 1
+        if right < size and (
+            times[right] < times[below] or (times[right] == times[below] and keys[right] < keys[below])
+        ):
+            below = right
+        if time < times[below] or (time == times[below] and key <= keys[below]):
+            break
+        times[at], keys[at] = times[below], keys[below]
+        at = below
+    times[at], keys[at] = time, key
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _run_in_order(
+    size: Any, adds: Any, first: Any, waits: Any, pair: Any, route_first: Any, route_links: Any, per_byte: Any,
+    latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
+) -> bool:  # fmt: skip
+    """As `_run`, message by message; false when a link would serve a later message before an earlier one."""
+    free = np.zeros(per_byte.size, np.int64)
+    latest = np.zeros(per_byte.size, np.int64)
+    for message in range(size.size):
+        head = np.int64(0)
+        for at in range(first[message], first[message + 1]):
+            before = waits[at]
+            if before >= message:
+                return False
+            head = max(head, done[before])
+        route = pair[message]
+        tail = head
+        for at in range(route_first[route], route_first[route + 1]):
+            link = route_links[at]
+            if head < latest[link]:
+                return False
+            latest[link] = head
+            start = max(head, free[link])
+            serial = np.int64(np.ceil(size[message] * per_byte[link]))
+            end = start + serial
+            if not whole and at > route_first[route] and tail > end:
+                end = tail
+            free[link] = end
+            busy[link] += serial
+            carried[link] += size[message]
+            tail = end + latency[link]
+            head = tail if whole else start + latency[link]
+        tail += delay
+        if adds[message]:
+            tail += np.int64(np.ceil(size[message] * add_per_byte))
+        done[message] = tail
+    return True
+
+
+@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+def _run(
+    size: Any, adds: Any, left: Any, dependants: Any, followers: Any, pair: Any, route_first: Any, route_links: Any,
+    per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
+) -> int:  # fmt: skip
+    count = size.size
+    free = np.zeros(per_byte.size, np.int64)
+    hop = np.zeros(count, np.int16)
+    tail = np.zeros(count, np.int64)
+    ready = np.zeros(count, np.int64)
+    room = 1024
+    times, keys = np.empty(room, np.int64), np.empty(room, np.int64)
+    entries = 0
+    for message in range(count):
+        if left[message] == 0:
+            if entries == room:
+                room *= 2
+                grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
+                grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
+                times, keys = grown_times, grown_keys
+            _push(times, keys, entries, 0, message)
+            entries += 1
+    finished = 0
+    while entries > 0:
+        now, message = times[0], keys[0]
+        entries -= 1
+        if entries > 0:
+            _sink(times, keys, entries)
+        route = pair[message]
+        at = route_first[route] + hop[message]
+        arrived = now
+        if at < route_first[route + 1]:
+            link = route_links[at]
+            start = max(now, free[link])
+            serial = np.int64(np.ceil(size[message] * per_byte[link]))
+            end = start + serial
+            if not whole and hop[message] > 0 and tail[message] > end:
+                end = tail[message]
+            free[link] = end
+            busy[link] += serial
+            carried[link] += size[message]
+            hop[message] += 1
+            arrived = end + latency[link]
+            if at + 1 < route_first[route + 1]:
+                tail[message] = arrived
+                _push(times, keys, entries, arrived if whole else start + latency[link], message)
+                entries += 1
+                continue
+        arrived += delay
+        if adds[message]:
+            arrived += np.int64(np.ceil(size[message] * add_per_byte))
+        done[message] = arrived
+        finished += 1
+        for place in range(dependants[message], dependants[message + 1]):
+            follower = followers[place]
+            if arrived > ready[follower]:
+                ready[follower] = arrived
+            left[follower] -= 1
+            if left[follower] == 0:
+                if entries == room:
+                    room *= 2
+                    grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
+                    grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
+                    times, keys = grown_times, grown_keys
+                _push(times, keys, entries, ready[follower], follower)
+                entries += 1
+    return finished
+
+
+def farthest(wiring: Wiring) -> int:
+    """Links between the two chips that are farthest apart; of many chips, from the first ones only."""
+    first, order = wiring.outgoing()
+    most = 0
+    for chip in range(min(wiring.chips, 64)):
+        distance = np.full(wiring.nodes, -1, np.int64)
+        distance[chip] = 0
+        edge = np.array([chip])
+        step = 0
+        while len(edge):
+            step += 1
+            links = np.concatenate([order[first[node] : first[node + 1]] for node in edge.tolist()])
+            edge = np.unique(wiring.target[links])
+            edge = edge[distance[edge] < 0]
+            distance[edge] = step
+        most = max(most, int(distance[: wiring.chips].max()))
+    return most

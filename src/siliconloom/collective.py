@@ -1,0 +1,194 @@
+"""``loom collective``: a collective over the links of a system, message by message."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from siliconloom import __version__
+from siliconloom.arch import LoomError, load_system
+from siliconloom.arch.description import System
+from siliconloom.arch.document import Document, find_file
+from siliconloom.arch.errors import nearest_name
+from siliconloom.arch.gpu import Gpu, is_gpu
+from siliconloom.arch.network import LIBRARY as NETWORKS
+from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, network_names, wire
+from siliconloom.arch.quantity import BYTES as BYTE_UNITS
+from siliconloom.arch.quantity import format_bytes, format_si, parse
+from siliconloom.baselines.operations import make_operations
+from siliconloom.baselines.predict import predict
+from siliconloom.mapper.collectives import OPERATIONS, candidates, collective, cost, lower_bound
+from siliconloom.sim.flows import run_flows
+from siliconloom.sim.network import NetworkRun, farthest, find_routes, run_transfers
+from siliconloom.systems.gpus import joined
+from siliconloom.tables import Row, table
+
+SCHEMA = "siliconloom.collective/1"
+SHOWN = 16
+TRIED_MOST = 1 << 21
+"""Messages up to which an algorithm is written out to see what it costs."""
+NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+
+
+def parse_size(text: str) -> float:
+    """Bytes from a number or a quantity such as ``64 MiB``."""
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            found = float(parse(text, BYTE_UNITS, "64 MiB"))
+        except Exception as error:
+            raise LoomError(f"BYTES: {error} (got '{text}')") from None
+    if not np.isfinite(found) or found < 0:
+        raise LoomError(f"BYTES: must be a number of bytes, not negative (got '{text}')")
+    return found
+
+
+def load_any(name: str, sets: list[tuple[str, str]], chips: int | None) -> tuple[Network | System, int]:
+    """A bare network or a system by name or file, and how many of its chips take part."""
+    known = [*network_names()]
+    if name in known or _kind(name) == "network":
+        network = load_network(name, sets)
+        return network, _count(chips, network.chips, name, free=True)
+    system = load_system(name, [(p, v) for p, v in sets if not p.startswith("chip.")])
+    total = sum(group.count for group in system.chips)
+    return system, _count(chips, total, name, free=False)
+
+
+def collective_result(
+    described: Network | System, operation: str, size: float, chips: int, *, exact: bool = False, flows: bool = False
+) -> dict[str, Any]:
+    """Time, bus bandwidth and load of every link under the versioned schema.
+
+    Raises
+    ------
+    LoomError
+        For an unknown operation, a disconnected topology, or fewer than two chips.
+    """
+    began = time.perf_counter()
+    if operation not in OPERATIONS:
+        near = nearest_name(operation, OPERATIONS)
+        raise LoomError(f"OP: must be one of {', '.join(OPERATIONS)} (got '{operation}')" + (
+            f"; did you mean '{near}'?" if near else ""))  # fmt: skip
+    wiring = wire(described.topology, described.link, chips)
+    gpu = _gpu_of(described)
+    name, run, tried = _run(described, wiring, operation, size, exact, flows)
+    seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
+    bound = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=farthest(wiring))
+    measured_kind = gpu is not None and not flows and operation in NCCL and described.algorithm == "auto" and chips > 1
+    if measured_kind and gpu is not None:
+        row = {"op": operation, "gpus": chips, "bytes": max(round(size), 1), "dtype": "fp16"}
+        found = predict(gpu, make_operations([row]))
+        seconds, model = float(found.seconds[0]), "NCCL, fitted to measurements"
+        bound = min(bound, lower_bound(operation, wiring, size, in_switch=True, hops=1))
+    if seconds < bound * (1 - 1e-9):
+        raise AssertionError(f"{operation} of {size:g} bytes took {seconds:g} s, under its bound of {bound:g} s")
+    factor = {"all_reduce": 2 * (chips - 1) / chips, "broadcast": 1.0, "send_receive": 1.0}.get(
+        operation, (chips - 1) / chips
+    )
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "system": described.name,
+        "operation": operation,
+        "bytes": size,
+        "chips": chips,
+        "algorithm": name,
+        "model": model,
+        "time_s": seconds,
+        "algorithm_bandwidth": size / seconds if seconds else 0.0,
+        "bus_bandwidth": size * factor / seconds if seconds else 0.0,
+        "lower_bound_s": bound,
+        "achieved": bound / seconds if seconds else 1.0,
+        "tried": tried,
+        "messages": len(run.done),
+        "links": _links(wiring, run, seconds),
+        "simulator": {"wall_s": time.perf_counter() - began},
+    }
+
+
+def collective_tables(result: dict[str, Any], out: Console) -> None:
+    """Print the time and the busiest links."""
+    out.print(
+        f"[bold]{result['operation']}[/bold] of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
+        f"[bold]{result['system']}[/bold]"
+    )
+    rows: list[Row] = [
+        ("time", format_si(result["time_s"], "s")),
+        ("lower bound", f"{format_si(result['lower_bound_s'], 's')}; {result['achieved']:.1%} of it reached"),
+        ("bus bandwidth", format_si(result["bus_bandwidth"], "B/s")),
+        ("algorithm", result["algorithm"] + (f" ({result['model']})" if "NCCL" in result["model"] else "")),
+        ("messages", f"{result['messages']:,}"),
+        ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
+    ]
+    out.print(table("collective", [("", "left"), ("", "left")], rows))
+    if len(result["tried"]) > 1:
+        shown = [(n, format_si(s, "s")) for n, s in sorted(result["tried"].items(), key=lambda t: t[1])]
+        out.print(table("algorithms, by the cost model", [("algorithm", "left"), ("cost", "right")], shown))
+    links = sorted(result["links"], key=lambda link: -link["busy"])
+    shown_links = [
+        (f"{link['from']} to {link['to']}", format_bytes(link["bytes"]), f"{link['busy']:.1%}")
+        for link in links[:SHOWN]
+    ]
+    title = "links" if len(links) <= SHOWN else f"the {SHOWN} busiest of {len(links):,} links"
+    out.print(table(title, [("link", "left"), ("carried", "right"), ("busy", "right")], shown_links))
+
+
+def _run(
+    described: Network | System, wiring: Wiring, operation: str, size: float, exact: bool, flows: bool
+) -> tuple[str, NetworkRun, dict[str, float]]:
+    """Algorithm, its run, and what each one that was looked at costs."""
+    endpoint: Endpoint = described.endpoint
+    if wiring.chips == 1:
+        empty = np.zeros(0, np.int64)
+        return "none", NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))), {}
+    names = [described.algorithm] if described.algorithm != "auto" else candidates(operation, wiring)
+    best: Any = None
+    tried: dict[str, float] = {}
+    for name in names:
+        transfers = collective(operation, name, wiring, size)
+        routes = find_routes(wiring, transfers)
+        if len(names) > 1:
+            tried[name] = cost(wiring, transfers, routes.pair, routes.first, routes.links, endpoint)
+        value = tried.get(name, 0.0)
+        if best is None or value < best[0]:
+            best = (value, name, transfers, routes)
+    _, name, transfers, routes = best
+    if flows:
+        return name, run_flows(wiring, transfers, endpoint, routes), tried
+    return name, run_transfers(wiring, transfers, endpoint, routes, exact=exact), tried
+
+
+def _links(wiring: Wiring, run: NetworkRun, seconds: float) -> list[dict[str, Any]]:
+    busy = run.busy * 1e-12 / seconds if seconds else np.zeros(len(run.busy))
+    return [
+        {"from": wiring.label(a), "to": wiring.label(b), "bytes": carried, "busy": min(share, 1.0), "bandwidth": rate}
+        for a, b, carried, share, rate in zip(
+            wiring.source.tolist(), wiring.target.tolist(), run.carried.tolist(), busy.tolist(),
+            wiring.bandwidth.tolist(), strict=True,
+        )
+    ]  # fmt: skip
+
+
+def _gpu_of(described: Network | System) -> Gpu | None:
+    if isinstance(described, Network) or not all(is_gpu(group.chip) for group in described.chips):
+        return None
+    return joined(described)
+
+
+def _kind(name: str) -> object:
+    try:
+        return Document.load(find_file(name, NETWORKS, "network")).data.get("kind")
+    except LoomError:
+        return None
+
+
+def _count(asked: int | None, there: int, name: str, *, free: bool) -> int:
+    if asked is None:
+        return there
+    if not free and asked > there:
+        raise LoomError(f"--chips: {name} has {there} chips (got {asked})")
+    return asked
