@@ -415,6 +415,30 @@ def collective_command(
 
 
 @app.command()
+def plan(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System of GPUs: a YAML file or a library name.")],
+    model: Workload,
+    sets: Set = None,
+    json_file: Json = None,
+) -> None:
+    """Find the fastest way to split a model's training over a system; --set plan.tensor=8 and so on fix parts of it."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_writable, write_json
+    from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
+    from siliconloom.tables import console
+
+    if json_file is not None:
+        check_writable(json_file)
+    cluster, graph, fixed = read_plan_input(system, model, parse_assignments(sets or []))
+    _announce_compilation()
+    result = plan_result(cluster, graph, fixed, quiet=json_file == "-")
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        plan_tables(result, console())
+
+
+@app.command()
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
     output: Annotated[
@@ -560,7 +584,6 @@ def _announce_compilation() -> None:
 
 
 PLANNED = {
-    "plan": "search over sharding and schedules",
     "serve": "request-level simulation",
     "sweep": "design-space exploration",
 }
