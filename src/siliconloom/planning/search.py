@@ -54,6 +54,8 @@ def plans(trainer: Trainer, fixed: dict[str, Any]) -> Iterator[Plan]:
             continue
         for pipeline in wanted("pipeline", _divisors(cluster.chips // tensor)):
             data = cluster.chips // (tensor * pipeline)
+            if pipeline > shape.layers:
+                continue
             if tensor * pipeline * data != cluster.chips or fixed.get("data", data) != data:
                 continue
             for microbatch in wanted("microbatch", list(MICROBATCHES)):
