@@ -14,10 +14,11 @@ Rules beyond JEDEC's, which the circuits keep too:
   earlier transfer's would stay open until that one's data have moved, which may in turn wait for a refresh.)
 - A GEMV activates every bank, a group at a time, ranks in turn; multiplies; precharges all banks. Its results are read
   after the first group of the next round, or at its end.
-- Refresh is per rank, in turn: every rank's falls due every tREFI, those of different ranks evenly apart. When a rank's
-  is due no row of it is opened any more, but for the other groups of a row of computation; it goes out when none is
-  open there, tRFC after the one before, and is never dropped. Transfers to other ranks go on meanwhile; computation,
-  which needs all banks, waits.
+- Refresh is for all ranks at once, or for one rank after the other (``refresh_ranks``): then every rank's falls due
+  every tREFI, those of different ranks evenly apart, transfers to the other ranks go on meanwhile, and computation,
+  which needs all banks, pauses once for each rank. When a refresh is due no row that it reaches is opened any more, but
+  for the other groups of a row of computation; it goes out when none is open there, tRFC after the one before, and is
+  never dropped.
 - Where there are several ranks, bursts of different ranks, and of a rank and the PIM (global buffer, results), are
   tRTRS apart on the data bus.
 - With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
@@ -66,7 +67,8 @@ class ChannelRun:
         Commands by `Command`.
     commands
         Rows of (cycle, command, place, row, column, macro) in order, when asked for. ``place`` is the bank of a
-        transfer, the group of an activation, the bank of a single-bank dot product, the rank of a refresh, otherwise 0. ``row`` is -1 where
+        transfer, the group of an activation, the bank of a single-bank dot product, the rank of a
+        refresh if ranks are refreshed in turn, otherwise 0. ``row`` is -1 where
         the command has none. ``column`` counts bursts: of the row for RD, WR and PIM_DOT, of the global buffer for
         PIM_WRITE, of the round's results for PIM_READ.
     """
@@ -104,6 +106,7 @@ def constants(tile: PimTile) -> Int:
         tile.dot_interval, tile.dot_latency, t.CWL + burst,
         NEVER if d.controller.refresh == "none" else t.tREFI, t.tRFC, t.CL + burst, o.request_bytes,
         burst + t.tRTRS if o.ranks > 1 else 0, tile.activations == "separate",
+        tile.banks // tile.refreshed_banks,
     )  # fmt: skip
     return np.array(values, np.int64)
 
@@ -183,22 +186,24 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
     )  # fmt: skip
     dot_interval, dot_latency, write_done = constants[18], constants[19], constants[20]
     refresh, tRFC, read_done, burst_bytes = constants[21], constants[22], constants[23], constants[24]
-    switch, own_windows = constants[25], constants[26]
+    switch, own_windows, domains = constants[25], constants[26], constants[27]
+    reached = banks // domains  # banks that one refresh command reaches
     taken, first, last, done = times[0], times[1], times[2], times[3]
     logged = 0
     bus = 0  # first free cycle of the command bus
     # per rank, and once more for computation when it has windows of its own
     activated = np.full((2 * ranks, 4), -NEVER, np.int64)  # last activations, newest first
     opened = np.zeros(2 * ranks, np.int64)  # earliest activation by tRRD
-    refreshed = np.zeros(ranks, np.int64)  # earliest activation after a rank's refresh
-    next_refresh = np.full(ranks, NEVER, np.int64)
+    # refresh, per rank or once for all
+    refreshed = np.zeros(domains, np.int64)  # earliest activation after it
+    next_refresh = np.full(domains, NEVER, np.int64)
     if refresh < NEVER:
-        for rank in range(ranks):
-            next_refresh[rank] = (rank + 1) * refresh // ranks
+        for domain in range(domains):
+            next_refresh[domain] = (domain + 1) * refresh // domains
     read_ready, write_ready = 0, 0  # of the data bus
     driver, switched = -1, 0  # who used the data bus last, a rank or the PIM, and from when on another may
-    closed = np.zeros(ranks, np.int64)  # earliest refresh after the last precharge in a rank
-    in_use = np.zeros(ranks, np.int64)  # ranks with open rows
+    closed = np.zeros(domains, np.int64)  # earliest refresh after the last precharge
+    in_use = np.zeros(domains, np.int64)  # 1 where a row is open
     # bank machines
     phase = np.zeros(machines, np.int64)
     own = np.full(machines, -1, np.int64)
@@ -249,7 +254,7 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
         waiting, oldest = -1, -1  # the machines that have to open their row, and to move their data, first
         for m in range(machines):
             if phase[m] == COLUMNS or phase[m] == CLOSE:
-                in_use[macros[own[m], 1] // (banks // ranks)] = 1
+                in_use[macros[own[m], 1] // reached] = 1
             if phase[m] == OPEN and (waiting < 0 or own[m] < own[waiting]):
                 waiting = m
             if phase[m] != IDLE and phase[m] != CLOSE and (oldest < 0 or own[m] < own[oldest]):
@@ -259,10 +264,10 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             working = working or phase[m] != IDLE
         if not working:
             break
-        for rank in range(ranks):
-            t = max(next_refresh[rank], closed[rank], refreshed[rank], bus)
-            if in_use[rank] == 0 and next_refresh[rank] < NEVER and t < when:
-                best, when = machines + 1 + rank, t
+        for domain in range(domains):
+            t = max(next_refresh[domain], closed[domain], refreshed[domain], bus)
+            if in_use[domain] == 0 and next_refresh[domain] < NEVER and t < when:
+                best, when = machines + 1 + domain, t
         if busy >= 0:
             t = max(pim_ready, bus)
             if step in (BUFFER, DRAIN) and driver != ranks:
@@ -297,10 +302,11 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             if phase[m] == OPEN:
                 if m != waiting:
                     continue
-                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, refreshed[rank], bus)
+                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, bus)
+                t = max(t, refreshed[macros[i, 1] // reached])
                 if not dual:
                     t = max(t, pim_reopen)
-                if t >= next_refresh[rank]:
+                if t >= next_refresh[macros[i, 1] // reached]:
                     continue
             elif phase[m] == COLUMNS:
                 if m != oldest:
@@ -356,7 +362,7 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             else:
                 code = 3
                 reopen[m] = max(reopen[m], now + tRP)
-                closed[where // (banks // ranks)] = now + tRP
+                closed[where // reached] = now + tRP
                 last[i], idle[m] = now, now + 1
                 phase[m], own[m] = IDLE, -1
         else:

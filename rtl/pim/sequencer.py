@@ -67,7 +67,7 @@ class CommandSequencer(Circuit):
         g, tile, t = self.geometry, self.geometry.tile, self.geometry.timing
         count = tile.bank_machines
         go = [Signal(name=f"go_{number}") for number in range(count)]
-        compute_goes, refreshes = Signal(), Signal(g.ranks)
+        compute_goes, refreshes = Signal(), Signal(g.domains)
         take = [Signal(name=f"take_{number}") for number in range(count)]
         take_compute = Signal()
         newest = Signal()  # the machine that took the last macro
@@ -90,20 +90,20 @@ class CommandSequencer(Circuit):
             **{name: getattr(self, f"compute_{name}") for name in macro_ports(g)},
         )  # fmt: skip
 
-        # refresh: due every tREFI, rank by rank, when no row of the rank is open
-        rank_of = [machine["where"] // tile.banks_per_rank for machine in machines]
-        quiet = Signal(g.ranks)
-        for rank in range(g.ranks):
-            inside = [own == rank for own in rank_of]
+        # refresh: due every tREFI, for all ranks or in turn, when no row that it reaches is open
+        domain_of = [machine["where"] // tile.refreshed_banks for machine in machines]
+        quiet = Signal(g.domains)
+        for domain in range(g.domains):
+            inside = [own == domain for own in domain_of]
             any_open = computation["open"] | Cat(*[x["open"] & i for x, i in zip(machines, inside, strict=True)]).any()
-            due = self._refresh_due(m, rank, refreshes[rank])
-            rests = elapsed(m, f"refresh_{rank}", refreshes[rank], t.tRFC)
+            due = self._refresh_due(m, domain, refreshes[domain])
+            rests = elapsed(m, f"refresh_{domain}", refreshes[domain], t.tRFC)
             closings = [go[i] & (machines[i]["code"] == Command.PRE) & inside[i] for i in range(count)]
             closings.append(compute_goes & (computation["code"] == Command.PIM_PRE))
-            closed = elapsed(m, f"closed_{rank}", Cat(*closings).any(), t.tRP)
+            closed = elapsed(m, f"closed_{domain}", Cat(*closings).any(), t.tRP)
             m.d.comb += [
-                refreshes[rank].eq(due & ~any_open & rests & closed & ~refreshes[:rank].any()),
-                quiet[rank].eq(~due & rests),
+                refreshes[domain].eq(due & ~any_open & rests & closed & ~refreshes[:domain].any()),
+                quiet[domain].eq(~due & rests),
             ]  # fmt: skip
 
         # rows are opened, and data moved, in the order in which transfers were taken
@@ -112,7 +112,7 @@ class CommandSequencer(Circuit):
             older = [newest == i for i in range(2)]  # the other one is older, if it is busy
         for i in range(count):
             other = machines[count - 1 - i]
-            allowed = quiet.bit_select(rank_of[i], 1) if g.ranks > 1 else quiet
+            allowed = quiet.bit_select(domain_of[i], 1) if g.domains > 1 else quiet
             if not tile.dual_row_buffer:
                 allowed = allowed & computation["reopens"]
             m.d.comb += [
@@ -133,20 +133,20 @@ class CommandSequencer(Circuit):
         m.d.comb += [getattr(self, name).eq(computation[name]) for name in ("address", "segment", "first", "number")]
         return m
 
-    def _refresh_due(self, m: Module, rank: int, refreshes: Value) -> Value:
-        """Whether refreshes of a rank are due: every tREFI, those of different ranks evenly apart."""
+    def _refresh_due(self, m: Module, domain: int, refreshes: Value) -> Value:
+        """Whether refreshes of a rank, or of all, are due: every tREFI, those of different ranks evenly apart."""
         g, t = self.geometry, self.geometry.timing
         if g.tile.dram.controller.refresh == "none":
             return Const(0, 1)
-        start = (t.tREFI - (rank + 1) * t.tREFI // g.ranks) % t.tREFI
-        interval = Signal(range(t.tREFI), init=start, name=f"interval_{rank}")
-        postponed = Signal(POSTPONED_BITS, name=f"postponed_{rank}")
+        start = (t.tREFI - (domain + 1) * t.tREFI // g.domains) % t.tREFI
+        interval = Signal(range(t.tREFI), init=start, name=f"interval_{domain}")
+        postponed = Signal(POSTPONED_BITS, name=f"postponed_{domain}")
         another = interval == t.tREFI - 1
         m.d.sync += [
             interval.eq(Mux(another, 0, interval + 1)),
             postponed.eq(postponed + (another & ~postponed.all()) - refreshes),
         ]
-        due = Signal(name=f"due_{rank}")
+        due = Signal(name=f"due_{domain}")
         m.d.comb += due.eq(postponed.any())
         return due
 
@@ -157,9 +157,9 @@ class CommandSequencer(Circuit):
         m.d.comb += self.command_valid.eq(refreshes.any() | compute_goes | Cat(*go).any())
         with m.If(refreshes.any()):
             m.d.comb += self.command_code.eq(Command.REF)
-        for rank in range(1, self.geometry.ranks):
-            with m.If(refreshes[rank]):
-                m.d.comb += self.command_place.eq(rank)
+        for domain in range(1, self.geometry.domains):
+            with m.If(refreshes[domain]):
+                m.d.comb += self.command_place.eq(domain)
         for chosen, agent in zip([*go, compute_goes], [*machines, computation], strict=True):
             with m.If(chosen):
                 m.d.comb += [

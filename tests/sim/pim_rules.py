@@ -29,11 +29,11 @@ def asked(tile, macro):
 
 def late_refreshes(tile, commands):
     """Refreshes that did not go out in the first cycle in which they could."""
-    t, ranks = tile.dram.timing, tile.dram.organization.ranks
+    t, ranks = tile.dram.timing, tile.banks // tile.refreshed_banks
     closed, refreshed, count, found, bus = [0] * ranks, [0] * ranks, [0] * ranks, [], -1
     for cycle, code, place, *_ in commands:
         if code == Command.PRE:
-            closed[place // tile.banks_per_rank] = cycle + t.tRP
+            closed[place // tile.refreshed_banks] = cycle + t.tRP
         elif code == Command.PIM_PRE:
             closed = [cycle + t.tRP] * ranks
         elif code == Command.REF:
@@ -70,7 +70,7 @@ def broken_log(tile, macros, run):
                 for b in spans[number + 1 :] if b[0] <= a[1] and (a[2] or b[2])
             ]  # fmt: skip
     if tile.dram.controller.refresh != "none":
-        ranks = tile.dram.organization.ranks
+        ranks = tile.banks // tile.refreshed_banks
         owed = int(run.commands[-1, 0]) * ranks // tile.dram.timing.tREFI - int(run.counts[Command.REF])
         if owed > ranks:
             found.append(f"{owed} refreshes are owed at the end")

@@ -28,12 +28,13 @@ def products(pim: PimTile, rows: int, length: int, vectors: int, dtype: DataType
 
 
 def row_stream(pim: PimTile, rows: int, over: int) -> Int:
-    """Reads of whole rows, evenly offered within ``over`` cycles: the banks of a rank in turn, then the next rank's.
+    """Reads of whole rows, evenly offered within ``over`` cycles: ranks and bank machines in turn, then the banks.
 
     Returns rows of `sim.pim.MACRO_FIELDS`.
     """
+    ranks, inner = pim.dram.organization.ranks, pim.banks_per_rank
     number = np.arange(rows)
     table = np.tile(macro_table([Macro(kind=MacroKind.READ, columns=pim.row_columns)]), (rows, 1))
-    table[:, MACRO_FIELDS.index("bank")] = number % pim.banks
+    table[:, MACRO_FIELDS.index("bank")] = number % ranks * inner + (number + number // inner) % inner
     table[:, MACRO_FIELDS.index("arrival")] = number * over // max(rows, 1)
     return table
