@@ -196,6 +196,9 @@ def test_the_released_simulator_is_what_its_closed_form_says():
     for (buffers, context), cycles in neupims_artifact.SINGLE.items():
         found = neupims_artifact.in_memory([context], SMALLEST, buffers == "dual", "greedy")
         assert found == pytest.approx(cycles, rel=0.03)
+    for batch, cycles in neupims_artifact.RUN_NAIVE.items():
+        found = neupims_artifact.in_memory(lengths[batch], SMALLEST, False, "round_robin", sent=True)
+        assert found == pytest.approx(cycles, rel=0.02)
     for batch, cycles in neupims_artifact.RUN_ON_ARRAYS.items():
         assert neupims_artifact.attention_on_arrays(lengths[batch], SMALLEST) == pytest.approx(cycles, rel=0.01)
     for batch, cycles in neupims_artifact.RUN_ARRAYS.items():

@@ -14,7 +14,9 @@ What it charges, and a bank, a channel or an array need not:
 - **Multiplications** of 16 elements take two cycles, half of what 16 lanes could do at the bus's clock.
 - **With dual row buffers** a command stands for the multiplications of a head, and the row closes 5 cycles after it
   was *sent*: the values' multiplications, up to 64 cycles a row, are not waited for. This is most of what dual row
-  buffers gain there while arrays and memory take turns.
+  buffers gain in the channels there while arrays and memory take turns; the rest is the next point.
+- **Instructions.** In ``npu+pim`` the core hands out one instruction a cycle for all 32 channels, one of them for every
+  16 multiplications of a bank: 37 a row of scores. In ``main`` it hands out all in one cycle, a tenth as many.
 - **Arrays** hold 128 sequences and stream the weights past them; the next 128 begin when those have ended, and loading
   them is not hidden. ``npu-only`` has another timing: each load waits for the array to drain.
 - **Attention on the arrays** takes one array pass of 271 cycles for every 128 tokens of every head, in order, while
@@ -57,12 +59,15 @@ class Shape:
 
 
 RUNS = {
-    ("dual", "greedy", 64): 41_467, ("dual", "greedy", 256): 129_921, ("dual", "greedy", 512): 241_622,
+    ("dual", "greedy", 64): 41_467, ("dual", "greedy", 128): 78_699, ("dual", "greedy", 256): 129_921,
+    ("dual", "greedy", 512): 241_622, ("dual", "round_robin", 64): 53_350, ("dual", "round_robin", 128): 118_489,
     ("dual", "round_robin", 256): 172_442, ("dual", "round_robin", 512): 301_807,
     ("blocked", "round_robin", 64): 65_547, ("blocked", "round_robin", 256): 200_516,
     ("blocked", "round_robin", 512): 359_231, ("blocked", "greedy", 256): 151_091,
 }  # fmt: skip
-"""Cycles of attention in memory, by row buffers, balance and batch (7B, ShareGPT's lengths)."""
+"""Cycles of attention in memory, by row buffers, balance and batch (7B, ShareGPT's lengths), all of branch ``main``."""
+RUN_NAIVE = {64: 155_374, 128: 289_707, 256: 567_084}
+"""Attention in memory of branch ``npu+pim``, the published baseline, by batch."""
 SINGLE = {("dual", 512): 16_013, ("blocked", 512): 19_186, ("dual", 1024): 31_620, ("blocked", 1024): 38_693}
 """The same of one sequence of so many tokens, alone in a channel."""
 RUN_ARRAYS = {64: 30_456 + 85_140, 256: 48_589 + 154_263, 512: 87_251 + 261_361}
@@ -92,10 +97,15 @@ def refresh_share(row: int, multiplications: int) -> float:
     return (tRFC + estimate - row / 2) / (tREFI / RANKS)
 
 
-def in_memory(contexts: Sequence[int], shape: Shape, dual: bool, how: str) -> float:
-    """Attention of some sequences: scores of all, then values of all."""
+def in_memory(contexts: Sequence[int], shape: Shape, dual: bool, how: str, sent: bool = False) -> float:
+    """Attention of some sequences: scores of all, then values of all.
+
+    ``sent``: the array core hands out one instruction a cycle, channel after channel, so a channel begins when those
+    before it have theirs.
+    """
     dealt = balance(list(contexts), CHANNELS, "greedy" if how == "greedy" else "round_robin")
-    scores, values = [0.0], [0.0]
+    scores, values = 0.0, 0.0  # when all channels are done
+    ahead, behind = 0, 0  # instructions for the channels before, of scores and of values
     together = ROW // HEAD
     row = row_cycles(HEAD // LANES, together, dual)
     for part in dealt:
@@ -105,12 +115,26 @@ def in_memory(contexts: Sequence[int], shape: Shape, dual: bool, how: str) -> fl
             score += groups * (ceil(context / BANKS) * row + GWRITE) / (1 - refresh_share(row, ROW // LANES))
             for start in range(0, context, ROW):
                 needed = ceil(min(ROW, context - start) / LANES)
-                sent = 1 << (needed - 1).bit_length()  # rounded up to a power of two
-                one = row_cycles(sent, 1, dual)
-                value += shape.heads * (HEAD // BANKS * one + GWRITE) / (1 - refresh_share(one, sent))
-        scores.append(score)
-        values.append(value)
-    return max(scores) + max(values)
+                rounded = 1 << (needed - 1).bit_length()  # up to a power of two
+                one = row_cycles(rounded, 1, dual)
+                value += shape.heads * (HEAD // BANKS * one + GWRITE) / (1 - refresh_share(one, rounded))
+        scores, values = max(scores, ahead + score), max(values, behind + value)
+        if sent:
+            for_scores, for_values = instructions([contexts[n] for n in part], shape)
+            ahead, behind = ahead + for_scores, behind + for_values
+            scores, values = max(scores, float(ahead)), max(values, float(behind))
+    return scores + values
+
+
+def instructions(contexts: Sequence[int], shape: Shape) -> tuple[int, int]:
+    """What a core hands out for scores and for values when every 16 multiplications of a bank are an instruction."""
+    scores = values = 0
+    for context in contexts:
+        rows, together = ceil(context / BANKS), ROW // HEAD
+        scores += ceil(shape.heads / together) * (1 + rows * (1 + together * (HEAD // LANES + 1)))
+        for start in range(0, context, ROW):
+            values += shape.heads * (1 + HEAD // BANKS * (ceil(min(ROW, context - start) / LANES) + 2))
+    return scores, values
 
 
 def block_cycles(k: int, n: int, alone: bool = False) -> int:
@@ -191,7 +215,7 @@ def charged(contexts: Sequence[int], shape: Shape) -> Charged:
     halves = [longest[0::2], longest[1::2]]
     return Charged(
         on_arrays(len(contexts), shape, alone=True) + attention_on_arrays(contexts, shape),
-        arrays + in_memory(contexts, shape, False, "round_robin"),
+        arrays + in_memory(contexts, shape, False, "round_robin", sent=True),
         arrays + in_memory(contexts, shape, True, "round_robin"),
         arrays + in_memory(contexts, shape, True, "greedy"),
         sum(
