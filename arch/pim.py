@@ -48,6 +48,11 @@ class PimTile(Description):
     dual_row_buffer: bool = Field(
         default=False, description="reads and writes go on while banks compute; otherwise one waits for the other"
     )
+    refresh_ranks: Literal["together", "in_turn"] = Field(
+        default="together",
+        description="ranks are refreshed at once, so that computation in all banks pauses once in tREFI, or in turn, "
+        "so that transfers to another rank go on",
+    )
     bank_machines: Literal[1, 2] = Field(default=2, description="transfers under way at once, in different banks")
 
     @model_validator(mode="after")
@@ -78,6 +83,11 @@ class PimTile(Description):
     def banks(self) -> int:
         """Banks of a channel, over its ranks."""
         return self.dram.organization.ranks * self.banks_per_rank
+
+    @property
+    def refreshed_banks(self) -> int:
+        """Banks that one refresh command reaches."""
+        return self.banks if self.refresh_ranks == "together" else self.banks_per_rank
 
     @property
     def row_columns(self) -> int:

@@ -14,8 +14,11 @@ Rules beyond JEDEC's, which the circuits keep too:
   earlier transfer's would stay open until that one's data have moved, which may in turn wait for a refresh.)
 - A GEMV activates every bank, a group at a time, ranks in turn; multiplies; precharges all banks. Its results are read
   after the first group of the next round, or at its end.
-- Refresh is for all ranks at once. When it is due (every tREFI) no row is opened any more, but for the other groups of
-  a row of computation; it goes out when none is open, tRFC after the one before, and is never dropped.
+- Refresh is for all ranks at once, or for one rank after the other (``refresh_ranks``): then every rank's falls due
+  every tREFI, those of different ranks evenly apart, transfers to the other ranks go on meanwhile, and computation,
+  which needs all banks, pauses once for each rank. When a refresh is due no row that it reaches is opened any more, but
+  for the other groups of a row of computation; it goes out when none is open there, tRFC after the one before, and is
+  never dropped.
 - Where there are several ranks, bursts of different ranks, and of a rank and the PIM (global buffer, results), are
   tRTRS apart on the data bus.
 - With dual row buffers the streams share buses and activations only. Otherwise only one of them is at work:
@@ -64,7 +67,8 @@ class ChannelRun:
         Commands by `Command`.
     commands
         Rows of (cycle, command, place, row, column, macro) in order, when asked for. ``place`` is the bank of a
-        transfer, the group of an activation, the bank of a single-bank dot product, otherwise 0. ``row`` is -1 where
+        transfer, the group of an activation, the bank of a single-bank dot product, the rank of a
+        refresh if ranks are refreshed in turn, otherwise 0. ``row`` is -1 where
         the command has none. ``column`` counts bursts: of the row for RD, WR and PIM_DOT, of the global buffer for
         PIM_WRITE, of the round's results for PIM_READ.
     """
@@ -102,6 +106,7 @@ def constants(tile: PimTile) -> Int:
         tile.dot_interval, tile.dot_latency, t.CWL + burst,
         NEVER if d.controller.refresh == "none" else t.tREFI, t.tRFC, t.CL + burst, o.request_bytes,
         burst + t.tRTRS if o.ranks > 1 else 0, tile.activations == "separate",
+        tile.banks // tile.refreshed_banks,
     )  # fmt: skip
     return np.array(values, np.int64)
 
@@ -181,18 +186,24 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
     )  # fmt: skip
     dot_interval, dot_latency, write_done = constants[18], constants[19], constants[20]
     refresh, tRFC, read_done, burst_bytes = constants[21], constants[22], constants[23], constants[24]
-    switch, own_windows = constants[25], constants[26]
+    switch, own_windows, domains = constants[25], constants[26], constants[27]
+    reached = banks // domains  # banks that one refresh command reaches
     taken, first, last, done = times[0], times[1], times[2], times[3]
     logged = 0
     bus = 0  # first free cycle of the command bus
     # per rank, and once more for computation when it has windows of its own
     activated = np.full((2 * ranks, 4), -NEVER, np.int64)  # last activations, newest first
     opened = np.zeros(2 * ranks, np.int64)  # earliest activation by tRRD
-    refreshed = 0  # earliest activation after refresh
-    next_refresh = refresh
+    # refresh, per rank or once for all
+    refreshed = np.zeros(domains, np.int64)  # earliest activation after it
+    next_refresh = np.full(domains, NEVER, np.int64)
+    if refresh < NEVER:
+        for domain in range(domains):
+            next_refresh[domain] = (domain + 1) * refresh // domains
     read_ready, write_ready = 0, 0  # of the data bus
     driver, switched = -1, 0  # who used the data bus last, a rank or the PIM, and from when on another may
-    closed = 0  # earliest refresh after the last precharge
+    closed = np.zeros(domains, np.int64)  # earliest refresh after the last precharge
+    in_use = np.zeros(domains, np.int64)  # 1 where a row is open
     # bank machines
     phase = np.zeros(machines, np.int64)
     own = np.full(machines, -1, np.int64)
@@ -239,11 +250,11 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
                     step = ACTIVATE
         # the earliest command of every agent
         best, when = -1, NEVER
-        any_open = pim_open
+        in_use[:] = 1 if pim_open else 0
         waiting, oldest = -1, -1  # the machines that have to open their row, and to move their data, first
         for m in range(machines):
             if phase[m] == COLUMNS or phase[m] == CLOSE:
-                any_open = True
+                in_use[macros[own[m], 1] // reached] = 1
             if phase[m] == OPEN and (waiting < 0 or own[m] < own[waiting]):
                 waiting = m
             if phase[m] != IDLE and phase[m] != CLOSE and (oldest < 0 or own[m] < own[oldest]):
@@ -253,8 +264,10 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             working = working or phase[m] != IDLE
         if not working:
             break
-        if not any_open and next_refresh < NEVER:
-            best, when = machines + 1, max(next_refresh, closed, refreshed, bus)
+        for domain in range(domains):
+            t = max(next_refresh[domain], closed[domain], refreshed[domain], bus)
+            if in_use[domain] == 0 and next_refresh[domain] < NEVER and t < when:
+                best, when = machines + 1 + domain, t
         if busy >= 0:
             t = max(pim_ready, bus)
             if step in (BUFFER, DRAIN) and driver != ranks:
@@ -263,13 +276,13 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
                 t = max(t, write_ready, buffer_ready)
             elif step == ACTIVATE:
                 rank = place % ranks + own_windows * ranks
-                t = max(t, opened[rank], activated[rank, 4 - group] + tFAW, refreshed)
+                t = max(t, opened[rank], activated[rank, 4 - group] + tFAW)
                 if place == 0:
-                    t = max(t, pim_reopen)
+                    t = max(t, pim_reopen, refreshed.max())
                     if not dual:
                         for m in range(machines):
                             t = max(t, reopen[m])
-                    if t >= next_refresh:
+                    if t >= next_refresh.min():
                         t = NEVER
             elif step == DRAIN:
                 t = max(t, result_ready, read_ready)
@@ -289,10 +302,11 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             if phase[m] == OPEN:
                 if m != waiting:
                     continue
-                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, refreshed, bus)
+                t = max(ready[m], reopen[m], opened[rank], activated[rank, 3] + tFAW, bus)
+                t = max(t, refreshed[macros[i, 1] // reached])
                 if not dual:
                     t = max(t, pim_reopen)
-                if t >= next_refresh:
+                if t >= next_refresh[macros[i, 1] // reached]:
                     continue
             elif phase[m] == COLUMNS:
                 if m != oldest:
@@ -310,10 +324,10 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
         now = when
         bus = now + 1
         code, where, row, col, owner = 0, 0, -1, 0, -1
-        if best == machines + 1:
-            code = 4
-            refreshed = now + tRFC
-            next_refresh += refresh
+        if best > machines:
+            code, where = 4, best - machines - 1
+            refreshed[where] = now + tRFC
+            next_refresh[where] += refresh
         elif best < machines:
             m = best
             i = own[m]
@@ -348,7 +362,7 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
             else:
                 code = 3
                 reopen[m] = max(reopen[m], now + tRP)
-                closed = max(closed, now + tRP)
+                closed[where // reached] = now + tRP
                 last[i], idle[m] = now, now + 1
                 phase[m], own[m] = IDLE, -1
         else:
@@ -418,7 +432,7 @@ def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: An
                 code = 7
                 pim_open = False
                 pim_reopen = max(pim_reopen, now + tRP)
-                closed = max(closed, now + tRP)
+                closed[:] = now + tRP
                 place = 0
                 step = ACTIVATE
                 if chunk == macros[i, 4] - 1:

@@ -42,7 +42,8 @@ class RuleBook:
         self._open: dict[tuple[str, int], int] = {}
         self._last: defaultdict[tuple[object, ...], int] = defaultdict(lambda: LONG_AGO)
         self._activated: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
-        self._now, self._refreshes, self._vector = LONG_AGO, 0, LONG_AGO
+        self._now, self._vector = LONG_AGO, LONG_AGO
+        self._refreshes = [0] * (tile.banks // tile.refreshed_banks)
         self._dot = LONG_AGO
         self._driver: object = None
         self._read = False
@@ -65,11 +66,15 @@ class RuleBook:
         self._now = cycle
         command = Command(code)
         if command == Command.REF:
-            self._refresh()
+            self._refresh(place)
         elif command in (Command.ACT, Command.PIM_ACT):
             banks = range(place, place + 1) if command == Command.ACT else group_banks(self.tile, place)
-            if self.owed() > (0 if command == Command.ACT or place == 0 else POSTPONED):
-                self.broken.append(f"cycle {cycle}: a row is opened while {self.owed()} refreshes are due")
+            reached = {bank // self.tile.refreshed_banks for bank in banks}
+            if command == Command.PIM_ACT:
+                reached = set(range(len(self._refreshes)))
+            owed = max(self.owed(domain) for domain in reached)
+            if owed > (0 if command == Command.ACT or place == 0 else POSTPONED):
+                self.broken.append(f"cycle {cycle}: a row is opened while {owed} refreshes are due")
             self._activate(banks, row, command == Command.PIM_ACT)
         elif command in (Command.PRE, Command.PIM_PRE):
             banks = range(place, place + 1) if command == Command.PRE else range(self.tile.banks)
@@ -79,22 +84,25 @@ class RuleBook:
         else:
             self._burst(command, place, column)
 
-    def _refresh(self) -> None:
+    def _refresh(self, domain: int) -> None:
         t = self.tile.dram.timing
-        if self._open:
-            self.broken.append(f"cycle {self._now}: REF with open rows {sorted(self._open)}")
-        self._need(self._last["precharge",], t.tRP, "tRP before REF")
-        self._need(self._last["REF",], t.tRFC, "tRFC between REF")
-        self._last["REF",] = self._now
-        self._refreshes += 1
-        if self._refreshes * t.tREFI > self._now:
+        inside = [key for key in self._open if key[1] // self.tile.refreshed_banks == domain]
+        if inside:
+            self.broken.append(f"cycle {self._now}: REF {domain} with open rows {sorted(inside)}")
+        self._need(self._last["precharge", domain], t.tRP, "tRP before REF")
+        self._need(self._last["REF", domain], t.tRFC, "tRFC between REF")
+        self._last["REF", domain] = self._now
+        self._refreshes[domain] += 1
+        if self.owed(domain) < 0:
             self.broken.append(f"cycle {self._now}: REF before it is due")
 
-    def owed(self) -> int:
-        """Refreshes that are due and did not go out."""
+    def owed(self, domain: int) -> int:
+        """Refreshes of a rank, or of all, that are due and did not go out: those of the ranks evenly apart."""
         if self.tile.dram.controller.refresh == "none":
             return 0
-        return self._now // self.tile.dram.timing.tREFI - self._refreshes
+        interval = self.tile.dram.timing.tREFI
+        first = (domain + 1) * interval // len(self._refreshes)
+        return (self._now - first) // interval + 1 - self._refreshes[domain]
 
     def _activate(self, banks: range, row: int, computing: bool) -> None:
         t, buffer = self.tile.dram.timing, self._buffer(computing)
@@ -106,7 +114,7 @@ class RuleBook:
             self._need(self._last["ACT", buffer, bank], t.row_cycle, "tRC")
             self._need(self._last["PRE", buffer, bank], t.tRP, "tRP")
             self._last["ACT", buffer, bank] = self._now
-        self._need(self._last["REF",], t.tRFC, "tRFC")
+        self._need(self._last["REF", banks[0] // self.tile.refreshed_banks], t.tRFC, "tRFC")
         window = rank, computing and self.tile.activations == "separate"
         self._need(self._last["activation", window], t.tRRD_L, "tRRD")
         self._last["activation", window] = self._now
@@ -125,7 +133,7 @@ class RuleBook:
             self._need(self._last["RD", buffer, bank], t.tRTP, "tRTP")
             self._need(self._last["WR", buffer, bank], t.CWL + self.tile.dram.burst_cycles + t.tWR, "tWR")
             self._last["PRE", buffer, bank] = self._now
-        self._last["precharge",] = self._now
+            self._last["precharge", bank // self.tile.refreshed_banks] = self._now
 
     def _dots(self, banks: range, row: int) -> None:
         t, buffer = self.tile.dram.timing, self._buffer(True)

@@ -40,6 +40,11 @@ class PimGeometry:
         return self.tile.dram.organization.ranks
 
     @property
+    def domains(self) -> int:
+        """Refresh commands in tREFI."""
+        return self.tile.banks // self.tile.refreshed_banks
+
+    @property
     def burst(self) -> int:
         """Cycles of a burst on the data bus."""
         return self.tile.dram.burst_cycles

@@ -67,7 +67,7 @@ class CommandSequencer(Circuit):
         g, tile, t = self.geometry, self.geometry.tile, self.geometry.timing
         count = tile.bank_machines
         go = [Signal(name=f"go_{number}") for number in range(count)]
-        compute_goes, refreshes = Signal(), Signal()
+        compute_goes, refreshes = Signal(), Signal(g.domains)
         take = [Signal(name=f"take_{number}") for number in range(count)]
         take_compute = Signal()
         newest = Signal()  # the machine that took the last macro
@@ -90,60 +90,76 @@ class CommandSequencer(Circuit):
             **{name: getattr(self, f"compute_{name}") for name in macro_ports(g)},
         )  # fmt: skip
 
-        # refresh: due every tREFI, for all ranks, when no row is open
-        due = Signal()
-        any_open = computation["open"] | Cat(*[x["open"] for x in machines]).any()
-        rests = elapsed(m, "refresh", refreshes, t.tRFC)
-        self._refresh(m, due, refreshes)
-        closings = [go[i] & (machines[i]["code"] == Command.PRE) for i in range(count)]
-        closings.append(compute_goes & (computation["code"] == Command.PIM_PRE))
-        m.d.comb += refreshes.eq(due & ~any_open & rests & elapsed(m, "closed", Cat(*closings).any(), t.tRP))
+        # refresh: due every tREFI, for all ranks or in turn, when no row that it reaches is open
+        domain_of = [machine["where"] // tile.refreshed_banks for machine in machines]
+        quiet = Signal(g.domains)
+        for domain in range(g.domains):
+            inside = [own == domain for own in domain_of]
+            any_open = computation["open"] | Cat(*[x["open"] & i for x, i in zip(machines, inside, strict=True)]).any()
+            due = self._refresh_due(m, domain, refreshes[domain])
+            rests = elapsed(m, f"refresh_{domain}", refreshes[domain], t.tRFC)
+            closings = [go[i] & (machines[i]["code"] == Command.PRE) & inside[i] for i in range(count)]
+            closings.append(compute_goes & (computation["code"] == Command.PIM_PRE))
+            closed = elapsed(m, f"closed_{domain}", Cat(*closings).any(), t.tRP)
+            m.d.comb += [
+                refreshes[domain].eq(due & ~any_open & rests & closed & ~refreshes[:domain].any()),
+                quiet[domain].eq(~due & rests),
+            ]  # fmt: skip
 
         # rows are opened, and data moved, in the order in which transfers were taken
         older = [Const(0, 1)] * count
         if count == 2:
             older = [newest == i for i in range(2)]  # the other one is older, if it is busy
-        quiet = ~due & rests
         for i in range(count):
             other = machines[count - 1 - i]
-            allowed = quiet if tile.dual_row_buffer else quiet & computation["reopens"]
+            allowed = quiet.bit_select(domain_of[i], 1) if g.domains > 1 else quiet
+            if not tile.dual_row_buffer:
+                allowed = allowed & computation["reopens"]
             m.d.comb += [
                 machine_inputs[i]["may_open"].eq(allowed & ~(older[i] & other["waiting"])),
                 machine_inputs[i]["may_move"].eq(~(older[i] & (other["waiting"] | other["moving"]))),
             ]
         others_closed = Const(1, 1) if tile.dual_row_buffer else Cat(*[x["reopens"] for x in machines]).all()
-        m.d.comb += compute_opens.eq(quiet & others_closed)
+        m.d.comb += compute_opens.eq(quiet.all() & others_closed)
 
         # one command a cycle
         for i in range(count):
             before = older[i] & machines[count - 1 - i]["ready"]
-            m.d.comb += go[i].eq(machines[i]["ready"] & ~before & ~computation["ready"] & ~refreshes)
-        m.d.comb += compute_goes.eq(computation["ready"] & ~refreshes)
+            m.d.comb += go[i].eq(machines[i]["ready"] & ~before & ~computation["ready"] & ~refreshes.any())
+        m.d.comb += compute_goes.eq(computation["ready"] & ~refreshes.any())
         self._send(m, refreshes, go, machines, compute_goes, computation)
         shared.connect(m, go, machines, compute_goes, computation)
         self._take(m, take, take_compute, newest, machines, computation)
         m.d.comb += [getattr(self, name).eq(computation[name]) for name in ("address", "segment", "first", "number")]
         return m
 
-    def _refresh(self, m: Module, due: Signal, refreshes: Signal) -> None:
-        t = self.geometry.timing
-        if self.geometry.tile.dram.controller.refresh == "none":
-            return
-        interval, postponed = Signal(range(t.tREFI)), Signal(POSTPONED_BITS)
+    def _refresh_due(self, m: Module, domain: int, refreshes: Value) -> Value:
+        """Whether refreshes of a rank, or of all, are due: every tREFI, those of different ranks evenly apart."""
+        g, t = self.geometry, self.geometry.timing
+        if g.tile.dram.controller.refresh == "none":
+            return Const(0, 1)
+        start = (t.tREFI - (domain + 1) * t.tREFI // g.domains) % t.tREFI
+        interval = Signal(range(t.tREFI), init=start, name=f"interval_{domain}")
+        postponed = Signal(POSTPONED_BITS, name=f"postponed_{domain}")
         another = interval == t.tREFI - 1
         m.d.sync += [
             interval.eq(Mux(another, 0, interval + 1)),
             postponed.eq(postponed + (another & ~postponed.all()) - refreshes),
         ]
+        due = Signal(name=f"due_{domain}")
         m.d.comb += due.eq(postponed.any())
+        return due
 
     def _send(
         self, m: Module, refreshes: Signal, go: list[Signal], machines: list[dict[str, Signal]],
         compute_goes: Signal, computation: dict[str, Signal],
     ) -> None:  # fmt: skip
-        m.d.comb += self.command_valid.eq(refreshes | compute_goes | Cat(*go).any())
-        with m.If(refreshes):
+        m.d.comb += self.command_valid.eq(refreshes.any() | compute_goes | Cat(*go).any())
+        with m.If(refreshes.any()):
             m.d.comb += self.command_code.eq(Command.REF)
+        for domain in range(1, self.geometry.domains):
+            with m.If(refreshes[domain]):
+                m.d.comb += self.command_place.eq(domain)
         for chosen, agent in zip([*go, compute_goes], [*machines, computation], strict=True):
             with m.If(chosen):
                 m.d.comb += [

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from siliconloom.arch import LoomError, NotSupported, load_chip, load_system
-from siliconloom.reproduce import neupims
+from siliconloom.reproduce import neupims, neupims_artifact
 from siliconloom.systems import alone, load_machine, row_stream, simulate_system, stream_bandwidth
 from siliconloom.systems.report import lower_bound, system_result
 from siliconloom.workloads import load_workload
@@ -182,6 +182,36 @@ def test_lengths_are_drawn_with_the_stated_mean():
     many = neupims.contexts(data, 20_000)
     met = data.answer * (1 + data.variation**2)  # the mean of an answer that is met
     assert sum(many) / len(many) == pytest.approx(data.prompt + met / 2, rel=0.03)
+
+
+SMALLEST = neupims_artifact.Shape(4096, 4, 8)
+
+
+def test_the_released_simulator_is_what_its_closed_form_says():
+    """Runs of it against the formulas: nothing is fitted, memory is charged at its pins."""
+    lengths = {batch: neupims.contexts(neupims.DATA["ShareGPT"], batch) for batch in neupims.BATCHES}
+    for (buffers, how, batch), cycles in neupims_artifact.RUNS.items():
+        found = neupims_artifact.in_memory(lengths[batch], SMALLEST, buffers == "dual", how)
+        assert found == pytest.approx(cycles, rel=0.04)
+    for (buffers, context), cycles in neupims_artifact.SINGLE.items():
+        found = neupims_artifact.in_memory([context], SMALLEST, buffers == "dual", "greedy")
+        assert found == pytest.approx(cycles, rel=0.03)
+    for batch, cycles in neupims_artifact.RUN_NAIVE.items():
+        found = neupims_artifact.in_memory(lengths[batch], SMALLEST, False, "round_robin", sent=True)
+        assert found == pytest.approx(cycles, rel=0.02)
+    for batch, cycles in neupims_artifact.RUN_ON_ARRAYS.items():
+        assert neupims_artifact.attention_on_arrays(lengths[batch], SMALLEST) == pytest.approx(cycles, rel=0.01)
+    for batch, cycles in neupims_artifact.RUN_ARRAYS.items():
+        assert 0.9 * cycles < neupims_artifact.on_arrays(batch, SMALLEST) < 0.95 * cycles
+    for batch, cycles in neupims_artifact.RUN_HALVES.items():
+        assert 0.75 * cycles < neupims_artifact.charged(lengths[batch], SMALLEST).interleaved < 0.8 * cycles
+
+
+def test_rows_of_the_released_simulator_take_what_its_commands_show():
+    rows = [
+        neupims_artifact.row_cycles(*shape) for shape in ((8, 4, True), (8, 4, False), (32, 1, True), (32, 1, False))
+    ]
+    assert rows == [197, 213, 143, 207]
 
 
 def loom(*arguments):

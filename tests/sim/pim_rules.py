@@ -29,17 +29,22 @@ def asked(tile, macro):
 
 def late_refreshes(tile, commands):
     """Refreshes that did not go out in the first cycle in which they could."""
-    t = tile.dram.timing
-    closed, refreshed, count, found = 0, 0, 0, []
-    for cycle, code, *_ in commands:
-        if code in (Command.PRE, Command.PIM_PRE):
-            closed = cycle + t.tRP
+    t, ranks = tile.dram.timing, tile.banks // tile.refreshed_banks
+    closed, refreshed, count, found, bus = [0] * ranks, [0] * ranks, [0] * ranks, [], -1
+    for cycle, code, place, *_ in commands:
+        if code == Command.PRE:
+            closed[place // tile.refreshed_banks] = cycle + t.tRP
+        elif code == Command.PIM_PRE:
+            closed = [cycle + t.tRP] * ranks
         elif code == Command.REF:
-            count += 1
-            first = max(count * t.tREFI, closed, refreshed)
-            if cycle != first:
-                found.append(f"cycle {cycle}: refresh {count} could have gone out at {first}")
-            refreshed = cycle + t.tRFC
+            due = count[place] * t.tREFI + (place + 1) * t.tREFI // ranks
+            count[place] += 1
+            first = max(due, closed[place], refreshed[place])
+            # the command bus may be taken by the command before, if that came when this one could not go out yet
+            if cycle > max(first, bus + 1 if bus == first else first):
+                found.append(f"cycle {cycle}: refresh {count[place]} of rank {place} could have gone out at {first}")
+            refreshed[place] = cycle + t.tRFC
+        bus = cycle
     return found
 
 
@@ -65,7 +70,8 @@ def broken_log(tile, macros, run):
                 for b in spans[number + 1 :] if b[0] <= a[1] and (a[2] or b[2])
             ]  # fmt: skip
     if tile.dram.controller.refresh != "none":
-        owed = int(run.commands[-1, 0]) // tile.dram.timing.tREFI - int(run.counts[Command.REF])
-        if owed > 1:
+        ranks = tile.banks // tile.refreshed_banks
+        owed = int(run.commands[-1, 0]) * ranks // tile.dram.timing.tREFI - int(run.counts[Command.REF])
+        if owed > ranks:
             found.append(f"{owed} refreshes are owed at the end")
     return found

@@ -36,6 +36,7 @@ def random_pim(seed, **fixed):
         "activate_group": chance.choice([g for g in (1, 2, 4) if groups * banks % g == 0]),
         "commands": chance.choice(["all_bank", "per_bank"]), "dual_row_buffer": chance.choice(["true", "false"]),
         "activations": chance.choice(["shared", "separate"]),
+        "refresh_ranks": chance.choice(["together", "in_turn"]),
         "bank_machines": chance.choice([1, 2]), "dram.controller.refresh": chance.choice(["rank", "rank", "none"]),
     } | fixed  # fmt: skip
     values = {f"tile.dram.organization.{k}": v for k, v in o.items()}

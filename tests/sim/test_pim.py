@@ -91,6 +91,25 @@ def test_a_younger_transfer_does_not_open_its_row_while_an_older_one_waits_for_r
         assert broken_log(HBM, macros, run) == []
 
 
+def test_ranks_refreshed_in_turn_stop_computation_twice_and_let_the_other_rank_go_on():
+    changes = [("tile.dram.organization.ranks", "2"), ("tile.dram.organization.rows", "16384")]
+    together = load_chip("pim-hbm", changes).tile
+    in_turn = load_chip("pim-hbm", [*changes, ("tile.refresh_ranks", "in_turn")]).tile
+    t = together.dram.timing
+    work = [Macro(kind=MacroKind.GWRITE, columns=4), Macro(kind=MacroKind.GEMV, columns=4, rounds=200)]
+    once, twice = (run_channel(tile, work, log=True) for tile in (together, in_turn))
+    due = [c[0] for c in twice.commands if c[1] == Command.REF]
+    assert [c[2] for c in twice.commands if c[1] == Command.REF][:4] == [0, 1, 0, 1]
+    assert all(abs(at - (n + 1) * t.tREFI / 2) < 2 * t.tFAW * 8 for n, at in enumerate(due))
+    assert twice.counts[Command.REF] >= 2 * once.counts[Command.REF]
+    assert twice.cycles > once.cycles + (once.counts[Command.REF] - 1) * t.tRFC
+    # rank 1 reads on while rank 0 is refreshed, half a tREFI after the start
+    reads = [Macro(kind=MacroKind.READ, bank=16 + n % 16, row=n, arrival=t.tREFI // 2) for n in range(8)]
+    assert run_channel(in_turn, reads).cycles < t.tREFI // 2 + t.tRFC
+    late = [Macro(kind=MacroKind.READ, bank=16 + n % 16, row=n, arrival=t.tREFI) for n in range(8)]
+    assert run_channel(together, late).cycles > t.tREFI + t.tRFC
+
+
 def _moved(log, number, cycle):
     made = list(log)
     made[number] = (cycle, *made[number][1:])

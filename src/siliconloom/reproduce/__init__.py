@@ -13,6 +13,7 @@ CARDS = {
     "fusemax": "siliconloom.reproduce.fusemax",
     "instinfer": "siliconloom.reproduce.instinfer",
     "neupims": "siliconloom.reproduce.neupims",
+    "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
     "sn40l": "siliconloom.reproduce.sn40l",
 }

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from siliconloom import __version__
 from siliconloom.arch.errors import LoomError, nearest_name
@@ -78,7 +79,7 @@ def reproduction_tables(result: dict[str, Any], out: Console) -> None:
                    ("allowed", "right"), ("", "left")]  # fmt: skip
         out.print(table(f"{inside} of {len(rows)} rows inside their tolerance", columns, lines))
         for place, cause in enumerate(causes, 1):
-            out.print(f"  {place}) {cause}")
+            out.print(f"  {place}) {escape(cause)}")
 
 
 def _shown(rows: Iterable[dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -103,7 +104,7 @@ def _line(name: str, row: dict[str, Any], causes: list[str]) -> tuple[str, ...]:
                 causes.append(row["cause"])
             verdict = f"cause {causes.index(row['cause']) + 1})"
     return (
-        name,
+        escape(name),
         "-" if row["ours"] is None else f"{row['ours']:.4g}",
         f"{row['published']:.4g}",
         "-" if row["error"] is None else f"{row['error']:+.2%}",
