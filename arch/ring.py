@@ -22,8 +22,6 @@ READ_AHEAD = 4
 """Flits that are read from memory before the link takes them."""
 
 
-
-
 class RingEngine(Description):
     """The engine of one chip: what it adds, and how finely it tracks."""
 

@@ -122,9 +122,9 @@ def run_ring_cases(
 
 def wiring(protocol: LinkProtocol, chips: int, cases: Sequence[RingCase]) -> dict[str, Any]:
     """What the template needs to know of the ring."""
-    faults = max([len(f) for case in cases for f in case.faults], default=0) + 1
+    faults = max([len(f) for case in cases for f in case.faults], default=0) + 2
     return {"chips": chips, "flit": protocol.flit_bits, "wire": protocol.wire_cycles, "faults": faults,
-            "settle": SETTLE}  # fmt: skip
+            "settle": SETTLE, "rank_bits": (chips - 1).bit_length()}  # fmt: skip
 
 
 def write_case(

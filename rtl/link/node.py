@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Const, Module, Signal
+from amaranth import Cat, Const, Module, Shape, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.link import CONTROL_BITS, SYMBOL_BITS, LinkProtocol
@@ -41,7 +41,7 @@ class RingNode(Circuit):
         inner = library.make(RingEngineCircuit, chips, engine, width)
         own = {"clk", library.reset_port}
         ports = {
-            name: In(member.shape) if member.flow == In else Out(member.shape)
+            name: member.flow(member.shape)
             for name, member in inner.signature.members.items() if "axis" not in name and name not in own
         } | {
             "next_symbol": Out(SYMBOL_BITS), "next_flit": Out(width), "next_control": In(CONTROL_BITS),
@@ -148,7 +148,7 @@ class StoreTracker(Circuit):
 def chip_ports(circuit: RingNode) -> dict[str, Any]:
     """Ports of a chip beside those of its tile: the node's, without what the tracker tells it."""
     return {
-        f"ring_{name}": In(member.shape) if member.flow == In else Out(member.shape)
+        f"ring_{name}": member.flow(Shape.cast(member.shape).width)
         for name, member in circuit.signature.members.items()
         if not name.startswith("produced") and name not in ("clk", circuit.library.reset_port)
     }
@@ -174,7 +174,7 @@ class RingChip(Circuit):
         node = library.make(RingNode, chips, engine, protocol)
         assert isinstance(node, RingNode)
         ports = {
-            name: In(member.shape) if member.flow == In else Out(member.shape)
+            name: member.flow(member.shape)
             for name, member in tile.signature.members.items() if name not in own
         } | chip_ports(node)  # fmt: skip
         super().__init__(library, library.name("chip"), ports, reset=True)
