@@ -1,7 +1,7 @@
 """The chip-to-chip link in time: when every flit is taken and delivered, to the cycle, wrong bits included.
 
-Packets move as wholes: a head that leaves in cycle s is at the other end in s + 1 + W, the tail L + 1 cycles later, L
-being the flits of payload and W the wire's cycles. What the receiver awaits and has freed in cycle v is at the sender in
+Packets move as wholes: a head decided on in cycle s is at the other end in s + 1 + W, the tail L + 1 cycles later; L are
+the flits of payload, W the wire's cycles. What the receiver awaits and has freed in cycle v is at the sender in
 v + 2 + W. Cycles in which nothing can change are skipped; `Agenda` says which are left.
 
 In a cycle every part looks at the state that all parts were in when it began; handshakes depend on that state alone.
@@ -31,9 +31,12 @@ class Agenda:
     def __init__(self) -> None:
         self.cycles: list[int] = []
         self.known: set[int] = set()
+        self.now = -1
 
     def add(self, cycle: int) -> None:
-        """Look at ``cycle``."""
+        """Look at ``cycle``, which is to come."""
+        if cycle <= self.now:
+            raise AssertionError(f"cycle {cycle} is over in cycle {self.now}")
         if cycle not in self.known:
             self.known.add(cycle)
             heapq.heappush(self.cycles, cycle)
@@ -44,6 +47,7 @@ class Agenda:
             return None
         cycle = heapq.heappop(self.cycles)
         self.known.discard(cycle)
+        self.now = cycle
         return cycle
 
 
@@ -124,7 +128,7 @@ class Link:
         self.timer_zero = 0
         # wires
         self.flying: deque[_Packet] = deque()
-        self.said: deque[tuple[int, int, int, int]] = deque([])  # from cycle: expected, freed, episode
+        self.said: deque[tuple[int, int, int, int]] = deque()  # from cycle: expected, freed, episode
         self.symbol_faults, self.flit_faults = deque(sorted(faults.symbols)), deque(sorted(faults.flits))
         self.control_faults = set(faults.controls)
         for cycle in (*self.symbol_faults, *self.flit_faults):
@@ -148,6 +152,8 @@ class Link:
 
         Parameters
         ----------
+        cycle
+            Later than that of the call before.
         offered
             ``tlast`` of the flit that the sender takes, if it takes one.
         taken
@@ -204,8 +210,9 @@ class Link:
         following = max(following, acked)
         if back or acked != self.acked or not waiting:
             self.timer_zero = cycle + 1
-        if following != acked:
-            self.agenda.add(self.timer_zero + p.timeout)
+        due = self.timer_zero + p.timeout
+        if following != acked and due > cycle:  # once it is due, the end of the packet under way is on the agenda
+            self.agenda.add(due)
         changed |= back or acked != self.acked or freed != self.freed
         for number in range(self.acked, acked):
             del self.kept[number]
@@ -269,12 +276,18 @@ def run_link(
 
     Parameters
     ----------
+    protocol
+        Sizes and times.
     lasts
         ``tlast`` of each flit.
     source
         Each flit is offered from the first willing cycle after the one before it was taken.
     sink
         Cycles in which a flit is taken.
+    faults
+        Wrong bits on the wires.
+    limit
+        Cycles after which the link counts as hanging.
     settle
         Cycles after the last delivery for which counters go on.
 

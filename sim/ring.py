@@ -139,6 +139,8 @@ def run_ring(
 
     Parameters
     ----------
+    engine, protocol
+        Of every chip, and of the link from each to the next.
     words
         Flits of a chunk.
     starts
@@ -147,6 +149,8 @@ def run_ring(
         For each chip what it reports of its own results, and when.
     faults
         For each chip those on the wires of the link to the next one.
+    limit
+        Cycles after which the ring counts as hanging.
 
     Raises
     ------

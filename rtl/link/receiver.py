@@ -7,7 +7,15 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.link import (
-    CONTROL_BITS, COUNT_BITS, CRC_BITS, EPISODE_BITS, LENGTH_BITS, SEQUENCE_BITS, SYMBOL_BITS, LinkProtocol, Symbol,
+    CONTROL_BITS,
+    COUNT_BITS,
+    CRC_BITS,
+    EPISODE_BITS,
+    LENGTH_BITS,
+    SEQUENCE_BITS,
+    SYMBOL_BITS,
+    LinkProtocol,
+    Symbol,
 )  # fmt: skip
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.crc import BEGIN, next_crc

@@ -7,7 +7,15 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.link import (
-    CONTROL_BITS, COUNT_BITS, CRC_BITS, EPISODE_BITS, LENGTH_BITS, SEQUENCE_BITS, SYMBOL_BITS, LinkProtocol, Symbol,
+    CONTROL_BITS,
+    COUNT_BITS,
+    CRC_BITS,
+    EPISODE_BITS,
+    LENGTH_BITS,
+    SEQUENCE_BITS,
+    SYMBOL_BITS,
+    LinkProtocol,
+    Symbol,
 )  # fmt: skip
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.crc import BEGIN, next_crc
@@ -18,8 +26,8 @@ COUNTER_BITS = 32
 class LinkSender(Circuit):
     """Cuts an AXI4-Stream into packets and sends them, again when asked to or when nothing is heard (go-back-N).
 
-    A packet ends with ``tlast`` or when it is full, and may leave from the cycle after. It leaves when the receive buffer
-    has room for all of its payload. It stays in its slot until the receiver awaits a later one.
+    A packet ends with ``tlast`` or when it is full, and may leave from the cycle after, once the receive buffer has
+    room for all of its payload. It stays in its slot until the receiver awaits a later one.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def check_reset(name: str) -> ResetStyle:
 def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync") -> Bundle:
     """All that ``loom rtl`` writes: as `build_rtl`, with a run of a program for the bench of a whole npu tile.
 
-    Of a ring of chips it is one of them, with its engine and its ends of two links; all are equal but for ``ring_rank``.
+    Of a ring of chips it is one of them, with its engine and its ends of two links; ``ring_rank`` tells them apart.
     """
     if isinstance(chip, System):
         inner, engine, protocol, chips = ring_parts(chip)

@@ -21,7 +21,13 @@ from siliconloom.arch.isa import Unit
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.link_work import (
-    modelled_faults, modelled_link, modelled_ring, random_faults, random_link_case, random_ring_case, ring_memories,
+    modelled_faults,
+    modelled_link,
+    modelled_ring,
+    random_faults,
+    random_link_case,
+    random_ring_case,
+    ring_memories,
 )  # fmt: skip
 from siliconloom.ring_layers import ShardRun, mlp_shards
 from siliconloom.rtl.bench.link_cases import LinkCase, LinkOutcome, run_link_cases
@@ -281,8 +287,8 @@ def compare_block(
 ) -> LinkParity:
     """Memory as NumPy's; every instruction, chunk and chip in the cycles of the simulator and of the ring's model.
 
-    The model knows when the host starts each tile, the programs, and the wrong bits. A chunk's last store is complete in
-    the cycle in which the tracker reports it.
+    The model knows when the host starts each tile, the programs, and the wrong bits. The tracker reports a chunk's last
+    store in the last cycle of that store.
     """
     case = block.case.ring
     runs = [run(s.program, chip, exact=True, trace_limit=TRACE) for s in block.shards]

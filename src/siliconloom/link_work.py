@@ -26,11 +26,13 @@ def random_link_case(
 
     Parameters
     ----------
+    protocol, seed, flits
+        The link, the seed, the least number of flits.
     rate
         Chance of a fault, every cycle.
     harsh
-        Any bits of a symbol, a flit or a control word are wrong; the cycles are then beyond the model. Otherwise one bit
-        of a symbol, one or two of a flit, one of a control word.
+        Any bits of a symbol, a flit or a control word are wrong; the cycles are then beyond the model. Otherwise one
+        bit of a symbol, one or two of a flit, one of a control word.
     """
     chance = random.Random(seed)
     made: list[tuple[int, bool]] = []

@@ -28,7 +28,7 @@ from siliconloom.sim.golden import Machine, parameter_planes
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 MIDDLE, OUT = 40.0, 70.0
-"""Standard deviation of int8 values before the activation, and of partial sums: large enough that some sums saturate."""
+"""Standard deviation of values before the activation, and of partial sums: large enough that some sums saturate."""
 STEP = 1 / 16
 """Real value of one step of the hidden values."""
 
@@ -80,10 +80,14 @@ def mlp_shards(
 
     Parameters
     ----------
+    chip, engine, chips
+        The ring.
     tokens, hidden
         Shape of what comes in and of the result; the tokens are cut into the ring's chunks.
     inner
         Hidden units of all chips together.
+    seed
+        Of values and weights.
 
     Raises
     ------
@@ -99,8 +103,8 @@ def mlp_shards(
         raise NotSupported(f"partial sums in {engine.operand.value}: the vector unit stores int8 (ring.operand)")
     if tokens % chunks or inner % chips or tile.array.cols % bus:
         raise NotSupported(
-            f"{tokens} tokens in {chunks} chunks, {inner} units on {chips} chips, an array of {tile.array.cols} columns "
-            f"on a bus of {bus} bytes: all must divide"
+            f"{tokens} tokens in {chunks} chunks, {inner} units on {chips} chips, an array of {tile.array.cols} "
+            f"columns on a bus of {bus} bytes: all must divide"
         )
     chance = np.random.default_rng(seed)
     x = np.clip(np.rint(chance.normal(0, 40, (tokens, hidden))), -128, 127).astype(np.int64)

@@ -42,10 +42,10 @@ def compared(protocol, cases, folder, simulator):
 @pytest.mark.parametrize("number", range(len(LINKS)))
 def test_cycles_equal_the_models_with_and_without_errors(tmp_path, number):
     protocol = LINKS[number]
-    cases = [random_link_case(protocol, 10 * number + n, rate, 200) for n, rate in enumerate(RATES)]
+    cases = [random_link_case(protocol, 10 * number + n, rate, 120) for n, rate in enumerate(RATES)]
     outcomes = compared(protocol, cases, tmp_path, "icarus")
     assert all(o.counters["retries"] == 0 for o in outcomes[:2])
-    assert sum(o.counters["retries"] for o in outcomes) > 3
+    assert sum(o.counters["retries"] for o in outcomes) > 2
 
 
 @pytest.mark.rtl
@@ -62,7 +62,7 @@ def test_cycles_equal_the_models_on_long_runs(tmp_path):
 def test_any_wrong_bits_at_all_lose_and_repeat_nothing(tmp_path, number):
     protocol = LINKS[number]
     cases = [
-        random_link_case(protocol, 70 + n, rate, 200, harsh=True) for n, rate in enumerate((0.005, 0.02, 0.05))
+        random_link_case(protocol, 70 + n, rate, 120, harsh=True) for n, rate in enumerate((0.005, 0.02, 0.05))
     ]  # fmt: skip
     outcomes = run_link_cases(protocol, cases, folder=tmp_path, simulator="icarus")
     for case, outcome in zip(cases, outcomes, strict=True):
@@ -153,6 +153,6 @@ def test_one_wrong_bit_makes_no_symbol():
     ],
 )
 def test_what_cannot_work_is_refused(fields, text):
-    with pytest.raises(ValueError, match="link|must") as found:
+    with pytest.raises(ValueError, match=r"protocol|Protocol") as found:
         LinkProtocol(**fields)
     assert text in str(found.value)

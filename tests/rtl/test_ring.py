@@ -87,7 +87,7 @@ def test_a_chunk_that_is_never_produced_is_named_and_no_hang():
     engine, protocol = RingEngine(), LinkProtocol()
     produced = everything_at(5, engine, 3, 4)
     produced[1] = [p for p in produced[1] if p.chunk != 1]
-    with pytest.raises(LoomError, match="the ring is not done.*chip 1: 0 of 4 chunks sent"):
+    with pytest.raises(LoomError, match=r"the ring is not done.*chip 1: 0 of 4 chunks sent"):
         run_ring(engine, protocol, 4, [0] * 3, produced, limit=10_000)
 
 
@@ -105,7 +105,7 @@ def test_int8_saturates_in_the_order_of_the_ring_and_int32_wraps():
 
 
 def test_engines_add_integers_only():
-    with pytest.raises(ValueError, match="operand must be int8 or int32 \\(got bf16\\)"):
+    with pytest.raises(ValueError, match=r"operand must be int8 or int32 \(got bf16\)"):
         RingEngine(operand=DataType.BF16)
 
 
