@@ -117,5 +117,5 @@ class Tighter(ReceiverContract):
 
 def test_a_receiver_that_believes_in_more_room_is_found():
     receiver = Library("proof").make(LinkReceiver, SMALL.model_copy(update={"credits": 4}))
-    with pytest.raises(CheckFailed, match="invariant_under_way|assert_fits"):
+    with pytest.raises(CheckFailed, match=r"invariant_under_way|assert_fits"):
         prove(Tighter(receiver), depth=7, induction=1)
