@@ -177,9 +177,10 @@ def verify_ring(system: System, *, seed: int, simulator: str, cases: int) -> dic
 def compare_link(protocol: LinkProtocol, number: int, case: LinkCase, outcome: LinkOutcome) -> LinkParity:
     """Every flit once, in order, bit by bit; taken and delivered in the model's cycles; the model's counters."""
     model = modelled_link(protocol, case)
+    faults = sum(f.cycle <= model.delivered[-1] for f in case.faults)
     parity = LinkParity(
         f"link {number}", "link", outcome.delivered[-1] if outcome.delivered else -1, model.delivered[-1],
-        len(model.taken) + len(model.delivered), sum(f.cycle <= model.delivered[-1] for f in case.faults), outcome.counters.get("retries", 0),
+        len(model.taken) + len(model.delivered), faults, outcome.counters.get("retries", 0),
     )  # fmt: skip
     if not outcome.ended:
         parity.value_errors.append("the link did not deliver every flit")
@@ -209,9 +210,11 @@ def compare_ring(
 def _ring_parity(
     name: str, kind: str, case: RingCase, outcomes: Sequence[ChipOutcome], model: Sequence[ChipRun], begin: int = 0
 ) -> LinkParity:
+    end = max(m.done for m in model)
+    faults = sum(f.cycle < end for found in case.faults for f in found)
     return LinkParity(
-        name, kind, max(o.done for o in outcomes) - begin, max(m.done for m in model) - begin, 0,
-        sum(f.cycle < max(m.done for m in model) for found in case.faults for f in found), sum(o.counters.get("retries", 0) for o in outcomes),
+        name, kind, max(o.done for o in outcomes) - begin, end - begin, 0, faults,
+        sum(o.counters.get("retries", 0) for o in outcomes),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is 
 RINGS = [
     (2, RingEngine(), LinkProtocol()),
     (3, RingEngine(operand=DataType.INT32, pieces=2), LinkProtocol(wire_cycles=1, packet_flits=4, credits=4)),
-    (4, RingEngine(pieces=3), LinkProtocol(flit_bits=128, wire_cycles=20, packet_flits=8, outstanding=4)),
+    (4, RingEngine(pieces=3), LinkProtocol(wire_cycles=20, packet_flits=8, outstanding=4)),
     (4, RingEngine(operand=DataType.INT32), LinkProtocol(wire_cycles=0, packet_flits=2, outstanding=1, credits=2)),
 ]
 
