@@ -16,5 +16,9 @@ CARDS = {
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
     "sn40l": "siliconloom.reproduce.sn40l",
+    "gpipe": "siliconloom.reproduce.gpipe",
+    "megatron": "siliconloom.reproduce.megatron",
+    "vocabulary-parallel": "siliconloom.reproduce.vocabulary_parallel",
+    "zero": "siliconloom.reproduce.zero",
 }
 """Name of each card, lower case, and the module that holds it."""
