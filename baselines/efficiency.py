@@ -83,19 +83,23 @@ class Elementwise(Constants):
 
 
 class Collective(Constants):
-    """NCCL's collectives (`siliconloom.baselines.collective`)."""
+    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth."""
 
     launch: float = Field(gt=0)
     step_ll: float = Field(gt=0, description="seconds of a step of protocol LL")
+    share_ll: float = Field(gt=0, le=1)
+    wait_ll128: float = Field(ge=0, description="seconds before protocol LL128's first step, beside the launch")
     step_ll128: float = Field(gt=0)
+    share_ll128: float = Field(gt=0, le=1)
+    wait_simple: float = Field(ge=0)
     step_simple: float = Field(gt=0)
-    share: float = Field(gt=0, le=1, description="share of the link's bandwidth")
-    share_ll: float = Field(gt=0, le=1, description="the same of LL's words, relative to that")
+    share_simple: float = Field(gt=0, le=1)
     local: float = Field(gt=0, description="bytes per second of a GPU's own part")
+    wait_nvls: float = Field(ge=0)
     share_nvls: float = Field(gt=0, le=1)
-    step_nvls: float = Field(gt=0)
+    wait_direct: float = Field(ge=0)
     share_direct: float = Field(gt=0, le=1, description="of all-to-all")
-    start: float = Field(ge=0, description="seconds until protocol Simple is under way")
+    ramp: float = Field(ge=0, description="how much longer messages take that do not fill all channels' chunks")
 
 
 class Power(Constants):
