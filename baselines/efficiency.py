@@ -83,7 +83,10 @@ class Elementwise(Constants):
 
 
 class Collective(Constants):
-    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth."""
+    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth.
+
+    Three regimes, as NCCL has three protocols; which of them a fit uses for small messages is its own choice.
+    """
 
     launch: float = Field(gt=0)
     step_ll: float = Field(gt=0, description="seconds of a step of protocol LL")
