@@ -1,7 +1,8 @@
 """A workload's operators as the kernels that a serving stack launches for them on a GPU, and their times.
 
 Norms take the residual sum before them along, activations are fused with their gate, keys and values are written to
-the cache by attention's call: the kernels of vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
+the cache by attention's call, 8-bit activations leave the kernel that makes them scaled and rounded: the kernels of
+vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def predict_model(
     """
     kernels = kernels_of(graph, gpus=gpus, reduced=reduced)
     operations = make_operations([k.row for k in kernels])
-    found = predict(gpu, operations, sustained=sustained)
+    found = predict(gpu, operations, sustained=sustained, quantized=True)
     fused = np.array([k.fused for k in kernels])
     launch = load_efficiency(gpu.architecture).elementwise.launch
     seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
