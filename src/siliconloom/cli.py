@@ -502,8 +502,8 @@ def dram(
 
 @app.command()
 def reproduce(
-    card: Annotated[
-        str | None, typer.Argument(metavar="[CARD]", help="A published result; all of them if none.")
+    cards: Annotated[
+        list[str] | None, typer.Argument(metavar="[CARD]...", help="Published results; all of them if none.")
     ] = None,
     json_file: Json = None,
 ) -> None:
@@ -516,7 +516,7 @@ def reproduce(
 
     if json_file is not None:
         check_writable(json_file)
-    result = derive([card.lower()] if card else [])
+    result = derive([card.lower() for card in cards or []])
     if json_file != "-":
         reproduction_tables(result, console())
     if json_file is not None:
