@@ -94,13 +94,13 @@ def backward_seconds(
     before = (2 * matrix * ELEMENT + matrix * 4.0) / bandwidth
     after = matrix * (4.0 + ELEMENT) / bandwidth
     seconds = fitted.launch + busy + before + after + 2 * efficiency.elementwise.launch
-    return seconds * (1.0 + efficiency.gemm.slow * seconds / (seconds + efficiency.gemm.tau))
+    return float(seconds * (1.0 + efficiency.gemm.slow * seconds / (seconds + efficiency.gemm.tau)))
 
 
 def forward_shared_share(size: int, rate: int) -> float:
     """Shared-memory time of the forward pass's blocks over their products' time at the full rate."""
     queries, keys, warps = FORWARD[size]
-    moved = (2 * keys * warps + queries) * size * ELEMENT
+    moved: float = (2 * keys * warps + queries) * size * ELEMENT
     return moved / SHARED_BYTES / (4.0 * queries * keys * size / rate)
 
 

@@ -35,13 +35,14 @@ def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any,
     size
         Bytes, as nccl-tests counts them.
     machine
-        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether every pair
-        is joined at full rate, whether the switch adds.
+        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether the switch
+        adds.
     fitted
         `siliconloom.baselines.efficiency.Collective`, in its order.
     """
-    link, network, far, per_node, switched, adds = machine[0], machine[1], machine[2], machine[3], machine[4], machine[5]
-    launch, step_ll, step_ll128, step_simple, share, share_ll, copy, share_nvls, step_nvls, share_direct, start = fitted[:11]
+    link, network, far, per_node, adds = machine[0], machine[1], machine[2], machine[3], machine[4]
+    launch, step_ll, step_ll128, step_simple, share, share_ll = fitted[:6]
+    copy, share_nvls, step_nvls, share_direct, start = fitted[6:11]
     for i in range(size.size):
         n, s = gpus[i], size[i]
         if n <= 1.0:

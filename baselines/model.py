@@ -41,7 +41,7 @@ DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8":
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a step: the operator that it is for, what it does, how often, whether another one takes it along."""
+    """One kernel of a step: the operator it is for, what it does, how often, whether another one takes it along."""
 
     operator: str
     row: dict[str, Any]
@@ -164,9 +164,11 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     if dtype is None:
         raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
     if isinstance(operator, Gemm):
-        return {"op": "gemm", "m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch, "dtype": dtype}
+        sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
+        return {"op": "gemm", **sizes, "dtype": dtype}
     if isinstance(operator, Attention):
-        keys = operator.kv_len if operator.window is None else min(operator.kv_len, operator.q_len + operator.window - 1)
+        seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
+        keys = min(operator.kv_len, seen)
         decode = graph.phase is Phase.DECODE
         return {
             "op": "attention_decode" if decode else "attention_prefill", "batch": operator.batch,

@@ -137,7 +137,8 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
     m, n, k, batch = _columns(o, "m", "n", "k", "batch")
     narrow = element < RESULT_BYTES  # activations come in 16 bits and are scaled and rounded first
     gemm.gemm_times(
-        m, n, k, batch, element, _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0), np.maximum(element, RESULT_BYTES),
+        m, n, k, batch, element, _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
+        np.maximum(element, RESULT_BYTES),
         gemm.TILES[efficiency.kernels], gemm.SPLITS, _machine(gpu), fitted.vector(), time, bound,
     )  # fmt: skip
     time *= 1.0 + fitted.slow * time / (time + fitted.tau)
@@ -193,7 +194,7 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
         code[OPS.index(op)] = position
     link = gpu.link
     machine = np.array([
-        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.switched, link.in_switch,
+        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.in_switch,
     ], np.float64)  # fmt: skip
     gpus, size = _columns(o, "gpus", "bytes")
     collective.collective_times(code[o.op], gpus, size, machine, efficiency.collective.vector(), time, bound)
@@ -207,9 +208,7 @@ def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tu
     return time, ["memory" if m else "launch" for m in memory.tolist()]
 
 
-def _limited(
-    gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool
-) -> tuple[Float, Float]:
+def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool) -> tuple[Float, Float]:
     """Seconds and joules under the board's power limit: idle power, matrix work by width, DRAM traffic.
 
     Dynamic energy goes with the square of the voltage, which falls about as the clock does: at a share f of the clock

@@ -250,11 +250,15 @@ def main() -> int:
     print_rows([r for r in rows if not r["unfitted"]], "GPUs that constants were fitted on")
     print_rows([r for r in rows if r["unfitted"]], "GPUs that nothing was fitted on (asked: 20 %)")
     print_models(models)
-    print(f"\n{'asked of the unseen rows (the laboratory fitted to)':52s} {'asked':>6s} {'median':>7s} {'q90':>6s} {'rows':>7s}")
+    print(
+        f"\n{'asked of the unseen rows (the laboratory fitted to)':52s} {'asked':>6s} {'median':>7s} {'q90':>6s} {'rows':>7s}"
+    )
     for line in asked:
         error = line["error"]
         verdict = "" if error["median"] <= line["asked"] else "  MISSED"
-        print(f"{line['name']:52s} {line['asked']:6.0%} {error['median']:7.1%} {error['q90']:6.1%} {error['rows']:7,}{verdict}")
+        print(
+            f"{line['name']:52s} {line['asked']:6.0%} {error['median']:7.1%} {error['q90']:6.1%} {error['rows']:7,}{verdict}"
+        )
     print(f"\n100,000 rows as a process: {timing['process_s']:.2f} s ({timing['cpu_s']:.2f} s of processor; one row "
           f"{timing['one_row_s']:.2f} s, Python with NumPy and Numba alone {timing['python_s']:.2f} s)")  # fmt: skip
     path = HERE / "results" / "gpu_accuracy.json"

@@ -25,9 +25,9 @@ TOLERANCE = 0.15
 BACKWARD_FLOPS = 2.5
 """Backward over forward FLOPs, five products for two."""
 CAUSE = (
-    "the forward pass's constants, from which backward is derived, were fitted to another build of the kernels, with keys "
-    "in pages and lengths by sequence; a second laboratory's times on the same card and shapes are shorter, ours being "
-    "14 % (0.1-1 ms) to 18 % (above 1 ms) longer in the median: without that these rows are at most 6 % low"
+    "the forward pass's constants, from which backward is derived, were fitted to another build of the kernels, with "
+    "keys in pages and lengths by sequence; a second laboratory's times on the same card and shapes are shorter, ours "
+    "being 14 % (0.1-1 ms) to 18 % (above 1 ms) longer in the median: without that these rows are at most 6 % low"
 )
 
 

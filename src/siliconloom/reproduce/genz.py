@@ -13,9 +13,7 @@ from siliconloom.reproduce.card import Card, Row
 from siliconloom.workloads import Attention, Gemm, load_workload
 
 EFFICIENCY = 0.8
-MACHINE = Limits(
-    flops={"bf16": EFFICIENCY * 300e12}, memory_bandwidth=EFFICIENCY * 1200 * 2**30, l2_bytes=0.0
-)
+MACHINE = Limits(flops={"bf16": EFFICIENCY * 300e12}, memory_bandwidth=EFFICIENCY * 1200 * 2**30, l2_bytes=0.0)
 TOKENS = 1024
 PUBLISHED = {"QKV": 0.42950, "logits": 0.03579, "up and gate": 0.76952, "down": 0.38476}
 """Milliseconds of one layer."""
@@ -48,12 +46,12 @@ def card() -> Card:
     made = operators()
     times = least_seconds(make_operations([made[name] for name in PUBLISHED]), MACHINE) * 1e3
     rows = [
-        Row(f"ms of a layer's {name}, Llama-2-7B, 1024 tokens", float(time) * SHARE.get(name, 1.0), published, TOLERANCE)
+        Row(f"ms of a layer's {name}, Llama-2-7B, 1024 tokens", float(time) * SHARE.get(name, 1), published, TOLERANCE)
         for time, (name, published) in zip(times, PUBLISHED.items(), strict=True)
     ]
     return Card(
         "genz",
         "GenZ's arithmetic: 300 TFLOP/s, 1200 GiB/s, efficiency 0.8",
-        "Bambhaniya et al., Demystifying AI Platform Design for Distributed Inference of Next-Generation LLM models, 2024",
+        "Bambhaniya et al., Demystifying AI Platform Design for Distributed Inference of Next-Generation LLMs, 2024",
         tuple(rows),
     )

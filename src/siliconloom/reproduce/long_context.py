@@ -1,4 +1,4 @@
-"""Long contexts: Yi-34B on an A100, prompts at the full rate of its matrix units, tokens at its memory's full bandwidth.
+"""Long contexts: Yi-34B on an A100, prompts at its matrix units' full rate, tokens at its memory's full bandwidth.
 
 The publication is arithmetic, and the first rows are the same arithmetic on the library's graph. The GPU model's times,
 with real kernels, must lie above: those are the last rows.
@@ -47,8 +47,8 @@ def card() -> Card:
         row = Row(f"seconds of a prompt of {name}, 312 TFLOP/s", ours, PREFILL[name], TOLERANCE)
         if not row.within:
             cause = (
-                f"attention's two products, causal, take {2 * half:.1f} s of ours; the published figure has half of that: "
-                f"with one of them ours is {ours - half:.1f} s"
+                f"attention's two products, causal, take {2 * half:.1f} s of ours; the published figure has half of "
+                f"that: with one of them ours is {ours - half:.1f} s"
             )
             row = Row(row.name, ours, PREFILL[name], TOLERANCE, cause)
         rows.append(row)
