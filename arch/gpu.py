@@ -112,9 +112,7 @@ class Gpu(Description):
         """
         rates = self.rates
         if precision not in rates:
-            near = nearest_name(precision, rates)
-            known = f"did you mean '{near}'?" if near else "it has " + ", ".join(rates)
-            raise LoomError(f"{self.name}: no units for {precision}; {known}")
+            raise LoomError(f"{self.name}: no units for {precision}; it has {', '.join(sorted(rates))}")
         return rates[precision]
 
     def peak_flops(self, precision: str) -> float:
