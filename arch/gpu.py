@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document, find_file, library_names
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
 LIBRARY = Path(__file__).parent / "library" / "gpu"
