@@ -32,12 +32,12 @@ def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any,
     size
         Bytes, as nccl-tests counts them.
     machine
-        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether every pair
-        is joined at full rate, whether the switch adds.
+        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether the switch
+        adds.
     fitted
         `siliconloom.baselines.efficiency.Collective`, in its order.
     """
-    link, network, far, per_node, adds = machine[0], machine[1], machine[2], machine[3], machine[5]
+    link, network, far, per_node, adds = machine[0], machine[1], machine[2], machine[3], machine[4]
     launch, step_ll, share_ll, wait_ll128, step_ll128, share_ll128 = fitted[:6]
     wait_simple, step_simple, share_simple, local_rate = fitted[6:10]
     wait_nvls, share_nvls, wait_direct, share_direct, ramp = fitted[10:15]

@@ -1,4 +1,4 @@
-"""How well kernels use a GPU: a few constants per architecture, fitted by ``benchmarks/gpu_fit.py`` on a training split.
+"""How well kernels use a GPU: a few constants per architecture, fitted by ``benchmarks/gpu_fit.py`` to training rows.
 
 An architecture that nobody has measured for us takes the constants of its nearest relative, and says so in `basis`.
 """

@@ -1,10 +1,14 @@
 """Fit the constants of `siliconloom.baselines.efficiency` to the training split of the measured tables.
 
     python -m benchmarks.gpu_fit ampere hopper      (needs `pip install siliconloom[fit]`)
+    python -m benchmarks.gpu_fit --stacks
 
-writes ``src/siliconloom/baselines/efficiency/<architecture>.yaml``. Each kind of kernel is fitted by itself, by CMA-ES
+The first writes ``src/siliconloom/baselines/efficiency/<architecture>.yaml``. Each kind of kernel is fitted by itself, by CMA-ES
 from several starts, to the mean of the absolute logarithms of predicted over measured time, each at most `CLIP`.
 Nothing of the test split (`siliconloom.baselines.families`) is seen; the error bars written are measured on it.
+
+The second finds what a serving stack adds to a step, on a grid, from one model's whole runs (`gpu_models.FITTED`), and
+prints it beside `siliconloom.baselines.stacks`; it exits with status 1 where they differ.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import gpu_models
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import predict as model
 from siliconloom.baselines import tables
@@ -229,13 +234,35 @@ def _number(value: float) -> str:
     return f"{number:g}" if 1e-3 <= abs(number) < 1e5 else shown
 
 
+def stacks() -> int:
+    """Fit the serving stacks; 1 if any is not what the package has."""
+    differs = 0
+    for software in ("TensorRT-LLM", "vLLM", "Deepspeed-MII"):
+        found, stated = gpu_models.fit_stack(software), gpu_models.stack_of(software)
+        rows = [r for r in gpu_models.inference_bench(software) if not r.waits]
+        same = abs(found.step - stated.step) < 1e-9 and abs(found.kernel - stated.kernel) < 1e-9
+        differs |= not same
+        text = f"{software:14s} step {found.step * 1e3:.2f} ms, kernel {found.kernel * 1e6:.0f} us"
+        for seen, what in ((True, "fitted to"), (False, "others")):
+            chosen = [r for r in rows if (r.model == gpu_models.FITTED) == seen]
+            error = np.median(np.abs(gpu_models.errors(chosen, found)))
+            text += f"; {what} {len(chosen)} runs: median |error| {error:.1%}"
+        print(text + ("" if same else f"; the package has {stated}"), flush=True)
+    return int(differs)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("architectures", nargs="+", choices=sorted(MEASURED))
+    parser.add_argument("architectures", nargs="*", help=", ".join(sorted(MEASURED)))
+    parser.add_argument("--stacks", action="store_true", help="what serving stacks add, from whole runs")
     parser.add_argument("--evaluations", type=int, default=1500)
     parser.add_argument("--only", default="", help="parts, comma-separated")
     parser.add_argument("--dry", action="store_true", help="print, do not write")
     asked = parser.parse_args(arguments)
+    if unknown := [a for a in asked.architectures if a not in MEASURED]:
+        parser.error(f"no measurements of {unknown[0]}; known: {', '.join(sorted(MEASURED))}")
+    if asked.stacks:
+        return stacks()
     for architecture in asked.architectures:
         gpu = load_gpu(str(MEASURED[architecture]["gpu"]))
         efficiency = load_efficiency(architecture)
@@ -258,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-__all__ = ["Task", "fit", "main", "report", "rows", "tasks", "text_of"]
+__all__ = ["Task", "fit", "main", "report", "rows", "stacks", "tasks", "text_of"]
 
 if __name__ == "__main__":
     sys.exit(main())

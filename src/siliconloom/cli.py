@@ -6,6 +6,7 @@ on standard error and exit status 2, a failed check in exit status 1; ``--debug`
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -314,7 +315,7 @@ def gpu(
             summary_tables(described, console())
         return
     rows = read_operations(operations)
-    _announce_compilation()
+    _announce_gpu_compilation()
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
@@ -440,7 +441,7 @@ def plan(
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system, gpu or workload.")] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
@@ -454,12 +455,13 @@ def schema(
 
 @app.command(name="list")
 def list_command(json_file: Json = None) -> None:
-    """List the library: chips, systems and workloads."""
+    """List the library: chips, systems, GPUs and workloads."""
     from siliconloom.arch import chip_names, system_names
+    from siliconloom.arch.gpu import gpu_names
     from siliconloom.output import write_json
     from siliconloom.workloads import workload_names
 
-    found = {"chips": chip_names(), "systems": system_names(), "workloads": workload_names()}
+    found = {"chips": chip_names(), "systems": system_names(), "gpus": gpu_names(), "workloads": workload_names()}
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return
@@ -501,8 +503,8 @@ def dram(
 
 @app.command()
 def reproduce(
-    card: Annotated[
-        str | None, typer.Argument(metavar="[CARD]", help="A published result; all of them if none.")
+    cards: Annotated[
+        list[str] | None, typer.Argument(metavar="[CARD]...", help="Published results; all of them if none.")
     ] = None,
     json_file: Json = None,
 ) -> None:
@@ -515,7 +517,7 @@ def reproduce(
 
     if json_file is not None:
         check_writable(json_file)
-    result = derive([card.lower()] if card else [])
+    result = derive([card.lower() for card in cards or []])
     if json_file != "-":
         reproduction_tables(result, console())
     if json_file is not None:
@@ -562,10 +564,13 @@ def warmup() -> None:
 
     from siliconloom.arch import PimTile, load_chip
     from siliconloom.arch.dram import load_dram
+    from siliconloom.arch.gpu import load_gpu
     from siliconloom.arch.pim import Macro, MacroKind
+    from siliconloom.compare import gpu_step
     from siliconloom.sim.dram import replay
     from siliconloom.sim.pim import run_channel
     from siliconloom.simulate import simulate
+    from siliconloom.workloads import load_workload
 
     _announce_compilation()
     simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
@@ -573,6 +578,8 @@ def warmup() -> None:
     tile = load_chip("pim-hbm").tile
     assert isinstance(tile, PimTile)
     run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
+    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16")]), tensor=2)
+    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", "decode")]))
 
 
 def _announce_compilation() -> None:
@@ -581,6 +588,14 @@ def _announce_compilation() -> None:
 
     if not is_compiled():
         typer.echo("compiling the simulator's kernel, once per installation ...", err=True)
+
+
+def _announce_gpu_compilation() -> None:
+    from siliconloom.baselines import gemm
+    from siliconloom.sim.warmth import is_compiled
+
+    if not is_compiled("gemm.gemm_times", Path(gemm.__file__).resolve().parent):
+        typer.echo("compiling the GPU model's kernels, once per installation ...", err=True)
 
 
 PLANNED = {
@@ -643,4 +658,5 @@ def _explain(error: Exception) -> int:
 
 def entry() -> None:
     """Console script."""
+    gc.set_threshold(50_000)  # a process that lives for seconds: collecting more often costs a sixth of its time
     sys.exit(main())

@@ -133,6 +133,7 @@ LIBRARY_MILLIONS = {
     "mistral-7b": 7241.7,
     "mixtral-8x7b": 46703.0,
     "qwen3-32b": 32762.0,
+    "yi-34b": 34388.9,
     "gpt3-7b": 6658.0,
     "gpt3-13b": 12853.0,
     "gpt3-30b": 29974.0,

@@ -9,9 +9,13 @@ its tolerance says why.
 """
 
 CARDS = {
+    "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
     "fusemax": "siliconloom.reproduce.fusemax",
+    "genz": "siliconloom.reproduce.genz",
+    "hopper-latency": "siliconloom.reproduce.hopper_latency",
     "instinfer": "siliconloom.reproduce.instinfer",
+    "long-context": "siliconloom.reproduce.long_context",
     "neupims": "siliconloom.reproduce.neupims",
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
