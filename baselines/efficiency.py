@@ -75,11 +75,17 @@ class Decode(Constants):
 
 
 class Elementwise(Constants):
-    """Norms, activations, additions (`siliconloom.baselines.elementwise`)."""
+    """Norms, activations, additions (`siliconloom.baselines.elementwise`): shares of the DRAM's bandwidth."""
 
-    launch: float = Field(gt=0)
-    stream: float = Field(gt=0, le=1)
-    cached: float = Field(ge=1, description="rate within the L2, relative to the DRAM's")
+    launch: float = Field(gt=0, description="seconds")
+    rmsnorm: float = Field(gt=0, le=1)
+    layernorm: float = Field(gt=0, le=1)
+    softmax: float = Field(gt=0, le=1)
+    silu_mul: float = Field(gt=0, le=1)
+    gelu: float = Field(gt=0, le=1)
+    add: float = Field(gt=0, le=1)
+    rope: float = Field(gt=0, le=1)
+    embedding: float = Field(gt=0, le=1)
 
 
 class Collective(Constants):

@@ -202,9 +202,9 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
 
 
 def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
-    time, memory = elementwise_times(
-        compulsory_bytes(o), gpu.memory_bandwidth, gpu.l2_bytes, efficiency.elementwise.vector()
-    )
+    fitted = efficiency.elementwise
+    shares = np.array([getattr(fitted, str(op), 1.0) for op in OPS])[o.op]
+    time, memory = elementwise_times(compulsory_bytes(o), shares, gpu.memory_bandwidth, fitted.launch)
     return time, ["memory" if m else "launch" for m in memory.tolist()]
 
 
