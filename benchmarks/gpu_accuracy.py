@@ -266,7 +266,7 @@ def main() -> int:
     print_rows([r for r in rows if not r["unfitted"]], "GPUs that constants were fitted on")
     print_rows([r for r in rows if r["unfitted"]], "GPUs that nothing was fitted on (asked: 20 %)")
     print_models(models)
-    print(f"\n{'unseen rows, of the laboratory fitted to and another':52s}{'asked':>5s} {HEAD} {'roofline':>9s}")
+    print(f"\n{'unseen rows, also those of another laboratory':52s}{'asked':>5s} {HEAD} {'roofline':>9s}")
     for line in asked:
         verdict = "" if line["error"]["median"] <= line["asked"] else " MISSED"
         floor = f"{line['roofline']['median']:9.0%}" if line["roofline"] else f"{'–':>9s}"
