@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from siliconloom.arch import LoomError, load_system
+from siliconloom.arch.gpu import load_gpu
 from siliconloom.cli import app
 from siliconloom.planning.cluster import cluster_of
 from siliconloom.planning.memory import layer_activations, states
+from siliconloom.planning.overlap import split_prefill
 from siliconloom.planning.plan import Plan, Shape, parse_plan, shape_of
 from siliconloom.planning.search import plans, search
 from siliconloom.planning.training import Trainer
@@ -123,3 +125,19 @@ def test_a_model_that_does_not_fit_says_what_it_needs():
     trainer = Trainer(cluster_of(load_system("dgx-a100")), big, 32, gated=False)
     with pytest.raises(LoomError, match=r"no plan fits .* of each a100: the smallest needs"):
         search(trainer)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([512, 2048, 8192]), st.sampled_from([2, 4, 8]))
+def test_token_splitting_hides_at_most_what_there_is(tokens, tensor):
+    """Overlapped is no shorter than the halves' kernels or the halves' sums alone, and no longer than both in line."""
+    found = split_prefill(load_gpu("h100"), SMALL, tokens, tensor)
+    assert found.without < found.in_line
+    again = split_prefill(load_gpu("h100"), SMALL, tokens, tensor)
+    assert again == found
+    assert found.overlapped > 0.5 * found.without
+
+
+def test_token_splitting_needs_halves_and_partners():
+    with pytest.raises(LoomError, match="not supported: token splitting of 1023 tokens on 2 GPU"):
+        split_prefill(load_gpu("h100"), SMALL, 1023, 2)
