@@ -12,6 +12,7 @@ from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.cli import app
 from siliconloom.planning.cluster import cluster_of
+from siliconloom.planning.fused import fuse
 from siliconloom.planning.memory import layer_activations, states
 from siliconloom.planning.overlap import split_prefill
 from siliconloom.planning.plan import Plan, Shape, parse_plan, shape_of
@@ -141,3 +142,14 @@ def test_token_splitting_hides_at_most_what_there_is(tokens, tensor):
 def test_token_splitting_needs_halves_and_partners():
     with pytest.raises(LoomError, match="not supported: token splitting of 1023 tokens on 2 GPU"):
         split_prefill(load_gpu("h100"), SMALL, 1023, 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-5, 1e-1), st.floats(1e4, 1e10), st.integers(2, 32))
+def test_fused_sums_lie_between_ideal_and_sequential(product, size, chips):
+    """Fusing never loses more than the steps' latency, arbitration never loses, and nothing beats the ideal."""
+    found = fuse(product, size, chips, bandwidth=75e9, latency=500e-9, memory=1e12)
+    tick = 1e-12 * 4 * chips
+    assert found.ideal <= found.arbitrated + tick
+    assert found.arbitrated <= found.triggered + tick
+    assert found.arbitrated <= found.sequential + tick

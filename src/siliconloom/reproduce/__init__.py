@@ -22,6 +22,7 @@ CARDS = {
     "sn40l": "siliconloom.reproduce.sn40l",
     "gpipe": "siliconloom.reproduce.gpipe",
     "megatron": "siliconloom.reproduce.megatron",
+    "t3": "siliconloom.reproduce.t3",
     "tokenweave": "siliconloom.reproduce.tokenweave",
     "vocabulary-parallel": "siliconloom.reproduce.vocabulary_parallel",
     "zero": "siliconloom.reproduce.zero",
