@@ -100,9 +100,11 @@ def test_a_folded_trace_and_its_jumps_account_for_every_execution(program, chip)
 
 PRODUCTS = ("gpt2-block-gemms", "resnet50-conv")
 """Library workloads without phases or layers, the only ones for a bare array."""
+WIDE = "gpt-1t"
+"""A model whose rows of 25,600 small chips' buffers do not hold; it is there for plans over thousands of GPUs."""
 PAIRS = [
     (chip, workload) for chip in chip_names() for workload in workload_names()
-    if load_chip(chip).memory or (workload in PRODUCTS and load_chip(chip).tile.kind != "pim")
+    if (load_chip(chip).memory or (workload in PRODUCTS and load_chip(chip).tile.kind != "pim")) and workload != WIDE
 ]  # fmt: skip
 SMALL = {
     "prefill": [("layers", "5"), ("sequence", "160"), ("batch", "3")],
