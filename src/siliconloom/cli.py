@@ -441,7 +441,7 @@ def plan(
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system, gpu or workload.")] = "chip",
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system, gpu, network or workload.")] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
@@ -455,13 +455,17 @@ def schema(
 
 @app.command(name="list")
 def list_command(json_file: Json = None) -> None:
-    """List the library: chips, systems, GPUs and workloads."""
+    """List the library: chips, systems, networks, GPUs and workloads."""
     from siliconloom.arch import chip_names, system_names
     from siliconloom.arch.gpu import gpu_names
+    from siliconloom.arch.network import network_names
     from siliconloom.output import write_json
     from siliconloom.workloads import workload_names
 
-    found = {"chips": chip_names(), "systems": system_names(), "gpus": gpu_names(), "workloads": workload_names()}
+    found = {
+        "chips": chip_names(), "systems": system_names(), "networks": network_names(), "gpus": gpu_names(),
+        "workloads": workload_names(),
+    }  # fmt: skip
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return
