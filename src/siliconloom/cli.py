@@ -325,7 +325,7 @@ def gpu(
 
 @app.command()
 def compare(
-    chip: Chip,
+    chip: Machine,
     workload: Workload,
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")
