@@ -19,6 +19,7 @@ CARDS = {
     "neupims": "siliconloom.reproduce.neupims",
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
+    "sequence-parallel": "siliconloom.reproduce.sequence_parallel",
     "sn40l": "siliconloom.reproduce.sn40l",
     "gpipe": "siliconloom.reproduce.gpipe",
     "megatron": "siliconloom.reproduce.megatron",
