@@ -11,6 +11,7 @@ from siliconloom.arch.description import (
     SystolicTile,
     chip_names,
     load_chip,
+    load_group,
     load_system,
     machine_kind,
     system_names,
@@ -21,5 +22,5 @@ from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, No
 __all__ = [
     "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",
     "NotSupported", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "chip_names", "load_chip",
-    "load_system", "machine_kind", "system_names",
+    "load_group", "load_system", "machine_kind", "system_names",
 ]  # fmt: skip

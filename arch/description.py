@@ -13,9 +13,11 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file, library_names
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.gpu import is_gpu
+from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
+from siliconloom.arch.ring import RingEngine
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -379,6 +381,7 @@ class ChipGroup(Description):
 
     chip: str = Field(min_length=1, description="library name or file of the chip")
     count: int = Field(ge=1, le=2**20)
+    overrides: dict[str, str] = Field(default={}, description="changes to that chip, as for --set: path and value")
 
 
 class Policy(Description):
@@ -418,6 +421,8 @@ class System(Description):
     algorithm: Algorithm = Field(default="auto", description="of collectives; the fastest of all when auto")
     endpoint: Endpoint = Endpoint()
     policy: Policy = Policy()
+    protocol: LinkProtocol | None = Field(default=None, description="of links that have RTL")
+    ring: RingEngine | None = Field(default=None, description="engine of a ring's collectives in each chip")
 
     @model_validator(mode="after")
     def _check(self) -> System:
@@ -440,6 +445,11 @@ def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip
     document.override(overrides or [])
     document.expect_kind(["chip"])
     return document.validate(Chip)
+
+
+def load_group(group: ChipGroup, overrides: list[tuple[str, str]] | None = None) -> Chip:
+    """The chip of a group, with the group's changes to it and then ``overrides`` applied."""
+    return load_chip(group.chip, [*group.overrides.items(), *(overrides or [])])
 
 
 def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:

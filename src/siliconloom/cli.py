@@ -178,7 +178,7 @@ def map_command(
 
 @app.command()
 def rtl(
-    chip: Chip,
+    chip: Machine,
     folder: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write; made when missing.")],
     sets: Set = None,
     reset: Annotated[
@@ -190,15 +190,18 @@ def rtl(
     json_file: Json = None,
 ) -> None:
     """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
-    from siliconloom.arch import load_chip
+    from siliconloom.arch import load_chip, machine_kind
     from siliconloom.arch.document import parse_assignments
     from siliconloom.emit import check_reset, emit
+    from siliconloom.link_parity import load_ring
     from siliconloom.output import check_writable
 
     style = check_reset(reset)
     if json_file is not None:
         check_writable(json_file)
-    emit(load_chip(chip, parse_assignments(sets or [])), folder, json_file, reset=style)
+    assignments = parse_assignments(sets or [])
+    described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
+    emit(described, folder, json_file, reset=style)
 
 
 @app.command()
@@ -240,21 +243,24 @@ def synth(
 
 @app.command()
 def verify(
-    chip: Chip,
+    chip: Machine,
     sets: Set = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
     cases: Annotated[
         int,
-        typer.Option("--cases", min=1, max=1000, help="Sequences of GEMMs on a bare array, of macros on a pim tile."),
+        typer.Option(
+            "--cases", min=1, max=1000, help="Sequences of GEMMs, of macros on a pim tile, of packets on links."
+        ),
     ] = 8,
     programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
     json_file: Json = None,
 ) -> None:
     """Build the RTL of a chip, run random work on it, and print RTL cycles beside the model's."""
-    from siliconloom.arch import CheckFailed, LoomError, load_chip
+    from siliconloom.arch import CheckFailed, LoomError, load_chip, machine_kind
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.errors import nearest_name
+    from siliconloom.link_parity import load_ring
     from siliconloom.output import check_writable, write_json
     from siliconloom.tables import console
     from siliconloom.verify import verification_tables
@@ -267,7 +273,8 @@ def verify(
         raise LoomError(f"--simulator: must be one of {', '.join(simulators)} (got '{simulator}'){hint}")
     if json_file is not None:
         check_writable(json_file)
-    described = load_chip(chip, parse_assignments(sets or []))
+    assignments = parse_assignments(sets or [])
+    described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
     result = run_verification(
         described, seed=seed, simulator=simulator, cases=cases, programs=programs, progress=json_file != "-"
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
-from siliconloom.arch import Chip, LoomError
+from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import nearest_name
+from siliconloom.link_parity import ring_parts
 from siliconloom.output import write_json
-from siliconloom.rtl.emit import Bundle, build_rtl
-from siliconloom.rtl.library import ResetStyle
+from siliconloom.rtl.emit import Bundle, build_rtl, package
+from siliconloom.rtl.library import Library, ResetStyle
+from siliconloom.rtl.link.design import ring_design
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.sim.memory import effective
 from siliconloom.tables import console, under_way
@@ -29,14 +32,21 @@ def check_reset(name: str) -> ResetStyle:
     raise LoomError(f"--reset: must be one of {', '.join(RESETS)} (got '{name}'){hint}")
 
 
-def complete_rtl(chip: Chip, *, reset: ResetStyle = "sync") -> Bundle:
-    """All that ``loom rtl`` writes: as `build_rtl`, with a run of a program for the bench of a whole npu tile."""
+def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync") -> Bundle:
+    """All that ``loom rtl`` writes: as `build_rtl`, with a run of a program for the bench of a whole npu tile.
+
+    Of a ring of chips it is one of them, with its engine and its ends of two links; ``ring_rank`` tells them apart.
+    """
+    if isinstance(chip, System):
+        inner, engine, protocol, chips = ring_parts(chip)
+        design = ring_design(Library(re.sub(r"[^A-Za-z0-9_]", "_", chip.name), reset), inner, engine, protocol, chips)
+        return package(inner.model_copy(update={"name": chip.name}), design)
     chip = effective(chip)
     whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
     return build_rtl(chip, reset=reset, vectors=bench_vectors(chip) if whole else None)
 
 
-def emit(chip: Chip, folder: Path, json_file: str | None, *, reset: ResetStyle = "sync") -> None:
+def emit(chip: Chip | System, folder: Path, json_file: str | None, *, reset: ResetStyle = "sync") -> None:
     """Write the Verilog of ``chip`` and its flow files to ``folder``; the sidecar also goes to ``json_file``."""
     with under_way(json_file != "-", f"generating the Verilog of {chip.name} ..."):
         bundle = complete_rtl(chip, reset=reset)

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import Chip, SystolicArray
+from siliconloom.arch import Chip, System, SystolicArray
 from siliconloom.arch.description import PimTile
+from siliconloom.link_parity import ring_tables, verify_ring
 from siliconloom.parity import parity_tables, verify_programs
 from siliconloom.pim_parity import pim_tables, verify_pim
 from siliconloom.rtl.bench.cases import Case, CaseResult, FoldTime, Gemm
@@ -30,7 +31,7 @@ BEATS = 1500
 
 
 def verify(
-    chip: Chip,
+    chip: Chip | System,
     *,
     seed: int = 0,
     simulator: str = "verilator",
@@ -41,7 +42,8 @@ def verify(
     """Build the RTL of ``chip``, run random work on it, and compare values and cycles.
 
     A whole NPU tile runs ``programs`` random programs (`siliconloom.parity`), a PIM tile ``cases`` random sequences of
-    macros and more (`siliconloom.pim_parity`). A bare array, or a tile whose array alone
+    macros and more (`siliconloom.pim_parity`), a ring of npu chips ``cases`` sequences of packets, as many collectives,
+    and a block computed by all chips together (`siliconloom.link_parity`). A bare array, or a tile whose array alone
     has RTL, runs ``cases`` sequences of GEMMs: half of them without stalls, back to back, compared cycle for cycle; the
     others stall every stream at random and are compared by value.
 
@@ -51,6 +53,9 @@ def verify(
         When the simulator is missing or the description has no RTL.
     """
     require_simulator(simulator)
+    if isinstance(chip, System):
+        with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
+            return verify_ring(chip, seed=seed, simulator=simulator, cases=cases)
     chip = effective(chip)
     if isinstance(chip.tile, PimTile):
         with under_way(progress, f"building and running {chip.name} with {simulator} ..."):
@@ -136,6 +141,9 @@ def _case(result: CaseResult) -> dict[str, Any]:
 
 def verification_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table."""
+    if result.get("tile") == "ring":
+        ring_tables(result, out)
+        return
     if result.get("tile") == "pim":
         pim_tables(result, out)
         return

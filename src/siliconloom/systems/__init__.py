@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch import Chip, LoomError, NotSupported, load_group, load_system
 from siliconloom.arch.description import NpuTile, System
 from siliconloom.sim.memory import effective
 from siliconloom.systems.channels import products, row_stream, stream_bandwidth
@@ -37,7 +37,7 @@ def load_machine(name: str, overrides: list[tuple[str, str]]) -> tuple[System, C
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
     inner = [(path.removeprefix("chip."), value) for path, value in overrides if path.startswith("chip.")]
-    return system, effective(load_chip(system.chips[0].chip, inner))
+    return system, effective(load_group(system.chips[0], inner))
 
 
 def alone(chip: Chip) -> System:
@@ -79,7 +79,7 @@ def simulate_system(
     began = time.perf_counter()
     if len(system.chips) != 1:
         raise NotSupported("systems of different chips")
-    chip = effective(chip or load_chip(system.chips[0].chip))
+    chip = effective(chip or load_group(system.chips[0]))
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported(f"systems of chips with a {chip.tile.kind} tile")
     if graph.phase is not Phase.DECODE:

@@ -1,0 +1,1 @@
+"""The chip-to-chip link and the ring collectives over it, as circuits."""
