@@ -51,7 +51,7 @@ def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any,
         hops = around * (n - 1.0)
         carried = around * s * (n - 1.0) / n
         rate, where, wait = link, LINK, 0.0
-        if nodes > 1.0:  # as many rings as a node has GPUs of it, each with its own port; the slowest link sets the pace
+        if nodes > 1.0:  # as many rings as a node has GPUs, each with its own port; the slowest link sets the pace
             wait = around * (nodes - 1.0) * far
             if network * (n / nodes) < link:
                 rate, where = network * (n / nodes), NETWORK

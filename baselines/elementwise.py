@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 
 
-def elementwise_times(
-    moved: Float, share: Float, dram: float, launch: float
-) -> tuple[Float, NDArray[np.bool_]]:
+def elementwise_times(moved: Float, share: Float, dram: float, launch: float) -> tuple[Float, NDArray[np.bool_]]:
     """Seconds of kernels that move ``moved`` bytes, and whether the memory rather than the launch bounds each.
 
     ``share`` is the part of the bandwidth ``dram`` (bytes per second) that each row's kind of kernel reaches.
