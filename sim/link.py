@@ -1,7 +1,7 @@
 """The chip-to-chip link in time: when every flit is taken and delivered, to the cycle, wrong bits included.
 
-Packets move as wholes: a head decided on in cycle s is at the other end in s + 1 + W, the tail L + 1 cycles later; L
-are the flits of payload, W the wire's cycles. What the receiver awaits and has freed in cycle v is at the sender in
+Packets move as wholes: a head decided on in cycle s is at the other end in s + 1 + W, the tail L + 1 cycles later, for
+L flits of payload and a wire of W cycles. What the receiver awaits and has freed in cycle v is at the sender in
 v + 2 + W. Cycles in which nothing can change are skipped; `Agenda` says which are left.
 
 In a cycle every part looks at the state that all parts were in when it began; handshakes depend on that state alone.

@@ -55,7 +55,10 @@ class LinkReceiver(Circuit):
         }  # fmt: skip
         super().__init__(library, library.name("link_receiver"), ports, reset=True)
         self.expected = Signal(SEQUENCE_BITS)
+        # Members, so that proofs can speak of them.
         self.taken, self.freed = Signal(COUNT_BITS), Signal(COUNT_BITS)
+        self.inside, self.spoilt, self.mine = Signal(), Signal(), Signal()
+        self.count = Signal(LENGTH_BITS)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -63,8 +66,8 @@ class LinkReceiver(Circuit):
         slot_bits = (p.credits - 1).bit_length()
         expected, taken, freed = self.expected, self.taken, self.freed
         flit = self.wire_flit
-        inside, spoilt, mine, last = Signal(), Signal(), Signal(), Signal()
-        sequence, length, count = Signal(SEQUENCE_BITS), Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+        inside, spoilt, mine, last = self.inside, self.spoilt, self.mine, Signal()
+        sequence, length, count = Signal(SEQUENCE_BITS), Signal(LENGTH_BITS), self.count
         crc = Signal(CRC_BITS)
         wrong, asked = Signal(), Signal()
         episode = Signal(EPISODE_BITS)

@@ -59,7 +59,7 @@ class LinkSender(Circuit):
         self.closed, self.acked, self.next = (Signal(SEQUENCE_BITS, name=n) for n in ("closed", "acked", "next"))
         self.freed, self.total = Signal(COUNT_BITS), Signal(COUNT_BITS)
         self.limit = Signal(COUNT_BITS)
-        self.start = Signal()
+        self.start, self.heard = Signal(), Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -94,7 +94,7 @@ class LinkSender(Circuit):
                 m.d.sync += [closed.eq(closed + 1), self.total.eq(self.total + length)]
 
         # What the receiver says.
-        heard = Signal()
+        heard = self.heard
         new_acked = Signal(SEQUENCE_BITS)
         episode, handled = Signal(EPISODE_BITS), Signal(EPISODE_BITS)
         fields = self.control_word[:32]
