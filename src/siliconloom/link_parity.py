@@ -179,7 +179,8 @@ def compare_link(protocol: LinkProtocol, number: int, case: LinkCase, outcome: L
     model = modelled_link(protocol, case)
     parity = LinkParity(
         f"link {number}", "link", outcome.delivered[-1] if outcome.delivered else -1, model.delivered[-1],
-        len(model.taken) + len(model.delivered), sum(f.cycle <= model.delivered[-1] for f in case.faults), outcome.counters.get("retries", 0),
+        len(model.taken) + len(model.delivered), sum(f.cycle <= model.delivered[-1] for f in case.faults),
+        outcome.counters.get("retries", 0),
     )  # fmt: skip
     if not outcome.ended:
         parity.value_errors.append("the link did not deliver every flit")
@@ -211,7 +212,8 @@ def _ring_parity(
 ) -> LinkParity:
     return LinkParity(
         name, kind, max(o.done for o in outcomes) - begin, max(m.done for m in model) - begin, 0,
-        sum(f.cycle < max(m.done for m in model) for found in case.faults for f in found), sum(o.counters.get("retries", 0) for o in outcomes),
+        sum(f.cycle < max(m.done for m in model) for found in case.faults for f in found),
+        sum(o.counters.get("retries", 0) for o in outcomes),
     )  # fmt: skip
 
 
