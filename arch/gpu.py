@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from siliconloom.arch.document import Description, Document, find_file, library_names
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
 LIBRARY = Path(__file__).parent / "library" / "gpu"
@@ -112,9 +112,7 @@ class Gpu(Description):
         """
         rates = self.rates
         if precision not in rates:
-            near = nearest_name(precision, rates)
-            known = f"did you mean '{near}'?" if near else "it has " + ", ".join(rates)
-            raise LoomError(f"{self.name}: no units for {precision}; {known}")
+            raise LoomError(f"{self.name}: no units for {precision}; it has {', '.join(sorted(rates))}")
         return rates[precision]
 
     def peak_flops(self, precision: str) -> float:

@@ -20,9 +20,6 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = 0, 1, 2, 3
 LATENCY, LINK, NETWORK = 0, 1, 2
 BOUNDS = ("latency", "link", "network")
 
-LL_DATA, LL128_DATA = 0.5, 120.0 / 128.0
-"""Shares of LL's words and LL128's lines that are data."""
-
 
 @numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
 def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any, time: Any, bound: Any) -> None:
@@ -35,13 +32,15 @@ def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any,
     size
         Bytes, as nccl-tests counts them.
     machine
-        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether every pair
-        is joined at full rate, whether the switch adds.
+        Link and network bandwidth of a GPU in bytes/s, network latency in seconds, GPUs of a node, whether the switch
+        adds.
     fitted
         `siliconloom.baselines.efficiency.Collective`, in its order.
     """
-    link, network, far, per_node, switched, adds = machine[0], machine[1], machine[2], machine[3], machine[4], machine[5]
-    launch, step_ll, step_ll128, step_simple, share, share_ll, copy, share_nvls, step_nvls, share_direct, start = fitted[:11]
+    link, network, far, per_node, adds = machine[0], machine[1], machine[2], machine[3], machine[4]
+    launch, step_ll, share_ll, wait_ll128, step_ll128, share_ll128 = fitted[:6]
+    wait_simple, step_simple, share_simple, local_rate = fitted[6:10]
+    wait_nvls, share_nvls, wait_direct, share_direct, ramp = fitted[10:15]
     for i in range(size.size):
         n, s = gpus[i], size[i]
         if n <= 1.0:
@@ -49,42 +48,30 @@ def collective_times(kind: Any, gpus: Any, size: Any, machine: Any, fitted: Any,
             continue
         nodes = math.ceil(n / per_node)
         around = 2.0 if kind[i] == ALL_REDUCE else 1.0
-        best, why = math.inf, LATENCY
         hops = around * (n - 1.0)
         carried = around * s * (n - 1.0) / n
-        rate, where = link, LINK
-        wait = 0.0
-        if nodes > 1.0:  # the ring leaves each node once; its slowest link sets the pace
+        rate, where, wait = link, LINK, 0.0
+        if nodes > 1.0:  # as many rings as a node has GPUs, each with its own port; the slowest link sets the pace
             wait = around * (nodes - 1.0) * far
-            if network < link:
-                rate, where = network, NETWORK
-        local = (s / n) / copy
+            if network * (n / nodes) < link:
+                rate, where = network * (n / nodes), NETWORK
+        local = (s / n) / local_rate
         if kind[i] == ALL_TO_ALL:
-            crossing = s * max(0.0, n - per_node) / n
             inside = s * (min(n, per_node) - 1.0) / n
-            moved = max(inside / (link * share_direct), crossing / (network * share)) + local
-            for protocol in range(2):
-                steps = step_ll if protocol == 0 else start + step_simple
-                data = share_ll * LL_DATA if protocol == 0 else 1.0
-                total = launch + steps + moved / data + (far if nodes > 1.0 else 0.0)
-                if total < best:
-                    best, why = total, (where if moved > best / 2.0 else LATENCY)
-            time[i] = best
-            bound[i] = where if moved > 0.5 * best else LATENCY
+            crossing = s * max(0.0, n - per_node) / n
+            moved = max(inside / (link * share_direct), crossing / (network * share_direct)) + local
+            small = launch + step_ll + moved / (share_ll / share_direct)
+            large = launch + wait_direct + moved
+            total = min(small, large) + (far if nodes > 1.0 else 0.0)
+            time[i], bound[i] = total, where if moved > 0.5 * total else LATENCY
             continue
-        for protocol in range(4):
-            if protocol == 0:
-                total = launch + hops * step_ll + wait + carried / (rate * share * share_ll * LL_DATA)
-            elif protocol == 1:
-                total = launch + hops * step_ll128 + wait + carried / (rate * share * LL128_DATA) + local
-            elif protocol == 2:
-                total = launch + start + hops * step_simple + wait + carried / (rate * share) + local
-            else:
-                if adds == 0.0 or kind[i] != ALL_REDUCE or nodes > 1.0 or n <= 2.0:
-                    continue
-                total = launch + 2.0 * step_nvls + s * (1.0 + 1.0 / n) / (rate * share_nvls)
-            if total < best:
-                best = total
-                floor = carried / rate
-                why = where if floor > 0.35 * total else LATENCY
-        time[i], bound[i] = best, why
+        total = launch + hops * step_ll + carried / (rate * share_ll)
+        total = min(total, launch + wait_ll128 + hops * step_ll128 + carried / (rate * share_ll128))
+        # Chunks of Simple grow with the message: a small one does not fill its channels.
+        full = carried / (rate * share_simple) + local
+        total = min(total, launch + wait_simple + hops * step_simple + full + ramp * math.sqrt(full * wait_simple))
+        if adds > 0.0 and kind[i] == ALL_REDUCE and nodes == 1.0 and n > 2.0:
+            full = s * (1.0 + 1.0 / n) / (rate * share_nvls)
+            total = min(total, launch + wait_nvls + full + ramp * math.sqrt(full * wait_nvls))
+        total += wait
+        time[i], bound[i] = total, where if carried / rate > 0.35 * total else LATENCY

@@ -1,4 +1,4 @@
-"""How well kernels use a GPU: a few constants per architecture, fitted by ``benchmarks/gpu_fit.py`` on a training split.
+"""How well kernels use a GPU: a few constants per architecture, fitted by ``benchmarks/gpu_fit.py`` to training rows.
 
 An architecture that nobody has measured for us takes the constants of its nearest relative, and says so in `basis`.
 """
@@ -75,27 +75,40 @@ class Decode(Constants):
 
 
 class Elementwise(Constants):
-    """Norms, activations, additions (`siliconloom.baselines.elementwise`)."""
+    """Norms, activations, additions (`siliconloom.baselines.elementwise`): shares of the DRAM's bandwidth."""
 
-    launch: float = Field(gt=0)
-    stream: float = Field(gt=0, le=1)
-    cached: float = Field(ge=1, description="rate within the L2, relative to the DRAM's")
+    launch: float = Field(gt=0, description="seconds")
+    rmsnorm: float = Field(gt=0, le=1)
+    layernorm: float = Field(gt=0, le=1)
+    softmax: float = Field(gt=0, le=1)
+    silu_mul: float = Field(gt=0, le=1)
+    gelu: float = Field(gt=0, le=1)
+    add: float = Field(gt=0, le=1)
+    rope: float = Field(gt=0, le=1)
+    embedding: float = Field(gt=0, le=1)
 
 
 class Collective(Constants):
-    """NCCL's collectives (`siliconloom.baselines.collective`)."""
+    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth.
+
+    Three regimes, as NCCL has three protocols; which of them a fit uses for small messages is its own choice.
+    """
 
     launch: float = Field(gt=0)
     step_ll: float = Field(gt=0, description="seconds of a step of protocol LL")
+    share_ll: float = Field(gt=0, le=1)
+    wait_ll128: float = Field(ge=0, description="seconds before protocol LL128's first step, beside the launch")
     step_ll128: float = Field(gt=0)
+    share_ll128: float = Field(gt=0, le=1)
+    wait_simple: float = Field(ge=0)
     step_simple: float = Field(gt=0)
-    share: float = Field(gt=0, le=1, description="share of the link's bandwidth")
-    share_ll: float = Field(gt=0, le=1, description="the same of LL's words, relative to that")
+    share_simple: float = Field(gt=0, le=1)
     local: float = Field(gt=0, description="bytes per second of a GPU's own part")
+    wait_nvls: float = Field(ge=0)
     share_nvls: float = Field(gt=0, le=1)
-    step_nvls: float = Field(gt=0)
+    wait_direct: float = Field(ge=0)
     share_direct: float = Field(gt=0, le=1, description="of all-to-all")
-    start: float = Field(ge=0, description="seconds until protocol Simple is under way")
+    ramp: float = Field(ge=0, description="how much longer messages take that do not fill all channels' chunks")
 
 
 class Power(Constants):

@@ -56,6 +56,6 @@ def _index(gpu: str) -> dict[Key, Measured]:
 
 def _keys(o: Operations) -> list[Key]:
     """Equal for equal work: 16-bit formats take the same time."""
-    columns: list[NDArray[Any]] = [o.op, o.m, o.n, o.k, o.batch, o.q_len, o.kv_len, o.heads, o.kv_heads, o.head_dim, o.causal]
-    columns += [o.element_bytes(), o.gpus, o.bytes]
+    columns: list[NDArray[Any]] = [o.op, o.m, o.n, o.k, o.batch, o.q_len, o.kv_len, o.heads, o.kv_heads, o.head_dim]
+    columns += [o.causal, o.element_bytes(), o.gpus, o.bytes]
     return list(zip(*(c.tolist() for c in columns), strict=True))

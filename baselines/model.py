@@ -1,7 +1,8 @@
 """A workload's operators as the kernels that a serving stack launches for them on a GPU, and their times.
 
 Norms take the residual sum before them along, activations are fused with their gate, keys and values are written to
-the cache by attention's call: the kernels of vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
+the cache by attention's call, 8-bit activations leave the kernel that makes them scaled and rounded: the kernels of
+vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8":
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a step: the operator that it is for, what it does, how often, whether another one takes it along."""
+    """One kernel of a step: the operator it is for, what it does, how often, whether another one takes it along."""
 
     operator: str
     row: dict[str, Any]
@@ -128,7 +129,7 @@ def predict_model(
     """
     kernels = kernels_of(graph, gpus=gpus, reduced=reduced)
     operations = make_operations([k.row for k in kernels])
-    found = predict(gpu, operations, sustained=sustained)
+    found = predict(gpu, operations, sustained=sustained, quantized=True)
     fused = np.array([k.fused for k in kernels])
     launch = load_efficiency(gpu.architecture).elementwise.launch
     seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
@@ -163,9 +164,11 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     if dtype is None:
         raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
     if isinstance(operator, Gemm):
-        return {"op": "gemm", "m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch, "dtype": dtype}
+        sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
+        return {"op": "gemm", **sizes, "dtype": dtype}
     if isinstance(operator, Attention):
-        keys = operator.kv_len if operator.window is None else min(operator.kv_len, operator.q_len + operator.window - 1)
+        seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
+        keys = min(operator.kv_len, seen)
         decode = graph.phase is Phase.DECODE
         return {
             "op": "attention_decode" if decode else "attention_prefill", "batch": operator.batch,

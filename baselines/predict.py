@@ -56,8 +56,9 @@ class Prediction:
 
 
 def predict(
-    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, graph: bool = True
-) -> Prediction:
+    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, graph: bool = True,
+    quantized: bool = False,
+) -> Prediction:  # fmt: skip
     """Predict every row.
 
     Parameters
@@ -69,6 +70,9 @@ def predict(
         Prefill's attention writes its keys and values to the cache, as in serving.
     graph
         Kernels are launched from a captured graph; otherwise each is launched by itself.
+    quantized
+        Activations of 8-bit products come scaled and rounded from the kernel before, as in serving; otherwise the
+        product's time has that in it, as micro-benchmarks measure.
 
     Raises
     ------
@@ -83,17 +87,17 @@ def predict(
     efficiency = load_efficiency(gpu.architecture)
     seconds, bound = np.zeros(len(operations)), np.full(len(operations), "", dtype=object)
     error = np.zeros(len(operations))
-    parts: tuple[tuple[Bool, Any, float], ...] = (
-        (operations.among(Op.GEMM), _gemm, efficiency.error.gemm),
-        (operations.among(Op.ATTENTION_PREFILL), _prefill, efficiency.error.attention_prefill),
-        (operations.among(Op.ATTENTION_DECODE), _decode, efficiency.error.attention_decode),
-        (operations.among(*COLLECTIVES), _collective, efficiency.error.collective),
-        (operations.among(*ELEMENTWISE), _elementwise, efficiency.error.elementwise),
+    parts: tuple[tuple[Bool, Any, bool, float], ...] = (
+        (operations.among(Op.GEMM), _gemm, not quantized, efficiency.error.gemm),
+        (operations.among(Op.ATTENTION_PREFILL), _prefill, cache_write, efficiency.error.attention_prefill),
+        (operations.among(Op.ATTENTION_DECODE), _decode, False, efficiency.error.attention_decode),
+        (operations.among(*COLLECTIVES), _collective, False, efficiency.error.collective),
+        (operations.among(*ELEMENTWISE), _elementwise, False, efficiency.error.elementwise),
     )
-    for mask, model, typical in parts:
+    for mask, model, more, typical in parts:
         if mask.any():
             chosen = operations.select(mask)
-            seconds[mask], bound[mask] = model(gpu, efficiency, chosen, cache_write)
+            seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
             error[mask] = typical
     floor = least_seconds(operations, gpu)
     seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
@@ -106,7 +110,7 @@ def predict_with(
     gpu: Gpu, efficiency: Efficiency, products: Operations, *, sustained: bool = False
 ) -> tuple[Float, Float]:
     """Seconds and joules of matrix products with constants of one's own, for fitting them."""
-    return _limited(gpu, efficiency, products, _gemm(gpu, efficiency, products, False)[0], sustained)
+    return _limited(gpu, efficiency, products, _gemm(gpu, efficiency, products, True)[0], sustained)
 
 
 LAUNCH_ALONE = 3e-6
@@ -126,19 +130,20 @@ def _columns(operations: Operations, *names: str) -> tuple[Float, ...]:
     return tuple(getattr(operations, name).astype(np.float64) for name in names)
 
 
-def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
+def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tuple[Float, list[str]]:
     time, bound = np.empty(len(o)), np.empty(len(o), np.int64)
     element = o.element_bytes()
     fitted = efficiency.gemm
     m, n, k, batch = _columns(o, "m", "n", "k", "batch")
-    rounded = element < RESULT_BYTES  # activations come in 16 bits and are scaled and rounded first
+    narrow = element < RESULT_BYTES  # activations come in 16 bits and are scaled and rounded first
     gemm.gemm_times(
-        m, n, k, batch, element, _rates(gpu, o) * np.where(rounded, fitted.narrow, 1.0), np.maximum(element, RESULT_BYTES),
+        m, n, k, batch, element, _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
+        np.maximum(element, RESULT_BYTES),
         gemm.TILES[efficiency.kernels], gemm.SPLITS, _machine(gpu), fitted.vector(), time, bound,
     )  # fmt: skip
     time *= 1.0 + fitted.slow * time / (time + fitted.tau)
     scaling = fitted.quantize + batch * m * k * (RESULT_BYTES + element) / (gpu.memory_bandwidth * fitted.stream)
-    return time + np.where(rounded, scaling, 0.0), [gemm.BOUNDS[b] for b in bound.tolist()]
+    return time + np.where(narrow & rounds, scaling, 0.0), [gemm.BOUNDS[b] for b in bound.tolist()]
 
 
 def _block_sizes(efficiency: Efficiency, head: Float) -> tuple[Float, Float]:
@@ -189,7 +194,7 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
         code[OPS.index(op)] = position
     link = gpu.link
     machine = np.array([
-        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.switched, link.in_switch,
+        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.in_switch,
     ], np.float64)  # fmt: skip
     gpus, size = _columns(o, "gpus", "bytes")
     collective.collective_times(code[o.op], gpus, size, machine, efficiency.collective.vector(), time, bound)
@@ -197,15 +202,13 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
 
 
 def _elementwise(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[Float, list[str]]:
-    time, memory = elementwise_times(
-        compulsory_bytes(o), gpu.memory_bandwidth, gpu.l2_bytes, efficiency.elementwise.vector()
-    )
+    fitted = efficiency.elementwise
+    shares = np.array([getattr(fitted, str(op), 1.0) for op in OPS])[o.op]
+    time, memory = elementwise_times(compulsory_bytes(o), shares, gpu.memory_bandwidth, fitted.launch)
     return time, ["memory" if m else "launch" for m in memory.tolist()]
 
 
-def _limited(
-    gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool
-) -> tuple[Float, Float]:
+def _limited(gpu: Gpu, efficiency: Efficiency, o: Operations, seconds: Float, sustained: bool) -> tuple[Float, Float]:
     """Seconds and joules under the board's power limit: idle power, matrix work by width, DRAM traffic.
 
     Dynamic energy goes with the square of the voltage, which falls about as the clock does: at a share f of the clock

@@ -1,10 +1,14 @@
 """Fit the constants of `siliconloom.baselines.efficiency` to the training split of the measured tables.
 
     python -m benchmarks.gpu_fit ampere hopper      (needs `pip install siliconloom[fit]`)
+    python -m benchmarks.gpu_fit --stacks
 
-writes ``src/siliconloom/baselines/efficiency/<architecture>.yaml``. Each kind of kernel is fitted by itself, by CMA-ES
+The first writes ``src/siliconloom/baselines/efficiency/<architecture>.yaml``. Each kind of kernel is fitted by itself, by CMA-ES
 from several starts, to the mean of the absolute logarithms of predicted over measured time, each at most `CLIP`.
 Nothing of the test split (`siliconloom.baselines.families`) is seen; the error bars written are measured on it.
+
+The second finds what a serving stack adds to a step, on a grid, from one model's whole runs (`gpu_models.FITTED`), and
+prints it beside `siliconloom.baselines.stacks`; it exits with status 1 where they differ.
 """
 
 from __future__ import annotations
@@ -18,20 +22,21 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import gpu_models
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.baselines import predict as model
 from siliconloom.baselines import tables
 from siliconloom.baselines.efficiency import FOLDER, Constants, Efficiency, load_efficiency
 from siliconloom.baselines.families import split
-from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, Op, Operations
-from siliconloom.baselines.roofline import flops
+from siliconloom.baselines.operations import COLLECTIVES, Op, Operations
+from siliconloom.baselines.roofline import compulsory_bytes, flops
 
 CLIP = 0.4
 ROWS = 1500
-STARTS = 3
+STARTS = 6
 LIMITS = {
     "stream": (0.4, 0.97), "norm": (1.5, 6.0), "tail": (0.01, 1.0), "overlap": (0.01, 0.95), "narrow": (0.5, 1.0),
-    "share": (0.3, 1.0), "share_ll": (0.1, 1.0), "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0),
+    "share_simple": (0.3, 1.0), "share_ll": (0.02, 1.0), "share_ll128": (0.1, 1.0), "ramp": (0.001, 3.0), "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0),
     "cached": (1.0, 8.0), "tau": (1e-4, 2e-2), "slow": (1e-3, 0.3),
 }  # fmt: skip
 """Outside of these a constant has no meaning; the main loop's share has its own rule below."""
@@ -53,11 +58,11 @@ class Task:
 MEASURED = {
     "ampere": {
         "gpu": "a100", "gemm": ("aiconfigurator-gemm-a100", "trtllm"),
-        "attention": ("aiconfigurator-attention-a100", "vllm"), "elementwise": "vidur-elementwise-a100",
+        "attention": ("aiconfigurator-attention-a100", "vllm"),
     },
     "hopper": {
         "gpu": "h100", "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
-        "attention": ("aiconfigurator-attention-h100", "vllm"), "elementwise": None,
+        "attention": ("aiconfigurator-attention-h100", "vllm"),
     },
 }  # fmt: skip
 
@@ -108,9 +113,6 @@ def tasks(architecture: str) -> list[Task]:
             table.operations.select(test), table.time_us[test] * 1e-6, model._collective,
         )
     )  # fmt: skip
-    if known["elementwise"]:
-        free = tuple(type(load_efficiency(architecture).elementwise).model_fields)
-        found.append(Task("elementwise", free, *rows(str(known["elementwise"]), "", *ELEMENTWISE), model._elementwise))
     return found
 
 
@@ -153,6 +155,42 @@ def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Effic
         if search.result.fbest < best:
             best, at = search.result.fbest, search.result.xbest
     return constants(at)[0]
+
+
+ELEMENTWISE_FROM = {
+    "rmsnorm": "vidur-elementwise-a100", "silu_mul": "vidur-elementwise-a100", "add": "vidur-elementwise-a100",
+    "rope": "vidur-elementwise-a100", "embedding": "vidur-elementwise-a100", "gelu": "neusight-elementwise",
+    "layernorm": "neusight-elementwise", "softmax": "neusight-elementwise",
+}  # fmt: skip
+"""Table of each kind's kernels: those of a serving stack, PyTorch's where it has none."""
+LARGE = 60e6
+"""Bytes from which a kernel's time is its bytes'."""
+
+
+def fit_elementwise(efficiency: Efficiency) -> tuple[Efficiency, float]:
+    """Shares of the bandwidth by kind, and the median error on what is withheld.
+
+    A100s only: the kernels are the same on others, and nobody has measured them for us.
+    """
+    found, errors = {}, []
+    launch = efficiency.elementwise.launch
+    for kind, name in ELEMENTWISE_FROM.items():
+        gpu = load_gpu("a100" if name.startswith("vidur") else "a100-40gb")
+        table = tables.load(name)
+        known = np.isin(table.gpu, ["a100-80gb", "a100-pcie-40gb"]) & table.operations.among(Op(kind))
+        table = table.select(known)
+        train, test = split(table)
+        moved, seconds = compulsory_bytes(table.operations), table.time_us * 1e-6
+        large = train & (moved > LARGE)
+        share = np.median(moved[large] / (seconds[large] - launch)) / gpu.memory_bandwidth
+        found[kind] = float(min(share, 0.95))
+        if name.startswith("vidur"):
+            errors.append(launch + moved[test] / (gpu.memory_bandwidth * share) - seconds[test])
+            errors[-1] /= seconds[test]
+    median = float(np.median(np.abs(np.concatenate(errors))))
+    print(f"elementwise  {sum(map(len, errors)):6d} rows unseen: median |error| {median:.1%}", flush=True)
+    made = efficiency.elementwise.model_copy(update=found)
+    return efficiency.model_copy(update={"elementwise": made}), median
 
 
 def fit_power(efficiency: Efficiency) -> Efficiency:
@@ -229,13 +267,35 @@ def _number(value: float) -> str:
     return f"{number:g}" if 1e-3 <= abs(number) < 1e5 else shown
 
 
+def stacks() -> int:
+    """Fit the serving stacks; 1 if any is not what the package has."""
+    differs = 0
+    for software in ("TensorRT-LLM", "vLLM", "Deepspeed-MII"):
+        found, stated = gpu_models.fit_stack(software), gpu_models.stack_of(software)
+        rows = [r for r in gpu_models.inference_bench(software) if not r.waits]
+        same = abs(found.step - stated.step) < 1e-9 and abs(found.kernel - stated.kernel) < 1e-9
+        differs |= not same
+        text = f"{software:14s} step {found.step * 1e3:.2f} ms, kernel {found.kernel * 1e6:.0f} us"
+        for seen, what in ((True, "fitted to"), (False, "others")):
+            chosen = [r for r in rows if (r.model == gpu_models.FITTED) == seen]
+            error = np.median(np.abs(gpu_models.errors(chosen, found)))
+            text += f"; {what} {len(chosen)} runs: median |error| {error:.1%}"
+        print(text + ("" if same else f"; the package has {stated}"), flush=True)
+    return int(differs)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("architectures", nargs="+", choices=sorted(MEASURED))
+    parser.add_argument("architectures", nargs="*", help=", ".join(sorted(MEASURED)))
+    parser.add_argument("--stacks", action="store_true", help="what serving stacks add, from whole runs")
     parser.add_argument("--evaluations", type=int, default=1500)
     parser.add_argument("--only", default="", help="parts, comma-separated")
     parser.add_argument("--dry", action="store_true", help="print, do not write")
     asked = parser.parse_args(arguments)
+    if unknown := [a for a in asked.architectures if a not in MEASURED]:
+        parser.error(f"no measurements of {unknown[0]}; known: {', '.join(sorted(MEASURED))}")
+    if asked.stacks:
+        return stacks()
     for architecture in asked.architectures:
         gpu = load_gpu(str(MEASURED[architecture]["gpu"]))
         efficiency = load_efficiency(architecture)
@@ -249,6 +309,10 @@ def main(arguments: list[str] | None = None) -> int:
             name = {"prefill": "attention_prefill", "decode": "attention_decode"}.get(task.part, task.part)
             if task.names != ("quantize", "narrow"):
                 error[name] = round(median, 3)
+        if not asked.only or "elementwise" in asked.only.split(","):
+            efficiency, median = fit_elementwise(efficiency)
+            if gpu.name == "a100":  # nobody measured them on the others: what is stated there stays
+                error["elementwise"] = round(median, 3)
         if architecture == "hopper" and (not asked.only or "power" in asked.only.split(",")):
             efficiency = fit_power(efficiency)
         basis = f"{gpu.product}: benchmarks/gpu_fit.py on the training split of baselines/data"
@@ -258,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-__all__ = ["Task", "fit", "main", "report", "rows", "tasks", "text_of"]
+__all__ = ["Task", "fit", "main", "report", "rows", "stacks", "tasks", "text_of"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -196,9 +196,7 @@ def _order(wiring: Wiring) -> Int:
     return np.ascontiguousarray(grid.reshape(-1))
 
 
-def _ring_steps(
-    book: _Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None
-) -> Int:
+def _ring_steps(book: _Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None) -> Int:
     """``steps`` times every chip sends what it just received to the next; the numbers of the last step."""
     n = len(order)
     source, target, waits, step = (np.empty(n * steps, np.int32) for _ in range(4))

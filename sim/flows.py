@@ -23,9 +23,7 @@ SAME = 1e-9
 OPEN, STOPPING, STOPPED = 0, 1, 2
 
 
-def run_flows(
-    wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: Routes | None = None
-) -> NetworkRun:
+def run_flows(wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: Routes | None = None) -> NetworkRun:
     """Run every message as a flow; raises `LoomError` for messages that wait for each other."""
     routes = routes or find_routes(wiring, transfers)
     count = len(transfers)

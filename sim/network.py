@@ -214,7 +214,8 @@ def deadlock_text(wiring: Wiring, transfers: Transfers, done: Int) -> str:
         waits = transfers.waits[transfers.first[at] : transfers.first[at + 1]]
         at = int(waits[done[waits] < 0][0])
     circle = trail[seen[at] :]
-    names = [f"{wiring.label(int(transfers.source[i]))} to {wiring.label(int(transfers.target[i]))}" for i in circle[:6]]
+    ends = [(int(transfers.source[i]), int(transfers.target[i])) for i in circle[:6]]
+    names = [f"{wiring.label(a)} to {wiring.label(b)}" for a, b in ends]
     more = f" and {len(circle) - 6} more" if len(circle) > 6 else ""
     unsent = int((done < 0).sum())
     return f"deadlock: {unsent} messages never leave; these wait for each other: {', '.join(names)}{more}"

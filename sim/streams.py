@@ -1,4 +1,4 @@
-"""Tasks on streams: each stream does its tasks one after the other in a given order, each when what it waits for is done.
+"""Tasks on streams: each stream does its tasks in a given order, each when what it waits for is done.
 
 A stream is whatever does one thing at a time: a chip's compute, its link in one direction. With the order given the
 times are longest paths, found in one pass; a circle among them is a deadlock. Times are picoseconds.

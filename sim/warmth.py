@@ -20,12 +20,18 @@ CACHES = (
 """Stamps, the sources they stand for, and the cached machine code made of those."""
 
 
-def is_compiled() -> bool:
-    """Tell whether Numba has a cached kernel to load; also true when the JIT is off and nothing will be compiled."""
+def is_compiled(function: str = "kernel.run", beside: Path = HERE) -> bool:
+    """Tell whether Numba has a cached kernel to load; also true when the JIT is off and nothing will be compiled.
+
+    Parameters
+    ----------
+    function, beside
+        Module and function of the kernel, and the folder that the module is in.
+    """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return True
     discard_stale()
-    return any(_cache().rglob("kernel.run-*.nbi"))
+    return any(_cache(beside).rglob(f"{function}-*.nbi"))
 
 
 def source_digest(sources: tuple[str, ...] = SOURCES) -> str:
@@ -54,6 +60,6 @@ def discard_stale() -> None:
             stamp.write_text(digest)
 
 
-def _cache() -> Path:
+def _cache(beside: Path = HERE) -> Path:
     folder = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(folder) if folder else HERE / "__pycache__"
+    return Path(folder) if folder else beside / "__pycache__"

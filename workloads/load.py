@@ -39,7 +39,8 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``layers`` keeps only the first so many.
+    both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step where
+    no ``batch`` is given. ``layers`` keeps only the first so many.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
     """
 
@@ -50,6 +51,7 @@ class Transformer(Description):
     model: dict[str, Any]
     phase: Phase = Phase.PREFILL
     batch: Count = 1
+    training_batch: Count | None = None
     sequence: Length | None = None
     context: Length | None = None
     layers: Length | None = None
@@ -117,6 +119,8 @@ def _wrapped(document: Document, path: Path) -> Document:
 
 def _transformer(document: Document, title: str) -> Graph:
     entry = document.validate(Transformer)
+    if entry.phase is Phase.TRAINING and entry.training_batch is not None and "batch" not in document.data:
+        entry = entry.model_copy(update={"batch": entry.training_batch})
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
     run = _run(document, entry, model)
     precision = entry.precision or model.dtype or DEFAULT_PRECISION

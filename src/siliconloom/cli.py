@@ -6,6 +6,7 @@ on standard error and exit status 2, a failed check in exit status 1; ``--debug`
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -321,7 +322,7 @@ def gpu(
             summary_tables(described, console())
         return
     rows = read_operations(operations)
-    _announce_compilation()
+    _announce_gpu_compilation()
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
@@ -331,7 +332,7 @@ def gpu(
 
 @app.command()
 def compare(
-    chip: Chip,
+    chip: Machine,
     workload: Workload,
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="GPU[,GPU]", help="GPUs to compare with: library names or files.")
@@ -447,7 +448,7 @@ def plan(
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system or workload.")] = "chip",
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system, gpu, network or workload.")] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
@@ -461,12 +462,17 @@ def schema(
 
 @app.command(name="list")
 def list_command(json_file: Json = None) -> None:
-    """List the library: chips, systems and workloads."""
+    """List the library: chips, systems, networks, GPUs and workloads."""
     from siliconloom.arch import chip_names, system_names
+    from siliconloom.arch.gpu import gpu_names
+    from siliconloom.arch.network import network_names
     from siliconloom.output import write_json
     from siliconloom.workloads import workload_names
 
-    found = {"chips": chip_names(), "systems": system_names(), "workloads": workload_names()}
+    found = {
+        "chips": chip_names(), "systems": system_names(), "networks": network_names(), "gpus": gpu_names(),
+        "workloads": workload_names(),
+    }  # fmt: skip
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return
@@ -508,8 +514,8 @@ def dram(
 
 @app.command()
 def reproduce(
-    card: Annotated[
-        str | None, typer.Argument(metavar="[CARD]", help="A published result; all of them if none.")
+    cards: Annotated[
+        list[str] | None, typer.Argument(metavar="[CARD]...", help="Published results; all of them if none.")
     ] = None,
     json_file: Json = None,
 ) -> None:
@@ -522,7 +528,7 @@ def reproduce(
 
     if json_file is not None:
         check_writable(json_file)
-    result = derive([card.lower()] if card else [])
+    result = derive([card.lower() for card in cards or []])
     if json_file != "-":
         reproduction_tables(result, console())
     if json_file is not None:
@@ -569,10 +575,13 @@ def warmup() -> None:
 
     from siliconloom.arch import PimTile, load_chip
     from siliconloom.arch.dram import load_dram
+    from siliconloom.arch.gpu import load_gpu
     from siliconloom.arch.pim import Macro, MacroKind
+    from siliconloom.compare import gpu_step
     from siliconloom.sim.dram import replay
     from siliconloom.sim.pim import run_channel
     from siliconloom.simulate import simulate
+    from siliconloom.workloads import load_workload
 
     _announce_compilation()
     simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
@@ -580,6 +589,8 @@ def warmup() -> None:
     tile = load_chip("pim-hbm").tile
     assert isinstance(tile, PimTile)
     run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
+    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16")]), tensor=2)
+    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", "decode")]))
 
 
 def _announce_compilation() -> None:
@@ -588,6 +599,14 @@ def _announce_compilation() -> None:
 
     if not is_compiled():
         typer.echo("compiling the simulator's kernel, once per installation ...", err=True)
+
+
+def _announce_gpu_compilation() -> None:
+    from siliconloom.baselines import gemm
+    from siliconloom.sim.warmth import is_compiled
+
+    if not is_compiled("gemm.gemm_times", Path(gemm.__file__).resolve().parent):
+        typer.echo("compiling the GPU model's kernels, once per installation ...", err=True)
 
 
 PLANNED = {
@@ -650,4 +669,5 @@ def _explain(error: Exception) -> int:
 
 def entry() -> None:
     """Console script."""
+    gc.set_threshold(50_000)  # a process that lives for seconds: collecting more often costs a sixth of its time
     sys.exit(main())

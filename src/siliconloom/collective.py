@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
-from siliconloom.arch.description import System
+from siliconloom.arch.description import System, system_names
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.gpu import Gpu, is_gpu
@@ -49,8 +50,12 @@ def parse_size(text: str) -> float:
 
 def load_any(name: str, sets: list[tuple[str, str]], chips: int | None) -> tuple[Network | System, int]:
     """A bare network or a system by name or file, and how many of its chips take part."""
-    known = [*network_names()]
-    if name in known or _kind(name) == "network":
+    networks, systems = network_names(), system_names()
+    if not Path(name).exists() and name not in (*networks, *systems):
+        near = nearest_name(name, [*networks, *systems])
+        hint = f"did you mean '{near}'?" if near else "known: " + ", ".join([*networks, *systems])
+        raise LoomError(f"{name}: no such file, and no network or system of that name in the library; {hint}")
+    if name in networks or _kind(name) == "network":
         network = load_network(name, sets)
         return network, _count(chips, network.chips, name, free=True)
     system = load_system(name, [(p, v) for p, v in sets if not p.startswith("chip.")])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from siliconloom import __version__
@@ -18,6 +20,8 @@ from siliconloom.tables import Row, table
 SCHEMA = "siliconloom.gpu/1"
 SHOWN = 40
 """Rows that the terminal shows; all are in the JSON."""
+DIGITS = 7
+"""Significant digits of times and energies in the JSON."""
 
 
 def gpu_result(
@@ -26,7 +30,7 @@ def gpu_result(
     """Predicted rows under their versioned schema; times in microseconds."""
     found = predict(gpu, operations, sustained=sustained, cache_write=cache_write)
     columns = zip(
-        (found.seconds * 1e6).tolist(), found.bound, (found.roofline * 1e6).tolist(), found.joules.tolist(),
+        _digits(found.seconds * 1e6), found.bound, _digits(found.roofline * 1e6), _digits(found.joules),
         found.error.tolist(), strict=True,
     )  # fmt: skip
     return {
@@ -45,13 +49,19 @@ def gpu_result(
 def gpu_json(result: dict[str, Any]) -> str:
     """The result as JSON, one line a row: lists of 100,000 operations are read and written often."""
     head = json.dumps({**result, "rows": []}, indent=2, allow_nan=False)
-    names = list(result["rows"][0]) if result["rows"] else []
-    shape = "    {" + ", ".join(f'"{name}": %s' for name in names) + "}"
-    bounds = {bound: json.dumps(bound) for bound in {row["bound"] for row in result["rows"]}}
     lines = [
-        shape % tuple(bounds[v] if name == "bound" else repr(v) for name, v in row.items()) for row in result["rows"]
+        f'    {{"time_us": {row["time_us"]!r}, "bound": "{row["bound"]}", "roofline_us": {row["roofline_us"]!r}, '
+        f'"energy_j": {row["energy_j"]!r}, "error": {row["error"]!r}}}'
+        for row in result["rows"]
     ]
     return head.replace('"rows": []', '"rows": [\n' + ",\n".join(lines) + "\n  ]") + "\n"
+
+
+def _digits(values: NDArray[np.float64]) -> list[float]:
+    """Rounded to `DIGITS` significant ones: shorter to write, and more than a prediction has."""
+    scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.maximum(np.abs(values), 1e-300))))
+    found: list[float] = (np.round(values * scale) / scale).tolist()
+    return found
 
 
 def gpu_tables(gpu: Gpu, operations: Operations, result: dict[str, Any], out: Console) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.errors import nearest_name
 
-KINDS = ("chip", "system", "workload")
+KINDS = ("chip", "system", "gpu", "network", "workload")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -16,6 +16,14 @@ def schema_of(kind: str) -> dict[str, Any]:
         made = Chip.model_json_schema()
     elif kind == "system":
         made = System.model_json_schema()
+    elif kind == "gpu":
+        from siliconloom.arch.gpu import Gpu
+
+        made = Gpu.model_json_schema()
+    elif kind == "network":
+        from siliconloom.arch.network import Network
+
+        made = Network.model_json_schema()
     elif kind == "workload":
         from siliconloom.workloads import workload_schema
 

@@ -11,7 +11,7 @@ from siliconloom.arch import DataType
 from siliconloom.workloads import Attention, Gemm, load_workload
 from siliconloom.workloads.load import LIBRARY
 
-LLAMAS = ["llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b", "mistral-7b", "qwen3-32b"]
+LLAMAS = ["llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b", "mistral-7b", "qwen3-32b", "yi-34b"]
 
 
 def matrices(model: dict[str, int]) -> int:

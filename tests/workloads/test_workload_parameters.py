@@ -123,6 +123,8 @@ PUBLISHED: dict[str, tuple[Config, float]] = {
 
 LIBRARY_MILLIONS = {
     "gpt2": 124.44,
+    "gpt-145b": 145622.26,  # Megatron-LM's formula: 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h)
+    "gpt-1t": 1008038.7,
     "gpt2-medium": 354.82,
     "gpt2-xl": 1557.6,
     "bert-base": 109.48,
@@ -133,6 +135,7 @@ LIBRARY_MILLIONS = {
     "mistral-7b": 7241.7,
     "mixtral-8x7b": 46703.0,
     "qwen3-32b": 32762.0,
+    "yi-34b": 34388.9,
     "gpt3-7b": 6658.0,
     "gpt3-13b": 12853.0,
     "gpt3-30b": 29974.0,

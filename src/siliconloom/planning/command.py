@@ -25,17 +25,21 @@ def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
 ) -> tuple[Cluster, Graph, dict[str, Any]]:
     """Cluster, workload and the values of ``plan.`` given, from names and overrides."""
-    mine = [(p.removeprefix("plan."), v) for p, v in assignments if p.startswith("plan.")]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
-    inner = [(p.removeprefix("chip."), v) for p, v in assignments if p.startswith("chip.")]
-    taken = ("plan.", "workload.", "chip.")
-    rest = [(p, v) for p, v in assignments if not p.startswith(taken)]
-    fixed = parse_plan(mine)
-    cluster = cluster_of(load_system(system, rest), inner)
+    cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
     graph = load_workload(model, theirs)
     if graph.phase is not Phase.TRAINING:
         raise NotSupported(f"loom plan of {graph.phase.value}; set workload.phase=training")
     return cluster, graph, fixed
+
+
+def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
+    """A system as a cluster, and the values of ``plan.``, from a name and overrides."""
+    mine = [(p.removeprefix("plan."), v) for p, v in assignments if p.startswith("plan.")]
+    inner = [(p.removeprefix("chip."), v) for p, v in assignments if p.startswith("chip.")]
+    rest = [(p, v) for p, v in assignments if not p.startswith(("plan.", "chip."))]
+    fixed = parse_plan(mine)
+    return cluster_of(load_system(name, rest), inner), fixed
 
 
 def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:

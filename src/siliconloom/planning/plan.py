@@ -62,6 +62,8 @@ class Plan:
         parts += [f"microbatch {self.microbatch}", self.schedule + (f" x{self.chunks}" if self.chunks > 1 else "")]
         if self.zero:
             parts.append(f"ZeRO-{self.zero}")
+        if self.sequence_parallel:
+            parts.append("sequence parallel")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
         return ", ".join(parts)

@@ -117,7 +117,7 @@ def search(
         if smallest[0] == float("inf"):
             raise LoomError(
                 f"no plan divides: {trainer.cluster.chips} chips, batch {trainer.batch}, {trainer.shape.heads} heads, "
-                f"{trainer.shape.layers} layers"
+                f"{trainer.shape.layers} layers; workload.batch is what all of them share"
             )
         raise LoomError(
             f"no plan fits {format_bytes(memory)} of each {trainer.cluster.gpu.name}: the smallest needs "

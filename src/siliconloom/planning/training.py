@@ -130,7 +130,7 @@ class Trainer:
         cluster, shape = self.cluster, self.shape
         layers = -(-shape.layers // plan.pipeline)
         parameters = (layers * shape.layer_parameters + shape.end_parameters / 2) / plan.tensor
-        share = load_efficiency(cluster.gpu.architecture).collective.share
+        share = load_efficiency(cluster.gpu.architecture).collective.share_simple
         gradients = each = 0.0
         if plan.data > 1:
             rate = cluster.ring_rate(plan.tensor, plan.data) * share

@@ -9,12 +9,23 @@ its tolerance says why.
 """
 
 CARDS = {
+    "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
     "fusemax": "siliconloom.reproduce.fusemax",
+    "genz": "siliconloom.reproduce.genz",
+    "hopper-latency": "siliconloom.reproduce.hopper_latency",
     "instinfer": "siliconloom.reproduce.instinfer",
+    "long-context": "siliconloom.reproduce.long_context",
     "neupims": "siliconloom.reproduce.neupims",
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
+    "sequence-parallel": "siliconloom.reproduce.sequence_parallel",
     "sn40l": "siliconloom.reproduce.sn40l",
+    "gpipe": "siliconloom.reproduce.gpipe",
+    "megatron": "siliconloom.reproduce.megatron",
+    "t3": "siliconloom.reproduce.t3",
+    "tokenweave": "siliconloom.reproduce.tokenweave",
+    "vocabulary-parallel": "siliconloom.reproduce.vocabulary_parallel",
+    "zero": "siliconloom.reproduce.zero",
 }
 """Name of each card, lower case, and the module that holds it."""

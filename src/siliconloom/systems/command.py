@@ -11,7 +11,7 @@ from siliconloom.systems import alone, load_machine, simulate_system
 from siliconloom.systems.gpus import alone_gpu, gpu_system_result, gpu_system_tables, joined
 from siliconloom.systems.report import system_result, system_tables
 from siliconloom.tables import console
-from siliconloom.workloads import Graph
+from siliconloom.workloads import Graph, Phase
 
 
 def simulate_and_print(
@@ -43,6 +43,11 @@ def simulate_and_print(
     if unsupported:
         where = "a system" if isinstance(machine, str) else "a chip whose memory computes"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
+    if isinstance(machine, str) and any(path.startswith("plan.") for path, _ in sets):
+        if graph.phase is Phase.TRAINING:
+            _training(machine, sets, graph, json_file)
+            return
+        sets = [_as_policy(path, value) for path, value in sets]
     gpus = gpu_system(machine, sets) if isinstance(machine, str) else None
     if gpus is not None:
         if exact:
@@ -63,6 +68,27 @@ def simulate_and_print(
         write_json(json_file, result)
     if json_file != "-":
         (pim_tables if bare else system_tables)(result, console())
+
+
+def _training(name: str, sets: list[tuple[str, str]], graph: Graph, json_file: str | None) -> None:
+    """A training step under the plan that ``plan.`` gives; what it leaves open is searched."""
+    from siliconloom.planning.command import plan_result, plan_tables, read_cluster
+
+    cluster, fixed = read_cluster(name, sets)
+    result = plan_result(cluster, graph, fixed, quiet=json_file == "-")
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        plan_tables(result, console())
+
+
+def _as_policy(path: str, value: str) -> tuple[str, str]:
+    """Inference knows tensor and pipeline parallelism of a plan."""
+    if not path.startswith("plan."):
+        return path, value
+    if path not in ("plan.tensor", "plan.pipeline"):
+        raise NotSupported(f"{path} in inference on a system; there are plan.tensor and plan.pipeline")
+    return path.replace("plan.", "policy."), value
 
 
 def gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | None:

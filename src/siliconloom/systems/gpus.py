@@ -42,13 +42,18 @@ def joined(system: System, overrides: list[tuple[str, str]] | None = None) -> Gp
         raise NotSupported("systems of different chips")
     gpu = load_gpu(system.chips[0].chip, overrides)
     count = system.chips[0].count
-    switched = system.topology.kind in ("switch", "fully_connected")
-    link = gpu.link.model_copy(update={
+    topology = system.topology
+    changes: dict[str, Any] = {
         "bandwidth": system.link.count * system.link.bandwidth,
-        "switched": switched,
-        "in_switch": gpu.link.in_switch and system.topology.kind == "switch",
+        "switched": topology.kind in ("switch", "fully_connected", "hierarchical"),
+        "in_switch": gpu.link.in_switch and topology.kind in ("switch", "hierarchical"),
         "per_node": min(gpu.link.per_node, count),
-    })  # fmt: skip
+    }
+    if topology.kind == "hierarchical":
+        changes["per_node"] = min(topology.chips_per_leaf or count, count)
+        if (upper := topology.uplink) is not None:
+            changes |= {"network": upper.count * upper.bandwidth, "network_latency": 2 * upper.latency}
+    link = gpu.link.model_copy(update=changes)
     return gpu.model_copy(update={"link": link})
 
 

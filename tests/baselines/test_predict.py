@@ -1,0 +1,198 @@
+"""The GPU model: what must hold of every prediction, whatever its constants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.gpu import gpu_names, load_gpu
+from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
+from siliconloom.baselines.operations import PRECISIONS, make_operations
+from siliconloom.baselines.predict import Prediction, predict
+from siliconloom.baselines.roofline import least_seconds, link_bytes
+
+GPUS = {name: load_gpu(name) for name in gpu_names()}
+BOUNDS = {*gemm.BOUNDS, *attention.BOUNDS, *collective.BOUNDS}
+STEP, SPLIT = 0.9, 0.8
+"""Larger work may take these shares of the time of smaller: a longer k allows another split of a product; of one
+sequence the library cuts the keys into more parts than of two, and joining them takes longer."""
+
+gpus = st.sampled_from(sorted(GPUS))
+width = st.integers(1, 16384)
+products = st.fixed_dictionaries(
+    {"op": st.just("gemm"), "m": width, "n": width, "k": width, "batch": st.integers(1, 8), "dtype": st.just("fp16")}
+)
+
+
+@st.composite
+def attentions(draw):
+    op, kv_heads = draw(st.sampled_from(["attention_prefill", "attention_decode"])), draw(st.sampled_from([1, 2, 8]))
+    queries = draw(st.integers(1, 8192)) if op == "attention_prefill" else 1
+    return {
+        "op": op, "batch": draw(st.integers(1, 64)), "q_len": queries, "kv_len": queries + draw(st.integers(0, 16384)),
+        "kv_heads": kv_heads, "heads": kv_heads * draw(st.sampled_from([1, 4, 8])),
+        "head_dim": draw(st.sampled_from([64, 128, 192, 256])), "dtype": "fp16",
+    }  # fmt: skip
+
+
+collectives = st.fixed_dictionaries(
+    {
+        "op": st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]),
+        "gpus": st.integers(2, 64), "bytes": st.integers(1, 2**34), "dtype": st.just("fp16"),
+    }
+)  # fmt: skip
+elementwise = st.fixed_dictionaries(
+    {"op": st.sampled_from(["rmsnorm", "softmax", "silu_mul", "add", "rope"]), "m": width, "n": width,
+     "dtype": st.just("fp16")}
+)  # fmt: skip
+kernels = products | attentions() | collectives | elementwise
+
+
+def found(gpu, *rows, **options) -> Prediction:
+    return predict(GPUS[gpu] if isinstance(gpu, str) else gpu, make_operations(rows), **options)
+
+
+def seconds(gpu, row, **options):
+    return float(found(gpu, row, **options).seconds[0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Numba's first call of each kernel must not count as the time of an example."""
+    sizes = {"heads": 8, "head_dim": 64, "kv_len": 64}
+    found("h100", {"op": "gemm", "m": 8, "n": 8, "k": 8}, {"op": "all_reduce", "gpus": 2, "bytes": 8},
+          {"op": "attention_prefill", **sizes}, {"op": "attention_decode", **sizes})  # fmt: skip
+
+
+@given(gpus, st.lists(kernels, min_size=1, max_size=8), st.booleans())
+def test_no_kernel_is_faster_than_its_roofline(gpu, rows, sustained):
+    made = found(gpu, *rows, sustained=sustained)
+    floor = least_seconds(make_operations(rows), GPUS[gpu])
+    assert (made.seconds >= floor * (1 - 1e-12)).all()
+    assert np.array_equal(made.roofline, floor)
+    assert (made.joules > 0).all()
+    assert np.isfinite(made.seconds).all()
+    assert (made.error > 0).all()
+    assert {*made.bound} <= BOUNDS
+
+
+@given(gpus, collectives)
+def test_no_collective_is_faster_than_its_links(gpu, row):
+    least = float(link_bytes(make_operations([row]))[0]) / GPUS[gpu].link_bandwidth
+    assert seconds(gpu, row) >= least
+
+
+@given(gpus, products, st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 4096))
+def test_a_larger_product_takes_no_less(gpu, row, side, more):
+    assert seconds(gpu, row | {side: row[side] + more}) >= STEP * seconds(gpu, row)
+
+
+@given(gpus, attentions(), st.sampled_from(["batch", "kv_len"]), st.integers(1, 4096))
+def test_more_sequences_or_keys_take_no_less(gpu, row, side, more):
+    assert seconds(gpu, row | {side: row[side] + more}) >= SPLIT * seconds(gpu, row)
+
+
+@given(gpus, collectives, st.integers(1, 2**30))
+def test_more_bytes_take_no_less(gpu, row, more):
+    assert seconds(gpu, row | {"bytes": row["bytes"] + more}) >= seconds(gpu, row) * (1 - 1e-9)
+
+
+@given(gpus, kernels)
+def test_twice_the_memory_bandwidth_never_slows(gpu, row):
+    described = GPUS[gpu]
+    faster = described.model_copy(
+        update={"memory": described.memory.model_copy(update={"bandwidth": 2 * described.memory.bandwidth})}
+    )
+    assert seconds(faster, row) <= seconds(gpu, row) * (1 + 1e-12)
+
+
+@given(gpus, kernels)
+def test_a_sustained_run_is_never_faster_than_a_burst(gpu, row):
+    assert seconds(gpu, row, sustained=True) >= seconds(gpu, row)
+
+
+@given(gpus, st.lists(kernels, min_size=2, max_size=12))
+def test_a_table_is_predicted_as_its_rows_are(gpu, rows):
+    whole = found(gpu, *rows)
+    alone = [found(gpu, row) for row in rows]
+    assert whole.seconds.tolist() == [float(one.seconds[0]) for one in alone]
+    assert whole.joules.tolist() == [float(one.joules[0]) for one in alone]
+    assert whole.bound == [one.bound[0] for one in alone]
+
+
+@given(products)
+def test_launches_alone_and_rounding_of_activations_cost_time(row):
+    assert seconds("h100", row, graph=False) > seconds("h100", row)
+    narrow = row | {"dtype": "fp8"}
+    assert seconds("h100", narrow, quantized=True) <= seconds("h100", narrow)
+
+
+def test_writing_the_cache_costs_time():
+    row = {"op": "attention_prefill", "batch": 4, "q_len": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    assert seconds("h100", row) > seconds("h100", row, cache_write=False)
+
+
+def test_energy_is_within_the_board_limit_and_above_idle():
+    for name, gpu in GPUS.items():
+        made = found(name, {"op": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}, sustained=True)
+        power = float(made.joules[0] / made.seconds[0])
+        assert gpu.idle_power < power <= gpu.power * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("gpu", "dtype", "has"), [("a100", "fp8", "int8"), ("v100", "bf16", "fp16")])
+def test_a_precision_without_units_is_refused_with_those_there_are(gpu, dtype, has):
+    with pytest.raises(LoomError, match=f"{gpu}: no units for {dtype}; it has .*{has}"):
+        found(gpu, {"op": "gemm", "m": 8, "n": 8, "k": 8, "dtype": dtype})
+
+
+def test_every_precision_is_either_predicted_or_refused():
+    for gpu in GPUS.values():
+        for dtype in map(str, PRECISIONS):
+            row = {"op": "gemm", "m": 64, "n": 64, "k": 64, "dtype": dtype}
+            if gpu.peak_flops(dtype):
+                assert seconds(gpu.name, row) > 0
+            else:
+                with pytest.raises(LoomError, match="no units"):
+                    seconds(gpu.name, row)
+
+
+def test_what_no_kernel_does_is_refused():
+    with pytest.raises(NotSupported, match="heads of 512"):
+        seconds("h100", {"op": "attention_decode", "kv_len": 8, "heads": 8, "head_dim": 512})
+    with pytest.raises(NotSupported, match="no kernel"):
+        seconds("h100", {"op": "prefill", "batch": 1})
+
+
+def test_an_unknown_gpu_has_the_nearest_name():
+    with pytest.raises(LoomError, match="did you mean 'h100'"):
+        load_gpu("h10")
+    assert load_gpu("H100").name == "h100"
+
+
+@given(
+    st.sampled_from([64, 128]),
+    st.sampled_from([512, 1024, 4096]),
+    st.integers(1, 16),
+    st.booleans(),
+    st.integers(1, 32),
+)
+def test_backward_attention_takes_longer_than_forward_and_respects_its_arithmetic(head, length, batch, causal, heads):
+    gpu = GPUS["a100"]
+    row = {"op": "attention_prefill", "batch": batch, "q_len": length, "heads": heads, "head_dim": head,
+           "causal": str(causal).lower()}  # fmt: skip
+    back = backward_seconds(gpu, batch=batch, queries=length, keys=length, heads=heads, head_dim=head, causal=causal)
+    assert back > seconds("a100", row, cache_write=False)
+    flops = 2.5 * 4 * batch * heads * length**2 * head / (2 if causal else 1)
+    assert back > flops / gpu.peak_flops("bf16")
+
+
+def test_backward_attention_is_only_of_kernels_that_are_known():
+    sizes = {"batch": 1, "queries": 512, "keys": 512, "heads": 8, "causal": True}
+    with pytest.raises(NotSupported, match="h100"):
+        backward_seconds(GPUS["h100"], head_dim=128, **sizes)
+    with pytest.raises(NotSupported, match="heads of 256"):
+        backward_seconds(GPUS["a100"], head_dim=256, **sizes)
+    assert BLOCKS[64].shared_bytes(64) == 640 * 1024  # the sum worked out by hand from the warps' layouts
+    assert BLOCKS[128].shared_bytes(128) == 608 * 1024
