@@ -29,6 +29,8 @@ Short = NDArray[np.int32]
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive")
 DIRECT_MOST = 1024
 """Chips up to which all send to all within one step, when the algorithm is chosen by cost."""
+DIRECT_SUMS_MOST = 256
+"""The same where every chip's sum waits for all others' parts: n - 1 waits for each of n (n - 1) messages."""
 PIECES_MOST = 64
 NONE = -1
 
@@ -107,7 +109,8 @@ def algorithms(operation: str) -> list[str]:
 def candidates(operation: str, wiring: Wiring) -> list[str]:
     """Algorithms for ``operation`` that this topology allows and that are worth a look."""
     found = [name for name in algorithms(operation) if _unfit(name, wiring) is None]
-    if wiring.chips > DIRECT_MOST and len(found) > 1:
+    most = DIRECT_SUMS_MOST if operation == "all_reduce" else DIRECT_MOST
+    if wiring.chips > most and len(found) > 1:
         found = [name for name in found if name != "direct"]
     return found
 
@@ -136,10 +139,29 @@ def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: S
     return float((load.max(axis=1) + wait + added + endpoint.delay * 1e-12).sum())
 
 
+def sample(operation: str, algorithm: str, wiring: Wiring, size: float) -> list[tuple[Transfers, int]]:
+    """Messages to cost an algorithm by, and how often they come: of rings, whose steps are alike, one of each kind.
+
+    So that choosing an algorithm for thousands of chips does not write millions of messages down.
+    """
+    kinds = {"all_reduce": (True, False), "all_gather": (False,), "reduce_scatter": (True,)}.get(operation, ())
+    if algorithm not in ("ring", "bidirectional_ring") or not kinds:
+        return [(collective(operation, algorithm, wiring, size), 1)]
+    orders = [_order(wiring)] if algorithm == "ring" else [_order(wiring), _order(wiring)[::-1]]
+    found = []
+    for adds in kinds:
+        book = _Book()
+        for order in orders:
+            _ring_steps(book, order, size / wiring.chips / len(orders), 1, adds, 0, None)
+        found.append((book.transfers(), wiring.chips - 1))
+    return found
+
+
 def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool, hops: int) -> float:
     """Seconds that no algorithm can beat: what must enter and leave chips, and how far the farthest are apart.
 
-    Every chip must learn something of every other, so it takes at least ``hops`` latencies. A chip's own input is
+    ``hops`` are the links to the farthest chip that must learn something: of a chip from any other, of the root of a
+    broadcast; a neighbour's of send-receive. They take that many of the smallest latency. A chip's own input is
     needed elsewhere and others' within it: all-reduce moves at least the whole input in and out of every chip, and
     without sums in the network 2 (n - 1) inputs in all.
     """
@@ -161,7 +183,7 @@ def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool,
         found = max(part / out.min(), part / into.min())
     else:  # the root of a broadcast, every chip of send-receive
         found = size / (out[0] if operation == "broadcast" else out.min())
-    latency = float(wiring.latency.min(initial=0)) * 1e-12
+    latency = float(wiring.latency.min()) * 1e-12
     return float(max(found, hops * latency))
 
 

@@ -371,11 +371,11 @@ def _run(
     return finished
 
 
-def farthest(wiring: Wiring) -> int:
-    """Links between the two chips that are farthest apart; of many chips, from the first ones only."""
+def farthest(wiring: Wiring, sources: int = 64) -> int:
+    """Links from one of the first ``sources`` chips to the chip farthest from it."""
     first, order = wiring.outgoing()
     most = 0
-    for chip in range(min(wiring.chips, 64)):
+    for chip in range(min(wiring.chips, sources)):
         distance = np.full(wiring.nodes, -1, np.int64)
         distance[chip] = 0
         edge = np.array([chip])

@@ -21,7 +21,7 @@ from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import format_bytes, format_si, parse
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.mapper.collectives import OPERATIONS, candidates, collective, cost, lower_bound
+from siliconloom.mapper.collectives import OPERATIONS, candidates, collective, cost, lower_bound, sample
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import NetworkRun, farthest, find_routes, run_transfers
 from siliconloom.systems.gpus import joined
@@ -29,8 +29,6 @@ from siliconloom.tables import Row, table
 
 SCHEMA = "siliconloom.collective/1"
 SHOWN = 16
-TRIED_MOST = 1 << 21
-"""Messages up to which an algorithm is written out to see what it costs."""
 NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
 
 
@@ -82,7 +80,14 @@ def collective_result(
     gpu = _gpu_of(described)
     name, run, tried = _run(described, wiring, operation, size, exact, flows)
     seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
-    bound = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=farthest(wiring))
+    hops = (
+        0
+        if chips == 1
+        else 1
+        if operation == "send_receive"
+        else farthest(wiring, 1 if operation == "broadcast" else 64)
+    )
+    bound = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=hops)
     measured_kind = gpu is not None and not flows and operation in NCCL and described.algorithm == "auto" and chips > 1
     if measured_kind and gpu is not None:
         row = {"op": operation, "gpus": chips, "bytes": max(round(size), 1), "dtype": "fp16"}
@@ -151,17 +156,17 @@ def _run(
         empty = np.zeros(0, np.int64)
         return "none", NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))), {}
     names = [described.algorithm] if described.algorithm != "auto" else candidates(operation, wiring)
-    best: Any = None
     tried: dict[str, float] = {}
-    for name in names:
-        transfers = collective(operation, name, wiring, size)
-        routes = find_routes(wiring, transfers)
-        if len(names) > 1:
-            tried[name] = cost(wiring, transfers, routes.pair, routes.first, routes.links, endpoint)
-        value = tried.get(name, 0.0)
-        if best is None or value < best[0]:
-            best = (value, name, transfers, routes)
-    _, name, transfers, routes = best
+    if len(names) > 1:
+        for name in names:
+            tried[name] = 0.0
+            for transfers, times in sample(operation, name, wiring, size):
+                routes = find_routes(wiring, transfers)
+                each = cost(wiring, transfers, routes.pair, routes.first, routes.links, endpoint)
+                tried[name] += times * each
+    name = min(tried, key=lambda n: tried[n]) if tried else names[0]
+    transfers = collective(operation, name, wiring, size)
+    routes = find_routes(wiring, transfers)
     if flows:
         return name, run_flows(wiring, transfers, endpoint, routes), tried
     return name, run_transfers(wiring, transfers, endpoint, routes, exact=exact), tried

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError
 from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, load_network, network_names, wire
 from siliconloom.arch.transfers import Transfers
-from siliconloom.mapper.collectives import algorithms, candidates, collective, lower_bound
+from siliconloom.mapper.collectives import algorithms, candidates, collective, cost, lower_bound, sample
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import farthest, find_routes, run_transfers
 
@@ -181,3 +181,26 @@ def test_ecmp_spreads_what_static_routes_pile_up():
         return run.finish
 
     assert busiest("ecmp") < busiest("static")
+
+
+def test_the_bound_counts_latency():
+    """A byte to the other side of a ring of 16 takes eight links; the same bound is asserted of every result."""
+    wiring = wire(topology("ring"), LINK, 16)
+    assert farthest(wiring) == 8
+    bound = lower_bound("all_gather", wiring, 1.0, in_switch=False, hops=8)
+    assert bound == pytest.approx(8 * LINK.latency * 1e-12)
+    run = run_transfers(wiring, collective("all_gather", "direct", wiring, 1.0), Endpoint())
+    assert run.finish * 1e-12 >= bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_the_cost_of_a_sample_is_that_of_all_steps(case):
+    wiring, operation, algorithm, size = case
+
+    def costed(transfers):
+        routes = find_routes(wiring, transfers)
+        return cost(wiring, transfers, routes.pair, routes.first, routes.links, Endpoint())
+
+    whole = costed(collective(operation, algorithm, wiring, size))
+    assert sum(n * costed(t) for t, n in sample(operation, algorithm, wiring, size)) == pytest.approx(whole)
