@@ -449,4 +449,5 @@ _MAKERS: dict[tuple[str, str], Maker] = {
     ("all_to_all", "direct"): _all_to_all,
     ("all_to_all", "ring"): _all_to_all_ring,
     ("send_receive", "direct"): _send_receive,
+    ("send_receive", "ring"): _send_receive,
 }  # fmt: skip
