@@ -1,9 +1,4 @@
-"""The part of a workload that one chip of a system computes: tensor parallelism, and a share of the sequences.
-
-Tensor parallelism is Megatron's (Shoeybi et al., arXiv:1909.08053, section 3): what makes queries, keys and values
-and what widens the feed-forward network are cut by columns, what follows attention and what narrows it again by
-rows, with a sum over the chips after each of those two; norms and residual sums are repeated on every chip.
-"""
+"""The part of a workload that one chip of a system computes: tensor parallelism, and a share of the sequences."""
 
 from __future__ import annotations
 
@@ -12,21 +7,9 @@ from dataclasses import replace
 
 import networkx
 
-from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.parallel import EXPERTS, Split, forward_name, share, summed
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.graph import connect
-
-BY_COLUMNS = frozenset({"qkv", "up", "gate_up", "head"})
-"""Last part of the names of products whose result is cut."""
-BY_ROWS = frozenset({"output", "down"})
-"""Last part of the names of products whose sum is cut; an all-reduce follows."""
-CUT = frozenset({
-    VectorFunction.KV_APPEND, VectorFunction.ROPE, VectorFunction.RELU, VectorFunction.GELU, VectorFunction.SILU,
-    VectorFunction.GATED_GELU, VectorFunction.GATED_SILU,
-})  # fmt: skip
-"""Functions whose columns are cut with the product before them."""
-
+from siliconloom.workloads.graph import connect, is_optimizer
 
 def tensor_shard(graph: Graph, tensor: int) -> Graph:
     """The part of one of ``tensor`` chips; the others' are alike.
@@ -38,29 +21,47 @@ def tensor_shard(graph: Graph, tensor: int) -> Graph:
     NotSupported
         For operators that have no place in the scheme above.
     """
-    return graph if tensor == 1 else _changed(graph, lambda o: _cut(graph.name, o, tensor))
+    return share(graph, Split(tensor), messages=False, key="policy")
 
 
 def reduced_elements(graph: Graph) -> dict[str, int]:
-    """Elements that are summed over the chips after each operator of `BY_ROWS`, one execution each."""
-    return {o.name: o.output_elements for o in graph.operators() if isinstance(o, Gemm) and _last(o) in BY_ROWS}
+    """Elements that are summed over tensor-parallel chips after an operator, one execution each."""
+    return {o.name: o.output_elements for o in graph.operators() if summed(o)}
 
 
 def sequences_of(graph: Graph, batch: int) -> Graph:
-    """A decode step of ``batch`` of the graph's sequences; raises `NotSupported` where work is not per sequence."""
+    """The same step of ``batch`` sequences; experts are as evenly chosen as before."""
 
     def part(size: int) -> int:
         return -(-size * batch // graph.batch)
 
+    whole = {o.name: o for o in graph.operators()}
+
+    def experts(prefix: str) -> tuple[int, int]:
+        """Experts that are chosen by some token, and rows of each."""
+        first = whole[f"{prefix}.expert_gate_up"]
+        assert isinstance(first, Gemm)
+        stored, chosen = first.stored or first.batch, first.chosen or first.batch
+        total = part(graph.tokens) * chosen
+        active = min(stored, total)
+        return active, -(-total // active)
+
     def change(operator: Operator) -> Operator:
-        if isinstance(operator, Gemm):
-            if operator.batch > 1:
-                raise NotSupported(f"a part of the batch through {operator.name}, which has several products")
-            return replace(operator, m=part(operator.m))
+        name, role = forward_name(operator.name)
+        prefix, _, base = name.rpartition(".")
         if isinstance(operator, Attention):
             return replace(operator, batch=part(operator.batch))
+        if isinstance(operator, Gemm):
+            rows = "k" if role == "weight_gradient" else "m"
+            if base in EXPERTS:
+                active, each = experts(prefix)
+                return replace(operator, batch=active, **{rows: each})
+            return replace(operator, **{rows: part(getattr(operator, rows))})
         assert isinstance(operator, Vector)
-        return replace(operator, rows=part(operator.rows))
+        if base in EXPERTS:
+            active, each = experts(prefix)
+            return replace(operator, rows=active * each)
+        return operator if is_optimizer(operator) else replace(operator, rows=part(operator.rows))
 
     if batch == graph.batch:
         return graph
@@ -88,40 +89,3 @@ def _changed(graph: Graph, change: Callable[[Operator], Operator | None]) -> Gra
             before, after = graph.digraph.nodes[source]["operator"], digraph.nodes[source]["operator"]
             connect(digraph, source, target, -(-elements * after.output_elements // (before.output_elements or 1)))
     return replace(graph, digraph=digraph)
-
-
-def _last(operator: Operator) -> str:
-    return operator.name.rpartition(".")[2]
-
-
-def _cut(model: str, operator: Operator, tensor: int) -> Operator:
-    def share(size: int, what: str) -> int:
-        if size % tensor:
-            raise LoomError(
-                f"{model}: {operator.name}: {tensor} chips cannot share {size} {what} evenly (policy.tensor)"
-            )
-        return size // tensor
-
-    if isinstance(operator, Gemm) and operator.batch == 1 and operator.stored is None:
-        if _last(operator) == "head":
-            return replace(operator, n=-(-operator.n // tensor))
-        if _last(operator) in BY_COLUMNS:
-            return replace(operator, n=share(operator.n, "columns"))
-        if _last(operator) in BY_ROWS:
-            return replace(operator, k=share(operator.k, "rows"))
-    elif isinstance(operator, Attention):
-        return replace(
-            operator,
-            heads=share(operator.heads, "heads"),
-            kv_heads=share(operator.kv_heads, "key-value heads"),
-        )
-    elif isinstance(operator, Vector):
-        if operator.function in CUT:
-            return replace(operator, cols=share(operator.cols, "columns"))
-        if _last(operator).endswith(("_norm", "_add")) and _last(operator) not in ("q_norm", "k_norm"):
-            return operator
-        if operator.block in ("embedding", "head"):
-            return operator
-        if _last(operator) in ("q_norm", "k_norm"):
-            return replace(operator, rows=share(operator.rows, "rows"))
-    raise NotSupported(f"tensor parallelism of {operator.name} ({operator.kind}) in {model}")

@@ -11,7 +11,7 @@ import networkx
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
 
 SCHEMA = "siliconloom.workload/1"
 
@@ -205,4 +205,7 @@ def _row(operator: Operator) -> dict[str, Any]:
     }
 
 
-__all__ = ["SCHEMA", "Attention", "Gemm", "Graph", "Operator", "Phase", "Vector", "connect", "is_optimizer"]
+__all__ = [
+    "SCHEMA", "Attention", "Collective", "Gemm", "Graph", "Operator", "Phase", "SharedAttention", "Vector", "connect",
+    "is_optimizer",
+]  # fmt: skip

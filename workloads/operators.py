@@ -1,4 +1,4 @@
-"""The three kinds of operator that a workload is made of, with exact counts of work and bytes.
+"""The kinds of operator that a workload is made of, with exact counts of work and bytes.
 
 Every count is for ONE execution of the operator; a block's ``repeat`` says how often it is executed. Bytes are those
 of packed values at the operator's ``precision``; results are written back at the operand format.
@@ -241,6 +241,39 @@ class Attention(Operator):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedAttention(Attention):
+    """One chip's part of attention that ``ranks`` chips share by tokens; lengths are those of the whole sequences.
+
+    ``scheme`` says how queries and keys of different chips meet.
+    """
+
+    ranks: int
+    scheme: str
+
+    _dimensions: ClassVar[tuple[str, ...]] = (*Attention._dimensions, "ranks", "scheme")
+
+    @property
+    def macs(self) -> int:
+        return -(-super().macs // self.ranks)
+
+    @property
+    def unmasked_macs(self) -> int:
+        return -(-super().unmasked_macs // self.ranks)
+
+    @property
+    def vector_elements(self) -> int:
+        return -(-super().vector_elements // self.ranks)
+
+    @property
+    def input_elements(self) -> int:
+        return -(-super().input_elements // self.ranks)
+
+    @property
+    def output_elements(self) -> int:
+        return -(-super().output_elements // self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Vector(Operator):
     """Element-wise or row-wise work on a matrix of ``rows`` x ``cols``.
 
@@ -284,3 +317,33 @@ class Vector(Operator):
     @property
     def output_elements(self) -> int:
         return self.outputs * self.rows * self.cols
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective(Operator):
+    """Messages among the chips that share the operators before it, put there by a plan.
+
+    Parameters
+    ----------
+    operation
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``.
+    dimension
+        Of the plan: ``tensor``, ``context`` or ``expert``; the chips along it take part.
+    elements
+        The larger of a chip's input and result.
+    """
+
+    operation: str
+    dimension: str
+    elements: int
+
+    kind: ClassVar[str] = "collective"
+    _dimensions: ClassVar[tuple[str, ...]] = ("operation", "dimension", "elements")
+
+    @property
+    def input_elements(self) -> int:
+        return self.elements
+
+    @property
+    def output_elements(self) -> int:
+        return self.elements

@@ -2,7 +2,7 @@
 
 import pytest
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import LoomError
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
 from siliconloom.workloads import Attention, Gemm, load_workload
 
@@ -30,16 +30,15 @@ def test_two_sums_a_layer_are_exchanged():
 def test_what_cannot_be_shared_is_said():
     with pytest.raises(LoomError, match=r"3 chips cannot share 2304 columns|3 chips cannot share"):
         tensor_shard(load_workload("llama3-8b", DECODE), 3)
-    with pytest.raises(NotSupported, match="tensor parallelism of"):
-        tensor_shard(load_workload("mixtral-8x7b", DECODE), 2)
 
 
-def test_a_part_of_the_batch_is_a_smaller_step():
-    graph = load_workload("gpt3-13b", DECODE)
-    half = sequences_of(graph, 4)
-    assert half.macs * 2 == graph.macs
-    assert (half.batch, half.tokens) == (4, 4)
-    smaller = load_workload("gpt3-13b", [("phase", "decode"), ("batch", "4"), ("context", "100")])
+@pytest.mark.parametrize("phase", ["prefill", "decode", "training"])
+@pytest.mark.parametrize("model", ["gpt3-13b", "mixtral-8x7b", "deepseek-v3"])
+def test_a_part_of_the_batch_is_a_smaller_step(model, phase):
+    sets = [("phase", phase), ("sequence", "64"), ("context", "100")]
+    half = sequences_of(load_workload(model, [*sets, ("batch", "8")]), 3)
+    smaller = load_workload(model, [*sets, ("batch", "3")])
+    assert (half.batch, half.tokens) == (smaller.batch, smaller.tokens)
     assert [o.shape for o in half.operators()] == [o.shape for o in smaller.operators()]
 
 

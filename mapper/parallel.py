@@ -1,0 +1,400 @@
+"""The part of a workload that one chip does when several share it: a transform of the operator graph.
+
+Tensor parallelism is Megatron's (Shoeybi et al., arXiv:1909.08053, section 3): what makes queries, keys and values and
+what widens the feed-forward network are cut by columns, what follows attention and what narrows it again by rows, with
+a sum over the chips after each of those two, and after the input gradient of the former on the way back; norms and
+residual sums are repeated on every chip, or with sequence parallelism shared by tokens (Korthikanti et al.,
+arXiv:2205.05198), which cuts each sum into a reduce-scatter and an all-gather. Context parallelism shares the tokens
+of every sequence, expert parallelism the experts, to which tokens travel and from which they come back.
+
+The messages become operators of the graph, `Collective`, between those that make what they carry and those that use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import networkx
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
+from siliconloom.workloads.graph import connect, is_optimizer
+
+COLUMNS = frozenset({"qkv", "up", "gate_up", "head", "q_up", "kv_up", "shared_gate_up"})
+"""Last part of the names of products whose result is cut."""
+ROWS = frozenset({"output", "down", "shared_down"})
+"""Last part of the names of products whose sum is cut."""
+WHOLE = frozenset({"router", "q_down", "kv_down", "project", "pooler"})
+"""Products that every chip does itself."""
+HEADWISE = frozenset({"absorb_keys", "absorb_values"})
+"""One product for each head."""
+EXPERTS = frozenset({"expert_gate_up", "expert_down", "expert_activation"})
+CUT = frozenset({
+    VectorFunction.KV_APPEND, VectorFunction.ROPE, VectorFunction.RELU, VectorFunction.GELU, VectorFunction.SILU,
+    VectorFunction.GATED_GELU, VectorFunction.GATED_SILU,
+})  # fmt: skip
+"""Functions whose columns are cut with the product before them."""
+ROLES = ("input_gradient", "weight_gradient", "values_gradient", "keys_gradient", "backward", "gradient")
+"""Last part of the names of what the backward pass adds for an operator of the forward pass."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Chips that share a replica of the model.
+
+    Parameters
+    ----------
+    tensor
+        Chips that share every product.
+    sequence
+        Those chips share norms and residual sums too, by tokens.
+    context, scheme
+        Chips that share every sequence, and how their attention meets all keys: a scheme of `mapper.context`.
+    expert
+        Chips that hold different experts. Their tokens are different too: they are chips of the data or context
+        dimension, or of the tensor dimension as far as ``expert_tensor`` is smaller than ``tensor``.
+    expert_tensor
+        Chips that share each expert; ``None`` means as many as ``tensor``.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    scheme: str = "ring"
+    expert: int = 1
+    expert_tensor: int | None = None
+
+    @property
+    def sharing(self) -> int:
+        """Chips that share each expert."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+
+def share(graph: Graph, split: Split, *, messages: bool = True, key: str = "plan") -> Graph:
+    """The part of one chip; the others' are alike.
+
+    Parameters
+    ----------
+    messages
+        Put collectives into the graph.
+    key
+        Where degrees are set, for errors: ``plan`` or ``policy``.
+
+    Raises
+    ------
+    LoomError
+        When heads, widths, tokens or experts cannot be shared evenly.
+    NotSupported
+        For operators that have no place in the schemes.
+    """
+    if split == Split():
+        return graph
+    return _Sharing(graph, split, messages, key).run()
+
+
+def forward_name(name: str) -> tuple[str, str]:
+    """Operator of the forward pass that a name belongs to, and its role (empty for the forward pass itself)."""
+    stem, _, last = name.rpartition(".")
+    return (stem, last) if last in ROLES else (name, "")
+
+
+def last_part(name: str) -> str:
+    """``qkv`` of ``layer.qkv``."""
+    return name.rpartition(".")[2]
+
+
+def summed(operator: Operator) -> bool:
+    """Tell whether tensor-parallel chips each have a part of the operator's sums."""
+    base = last_part(operator.name)
+    return (isinstance(operator, Gemm) and base in ROWS and base != "shared_down") or base == "combine"
+
+
+class _Sharing:
+    """One transform in the making."""
+
+    def __init__(self, graph: Graph, split: Split, messages: bool, key: str) -> None:
+        self.graph, self.split, self.messages, self.key = graph, split, messages, key
+        self.operators: dict[str, Operator] = {o.name: o for o in graph.operators()}
+        self.made = networkx.DiGraph()
+        self.context = split.context if graph.phase is not Phase.DECODE else 1
+        spread, sharing = split.tensor, split.sharing
+        if spread % sharing:
+            raise LoomError(
+                f"{key}.expert_tensor: {sharing} does not divide {key}.tensor, {spread}: chips that share an expert "
+                "are chips that share all products"
+            )
+        self.apart = spread // sharing
+        """Parts into which tokens of tensor-parallel chips are cut before they go to experts."""
+
+    def run(self) -> Graph:
+        last: dict[str, str] = {}
+        for operator in self.graph.operators():
+            if is_optimizer(operator):
+                continue
+            before, changed, after = self._change(operator)
+            for message in before:
+                self._add(message)
+            self.made.add_node(operator.name, operator=changed)
+            entry = before[0].name if before else operator.name
+            for origin, _, elements in self.graph.digraph.in_edges(operator.name, data="elements"):
+                was, now = self.operators[origin], self.made.nodes[origin]["operator"]
+                part = -(-elements * now.output_elements // (was.output_elements or 1))
+                connect(self.made, last[origin], entry, part)
+            for earlier, later in pairwise([*before, changed]):
+                connect(self.made, earlier.name, later.name, earlier.output_elements)
+            at = operator.name
+            for message in after:
+                self._add(message)
+                connect(self.made, at, message.name, message.elements)
+                at = message.name
+            last[operator.name] = at
+        return replace(self.graph, digraph=self.made)
+
+    def _add(self, message: Collective) -> None:
+        self.made.add_node(message.name, operator=message)
+
+    # one operator
+
+    def _change(self, operator: Operator) -> tuple[list[Collective], Operator, list[Collective]]:
+        """Messages before it, its part, messages after it."""
+        name, role = forward_name(operator.name)
+        forward = self.operators.get(name)
+        if role and forward is None:  # the gradient that enters a block: as wide as the model
+            assert isinstance(operator, Vector)
+            return [], self._hidden(operator), []
+        assert forward is not None
+        if isinstance(operator, Attention):
+            return self._attention(operator)
+        if isinstance(operator, Gemm):
+            changed = self._gemm(operator, forward, role)
+        else:
+            assert isinstance(operator, Vector)
+            changed = self._vector(operator, forward)
+        if not self.messages:
+            return [], changed, []
+        before, after = self._messages(operator, changed, forward, role)
+        return before, changed, after
+
+    def _gemm(self, gemm: Gemm, forward: Operator, role: str) -> Gemm:
+        base, t = last_part(forward.name), self.split.tensor
+        tokens = self._tokens(gemm, gemm.k if role == "weight_gradient" else gemm.m)
+        # A product C[m,n] = A[m,k] B[k,n], its input gradient C' B^T [m,k,n] and weight gradient A^T C' [k,n,m].
+        names = {"": ("m", "n", "k"), "input_gradient": ("m", "k", "n"), "weight_gradient": ("k", "n", "m")}[role]
+        rows, columns, sums = names
+        if base in EXPERTS:
+            return self._expert_gemm(gemm, rows, columns if base == "expert_gate_up" else sums)
+        changes = {rows: tokens}
+        if base == "head":
+            changes[columns] = -(-getattr(gemm, columns) // t)
+        elif base in COLUMNS:
+            changes[columns] = self._columns(gemm, base, columns)
+        elif base in ROWS:
+            changes[sums] = self._even(gemm, getattr(gemm, sums), t, "rows", "tensor")
+        elif base in HEADWISE:
+            changes["batch"] = self._even(gemm, gemm.batch, t, "heads", "tensor")
+        elif base not in WHOLE and t > 1:
+            raise NotSupported(f"tensor parallelism of {gemm.name} ({gemm.kind}) in {self.graph.name}")
+        return replace(gemm, **changes)
+
+    def _columns(self, gemm: Gemm, base: str, columns: str) -> int:
+        """Columns of a chip; key-value heads fewer than the chips are repeated."""
+        t, whole = self.split.tensor, int(getattr(gemm, columns))
+        if base == "qkv":
+            heads = self._heads(gemm)
+            if heads is not None and heads.kv_heads % t and t % heads.kv_heads == 0 and heads.heads % t == 0:
+                return (heads.heads // t) * heads.head_dim + heads.head_dim + heads.v_head_dim
+        return self._even(gemm, whole, t, "columns", "tensor")
+
+    def _heads(self, operator: Operator) -> Attention | None:
+        """Attention of the layer that an operator is part of."""
+        prefix = forward_name(operator.name)[0].rpartition(".")[0]
+        found = self.operators.get(f"{prefix}.attention")
+        return found if isinstance(found, Attention) else None
+
+    def _expert_gemm(self, gemm: Gemm, rows: str, cut: str) -> Gemm:
+        batch, m, stored = self._experts(gemm)
+        each = self._even(gemm, getattr(gemm, cut), self.split.sharing, "columns of experts", "expert_tensor")
+        changed = replace(gemm, batch=batch, **{rows: m, cut: each})
+        return changed if gemm.stored is None else replace(changed, stored=stored)
+
+    def _experts(self, operator: Operator) -> tuple[int, int, int]:
+        """Experts that a chip computes, rows of each, and experts that it stores."""
+        prefix = forward_name(operator.name)[0].rpartition(".")[0]
+        whole = self.operators[f"{prefix}.expert_gate_up"]
+        assert isinstance(whole, Gemm)
+        assert whole.chosen is not None
+        stored = self._even(whole, whole.stored or whole.batch, self.split.expert, "experts", "expert")
+        total = self._routed(whole) * self.split.expert
+        active = min(whole.stored or whole.batch, total)
+        return -(-active // self.split.expert), -(-total // active), stored
+
+    def _routed(self, operator: Operator) -> int:
+        """Rows that a chip sends to experts: its tokens, each as often as experts are chosen for it."""
+        whole = self.operators[f"{forward_name(operator.name)[0].rpartition('.')[0]}.expert_gate_up"]
+        assert isinstance(whole, Gemm)
+        return -(-self.graph.tokens // (self.context * self.apart)) * (whole.chosen or 1)
+
+    def _attention(self, attention: Attention) -> tuple[list[Collective], Operator, list[Collective]]:
+        t, split = self.split.tensor, self.split
+        heads = self._even(attention, attention.heads, t, "heads", "tensor")
+        kv_heads = attention.kv_heads
+        if kv_heads == 1 or (kv_heads % t and t % kv_heads == 0):
+            kv_heads = max(kv_heads // t, 1)
+        else:
+            kv_heads = self._even(attention, kv_heads, t, "key-value heads", "tensor")
+        changed = replace(attention, heads=heads, kv_heads=kv_heads)
+        if split.context == 1:
+            return [], changed, []
+        if self.graph.phase is Phase.DECODE:
+            merged = changed.batch * heads * (changed.v_head_dim + 2)  # with the largest score and the sum of each
+            changed = replace(changed, kv_len=-(-changed.kv_len // split.context))
+            return [], changed, [self._collective(attention, "all_reduce", "context", merged)] * self.messages
+        fields = {**changed.shape, "name": changed.name, "block": changed.block, "repeat": changed.repeat}
+        self._even(attention, attention.q_len, split.context, "tokens", "context")
+        shared = SharedAttention(**fields, precision=changed.precision, ranks=split.context, scheme=split.scheme)
+        return [], shared, []
+
+    def _vector(self, vector: Vector, forward: Operator) -> Vector:
+        """A function of the forward pass, its backward, or the sum of an operator's gradients."""
+        t, base = self.split.tensor, last_part(forward.name)
+        if base in EXPERTS:
+            return self._expert_vector(vector, base)
+        if isinstance(forward, Gemm):  # a sum of its gradients
+            columns = self._gemm(forward, forward, "").n
+            return replace(vector, rows=self._tokens(vector, vector.rows), cols=columns)
+        if not isinstance(forward, Vector):
+            raise NotSupported(f"sharing {vector.name} ({vector.kind}) in {self.graph.name}")
+        if base in ("top_k", "combine") and self.apart > 1:
+            return replace(vector, rows=-(-self._tokens(vector, vector.rows) // self.apart))
+        if forward.function in CUT:
+            return self._cut_vector(vector, base)
+        if base in ("q_norm", "k_norm") and forward.rows > self.graph.tokens:  # a row for every head
+            rows = self._tokens(vector, vector.rows)
+            heads = self._heads(vector)
+            if base == "k_norm" and heads is not None and t % heads.kv_heads == 0:
+                return replace(vector, rows=rows // min(t, heads.kv_heads))
+            return replace(vector, rows=self._even(vector, rows, t, "rows", "tensor"))
+        if base in ("loss", "softmax") and forward.block == "head":
+            return replace(vector, rows=self._tokens(vector, vector.rows), cols=-(-vector.cols // t))
+        if base.endswith(("norm", "add")) and forward.block not in ("embedding", "head"):
+            if base not in ("q_norm", "k_norm", "kv_norm"):
+                return self._hidden(vector)
+            return replace(vector, rows=self._tokens(vector, vector.rows))
+        if base in ("top_k", "combine") or forward.block in ("embedding", "head"):
+            table = -(-vector.weights // t) if base == "tokens" else vector.weights
+            return replace(vector, rows=self._tokens(vector, vector.rows), weights=table)
+        raise NotSupported(f"sharing {vector.name} ({vector.kind}) in {self.graph.name}")
+
+    def _cut_vector(self, vector: Vector, base: str) -> Vector:
+        t, heads = self.split.tensor, self._heads(vector)
+        rows = self._tokens(vector, vector.rows)
+        if base in ("rope", "kv_append") and heads is not None:
+            prefix = forward_name(vector.name)[0].rpartition(".")[0]
+            if f"{prefix}.kv_down" in self.operators:  # of the latent every chip has all, of queries its heads
+                width = vector.cols // (heads.heads + 1)
+                cols = vector.cols if base == "kv_append" else (heads.heads // t + 1) * width
+                return replace(vector, rows=rows, cols=cols)
+            if heads.kv_heads % t and t % heads.kv_heads == 0:
+                whole = heads.heads + heads.kv_heads if base == "rope" else heads.kv_heads
+                part = heads.heads // t + 1 if base == "rope" else 1
+                return replace(vector, rows=rows, cols=vector.cols // whole * part)
+        return replace(vector, rows=rows, cols=self._even(vector, vector.cols, t, "columns", "tensor"))
+
+    def _expert_vector(self, vector: Vector, base: str) -> Vector:
+        batch, rows, _ = self._experts(vector)
+        cols = vector.cols
+        if base != "expert_down":
+            cols = self._even(vector, cols, self.split.sharing, "columns of experts", "expert_tensor")
+        return replace(vector, rows=batch * rows, cols=cols)
+
+    def _hidden(self, vector: Vector) -> Vector:
+        """Norms and residual sums."""
+        rows = self._tokens(vector, vector.rows)
+        return replace(vector, rows=-(-rows // self.split.tensor) if self.split.sequence else rows)
+
+    # messages
+
+    def _messages(
+        self, operator: Operator, changed: Operator, forward: Operator, role: str
+    ) -> tuple[list[Collective], list[Collective]]:
+        base, t = last_part(forward.name), self.split.tensor
+        before: list[Collective] = []
+        after: list[Collective] = []
+        backward = role != ""
+        late = {"shared_down", "shared_gate_up"} if self.apart == 1 else set()  # summed with the experts' results
+        if t > 1 and base not in late and (
+            (base in ROWS and not backward) or (base in COLUMNS and role == "input_gradient")
+        ):  # fmt: skip
+            after += self._sum(operator, changed.output_elements)
+        if base == "head" and not backward and t > 1 and self.graph.phase is not Phase.TRAINING:
+            after.append(self._collective(operator, "all_gather", "tensor", changed.output_elements * t))
+        if base in EXPERTS:
+            before, after = self._exchange(operator, base, role)
+        elif base == "combine" and not backward and t > 1:
+            after += self._after_experts(operator)
+        elif base == "router" and role == "input_gradient" and t > 1:
+            after += self._after_experts(operator)
+        elif base == "tokens" and not backward and t > 1:  # the table of a vocabulary is cut, too
+            after.append(self._collective(operator, "all_reduce", "tensor", changed.output_elements))
+        return before, after
+
+    def _exchange(self, operator: Operator, base: str, role: str) -> tuple[list[Collective], list[Collective]]:
+        """Tokens go to their experts before the first product and come back after the last; gradients the other way."""
+        if self.split.expert == 1:
+            return [], []
+        hidden = self._width(operator)
+        size = self._routed(operator) * hidden
+        message = self._collective(operator, "all_to_all", "expert", size)
+        if (base, role) in (("expert_gate_up", ""), ("expert_down", "input_gradient")):
+            return [message], []
+        if (base, role) in (("expert_down", ""), ("expert_gate_up", "input_gradient")):
+            return [], [message]
+        return [], []
+
+    def _width(self, operator: Operator) -> int:
+        prefix = forward_name(operator.name)[0].rpartition(".")[0]
+        gate_up = self.operators[f"{prefix}.expert_gate_up"]
+        assert isinstance(gate_up, Gemm)
+        return gate_up.k
+
+    def _after_experts(self, operator: Operator) -> list[Collective]:
+        """Sums over the chips that share an expert, then every tensor-parallel chip gets the others' tokens."""
+        elements = -(-self.graph.tokens // (self.context * self.apart)) * self._width(operator)
+        if self.apart == 1:
+            return self._sum(operator, elements)
+        found = []
+        if self.split.sharing > 1:
+            found.append(self._collective(operator, "all_reduce", "expert_tensor", elements))
+        if not self.split.sequence:
+            found.append(self._collective(operator, "all_gather", "tensor", elements * self.apart))
+        return found
+
+    def _sum(self, operator: Operator, elements: int) -> list[Collective]:
+        if not self.split.sequence:
+            return [self._collective(operator, "all_reduce", "tensor", elements)]
+        # The norm or sum that comes between works on a chip's tokens; it is the same bytes wherever it is gathered.
+        return [self._collective(operator, o, "tensor", elements) for o in ("reduce_scatter", "all_gather")]
+
+    def _collective(self, operator: Operator, operation: str, dimension: str, elements: int) -> Collective:
+        return Collective(
+            name=f"{operator.name}.{operation}", block=operator.block, repeat=operator.repeat,
+            precision=operator.precision, operation=operation, dimension=dimension, elements=elements,
+        )  # fmt: skip
+
+    # sizes
+
+    def _tokens(self, operator: Operator, rows: int) -> int:
+        """Rows that are tokens are shared by context parallelism; those of one a sequence are not."""
+        if self.context == 1 or rows < self.graph.tokens:
+            return rows
+        return self._even(operator, rows, self.context, "tokens", "context")
+
+    def _even(self, operator: Operator, size: int, parts: int, what: str, degree: str) -> int:
+        if size % parts:
+            raise LoomError(
+                f"{self.graph.name}: {operator.name}: {parts} chips cannot share {size} {what} evenly "
+                f"({self.key}.{degree})"
+            )
+        return size // parts
