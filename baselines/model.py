@@ -22,7 +22,7 @@ from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_op
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import flops, link_bytes
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.graph import Phase, is_optimizer
 
 Float = NDArray[np.float64]
 
@@ -35,6 +35,8 @@ KERNEL_OF: dict[VectorFunction, Op] = {
     VectorFunction.REQUANTIZE: Op.GELU,
 }  # fmt: skip
 """Element-wise kernel with the same passes over memory."""
+ADD_PASSES = 3
+"""Operands and results of a sum."""
 NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8": "fp8"}
 
@@ -99,7 +101,7 @@ def kernels_of(graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None
     operators = graph.operators()
     for at, operator in enumerate(operators):
         follower = operators[at + 1] if at + 1 < len(operators) else None
-        row = _row(graph, operator)
+        row = None if is_optimizer(operator) else _row(graph, operator)
         if row is None:
             continue
         fused = _is(operator, (VectorFunction.ADD,)) and follower is not None and _is(follower, NORMS)
@@ -182,5 +184,8 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
         if kernel is None:
             raise NotSupported(f"{operator.name}: {operator.function.value} on a GPU")
         width = "fp16" if operator.precision.size(2) == 4 else dtype
-        return {"op": str(kernel), "m": operator.rows, "n": operator.cols, "dtype": width}
+        cols = operator.cols
+        if operator.name.endswith((".backward", ".gradient")):  # as many passes over memory as operands and results
+            kernel, cols = Op.ADD, -(-cols * (operator.inputs + operator.outputs) // ADD_PASSES)
+        return {"op": str(kernel), "m": operator.rows, "n": cols, "dtype": width}
     raise NotSupported(f"{operator.name} on a GPU")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import networkx
 
@@ -167,6 +168,7 @@ class _Sharing:
         assert forward is not None
         if isinstance(operator, Attention):
             return self._attention(operator)
+        changed: Operator
         if isinstance(operator, Gemm):
             changed = self._gemm(operator, forward, role)
         else:
@@ -185,7 +187,7 @@ class _Sharing:
         rows, columns, sums = names
         if base in EXPERTS:
             return self._expert_gemm(gemm, rows, columns if base == "expert_gate_up" else sums)
-        changes = {rows: tokens}
+        changes: dict[str, Any] = {rows: tokens}
         if base == "head":
             changes[columns] = -(-getattr(gemm, columns) // t)
         elif base in COLUMNS:
@@ -216,7 +218,8 @@ class _Sharing:
     def _expert_gemm(self, gemm: Gemm, rows: str, cut: str) -> Gemm:
         batch, m, stored = self._experts(gemm)
         each = self._even(gemm, getattr(gemm, cut), self.split.sharing, "columns of experts", "expert_tensor")
-        changed = replace(gemm, batch=batch, **{rows: m, cut: each})
+        changes: dict[str, Any] = {"batch": batch, rows: m, cut: each}
+        changed = replace(gemm, **changes)
         return changed if gemm.stored is None else replace(changed, stored=stored)
 
     def _experts(self, operator: Operator) -> tuple[int, int, int]:
@@ -282,6 +285,8 @@ class _Sharing:
             if base not in ("q_norm", "k_norm", "kv_norm"):
                 return self._hidden(vector)
             return replace(vector, rows=self._tokens(vector, vector.rows))
+        if forward.block == "embedding" and base != "tokens" and forward.cols == self._model_width():
+            return self._hidden(vector)
         if base in ("top_k", "combine") or forward.block in ("embedding", "head"):
             table = -(-vector.weights // t) if base == "tokens" else vector.weights
             return replace(vector, rows=self._tokens(vector, vector.rows), weights=table)
@@ -309,6 +314,10 @@ class _Sharing:
             cols = self._even(vector, cols, self.split.sharing, "columns of experts", "expert_tensor")
         return replace(vector, rows=batch * rows, cols=cols)
 
+    def _model_width(self) -> int:
+        """Columns of the residual stream: of the first norm of a layer."""
+        return next((o.cols for o in self.operators.values() if isinstance(o, Vector) and o.block != "embedding"), 0)
+
     def _hidden(self, vector: Vector) -> Vector:
         """Norms and residual sums."""
         rows = self._tokens(vector, vector.rows)
@@ -332,12 +341,11 @@ class _Sharing:
             after.append(self._collective(operator, "all_gather", "tensor", changed.output_elements * t))
         if base in EXPERTS:
             before, after = self._exchange(operator, base, role)
-        elif base == "combine" and not backward and t > 1:
-            after += self._after_experts(operator)
-        elif base == "router" and role == "input_gradient" and t > 1:
+        elif t > 1 and (base, role) in (("combine", ""), ("router", "input_gradient")):
             after += self._after_experts(operator)
         elif base == "tokens" and not backward and t > 1:  # the table of a vocabulary is cut, too
-            after.append(self._collective(operator, "all_reduce", "tensor", changed.output_elements))
+            kind = "reduce_scatter" if self.split.sequence else "all_reduce"
+            after.append(self._collective(operator, kind, "tensor", changed.output_elements))
         return before, after
 
     def _exchange(self, operator: Operator, base: str, role: str) -> tuple[list[Collective], list[Collective]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import networkx
 
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.mapper.parallel import EXPERTS, Split, forward_name, share, summed
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import connect, is_optimizer
+
 
 def tensor_shard(graph: Graph, tensor: int) -> Graph:
     """The part of one of ``tensor`` chips; the others' are alike.
@@ -53,10 +56,10 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
             return replace(operator, batch=part(operator.batch))
         if isinstance(operator, Gemm):
             rows = "k" if role == "weight_gradient" else "m"
+            changes: dict[str, Any] = {rows: part(getattr(operator, rows))}
             if base in EXPERTS:
-                active, each = experts(prefix)
-                return replace(operator, batch=active, **{rows: each})
-            return replace(operator, **{rows: part(getattr(operator, rows))})
+                changes["batch"], changes[rows] = experts(prefix)
+            return replace(operator, **changes)
         assert isinstance(operator, Vector)
         if base in EXPERTS:
             active, each = experts(prefix)
@@ -66,6 +69,31 @@ def sequences_of(graph: Graph, batch: int) -> Graph:
     if batch == graph.batch:
         return graph
     return replace(_changed(graph, change), batch=batch, tokens=part(graph.tokens))
+
+
+def tokens_of(graph: Graph, part: int, parts: int) -> Graph:
+    """One of ``parts`` equal runs of a prompt's tokens; its queries see the keys of those before it.
+
+    Raises
+    ------
+    LoomError
+        When the tokens cannot be cut evenly.
+    """
+    if graph.tokens % parts:
+        raise LoomError(f"{graph.name}: {graph.tokens} tokens cannot be cut into {parts} equal runs")
+
+    def change(operator: Operator) -> Operator:
+        if isinstance(operator, Attention):
+            keys = operator.kv_len * (part + 1) // parts
+            return replace(operator, q_len=operator.q_len // parts, kv_len=keys)
+        if isinstance(operator, Gemm):
+            if operator.chosen is not None:
+                raise NotSupported(f"runs of tokens through {operator.name}, which has several products")
+            return replace(operator, m=max(operator.m // parts, 1))
+        assert isinstance(operator, Vector)
+        return replace(operator, rows=max(operator.rows // parts, 1))
+
+    return replace(_changed(graph, change), tokens=graph.tokens // parts)
 
 
 def without(graph: Graph, leave: Callable[[Operator], bool]) -> Graph:

@@ -1,71 +1,107 @@
-"""What a plan needs to know of a system: chips, nodes, and the rates between them."""
+"""What a plan needs to know of a system: its chips, and what joins them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.description import System
-from siliconloom.arch.gpu import Gpu, is_gpu
+from siliconloom.arch.description import System, load_group
+from siliconloom.arch.gpu import is_gpu
+from siliconloom.arch.network import wire
+from siliconloom.planning.fabric import Fabric, GpuFabric, NetworkFabric
+from siliconloom.planning.machines import ChipMachine, GpuMachine, Machine
 from siliconloom.systems.gpus import joined
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal GPUs in equal nodes.
+    """Chips in the order of their ranks.
 
     Parameters
     ----------
-    inside, outside
-        Bytes per second of a chip to others of its node, and of its network port.
-    latency
-        Seconds of a message between nodes.
+    kinds
+        Machines and how many of each, in order.
+    per_node
+        Chips that are nearer to each other than to the rest.
     """
 
     name: str
-    gpu: Gpu
-    chips: int
+    kinds: tuple[tuple[Machine, int], ...]
+    fabrics: tuple[Fabric, ...]
     per_node: int
-    inside: float
-    outside: float
-    latency: float
 
-    def ring_rate(self, stride: int, size: int) -> float:
-        """Bus bandwidth of a ring over ``size`` chips that lie ``stride`` apart.
+    @property
+    def chips(self) -> int:
+        return sum(count for _, count in self.kinds)
 
-        Within a node the links'; between nodes every chip of the ring in a node brings its own network port.
-        """
-        if stride * size <= self.per_node:
-            return self.inside
-        together = max(self.per_node // stride, 1)
-        return min(self.inside, together * self.outside)
+    @property
+    def mixed(self) -> bool:
+        return len(self.kinds) > 1
 
-    def hop_rate(self, stride: int) -> float:
-        """Bytes per second from a chip to the one ``stride`` further."""
-        return self.inside if stride < self.per_node else self.outside
+    @property
+    def machine(self) -> Machine:
+        """The only kind, or the first."""
+        return self.kinds[0][0]
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of the smallest memory."""
+        return min(machine.capacity for machine, _ in self.kinds)
+
+    def kinds_between(self, first: int, last: int) -> list[int]:
+        """Kinds of the chips from rank ``first`` to before ``last``."""
+        found, at = [], 0
+        for kind, (_, count) in enumerate(self.kinds):
+            if at < last and first < at + count:
+                found.append(kind)
+            at += count
+        return found
 
 
 def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None) -> Cluster:
-    """Read a system of GPUs as a cluster.
+    """Read a system.
 
     Raises
     ------
     NotSupported
-        For systems of our own chips, or of several kinds.
+        For GPUs on topologies whose collectives are not modelled.
+    LoomError
+        For a hierarchy without its upper links, or overrides of a system of several kinds.
     """
+    if len(system.chips) > 1 and overrides:
+        raise LoomError(f"{system.name}: --set chip. is ambiguous, it has {len(system.chips)} kinds of chips")
     if not all(is_gpu(group.chip) for group in system.chips):
-        raise NotSupported(f"plan on {system.name}: its chips are no GPUs; `loom sim` takes them with policy.tensor")
-    gpu = joined(system, overrides)
-    chips = system.chips[0].count
-    topology = system.topology
-    if topology.kind in ("switch", "fully_connected"):
-        per_node, outside, latency = chips, float(gpu.link.network), gpu.link.network_latency
-    elif topology.kind == "hierarchical":
-        per_node = min(topology.chips_per_leaf or chips, chips)
-        upper = topology.uplink
-        if upper is None:
-            raise LoomError(f"{system.name}: topology.uplink is missing; it joins the nodes")
-        outside, latency = float(upper.count * upper.bandwidth), 2 * upper.latency
-    else:
-        raise NotSupported(f"plan on a {topology.kind}; there are switch, fully_connected and hierarchical")
-    return Cluster(system.name, gpu, chips, per_node, gpu.link_bandwidth, outside, latency * 1e-12)
+        return _of_chips(system, overrides)
+    topology, total = system.topology, sum(group.count for group in system.chips)
+    if topology.kind not in ("switch", "fully_connected", "hierarchical"):
+        raise NotSupported(f"GPUs on a {topology.kind}; there are switch, fully_connected and hierarchical")
+    kinds: list[tuple[Machine, int]] = []
+    fabrics: list[Fabric] = []
+    per_node = total
+    for group in system.chips:
+        gpu = joined(system.model_copy(update={"chips": (group,)}), overrides)
+        outside, latency = float(gpu.link.network), gpu.link.network_latency
+        if topology.kind == "hierarchical":
+            per_node = min(topology.chips_per_leaf or total, total)
+            upper = topology.uplink
+            if upper is None:
+                raise LoomError(f"{system.name}: topology.uplink is missing; it joins the nodes")
+            outside, latency = float(upper.count * upper.bandwidth), 2 * upper.latency
+        kinds.append((GpuMachine(gpu), group.count))
+        fabrics.append(GpuFabric(gpu, per_node, outside, latency * 1e-12))
+    return Cluster(system.name, tuple(kinds), tuple(fabrics), per_node)
+
+
+def _of_chips(system: System, overrides: list[tuple[str, str]] | None) -> Cluster:
+    kinds: list[tuple[Machine, int]] = []
+    for group in system.chips:
+        if is_gpu(group.chip):
+            machine: Machine = GpuMachine(joined(system.model_copy(update={"chips": (group,)})))
+        else:
+            machine = ChipMachine(load_group(group, overrides))
+        kinds.append((machine, group.count))
+    total = sum(group.count for group in system.chips)
+    wiring = wire(system.topology, system.link, total)
+    fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)))
+    per_node = wiring.group if 1 < wiring.group < total else total
+    return Cluster(system.name, tuple(kinds), (fabric,) * len(kinds), per_node)

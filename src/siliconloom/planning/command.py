@@ -8,15 +8,15 @@ from typing import Any
 from rich.console import Console
 
 from siliconloom import __version__
-from siliconloom.arch import LoomError, NotSupported, load_system
+from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.arch.vector import VectorFunction
 from siliconloom.planning.cluster import Cluster, cluster_of
-from siliconloom.planning.plan import Plan, parse_plan, shape_of
-from siliconloom.planning.search import Found, search
+from siliconloom.planning.inference import Server
+from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
+from siliconloom.planning.search import Found, search, too_much
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
-from siliconloom.workloads import Graph, Phase, Vector, load_workload
+from siliconloom.workloads import Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
 
@@ -27,10 +27,7 @@ def read_plan_input(
     """Cluster, workload and the values of ``plan.`` given, from names and overrides."""
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
-    graph = load_workload(model, theirs)
-    if graph.phase is not Phase.TRAINING:
-        raise NotSupported(f"loom plan of {graph.phase.value}; set workload.phase=training")
-    return cluster, graph, fixed
+    return cluster, load_workload(model, theirs), fixed
 
 
 def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
@@ -45,70 +42,74 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
 def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
-    shape = shape_of(graph)
-    gated = any(
-        isinstance(o, Vector) and o.function in (VectorFunction.GATED_SILU, VectorFunction.GATED_GELU)
-        for o in graph.operators()
-    )
-    dtype = graph.precision.value
-    trainer = Trainer(cluster, shape, graph.batch, gated=gated, dtype=dtype)
-    whole = {"data", "tensor", "pipeline", "microbatch"} <= set(fixed)
-    if whole:
+    training = graph.phase is Phase.TRAINING
+    planner: Trainer | Server = Trainer(cluster, graph) if training else Server(cluster, graph)
+    _refuse(fixed, training)
+    if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed):
         plan = Plan(**fixed)
-        step = trainer.step(plan)
-        need, room = step.memory.total, cluster.gpu.memory.capacity
-        if need > room:
-            raise LoomError(
-                f"{plan.text()} needs {format_bytes(need)} of each {cluster.gpu.name}, which has {format_bytes(room)}: "
-                f"{format_bytes(need - room)} too much; more tensor or pipeline parallelism, ZeRO or recomputation help"
-            )
+        step = planner.step(plan)
+        if (error := too_much(planner, plan, step.memory)) is not None:
+            raise error
         best: tuple[Found, ...] = (Found(plan, step),)
         counts = {"simulated": 1, "pruned": 0, "too_large": 0}
     else:
         with progress_bar(not quiet, "searching") as progress:
-            found = search(trainer, fixed, progress=progress)
+            found = search(planner, fixed, progress=progress)
         best = found.best
         counts = {"simulated": found.simulated, "pruned": found.pruned, "too_large": found.too_large}
     first = best[0]
-    peak = cluster.gpu.peak_flops(dtype)
     result = {
         "schema": SCHEMA,
         "version": __version__,
         "system": cluster.name,
         "workload": graph.name,
         "batch": graph.batch,
-        "sequence": shape.sequence,
-        "parameters": shape.parameters,
-        "flops": trainer.flops,
-        **_row(first, trainer, cluster, peak),
+        "phase": graph.phase.value,
+        "sequence": planner.attention.kv_len,
+        "parameters": planner.parameters,
+        "flops": planner.flops,
+        **_row(first, planner),
         "search": {**counts, "wall_s": time.perf_counter() - began},
         "alternatives": [
-            {**_row(other, trainer, cluster, peak), "slower_by": other.step.seconds / first.step.seconds - 1,
+            {**_row(other, planner), "slower_by": other.step.seconds / first.step.seconds - 1,
              "lost_by": _lost(first, other)}
             for other in best[1:]
         ],
     }  # fmt: skip
-    floor = trainer.flops / (cluster.chips * peak)
+    floor = planner.bound
     result["lower_bound_s"] = floor
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
 
 
+def _refuse(fixed: dict[str, Any], training: bool) -> None:
+    """Keys that mean nothing in this phase."""
+    if training:
+        return
+    for key in TRAINING_ONLY:
+        if key in fixed:
+            raise LoomError(f"plan.{key} is for training; set workload.phase=training")
+
+
 def plan_tables(result: dict[str, Any], out: Console) -> None:
     """Print the plan, where its time goes, and the next best ones."""
     plan = Plan(**result["plan"])
+    training = result["phase"] == "training"
     size, work = f"{result['parameters'] / 1e9:.4g} G parameters", f"{result['batch']:,} x {result['sequence']:,}"
     out.print(f"[bold]{result['workload']}[/bold] ({size}, batch {work}) on [bold]{result['system']}[/bold]")
     memory, looked = result["memory"], result["search"]
     parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in memory.items() if value)
     rows: list[Row] = [
-        ("plan", plan.text()),
+        ("plan", plan.text(training=training)),
         ("step", f"{format_si(result['step_s'], 's')}; the arithmetic alone {format_si(result['lower_bound_s'], 's')}"),
-        ("per chip", f"{result['tflops_per_chip']:.4g} TFLOP/s, {result['utilization']:.1%} of its peak"),
+        ("per chip", f"{result['tflops_per_chip']:.4g} TFLOP/s; {result['utilization']:.1%} of the peak is reached"),
+        ("tokens", f"{result['tokens_per_second']:,.4g} a second"),
         ("bubble", f"{result['bubble']:.1%} of the pipeline"),
         ("waiting for messages", format_si(result["exposed_comm_s"], "s")),
-        ("gradients, optimizer", f"{format_si(result['gradient_s'], 's')}, {format_si(result['optimizer_s'], 's')}"),
+        *([("gradients, optimizer",
+            f"{format_si(result['gradient_s'], 's')} left over, {format_si(result['optimizer_s'], 's')}")]
+          if training else []),
         ("memory", f"{format_bytes(result['memory_bytes'])}: {parts}"),
         ("search", f"{looked['simulated']} plans simulated, {looked['pruned']:,} slower by their bound, "
                    f"{looked['too_large']:,} too large, in {format_si(looked['wall_s'], 's')}"),
@@ -117,29 +118,33 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     if result["alternatives"]:
         out.print()
         others: list[Row] = [
-            (Plan(**a["plan"]).text(), f"+{a['slower_by']:.2%}", a["lost_by"]) for a in result["alternatives"]
+            (Plan(**a["plan"]).text(training=training), f"+{a['slower_by']:.2%}", a["lost_by"])
+            for a in result["alternatives"]
         ]
         out.print(table("next best", [("plan", "left"), ("step", "right"), ("loses by", "left")], others))
 
 
-def _row(found: Found, trainer: Trainer, cluster: Cluster, peak: float) -> dict[str, Any]:
+def _row(found: Found, planner: Trainer | Server) -> dict[str, Any]:
     step = found.step
-    per_chip = trainer.flops / step.seconds / cluster.chips
+    per_chip = planner.flops / step.seconds / planner.cluster.chips
+    tokens = planner.graph.tokens
     return {
         "plan": found.plan.as_dict(),
         "step_s": step.seconds,
         "tflops_per_chip": per_chip / 1e12,
-        "utilization": per_chip / peak,
+        "utilization": planner.bound / step.seconds,
+        "tokens_per_second": tokens / step.seconds,
         "memory_bytes": step.memory.total,
         "memory": {
             "weights": step.memory.weights, "gradients": step.memory.gradients, "optimizer": step.memory.optimizer,
-            "activations": step.memory.activations,
+            "activations": step.memory.activations, "cache": step.memory.cache,
         },
         "bubble": step.bubble,
         "exposed_comm_s": step.exposed,
         "gradient_s": step.gradients,
         "optimizer_s": step.optimizer,
         "microbatches": step.microbatches,
+        "stage_layers": list(step.stages),
     }  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siliconloom.planning.plan import Plan, Shape
+from siliconloom.planning.layers import Block
+from siliconloom.planning.plan import Plan
 
 GRADIENT = 2.0
 """Bytes of a gradient."""
@@ -17,14 +19,17 @@ class Memory:
     """Bytes of one chip at its fullest."""
 
     weights: float
-    gradients: float
-    optimizer: float
-    activations: float
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
     cache: float = 0.0
 
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer + self.activations + self.cache
+
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(*(getattr(self, n) + getattr(other, n) for n in self.__dataclass_fields__))
 
 
 def states(parameters: float, element: float, data: int, zero: int) -> tuple[float, float, float]:
@@ -39,35 +44,28 @@ def states(parameters: float, element: float, data: int, zero: int) -> tuple[flo
     return weights, gradients, optimizer
 
 
-def layer_activations(shape: Shape, plan: Plan) -> float:
-    """Bytes of one layer and microbatch kept for its backward pass (Korthikanti et al., 2022, equations 1 to 6).
+def block_activations(block: Block, plan: Plan) -> float:
+    """Bytes of one block and microbatch kept for its backward pass.
 
-    With s tokens, b sequences, width h, a heads, t tensor-parallel chips: s b h (10 + 24 / t + 5 a s / (h t)), with
-    sequence parallelism all over t; without the attention's 5 a s / (h t) when it is recomputed or never stored; 2 s b
-    h when all is recomputed. The 24 are the paper's for an inner width of 4 h, which is 16 of them.
+    What the operator graph's backward pass reads; of a GPT layer this is Korthikanti et al.'s s b h (10 + 24 / t + 5 a
+    s / (h t)) (2022, equations 1 to 6). Selective recomputation keeps no scores, full only a layer's input.
     """
-    s, b, h, t = shape.sequence, plan.microbatch, shape.hidden, plan.tensor
-    split = t if plan.sequence_parallel else 1
-    if plan.recompute == "full":
-        return 2.0 * s * b * h / split
-    scores = 0.0
-    if plan.recompute == "none" and plan.attention == "unfused":
-        scores = 5.0 * shape.heads * s / (h * t)
-    inner = 8.0 + 4.0 * shape.inner / h
-    return s * b * h * (10.0 / split + inner / t + scores)
+    if plan.recompute == "full" and block.entering:
+        return block.entering
+    return block.kept - (block.scores if plan.recompute == "selective" else 0.0)
 
 
-def training_memory(shape: Shape, plan: Plan, in_flight: float) -> Memory:
-    """Bytes of the first stage, which holds the embedding and most activations.
-
-    ``in_flight`` is the microbatches whose activations a device holds at once, each a whole device's share of layers.
-    """
-    per_stage = -(-shape.layers // plan.pipeline)
-    parameters = (per_stage * shape.layer_parameters + shape.end_parameters / 2) / plan.tensor
-    weights, gradients, optimizer = states(parameters, shape.element, plan.data, plan.zero)
-    kept = layer_activations(shape, plan) * per_stage * in_flight
-    if plan.recompute == "full":  # one layer's own, while it is computed again
-        again = Plan(tensor=plan.tensor, microbatch=plan.microbatch, sequence_parallel=plan.sequence_parallel,
-                     attention=plan.attention)  # fmt: skip
-        kept += layer_activations(shape, again)
-    return Memory(weights, gradients, optimizer, kept)
+def training_memory(blocks: Sequence[Block], plan: Plan, in_flight: float) -> Memory:
+    """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches."""
+    found = Memory(0.0)
+    for block in blocks:
+        for parameters, replicas in (
+            (block.parameters, plan.data * plan.context), (block.expert_parameters, plan.expert_replicas),
+        ):  # fmt: skip
+            held = block.parameters + block.expert_parameters
+            element = block.weight_bytes / held if held else 0.0
+            found += Memory(*states(parameters, element, replicas, plan.zero))
+        found += Memory(0.0, activations=block_activations(block, plan) * in_flight)
+    if plan.recompute == "full" and blocks:  # one layer's own, while it is computed again
+        found += Memory(0.0, activations=max(b.kept for b in blocks))
+    return found

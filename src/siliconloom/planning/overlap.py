@@ -1,129 +1,210 @@
-"""Token splitting: the sums of one half of the tokens pass while the other half computes (TokenWeave, 2025).
+"""What messages pass beside: schedules of a layer's operators on streams, as transforms of its operator graph.
 
-A schedule transform on the kernels of a tensor-parallel prefill. Each layer's work is cut at its two all-reduces; the
-halves of the tokens take turns on the compute stream, their sums go over the links on another one. What they take from
-each other is in the machine, not in a factor: kernels see fewer multiprocessors while sums need some, halves are
-smaller products, the second half's queries see the first half's keys. The residual sum and norm after a sum are done
-within it, on a part of the tokens of each GPU.
+A chip computes on one stream and its messages are on others, one for each dimension of the plan. A layer is cut at its
+messages into segments; what differs between transforms is who waits for a message, and what else there is to compute
+meanwhile:
+
+``none``
+    The next operator waits for it.
+``tokens``
+    Two halves of the tokens take turns: a half's messages pass while the other half computes (TokenWeave, 2025). Sums
+    need some multiprocessors, which kernels then lack; the norm and residual sum that follow a sum are done within it,
+    on a part of the tokens of each chip.
+``nano``
+    As ``tokens``, and decode's attention, which reads memory, runs beside the other half's products, on multiprocessors
+    of its own (NanoFlow, 2024). All halves' bytes still go through one memory.
+``ladder``
+    Each half of a layer uses the residual stream without the sum of the half before it, which passes meanwhile
+    (Ladder-residual, 2025). A change of the model.
+``shortcut``
+    A mixture's tokens travel and are computed beside the next layer's attention (shortcut-connected experts, 2024;
+    LongCat-Flash, 2025). A change of the model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from siliconloom.arch import NotSupported
-from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines.operations import make_operations
-from siliconloom.baselines.predict import predict
-from siliconloom.planning.plan import Shape
+from siliconloom.mapper.parallel import last_part, share
+from siliconloom.mapper.shard import sequences_of, tokens_of
+from siliconloom.planning.machines import GpuMachine, Machine
+from siliconloom.planning.plan import Plan
 from siliconloom.sim.streams import Tasks, run_tasks
+from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, Vector
 
 SUM_MULTIPROCESSORS = 8
-"""That TokenWeave's fused sum runs on (section 4: 2 to 8 of an H100's 132)."""
-COMPUTE, LINKS = 0, 1
+"""That a sum beside kernels runs on (TokenWeave, section 4: 2 to 8 of an H100's 132)."""
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Of the multiprocessors, that attention beside products is tried with."""
+COMPUTE, MEMORY = 0, 1
+STREAMS = {"tensor": 2, "expert": 3, "context": 4, "expert_tensor": 2}
+SHORT, LONG = 4, 8
+"""Layers in a row whose difference is a layer's time once the schedule is under way."""
+PICO = 1e12
+
+Seconds = Callable[[Graph, Machine], Mapping[str, float]]
+"""Seconds of every operator of a part, messages among them."""
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """Seconds of a prompt: with sums in line, without any, and with halves that take turns."""
+class Segment:
+    """Work of a stream, then a message; what comes after it in the layer needs the message."""
 
-    in_line: float
-    without: float
-    overlapped: float
-
-    @property
-    def hidden(self) -> float:
-        """Share of the sums' time that the other half's work hides; above 1 where fused norms save more."""
-        return (self.in_line - self.overlapped) / (self.in_line - self.without)
+    name: str
+    stream: int
+    seconds: float
 
 
-def split_prefill(
-    gpu: Gpu, shape: Shape, tokens: int, tensor: int, *, gated: bool = True, dtype: str = "bf16",
-    sustained: bool = True,
-) -> Prefill:  # fmt: skip
-    """Time the prefill of one prompt on ``tensor`` GPUs.
+def layer_seconds(
+    graph: Graph, part: Graph, block: str, plan: Plan, machine: Machine, seconds: Seconds, whole: Mapping[str, float],
+) -> float:  # fmt: skip
+    """Seconds of one execution of the forward pass of a block, with messages passing as ``plan.overlap`` says.
+
+    Parameters
+    ----------
+    graph, part, whole
+        All chips' operators, one chip's, and the seconds of those.
 
     Raises
     ------
     NotSupported
-        For prompts that cannot be halved, and for one GPU, which sums nothing.
+        For halves of what cannot be halved, and for chips whose kernels cannot be given a part of it.
     """
-    if tensor < 2 or tokens % 2:
-        raise NotSupported(f"token splitting of {tokens} tokens on {tensor} GPU: it takes two halves and two GPUs")
-    whole = _parts(gpu, shape, tokens, 0, tensor, gated, dtype, sustained, fused=False)
-    attend, first, feed, second = whole
-    in_line = shape.layers * (attend + first + feed + second)
-    sums = shape.layers * 2 * _sum(gpu, shape, tokens, tensor, dtype)
-    fewer = gpu.model_copy(update={"multiprocessors": gpu.multiprocessors - SUM_MULTIPROCESSORS})
-    halves = [
-        _parts(fewer, shape, tokens // 2, seen, tensor, gated, dtype, sustained, fused=True)
-        for seen in (0, tokens // 2)
-    ]
-    tasks = Tasks()
-    ready: list[int | None] = [None, None]
-    for layer in range(shape.layers):
-        for block, (work, reduce) in enumerate(((0, 1), (2, 3))):
-            done = []
-            for half in range(2):
-                name = f"layer {layer}, block {block}, half {half}"
-                task = tasks.add(f"compute of {name}", COMPUTE, round(halves[half][work] * 1e12))
+    operators = _forward(part, block)
+    if plan.overlap in ("ladder", "shortcut"):
+        late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
+        return _steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
+    if not isinstance(machine, GpuMachine):
+        raise NotSupported(f"plan.overlap {plan.overlap} on {machine.name}: its kernels take the whole chip")
+    halves = [share(half, plan.split) for half in _halves(graph)]
+    fewer = machine.without(SUM_MULTIPROCESSORS)
+    if plan.overlap == "nano":
+        return min(_nano(halves, block, machine, fewer, seconds, a) for a in SHARES)
+    times = [seconds(half, fewer) for half in halves]
+    chains = [
+        _fused(_forward(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
+    ]  # fmt: skip
+    return _steady(lambda tasks, layers: _turns(tasks, chains, layers))
+
+
+def _forward(part: Graph, block: str) -> list[Operator]:
+    return [o for o in part.operators() if o.block == block]
+
+
+def _halves(graph: Graph) -> list[Graph]:
+    if graph.batch % 2 == 0:
+        return [sequences_of(graph, graph.batch // 2)] * 2
+    if graph.phase is Phase.PREFILL and graph.batch == 1:
+        return [tokens_of(graph, half, 2) for half in range(2)]
+    raise NotSupported(f"halves of {graph.batch} sequences")
+
+
+def _segments(operators: list[Operator], seconds: Mapping[str, float]) -> list[Segment]:
+    """Operators in order, neighbours on a stream put together."""
+    found: list[Segment] = []
+    for operator in operators:
+        stream = STREAMS[operator.dimension] if isinstance(operator, Collective) else COMPUTE
+        time = seconds.get(operator.name, 0.0)
+        if found and found[-1].stream == stream:
+            found[-1] = replace(found[-1], seconds=found[-1].seconds + time)
+        else:
+            found.append(Segment(operator.name, stream, time))
+    return found
+
+
+def _fused(operators: list[Operator], seconds: Mapping[str, float], tensor: int) -> list[Segment]:
+    """Segments with the norms and residual sums of a layer in the sums before them, on a part of the tokens each."""
+    taken = [o for o in operators if _residual(o)]
+    rest = _segments([o for o in operators if not _residual(o)], seconds)
+    sums = [at for at, s in enumerate(rest) if s.stream != COMPUTE]
+    if not sums or not taken:
+        return rest
+    more = sum(seconds.get(o.name, 0.0) for o in taken) / tensor / len(sums)
+    return [replace(s, seconds=s.seconds + more) if at in sums else s for at, s in enumerate(rest)]
+
+
+def _residual(operator: Operator) -> bool:
+    return isinstance(operator, Vector) and last_part(operator.name).endswith(("_norm", "_add")) and (
+        last_part(operator.name) not in ("q_norm", "k_norm", "kv_norm")
+    )  # fmt: skip
+
+
+def _steady(build: Callable[[Tasks, int], None]) -> float:
+    """Seconds of a layer among many."""
+    ends = []
+    for layers in (SHORT, LONG):
+        tasks = Tasks()
+        build(tasks, layers)
+        ends.append(run_tasks(tasks).finish)
+    return (ends[1] - ends[0]) / (LONG - SHORT) / PICO
+
+
+def _turns(tasks: Tasks, chains: list[list[Segment]], layers: int) -> None:
+    """Halves take turns on every stream; each half's segments follow each other."""
+    ready: list[int | None] = [None] * len(chains)
+    for layer in range(layers):
+        for place in range(max(len(c) for c in chains)):
+            for half, chain in enumerate(chains):
+                if place >= len(chain):
+                    continue
+                segment = chain[place]
+                name = f"{segment.name} of layer {layer}, half {half}"
+                task = tasks.add(name, segment.stream, round(segment.seconds * PICO))
                 before = ready[half]
                 if before is not None:
                     tasks.wait(task, before)
-                done.append(task)
-            for half in range(2):
-                name = f"layer {layer}, block {block}, half {half}"
-                task = tasks.add(f"sum of {name}", LINKS, round(halves[half][reduce] * 1e12))
-                tasks.wait(task, done[half])
                 ready[half] = task
-    return Prefill(in_line, in_line - sums, run_tasks(tasks).finish * 1e-12)
 
 
-def _sum(gpu: Gpu, shape: Shape, tokens: int, tensor: int, dtype: str) -> float:
-    row = {"op": "all_reduce", "gpus": tensor, "bytes": tokens * shape.hidden * 2, "dtype": dtype}
-    return float(predict(gpu, make_operations([row])).seconds[0])
+def _rewired(tasks: Tasks, segments: list[Segment], layers: int, late: tuple[str, ...]) -> None:
+    """Compute goes on beside messages of some dimensions: who needed one needs the one before it."""
+    streams = {STREAMS[d] for d in late}
+    compute: int | None = None
+    waited: list[int] = []  # late messages on their way, the oldest first
+    for layer in range(layers):
+        for segment in segments:
+            task = tasks.add(f"{segment.name} of layer {layer}", segment.stream, round(segment.seconds * PICO))
+            if compute is not None:
+                tasks.wait(task, compute)
+            if segment.stream in streams:
+                waited.append(task)
+                continue
+            if len(waited) > 1:  # the newest may still be on its way
+                for message in waited[:-1]:
+                    tasks.wait(task, message)
+                waited = waited[-1:]
+            compute = task
 
 
-def _parts(
-    gpu: Gpu,
-    shape: Shape,
-    tokens: int,
-    seen: int,
-    tensor: int,
-    gated: bool,
-    dtype: str,
-    sustained: bool,
-    *,
-    fused: bool,
-) -> tuple[float, float, float, float]:
-    """Seconds of attention's kernels, the sum after them, the feed-forward's, the sum after those."""
-    h, inner = shape.hidden, shape.inner // tensor
-    mixed = shape.heads * shape.head_dim // tensor
-    keys = max(shape.kv_heads // tensor, 1)
-    qkv = mixed + 2 * keys * shape.head_dim
-    norm: list[dict[str, Any]] = [{"op": "rmsnorm", "m": tokens, "n": h}, {"op": "add", "m": tokens, "n": h}]
-    groups: list[list[dict[str, Any]]] = [
-        [
-            {"op": "gemm", "m": tokens, "n": qkv, "k": h},
-            {"op": "rope", "m": tokens, "n": qkv - keys * shape.head_dim},
-            {"op": "attention_prefill", "batch": 1, "q_len": tokens, "kv_len": tokens + seen,
-             "heads": shape.heads // tensor, "kv_heads": keys, "head_dim": shape.head_dim, "causal": "true"},
-            {"op": "gemm", "m": tokens, "n": h, "k": mixed},
-        ],
-        [
-            {"op": "gemm", "m": tokens, "n": inner * (2 if gated else 1), "k": h},
-            {"op": "silu_mul" if gated else "gelu", "m": tokens, "n": inner},
-            {"op": "gemm", "m": tokens, "n": h, "k": inner},
-        ],
-        norm,
-    ]  # fmt: skip
-    rows = [{"dtype": dtype, **row} for group in groups for row in group]
-    seconds = predict(gpu, make_operations(rows), sustained=sustained).seconds
-    attend = float(seconds[: len(groups[0])].sum())
-    feed = float(seconds[len(groups[0]) : len(groups[0]) + len(groups[1])].sum())
-    norms = float(seconds[-len(norm) :].sum())
-    reduce = _sum(gpu, shape, tokens, tensor, dtype)
-    if fused:
-        return attend, reduce + norms / tensor, feed, reduce + norms / tensor
-    return attend + norms, reduce, feed + norms, reduce
+def _nano(
+    halves: list[Graph], block: str, machine: GpuMachine, fewer: GpuMachine, seconds: Seconds, part: float
+) -> float:
+    """Attention of one half on a part of the multiprocessors, beside the other half's products on the rest."""
+    count = fewer.gpu.multiprocessors
+    attending = machine.without(machine.gpu.multiprocessors - max(round(part * count), 1))
+    products = machine.without(machine.gpu.multiprocessors - max(count - round(part * count), 1))
+    chains: list[list[Segment]] = []
+    moved = 0.0
+    for half in halves:
+        slow, quick = seconds(half, attending), seconds(half, products)
+        chain: list[Segment] = []
+        for operator in _forward(half, block):
+            if isinstance(operator, Collective):
+                chain.append(Segment(operator.name, STREAMS[operator.dimension], quick.get(operator.name, 0.0)))
+            elif isinstance(operator, Attention):
+                chain.append(Segment(operator.name, MEMORY, slow.get(operator.name, 0.0)))
+            else:
+                chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
+            moved += _bytes(operator)
+        chains.append(chain)
+    found = _steady(lambda tasks, layers: _turns(tasks, chains, layers))
+    return max(found, moved / machine.bandwidth)
+
+
+def _bytes(operator: Operator) -> float:
+    """Parameters and cached keys and values, which no cache of the chip holds."""
+    if isinstance(operator, Attention):
+        return float(operator.input_bytes)
+    return float(operator.weight_bytes) if isinstance(operator, Gemm) else 0.0

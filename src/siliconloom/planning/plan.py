@@ -1,17 +1,19 @@
-"""One way to split a model over chips, and the model's figures that its costs follow from."""
+"""One way to split a model over chips."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
-from siliconloom.workloads import Attention, Gemm, Graph
+from siliconloom.mapper.parallel import Split
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "unfused"]
+ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses"]
+Overlap = Literal["none", "tokens", "ladder", "nano", "shortcut"]
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,15 @@ class Plan:
 
     Parameters
     ----------
-    data, tensor, pipeline
+    data, tensor, context, pipeline
         Chips along each dimension; their product is all chips.
+    expert, expert_tensor
+        Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
+        of the other dimensions but the pipeline's.
+    context_scheme
+        How context-parallel chips' queries meet all keys.
     microbatch
-        Sequences that go through a pipeline together, per replica.
+        Sequences that go through a pipeline together, per replica; 0 lets inference choose.
     schedule, chunks
         Order of the pipeline's passes; stages of each device, above 1 for interleaved only.
     zero
@@ -32,9 +39,13 @@ class Plan:
     recompute
         Activations computed again in the backward pass: none, those of attention, or all of a layer.
     sequence_parallel
-        Norms and dropouts are shared over the tensor-parallel chips (Korthikanti et al., 2022).
+        Norms and residual sums are shared over the tensor-parallel chips (Korthikanti et al., 2022).
     attention
         One fused kernel, or products with their scores in memory.
+    overlap
+        What messages pass beside, see `planning.overlap`.
+    overlap_gradients
+        A layer's gradients are summed over the replicas as soon as the last microbatch has made them.
     """
 
     data: int = 1
@@ -47,33 +58,63 @@ class Plan:
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     attention: AttentionKernel = "flash"
+    context: int = 1
+    context_scheme: ContextScheme = "ring"
+    expert: int = 1
+    expert_tensor: int = 0
+    overlap: Overlap = "none"
+    overlap_gradients: bool = True
 
     @property
     def chips(self) -> int:
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def split(self) -> Split:
+        """How the chips of one replica's stage share its operators."""
+        sharing = self.expert_tensor or None
+        return Split(self.tensor, self.sequence_parallel, self.context, self.context_scheme, self.expert, sharing)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Chips that hold the same part of the same experts."""
+        return self.data * self.context * self.tensor // (self.expert * self.split.sharing)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def text(self) -> str:
+    def text(self, *, training: bool = True) -> str:
         """``data 8, tensor 4, pipeline 2, microbatch 1, 1f1b``."""
-        parts = [f"data {self.data}", f"tensor {self.tensor}", f"pipeline {self.pipeline}"]
-        parts += [f"microbatch {self.microbatch}", self.schedule + (f" x{self.chunks}" if self.chunks > 1 else "")]
+        parts = [f"data {self.data}", f"tensor {self.tensor}"]
+        if self.context > 1:
+            parts.append(f"context {self.context} ({self.context_scheme})")
+        parts.append(f"pipeline {self.pipeline}")
+        if self.expert > 1:
+            shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
+            parts.append(f"expert {self.expert}{shared}")
+        parts.append(f"microbatch {self.microbatch}")
+        if training:
+            parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
         if self.zero:
             parts.append(f"ZeRO-{self.zero}")
         if self.sequence_parallel:
             parts.append("sequence parallel")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
+        if self.overlap != "none":
+            parts.append(f"overlap {self.overlap}")
         return ", ".join(parts)
 
 
 _KEYS: dict[str, Any] = {
-    "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int,
-    "sequence_parallel": bool, "schedule": get_args(ScheduleName), "recompute": get_args(Recompute),
-    "attention": get_args(AttentionKernel),
+    "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int, "context": int,
+    "expert": int, "expert_tensor": int, "sequence_parallel": bool, "overlap_gradients": bool,
+    "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
+    "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
 }  # fmt: skip
+TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention")
+"""Keys that mean nothing in inference."""
 
 
 def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
@@ -86,7 +127,7 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             near = nearest_name(key, _KEYS)
             raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
         if kind is int:
-            low = 0 if key == "zero" else 1
+            low = 0 if key in ("zero", "expert_tensor") else 1
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
@@ -102,63 +143,3 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
                 )
             found[key] = text
     return found
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Figures of a transformer whose layers are alike.
-
-    Parameters
-    ----------
-    hidden, inner, heads, kv_heads, head_dim, layers, vocabulary
-        As usual; ``inner`` is the width between the feed-forward products.
-    sequence
-        Tokens of a sequence.
-    layer_parameters, end_parameters
-        Of one layer; of embedding and head together.
-    element
-        Bytes of a parameter in the forward pass.
-    """
-
-    hidden: int
-    inner: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    layers: int
-    vocabulary: int
-    sequence: int
-    layer_parameters: int
-    end_parameters: int
-    element: float
-
-    @property
-    def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.end_parameters
-
-
-def shape_of(graph: Graph) -> Shape:
-    """Read the figures off a forward or training graph.
-
-    Raises
-    ------
-    NotSupported
-        For models whose layers differ, or mixtures of experts.
-    """
-    layers = [o for o in graph.operators() if o.block == "layer"]
-    attentions = [o for o in layers if isinstance(o, Attention)]
-    products = {o.name.rpartition(".")[2]: o for o in layers if isinstance(o, Gemm)}
-    if len(attentions) != 1 or "down" not in products or "output" not in products:
-        raise NotSupported(f"planning {graph.name}: its layers must be alike, each with one attention and a plain MLP")
-    if any(o.batch > 1 for o in products.values()):
-        raise NotSupported(f"planning {graph.name}: mixtures of experts")
-    attention, down = attentions[0], products["down"]
-    head = next(o for o in graph.operators() if o.name == "head")
-    assert isinstance(head, Gemm)
-    layer_parameters = sum(o.parameters for o in layers)
-    ends = sum(o.parameters for o in graph.operators() if o.block in ("embedding", "head"))
-    return Shape(
-        hidden=down.n, inner=down.k, heads=attention.heads, kv_heads=attention.kv_heads, head_dim=attention.head_dim,
-        layers=attention.repeat, vocabulary=head.n, sequence=attention.q_len, layer_parameters=layer_parameters,
-        end_parameters=ends, element=graph.precision.size(1000) / 1000,
-    )  # fmt: skip

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.planning.inference import Server
+from siliconloom.planning.memory import Memory
 from siliconloom.planning.plan import Plan
-from siliconloom.planning.training import StepTime, Trainer
+from siliconloom.planning.planner import StepTime
+from siliconloom.planning.training import Trainer
 
 MICROBATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
+LONG = 8192
+"""Tokens of a sequence that a chip has at least where the search tries context parallelism."""
 
 
 @dataclass(frozen=True)
@@ -42,37 +48,67 @@ class Search:
     too_large: int
 
 
-def plans(trainer: Trainer, fixed: dict[str, Any]) -> Iterator[Plan]:
+def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
     """Every plan that divides, with the values of ``fixed`` as given."""
-    cluster, shape = trainer.cluster, trainer.shape
+    chips = planner.cluster.chips
+    training = isinstance(planner, Trainer)
 
     def wanted(name: str, values: list[Any]) -> list[Any]:
         return [fixed[name]] if name in fixed else values
 
-    for tensor in wanted("tensor", [t for t in _divisors(cluster.chips) if t <= cluster.per_node]):
-        if shape.heads % tensor or shape.inner % tensor or cluster.chips % tensor:
+    sequence = planner.attention.kv_len
+    contexts = [c for c in _divisors(chips) if c == 1 or sequence / c >= LONG]
+    for tensor, context in product(
+        wanted("tensor", [t for t in _divisors(chips) if t <= planner.cluster.per_node]), wanted("context", contexts)
+    ):
+        if chips % (tensor * context):
             continue
-        for pipeline in wanted("pipeline", _divisors(cluster.chips // tensor)):
-            data = cluster.chips // (tensor * pipeline)
-            if pipeline > shape.layers:
+        for pipeline in wanted("pipeline", _divisors(chips // (tensor * context))):
+            data = chips // (tensor * context * pipeline)
+            if pipeline > planner.depth or tensor * context * pipeline * data != chips:
                 continue
-            if tensor * pipeline * data != cluster.chips or fixed.get("data", data) != data:
+            if fixed.get("data", data) != data:
                 continue
-            for microbatch in wanted("microbatch", list(MICROBATCHES)):
-                if trainer.batch % (data * microbatch):
-                    continue
-                base = Plan(data=data, tensor=tensor, pipeline=pipeline, microbatch=microbatch,
-                            attention=fixed.get("attention", "flash"))  # fmt: skip
-                yield from _variants(trainer, base, fixed)
+            base = Plan(data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1)
+            base = replace(base, **{k: fixed[k] for k in ("attention", "overlap", "context_scheme") if k in fixed})
+            if context > 1 and "context_scheme" not in fixed and planner.attention.causal:
+                base = replace(base, context_scheme="zigzag")
+            for expert, sharing in _experts(planner, base, fixed):
+                spread = replace(base, expert=expert, expert_tensor=sharing)
+                for microbatch in wanted("microbatch", list(MICROBATCHES) if training else [0]):
+                    if training and planner.batch % (data * microbatch):
+                        continue
+                    sized = replace(spread, microbatch=microbatch)
+                    yield from _training(planner, sized, fixed) if training else _inference(sized, fixed)
 
 
-def _variants(trainer: Trainer, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
-    micro = trainer.batch // (base.data * base.microbatch)
+def _experts(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Experts' chips: none apart, or as many groups as divide both experts and chips."""
+    shared = [fixed["expert_tensor"]] if "expert_tensor" in fixed else [0] + ([1] if base.tensor > 1 else [])
+    if planner.experts == 1 and "expert" not in fixed:
+        yield 1, 0
+        return
+    for sharing in shared:
+        apart = base.data * base.context * base.tensor // (sharing or base.tensor)
+        tried = [e for e in _divisors(apart) if planner.experts % e == 0]
+        if "expert" in fixed:
+            yield fixed["expert"], sharing
+            continue
+        yield from ((e, sharing) for e in tried if e * (sharing or base.tensor) >= base.tensor)
+
+
+def _inference(base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
+    yield replace(base, sequence_parallel=fixed.get("sequence_parallel", False))
+
+
+def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
+    micro = planner.batch // (base.data * base.microbatch)
+    base = replace(base, overlap_gradients=fixed.get("overlap_gradients", True))
     orders: list[tuple[Any, int]] = [("1f1b", 1)]
     if base.pipeline > 1:
         orders.append(("zero_bubble", 1))
         if micro % base.pipeline == 0:
-            orders += [("interleaved", c) for c in CHUNKS if trainer.shape.layers % (base.pipeline * c) == 0]
+            orders += [("interleaved", c) for c in CHUNKS if planner.depth % (base.pipeline * c) == 0]
     if "schedule" in fixed or "chunks" in fixed:
         name = str(fixed.get("schedule", "interleaved" if int(str(fixed.get("chunks", 1))) > 1 else "1f1b"))
         orders = [(name, int(str(fixed.get("chunks", 1 if name != "interleaved" else 2))))]
@@ -91,8 +127,13 @@ def _variants(trainer: Trainer, base: Plan, fixed: dict[str, Any]) -> Iterator[P
                     )  # fmt: skip
 
 
+def room(planner: Trainer | Server) -> float:
+    """Bytes of a chip that a plan may use."""
+    return planner.cluster.capacity * (1 - RESERVED)
+
+
 def search(
-    trainer: Trainer, fixed: dict[str, Any] | None = None, *, keep: int = 5,
+    planner: Trainer | Server, fixed: dict[str, Any] | None = None, *, keep: int = 5,
     progress: Callable[[float], None] | None = None,
 ) -> Search:  # fmt: skip
     """Best-first: plans are simulated in the order of their lower bounds until none can be among the best.
@@ -102,34 +143,31 @@ def search(
     LoomError
         When no plan divides or fits, with the smallest memory that any needs.
     """
-    memory = trainer.cluster.gpu.memory.capacity * (1 - RESERVED)
     fitting: list[tuple[float, int, Plan]] = []
     too_large, smallest = 0, (float("inf"), Plan())
-    for number, plan in enumerate(plans(trainer, fixed or {})):
-        need = trainer.memory(plan).total
+    refused: LoomError | None = None
+    for number, plan in enumerate(plans(planner, fixed or {})):
+        try:
+            planner.check(plan)
+            need = planner.memory(plan).total
+        except LoomError as error:  # heads, widths, tokens or experts do not divide
+            refused = refused or error
+            continue
         if need < smallest[0]:
             smallest = (need, plan)
-        if need > memory:
+        if need > room(planner):
             too_large += 1
             continue
-        fitting.append((trainer.least(plan), number, plan))
+        fitting.append((planner.least(plan), number, plan))
     if not fitting:
-        if smallest[0] == float("inf"):
-            raise LoomError(
-                f"no plan divides: {trainer.cluster.chips} chips, batch {trainer.batch}, {trainer.shape.heads} heads, "
-                f"{trainer.shape.layers} layers; workload.batch is what all of them share"
-            )
-        raise LoomError(
-            f"no plan fits {format_bytes(memory)} of each {trainer.cluster.gpu.name}: the smallest needs "
-            f"{format_bytes(smallest[0])} ({smallest[1].text()}), {smallest[0] / memory:.3g} times as much"
-        )
+        raise _none(planner, smallest, refused)
     fitting.sort(key=lambda f: (f[0], f[1]))
     best: list[Found] = []
     simulated = 0
     for index, (least, _, plan) in enumerate(fitting):
         if len(best) == keep and least >= best[-1].step.seconds:
             break
-        found = Found(plan, trainer.step(plan))
+        found = Found(planner.sized(plan) if isinstance(planner, Server) else plan, planner.step(plan))
         if found.step.seconds < least * (1 - 1e-9):
             raise AssertionError(f"{plan.text()}: {found.step.seconds} s is under its bound of {least} s")
         simulated += 1
@@ -137,6 +175,35 @@ def search(
         if progress is not None:
             progress(index / len(fitting))
     return Search(tuple(best), simulated, len(fitting) - simulated, too_large)
+
+
+def too_much(planner: Trainer | Server, plan: Plan, memory: Memory) -> LoomError | None:
+    """Why a plan does not fit, with what would help; nothing when it does."""
+    have = planner.cluster.capacity
+    if memory.total <= have:
+        return None
+    ways = "more tensor, context or pipeline parallelism" + (
+        ", ZeRO or recomputation help" if isinstance(planner, Trainer) else " or fewer sequences help"
+    )
+    return LoomError(
+        f"{plan.text()} needs {format_bytes(memory.total)} of each {planner.cluster.machine.name}, which has "
+        f"{format_bytes(have)}: {format_bytes(memory.total - have)} too much; {ways}"
+    )
+
+
+def _none(planner: Trainer | Server, smallest: tuple[float, Plan], refused: LoomError | None) -> LoomError:
+    if smallest[0] == float("inf"):
+        if refused is not None:
+            return refused
+        return LoomError(
+            f"no plan divides: {planner.cluster.chips} chips, batch {planner.batch}, {planner.attention.heads} heads, "
+            f"{planner.depth} layers; workload.batch is what all of them share"
+        )
+    have = room(planner)
+    return LoomError(
+        f"no plan fits {format_bytes(have)} of each {planner.cluster.machine.name}: the smallest needs "
+        f"{format_bytes(smallest[0])} ({smallest[1].text()}), {smallest[0] / have:.3g} times as much"
+    )
 
 
 def _divisors(n: int) -> list[int]:

@@ -3,198 +3,170 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from siliconloom.arch import LoomError
-from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.mapper.pipeline import Placement
-from siliconloom.planning.cluster import Cluster
-from siliconloom.planning.costs import Costs, layer_costs
+from siliconloom.planning.layers import Block
 from siliconloom.planning.memory import Memory, training_memory
-from siliconloom.planning.plan import Plan, Shape
-from siliconloom.planning.step import PipelineRun, make_schedule, run_pipeline
+from siliconloom.planning.plan import Plan
+from siliconloom.planning.planner import Planner, StepTime
+from siliconloom.planning.step import make_schedule, run_pipeline
 
 OPTIMIZER_BYTES = 30.0
 """Of a parameter: Adam reads a gradient of 2 bytes and a state of 12, writes the state and the parameter of 2, and
 clears the gradient."""
 GRADIENT_SUM = 4.0
 """Bytes of a gradient when it is summed over replicas: fp32, as Megatron-LM accumulates it."""
+STREAMED = 0.9
+"""Share of the memory's bandwidth that the optimizer's passes reach."""
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Seconds of a step and its parts.
+class _Stages:
+    """Seconds of every stage's passes for a microbatch, and of messages within them."""
 
-    Parameters
-    ----------
-    pipeline
-        From the first forward to the last backward pass.
-    gradients, optimizer
-        After it: sums over replicas (with ZeRO, scattered and gathered), and the update.
-    bubble
-        Share of the pipeline's time in which a chip waits.
-    exposed
-        Seconds that a chip waits for messages: tensor-parallel sums, gradients, parameters of ZeRO-3.
-    """
-
-    seconds: float
-    pipeline: float
-    gradients: float
-    optimizer: float
-    bubble: float
-    exposed: float
-    memory: Memory
-    microbatches: int
-    run: PipelineRun | None = None
+    counts: list[int]
+    forward: list[float]
+    backward: list[float]
+    weight: list[float]
+    waits: list[float]
+    blocks: list[list[list[Block]]]
 
 
-class Trainer:
-    """Costs of plans of one model on one cluster; layers' costs are kept."""
-
-    def __init__(
-        self, cluster: Cluster, shape: Shape, batch: int, *, gated: bool, dtype: str = "bf16", sustained: bool = True
-    ) -> None:
-        self.cluster, self.shape, self.batch = cluster, shape, batch
-        self.gated, self.dtype, self.sustained = gated, dtype, sustained
-        self._costs: dict[tuple[Any, ...], Costs] = {}
-
-    def costs(self, plan: Plan) -> Costs:
-        """Of a layer and the ends, for one microbatch."""
-        key = (plan.tensor, plan.microbatch, plan.recompute, plan.sequence_parallel, plan.attention)
-        if key not in self._costs:
-            self._costs[key] = layer_costs(self.cluster.gpu, self.shape, plan, self.gated, self.dtype, self.sustained)
-        return self._costs[key]
+class Trainer(Planner):
+    """Training steps of one model on one cluster."""
 
     def check(self, plan: Plan) -> None:
-        """Raise `LoomError` for a plan that does not divide, saying by how much."""
-        shape, cluster = self.shape, self.cluster
-        if plan.chips != cluster.chips:
-            raise LoomError(
-                f"plan: data {plan.data} x tensor {plan.tensor} x pipeline {plan.pipeline} is {plan.chips} chips, "
-                f"{cluster.name} has {cluster.chips}"
-            )
-        for what, size in (("heads", shape.heads), ("inner width", shape.inner)):
-            if size % plan.tensor:
-                raise LoomError(f"plan.tensor {plan.tensor} does not divide the {size} of {what}")
-        if plan.pipeline * plan.chunks > shape.layers:
-            raise LoomError(
-                f"plan.pipeline {plan.pipeline}" + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "")
-                + f" is more than the {shape.layers} layers"
-            )  # fmt: skip
+        super().check(plan)
         if self.batch % (plan.data * plan.microbatch):
             rest = self.batch % (plan.data * plan.microbatch)
             raise LoomError(
                 f"batch {self.batch} does not divide into data {plan.data} x microbatch {plan.microbatch}: "
                 f"{rest} left over"
             )
-        if plan.tensor > cluster.per_node:
-            raise LoomError(
-                f"plan.tensor {plan.tensor} is more than a node's {cluster.per_node} chips; every layer would wait for "
-                "the network"
-            )
 
     def microbatches(self, plan: Plan) -> int:
         """That each replica's pipeline runs through."""
         return self.batch // (plan.data * plan.microbatch)
 
-    def stages(self, plan: Plan) -> tuple[list[float], list[float], list[float]]:
-        """Seconds of every stage's forward, input-gradient and weight-gradient pass for a microbatch."""
-        costs, count = self.costs(plan), plan.pipeline * plan.chunks
-        base, extra = divmod(self.shape.layers, count)
-        layers = [base + (1 if stage < extra else 0) for stage in range(count)]
-        if extra:  # the ends have the embedding and the head: give the middle stages the odd layers
-            order = sorted(range(count), key=lambda s: abs(s - (count - 1) / 2))
-            layers = [base + (1 if s in set(order[:extra]) else 0) for s in range(count)]
-        forward = [n * costs.forward for n in layers]
-        backward = [n * costs.backward for n in layers]
-        weight = [n * costs.weight for n in layers]
-        forward[0] += costs.first[0]
-        backward[0] += costs.first[1]
-        forward[-1] += costs.last[0]
-        backward[-1] += costs.last[1]
-        return forward, backward, weight
+    def stages(self, plan: Plan) -> _Stages:
+        """Passes of every stage; where its chips differ all wait for the slowest."""
+        counts = self.dealt(plan, plan.microbatch)
+        blocks = self.stage_blocks(plan, plan.microbatch, counts)
+        forward, backward, weight, waits = [], [], [], []
+        for kinds in blocks:
+            forward.append(max(sum(b.forward for b in part) for part in kinds))
+            backward.append(max(sum(b.backward + _again(b, plan) for b in part) for part in kinds))
+            weight.append(max(sum(b.weight for b in part) for part in kinds))
+            again = 2 if plan.recompute == "full" else 1
+            waits.append(max(sum(again * b.waits[0] + b.waits[1] for b in part) for part in kinds))
+        return _Stages(counts, forward, backward, weight, waits, blocks)
 
     def memory(self, plan: Plan) -> Memory:
-        """Bytes of the fullest chip; the first stage of a pipeline holds the most microbatches."""
+        """Bytes of the fullest chip, by the microbatches that its schedule holds at once."""
+        counts = self.dealt(plan, plan.microbatch)
+        blocks = self.stage_blocks(plan, plan.microbatch, counts)
+        devices = range(plan.pipeline)
+        own = [[b for part in blocks[d :: plan.pipeline] for b in part[0]] for d in devices]
+        return max((training_memory(own[d], plan, self._held(plan, d)) for d in devices), key=lambda m: m.total)
+
+    def _held(self, plan: Plan, device: int) -> float:
         micro, p = self.microbatches(plan), plan.pipeline
         if plan.schedule == "gpipe":
-            held = float(micro)
-        elif plan.schedule == "interleaved" and p > 1:
-            held = min((2 * (p - 1) + (plan.chunks - 1) * p + 1) / plan.chunks, micro)
-        else:
-            held = float(min(p, micro))
-        return training_memory(self.shape, plan, held)
+            return float(micro)
+        if plan.schedule == "interleaved" and p > 1:
+            return float(min((2 * (p - device - 1) + (plan.chunks - 1) * p + 1) / plan.chunks, micro))
+        ahead = p if plan.schedule == "zero_bubble" else p - device
+        return float(min(ahead, micro))
 
-    def after(self, plan: Plan) -> tuple[float, float, float]:
-        """Seconds of the gradients' sums and of the optimizer, and what ZeRO-3 adds to every microbatch."""
-        cluster, shape = self.cluster, self.shape
-        layers = -(-shape.layers // plan.pipeline)
-        parameters = (layers * shape.layer_parameters + shape.end_parameters / 2) / plan.tensor
-        share = load_efficiency(cluster.gpu.architecture).collective.share_simple
-        gradients = each = 0.0
-        if plan.data > 1:
-            rate = cluster.ring_rate(plan.tensor, plan.data) * share
-            part = (plan.data - 1) / plan.data
-            wait = 2 * (plan.data - 1) * cluster.latency
-            if plan.zero == 0:
-                gradients = 2 * part * parameters * GRADIENT_SUM / rate + wait
-            else:
-                gradients = part * parameters * (GRADIENT_SUM + (shape.element if plan.zero < 3 else 0)) / rate + wait
-            if plan.zero == 3:
-                each = 2 * part * parameters * shape.element / rate
-        split = plan.data if plan.zero else 1
-        optimizer = parameters / split * OPTIMIZER_BYTES / (cluster.gpu.memory_bandwidth * 0.9)
+    def after(self, plan: Plan, found: _Stages) -> tuple[float, float, float]:
+        """Seconds of gradients' sums that nothing hides, of the optimizer, and of what ZeRO-3 adds to a microbatch."""
+        gradients = optimizer = each = 0.0
+        for device in range(plan.pipeline):
+            for index, kind in enumerate(self.kinds(plan, device)):
+                blocks = [b for part in found.blocks[device :: plan.pipeline] for b in part[index]]
+                scatter, gather, held = self._replicas(plan, blocks, kind)
+                stages = range(device, len(found.counts), plan.pipeline)
+                forward = sum(found.forward[s] for s in stages)
+                backward = sum(found.backward[s] + found.weight[s] for s in stages)
+                if plan.zero == 3:
+                    each = max(each, *(
+                        _beside(gather, forward, len(blocks)) + _beside(gather, backward, len(blocks)) if
+                        plan.overlap_gradients else 2 * gather,
+                    ), 0.0)  # fmt: skip
+                    gather = 0.0
+                if plan.overlap_gradients:
+                    scatter = _beside(scatter, backward, len(blocks))
+                    gather = _beside(gather, forward, len(blocks))
+                machine, _ = self.cluster.kinds[kind]
+                gradients = max(gradients, scatter + gather)
+                optimizer = max(optimizer, held * OPTIMIZER_BYTES / (machine.bandwidth * STREAMED))
         return gradients, optimizer, each
 
+    def _replicas(self, plan: Plan, blocks: list[Block], kind: int) -> tuple[float, float, float]:
+        """Seconds of scattering (or summing) a device's gradients, of gathering its parameters; those it updates."""
+        fabric = self.cluster.fabrics[kind]
+        stride, replicas = self.extent(plan, "replicas")
+        spread = plan.expert * plan.split.sharing
+        groups = (
+            (sum(b.parameters for b in blocks), stride, replicas),
+            (sum(b.expert_parameters for b in blocks), spread, plan.expert_replicas),
+        )
+        scatter = gather = held = 0.0
+        for parameters, distance, chips in groups:
+            held += parameters / (chips if plan.zero else 1)
+            if chips == 1 or not parameters:
+                continue
+            if plan.zero == 0:
+                scatter += fabric.seconds("all_reduce", parameters * GRADIENT_SUM, distance, chips)
+            else:
+                scatter += fabric.seconds("reduce_scatter", parameters * GRADIENT_SUM, distance, chips)
+                used = self.graph.precision.size(parameters)
+                gather += fabric.seconds("all_gather", used, distance, chips)
+        return scatter, gather, held
+
     def least(self, plan: Plan) -> float:
-        """Seconds that the plan cannot beat: its slowest stage's work, the others' once, and what follows."""
-        forward, backward, weight = self.stages(plan)
+        """Seconds that the plan cannot beat: its slowest stage's work, and what follows."""
+        found = self.stages(plan)
         micro, p = self.microbatches(plan), plan.pipeline
-        work = [sum(forward[d::p]) + sum(backward[d::p]) + sum(weight[d::p]) for d in range(p)]
-        gradients, optimizer, each = self.after(plan)
+        work = [
+            sum(found.forward[d::p]) + sum(found.backward[d::p]) + sum(found.weight[d::p]) for d in range(p)
+        ]  # fmt: skip
+        gradients, optimizer, each = self.after(plan, found)
         return micro * max(work) + micro * each + gradients + optimizer
 
     def step(self, plan: Plan) -> StepTime:
         """Simulate one step; raises `LoomError` for plans that do not divide."""
         self.check(plan)
         micro = self.microbatches(plan)
-        forward, backward, weight = self.stages(plan)
-        costs = self.costs(plan)
-        gradients, optimizer, each = self.after(plan)
+        found = self.stages(plan)
+        gradients, optimizer, each = self.after(plan, found)
         apart = plan.schedule == "zero_bubble" and plan.pipeline > 1
-        times = (forward[0], backward[0], weight[0])
-        schedule = make_schedule(plan, micro, times)
-        whole = backward if apart else [b + w for b, w in zip(backward, weight, strict=True)]
-        hop = 0.0
-        if plan.pipeline > 1:
-            stride = plan.tensor * plan.data
-            size = self.shape.sequence * plan.microbatch * self.shape.hidden * 2 / plan.tensor
-            hop = size / self.cluster.hop_rate(stride) + self.cluster.latency
+        schedule = make_schedule(plan, micro, (found.forward[0], found.backward[0], found.weight[0]))
+        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
         run = run_pipeline(
-            schedule, Placement(plan.pipeline, plan.chunks), forward, whole, weight if apart else None, hop=hop
-        )
-        seconds = run.seconds + micro * each + gradients + optimizer
-        layers = self.shape.layers / plan.pipeline
-        exposed = micro * layers * costs.communication + gradients + micro * each
+            schedule, Placement(plan.pipeline, plan.chunks), found.forward, whole, found.weight if apart else None,
+            hop=self.hop(plan, plan.microbatch),
+        )  # fmt: skip
+        pipeline = run.seconds + micro * each
+        waits = max(sum(found.waits[d :: plan.pipeline]) for d in range(plan.pipeline))
         return StepTime(
-            seconds,
-            run.seconds + micro * each,
-            gradients,
-            optimizer,
-            run.bubble,
-            exposed,
-            self.memory(plan),
-            micro,
-            run,
-        )
+            seconds=pipeline + gradients + optimizer, pipeline=pipeline, gradients=gradients, optimizer=optimizer,
+            bubble=run.bubble, exposed=micro * (waits + each) + gradients, memory=self.memory(plan),
+            microbatches=micro, stages=tuple(found.counts),
+        )  # fmt: skip
 
-    @property
-    def flops(self) -> float:
-        """Model FLOPs of a step, 6 for each parameter of products and token, and 12 s h for attention's scores.
 
-        Recomputation does not count: it is the plan's own choice.
-        """
-        tokens = self.batch * self.shape.sequence
-        products = self.shape.layers * self.shape.layer_parameters + self.shape.vocabulary * self.shape.hidden
-        scores = 12 * self.shape.layers * self.shape.sequence * self.shape.heads * self.shape.head_dim
-        return tokens * (6.0 * products + scores)
+def _again(block: Block, plan: Plan) -> float:
+    """Seconds of what the backward pass computes again."""
+    return {"none": 0.0, "selective": block.attention, "full": block.forward if block.entering else 0.0}[plan.recompute]
+
+
+def _beside(messages: float, work: float, parts: int) -> float:
+    """What is left of ``messages`` that go beside ``work``, a part at a time: each leaves when its part is computed.
+
+    Two streams in a row of equal parts: the last one's message, or all that the work before it was too short for.
+    """
+    if not messages or not parts:
+        return 0.0
+    return max(messages / parts, messages - work * (parts - 1) / parts)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from siliconloom.arch import load_system
 from siliconloom.planning.cluster import cluster_of
-from siliconloom.planning.plan import Plan, Shape
+from siliconloom.planning.plan import Plan
 from siliconloom.planning.training import Trainer
 from siliconloom.reproduce.card import Card, Row
+from siliconloom.workloads import load_workload
 
 SEQUENCE, VOCABULARY = 2048, 51200
 TOLERANCE = 0.1
@@ -50,18 +51,14 @@ stages on a device is the table's interleaving where layers divide by it."""
 def teraflops(run: Run) -> tuple[float, float]:
     """TFLOP/s of each GPU by the paper's count (its equation 3), and the share of the step that is no pipeline."""
     h = run.hidden
-    shape = Shape(
-        hidden=h, inner=4 * h, heads=run.heads, kv_heads=run.heads, head_dim=h // run.heads, layers=run.layers,
-        vocabulary=VOCABULARY, sequence=SEQUENCE, layer_parameters=12 * h * h + 13 * h,
-        end_parameters=(VOCABULARY + SEQUENCE) * h, element=2.0,
-    )  # fmt: skip
-    nodes = run.gpus // 8
-    system = load_system("dgx-a100x128", [("chips", f"[{{chip: a100, count: {8 * nodes}}}]")])
-    trainer = Trainer(cluster_of(system), shape, run.batch, gated=False, dtype="fp16")
+    model = {"n_embd": h, "n_layer": run.layers, "n_head": run.heads}
+    sets = [("phase", "training"), ("batch", str(run.batch)), *((f"model.{k}", str(v)) for k, v in model.items())]
+    system = load_system("dgx-a100x128", [("chips", f"[{{chip: a100, count: {run.gpus}}}]")])
+    trainer = Trainer(cluster_of(system), load_workload("gpt-145b", sets))
     plan = Plan(
         data=run.gpus // (run.tensor * run.pipeline), tensor=run.tensor, pipeline=run.pipeline,
         microbatch=run.microbatch, schedule="interleaved" if run.chunks > 1 else "1f1b", chunks=run.chunks,
-        recompute="full", attention="unfused",
+        recompute="full", attention="unfused", overlap_gradients=False,
     )  # fmt: skip
     step = trainer.step(plan)
     work = 96.0 * run.batch * SEQUENCE * run.layers * h * h

@@ -13,6 +13,9 @@ from siliconloom.systems.report import system_result, system_tables
 from siliconloom.tables import console
 from siliconloom.workloads import Graph, Phase
 
+POLICIES = {"plan.tensor": "policy.tensor", "plan.pipeline": "policy.pipeline"}
+"""Keys of a plan that inference on a system knows as policies, with every operator's time."""
+
 
 def simulate_and_print(
     machine: str | Chip,
@@ -44,10 +47,11 @@ def simulate_and_print(
         where = "a system" if isinstance(machine, str) else "a chip whose memory computes"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
     if isinstance(machine, str) and any(path.startswith("plan.") for path, _ in sets):
-        if graph.phase is Phase.TRAINING:
-            _training(machine, sets, graph, json_file)
+        keys = {path for path, _ in sets if path.startswith("plan.")}
+        if graph.phase is Phase.TRAINING or keys - set(POLICIES):
+            _planned(machine, sets, graph, json_file)
             return
-        sets = [_as_policy(path, value) for path, value in sets]
+        sets = [(POLICIES.get(path, path), value) for path, value in sets]
     gpus = gpu_system(machine, sets) if isinstance(machine, str) else None
     if gpus is not None:
         if exact:
@@ -70,8 +74,8 @@ def simulate_and_print(
         (pim_tables if bare else system_tables)(result, console())
 
 
-def _training(name: str, sets: list[tuple[str, str]], graph: Graph, json_file: str | None) -> None:
-    """A training step under the plan that ``plan.`` gives; what it leaves open is searched."""
+def _planned(name: str, sets: list[tuple[str, str]], graph: Graph, json_file: str | None) -> None:
+    """A step under the plan that ``plan.`` gives; what it leaves open is searched."""
     from siliconloom.planning.command import plan_result, plan_tables, read_cluster
 
     cluster, fixed = read_cluster(name, sets)
@@ -80,15 +84,6 @@ def _training(name: str, sets: list[tuple[str, str]], graph: Graph, json_file: s
         write_json(json_file, result)
     if json_file != "-":
         plan_tables(result, console())
-
-
-def _as_policy(path: str, value: str) -> tuple[str, str]:
-    """Inference knows tensor and pipeline parallelism of a plan."""
-    if not path.startswith("plan."):
-        return path, value
-    if path not in ("plan.tensor", "plan.pipeline"):
-        raise NotSupported(f"{path} in inference on a system; there are plan.tensor and plan.pipeline")
-    return path.replace("plan.", "policy."), value
 
 
 def gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | None:

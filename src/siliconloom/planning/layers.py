@@ -1,0 +1,214 @@
+"""What one chip does and keeps for each block of a model under a plan, read off the operator graph of its part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from siliconloom.mapper.parallel import forward_name, last_part, share
+from siliconloom.mapper.shard import sequences_of
+from siliconloom.planning.attention import shared_seconds
+from siliconloom.planning.cluster import Cluster
+from siliconloom.planning.fabric import Fabric
+from siliconloom.planning.machines import Machine
+from siliconloom.planning.overlap import layer_seconds
+from siliconloom.planning.plan import Plan
+from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention, Vector
+
+SCORE_BYTES = 5.0
+"""Of each score that unfused attention keeps: softmax and dropout's results, and a mask (Korthikanti et al., 2022)."""
+MASK_BYTES = 1.0
+"""Of each value that dropout passes, at the end of attention and of the feed-forward network."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One execution of a block of operators, on one chip, for one microbatch.
+
+    Parameters
+    ----------
+    forward, backward, weight
+        Seconds of the forward pass, of the gradient of its input, of the gradient of its weights; messages included.
+    attention
+        Of which attention's kernels take in the forward pass.
+    waits
+        Of which forward and backward wait for messages.
+    parameters, expert_parameters
+        Of the chip's part; those of experts are shared with fewer others.
+    weight_bytes, cache_bytes, working
+        Of parameters as they are used, of keys and values, and of an operator's operands and results at most.
+    kept, scores, entering
+        Bytes of results that the backward pass reads, of which attention's scores, and of the block's input alone.
+    """
+
+    name: str
+    repeat: int
+    forward: float
+    backward: float
+    weight: float
+    attention: float
+    waits: tuple[float, float]
+    parameters: int
+    expert_parameters: int
+    weight_bytes: float
+    cache_bytes: float
+    working: float
+    kept: float
+    scores: float
+    entering: float
+
+
+class Layers:
+    """Blocks of a model under any plan, on every kind of chip; what was found is kept."""
+
+    def __init__(self, cluster: Cluster, graph: Graph) -> None:
+        self.cluster, self.graph = cluster, graph
+        self._graphs: dict[tuple[Any, ...], Graph] = {}
+        self._blocks: dict[tuple[Any, ...], tuple[Block, ...]] = {}
+
+    def part(self, plan: Plan, batch: int) -> Graph:
+        """Operators of one chip for ``batch`` sequences."""
+        key = plan.split, batch
+        if key not in self._graphs:
+            self._graphs[key] = share(sequences_of(self.graph, batch), plan.split)
+        return self._graphs[key]
+
+    def blocks(self, plan: Plan, batch: int, kind: int = 0) -> tuple[Block, ...]:
+        """Blocks in program order, on one kind of the cluster's chips."""
+        key = plan.split, batch, kind, plan.attention, plan.overlap
+        if key not in self._blocks:
+            self._blocks[key] = self._measure(plan, batch, kind)
+        return self._blocks[key]
+
+    def _measure(self, plan: Plan, batch: int, kind: int) -> tuple[Block, ...]:
+        part = self.part(plan, batch)
+        machine, _ = self.cluster.kinds[kind]
+        seconds = operator_seconds(part, plan, machine, self.cluster.fabrics[kind])
+        unfused = plan.attention == "unfused"
+        forward = [b for b in part.blocks() if "." not in b[0]]
+        backward = {b[0].removesuffix(".backward"): b[2] for b in part.blocks() if b[0].endswith(".backward")}
+        found = []
+        for name, repeat, operators in forward:
+            block = _block(part, name, repeat, operators, backward.get(name, []), seconds, unfused, plan.tensor)
+            if plan.overlap != "none" and block.waits[0] and repeat > 1:
+                block = self._overlapped(block, plan, batch, kind, seconds)
+            found.append(block)
+        return tuple(found)
+
+    def _overlapped(self, block: Block, plan: Plan, batch: int, kind: int, seconds: Mapping[str, float]) -> Block:
+        """The block with its forward messages passing beside something; never slower than in line."""
+        machine, _ = self.cluster.kinds[kind]
+        fabric = self.cluster.fabrics[kind]
+        whole = sequences_of(self.graph, batch)
+
+        def timed(part: Graph, on: Machine) -> Mapping[str, float]:
+            return operator_seconds(part, plan, on, fabric)
+
+        part = self.part(plan, batch)
+        forward = layer_seconds(whole, part, block.name, plan, machine, timed, seconds)
+        work = block.forward - block.waits[0]
+        forward = min(forward, block.forward)
+        return replace(block, forward=forward, waits=(max(forward - work, 0.0), block.waits[1]))
+
+
+def operator_seconds(part: Graph, plan: Plan, machine: Machine, fabric: Fabric) -> Mapping[str, float]:
+    """Seconds of one execution of every operator of a chip's part, messages among them."""
+    found = dict(machine.seconds(part, unfused=plan.attention == "unfused"))
+    for operator in part.operators():
+        if isinstance(operator, Collective):
+            stride, chips = extent(plan, operator.dimension)
+            found[operator.name] = fabric.seconds(operator.operation, operator.input_bytes, stride, chips)
+        elif isinstance(operator, SharedAttention):
+            found[operator.name] = shared_seconds(operator, part, plan, machine, fabric)
+    return found
+
+
+def extent(plan: Plan, dimension: str) -> tuple[int, int]:
+    """Distance of the chips along a dimension, and how many they are."""
+    sharing = plan.split.sharing
+    return {
+        "tensor": (1, plan.tensor), "context": (plan.tensor, plan.context), "expert": (sharing, plan.expert),
+        "expert_tensor": (1, sharing), "data": (plan.tensor * plan.context, plan.data),
+        "replicas": (plan.tensor, plan.context * plan.data),
+    }[dimension]  # fmt: skip
+
+
+def _block(
+    part: Graph, name: str, repeat: int, forward: list[Operator], backward: list[Operator],
+    seconds: Mapping[str, float], unfused: bool, tensor: int,
+) -> Block:  # fmt: skip
+    def total(operators: list[Operator], wanted: Callable[[Operator], bool]) -> float:
+        return sum(seconds.get(o.name, 0.0) for o in operators if wanted(o))
+
+    def weights(operator: Operator) -> bool:
+        return forward_name(operator.name)[1] == "weight_gradient"
+
+    def message(operator: Operator) -> bool:
+        return isinstance(operator, Collective)
+
+    experts = sum(o.parameters for o in forward if last_part(o.name).startswith("expert_"))
+    cache = sum(
+        o.precision.size(o.cols) * _cached(part, o) for o in forward
+        if isinstance(o, Vector) and o.name.endswith("kv_append")
+    )  # fmt: skip
+    own = {o.name for o in forward}
+    kept, entering = _kept(part, own, {o.name for o in backward}, tensor)
+    scores = masks = 0.0
+    if unfused:
+        attentions = [o for o in forward if isinstance(o, Attention)]
+        scores = sum(SCORE_BYTES * o.batch * o.heads * o.q_len * o.kv_len for o in attentions)
+        masks = sum(MASK_BYTES * o.output_elements for o in forward if last_part(o.name).endswith("_add"))
+    return Block(
+        name, repeat,
+        forward=total(forward, lambda o: True),
+        backward=total(backward, lambda o: not weights(o)),
+        weight=total(backward, weights),
+        attention=total(forward, lambda o: isinstance(o, Attention)),
+        waits=(total(forward, message), total(backward, message)),
+        parameters=sum(o.parameters for o in forward) - experts, expert_parameters=experts,
+        weight_bytes=float(sum(o.weight_bytes for o in forward)), cache_bytes=float(cache),
+        working=float(max((o.input_bytes + o.output_bytes for o in forward), default=0)),
+        kept=kept + scores + masks, scores=scores, entering=entering,
+    )  # fmt: skip
+
+
+def _cached(part: Graph, append: Vector) -> int:
+    """Tokens of which the cache holds keys and values after a step."""
+    attention = next(o for o in part.operators() if o.block == append.block and isinstance(o, Attention))
+    ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
+    return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
+
+
+def _kept(part: Graph, own: set[str], back: set[str], tensor: int) -> tuple[float, float]:
+    """Bytes of results that the backward pass of a block reads, and of what enters the block.
+
+    A message's result is gathered again. Tokens that were dealt to experts are kept as they were dealt.
+    """
+    if not back:
+        return 0.0, 0.0
+    kept: dict[str, float] = {}
+    entering: dict[str, float] = {}
+    operators: dict[str, Operator] = {o.name: o for o in part.operators()}
+    for source, target, elements in part.digraph.edges(data="elements"):
+        maker, scattered = _maker(part, source)
+        if maker not in own and target not in own and target not in back:
+            continue
+        producer = operators[maker]
+        own_part = tensor if scattered else 1
+        whole = producer.precision.size(producer.output_elements) / own_part
+        if target in back and forward_name(maker)[1] == "":
+            dealt = producer.precision.size(elements) if elements > producer.output_elements else 0.0
+            kept[maker] = max(kept.get(maker, 0.0), whole + dealt)
+        if target in own and maker not in own:
+            entering[maker] = whole
+    return sum(kept.values()), sum(entering.values())
+
+
+def _maker(part: Graph, name: str) -> tuple[str, bool]:
+    """The operator whose result a message carries, and whether each chip gets a part of it first."""
+    scattered = False
+    while isinstance(operator := part.digraph.nodes[name]["operator"], Collective):
+        scattered |= operator.operation == "reduce_scatter"
+        name = next(iter(part.digraph.predecessors(name)))
+    return name, scattered

@@ -1,0 +1,173 @@
+"""What training and inference under a plan have in common: whether it divides, its stages, its layers' costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from siliconloom.arch import LoomError
+from siliconloom.planning.cluster import Cluster
+from siliconloom.planning.layers import Block, Layers, extent
+from siliconloom.planning.memory import Memory
+from siliconloom.planning.plan import Plan
+from siliconloom.planning.stages import Model, deal
+from siliconloom.workloads import Attention, Gemm, Graph, Phase
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step and its parts.
+
+    Parameters
+    ----------
+    pipeline
+        From the first pass to the last.
+    gradients, optimizer
+        What follows in training: sums over replicas (with ZeRO, scattered and gathered) that nothing hides, and the
+        update.
+    bubble
+        Share of the pipeline's time in which a chip waits for others.
+    exposed
+        Seconds that the busiest chip waits for messages: sums, tokens to and from experts, gradients, parameters.
+    stages
+        Layers of each stage.
+    """
+
+    seconds: float
+    pipeline: float
+    gradients: float
+    optimizer: float
+    bubble: float
+    exposed: float
+    memory: Memory
+    microbatches: int
+    stages: tuple[int, ...]
+
+
+class Planner:
+    """Plans of one workload on one cluster; costs are kept.
+
+    Parameters
+    ----------
+    graph
+        The whole step: all sequences.
+    """
+
+    def __init__(self, cluster: Cluster, graph: Graph) -> None:
+        self.cluster, self.graph, self.batch = cluster, graph, graph.batch
+        self.layers = Layers(cluster, graph)
+        forward = [o for o in graph.operators() if "." not in o.block]
+        attentions = [o for o in forward if isinstance(o, Attention)]
+        if not attentions:
+            raise LoomError(f"{graph.name}: a plan is for transformers; it has no attention")
+        self.attention = attentions[0]
+        self.depth = sum(o.repeat for o in attentions)
+        experts = [o for o in forward if isinstance(o, Gemm) and o.chosen is not None]
+        self.experts = (experts[0].stored or experts[0].batch) if experts else 1
+        self.macs = sum(o.macs * o.repeat for o in forward)
+        self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
+        self.parameters = graph.parameters
+        self._models: dict[tuple[Any, ...], Model] = {}
+
+    def model(self, plan: Plan, batch: int, kind: int = 0) -> Model:
+        """Blocks of one chip of a kind, for ``batch`` sequences."""
+        blocks = self.layers.blocks(plan, batch, kind)
+        key = id(blocks), kind
+        if key not in self._models:
+            self._models[key] = Model.of(blocks)
+        return self._models[key]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `LoomError` for a plan that does not divide, saying by how much."""
+        cluster = self.cluster
+        if plan.chips != cluster.chips:
+            context = f" x context {plan.context}" if plan.context > 1 else ""
+            raise LoomError(
+                f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline} is {plan.chips} "
+                f"chips, {cluster.name} has {cluster.chips}"
+            )
+        if plan.pipeline * plan.chunks > self.depth:
+            raise LoomError(
+                f"plan.pipeline {plan.pipeline}" + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "")
+                + f" is more than the {self.depth} layers"
+            )  # fmt: skip
+        if plan.expert > 1 and self.experts == 1:
+            raise LoomError(f"plan.expert {plan.expert}: {self.graph.name} has no experts")
+        sharing = plan.split.sharing
+        if plan.tensor % sharing:
+            raise LoomError(f"plan.expert_tensor {sharing} does not divide plan.tensor {plan.tensor}")
+        apart = plan.data * plan.context * plan.tensor // sharing
+        if plan.expert > 1 and apart % plan.expert:
+            raise LoomError(
+                f"plan.expert {plan.expert} does not divide the {apart} groups of {sharing} that share an expert"
+            )
+        if plan.overlap == "shortcut" and self.experts == 1:
+            raise LoomError(f"plan.overlap shortcut: {self.graph.name} has no experts")
+
+    def kinds(self, plan: Plan, stage: int) -> list[int]:
+        """Kinds of the chips that hold a stage."""
+        each = plan.data * plan.tensor * plan.context
+        device = stage % plan.pipeline
+        return self.cluster.kinds_between(device * each, (device + 1) * each)
+
+    def dealt(self, plan: Plan, batch: int) -> list[int]:
+        """Layers of every stage."""
+        stages = plan.pipeline * plan.chunks
+        models = [self.model(plan, batch, kind) for kind in range(len(self.cluster.kinds))]
+        times = [[_whole(m.blocks[at]) for at in m.layers] for m in models]
+        ends = [[_whole(b) if (b := m.end(name)) else 0.0 for m in models] for name in ("embedding", "head")]
+        slowest = [max(self.kinds(plan, s), key=lambda k: sum(times[k])) for s in range(stages)]
+        return deal(times, ends[0], ends[1], slowest)
+
+    def stage_blocks(self, plan: Plan, batch: int, counts: Sequence[int]) -> list[list[list[Block]]]:
+        """Of every stage, by kind of its chips: the blocks of a chip."""
+        return [
+            [self.model(plan, batch, kind).stage(counts, stage) for kind in self.kinds(plan, stage)]
+            for stage in range(len(counts))
+        ]
+
+    def hop(self, plan: Plan, batch: int) -> float:
+        """Seconds until a stage's result is at the next one."""
+        if plan.pipeline == 1:
+            return 0.0
+        rows = batch * (1 if self.graph.phase is Phase.DECODE else self.attention.q_len) / plan.context
+        width = self._width()
+        size = self.graph.precision.size(round(rows * width / plan.tensor))
+        stride = plan.data * plan.tensor * plan.context
+        return max(fabric.hop(size, stride) for fabric in self.cluster.fabrics)
+
+    def _width(self) -> int:
+        head = next((o for o in self.graph.operators() if o.name == "head" and isinstance(o, Gemm)), None)
+        return head.k if head else self.attention.heads * self.attention.head_dim
+
+    @property
+    def passes(self) -> int:
+        """Times the arithmetic of a forward pass: its gradients are two more."""
+        return 3 if self.graph.phase is Phase.TRAINING else 1
+
+    @property
+    def flops(self) -> float:
+        """Model FLOPs of a step: 6 for each parameter of products and token, and 12 s h for attention's scores.
+
+        In inference a third. Recomputation does not count, the scores that a causal mask saves do.
+        """
+        return 2.0 * self.passes * self.unmasked_macs
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of all chips."""
+        return sum(machine.peak(self.graph.precision) * count for machine, count in self.cluster.kinds)
+
+    @property
+    def bound(self) -> float:
+        """Seconds of the arithmetic, were all chips at their peak."""
+        return 2.0 * self.passes * self.macs / self.peak
+
+    def extent(self, plan: Plan, dimension: str) -> tuple[int, int]:
+        """Distance of the chips along a dimension, and how many they are."""
+        return extent(plan, dimension)
+
+
+def _whole(block: Block) -> float:
+    return block.forward + block.backward + block.weight

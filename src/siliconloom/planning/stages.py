@@ -1,0 +1,91 @@
+"""A model's layers on the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siliconloom.arch import LoomError
+from siliconloom.planning.layers import Block
+
+ENDS = ("embedding", "head")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Blocks as one chip executes them: what comes first and last, and the layers between in order.
+
+    ``layers`` are places in ``blocks``, one for each execution.
+    """
+
+    blocks: tuple[Block, ...]
+    layers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, blocks: tuple[Block, ...]) -> Model:
+        """Blocks in program order."""
+        layers = [at for at, b in enumerate(blocks) if b.name not in ENDS for _ in range(b.repeat)]
+        return cls(blocks, tuple(layers))
+
+    def end(self, name: str) -> Block | None:
+        """Embedding or head, where the model has one."""
+        return next((b for b in self.blocks if b.name == name), None)
+
+    def stage(self, counts: Sequence[int], stage: int) -> list[Block]:
+        """Blocks of a stage, of which there are ``counts`` layers in each."""
+        first = sum(counts[:stage])
+        found = [self.blocks[at] for at in self.layers[first : first + counts[stage]]]
+        for name, where in (("embedding", 0), ("head", len(counts) - 1)):
+            block = self.end(name)
+            if block is not None and stage == where:
+                found = [block, *found] if name == "embedding" else [*found, block]
+        return found
+
+
+def deal(
+    times: Sequence[Sequence[float]], first: Sequence[float], last: Sequence[float], kinds: Sequence[int]
+) -> list[int]:
+    """Layers of each stage, in order, so that the slowest stage is as fast as it can be.
+
+    As many each where layers are alike and divide evenly among equal chips, as frameworks do.
+
+    Parameters
+    ----------
+    times
+        Seconds of every layer, by kind of chip.
+    first, last
+        Seconds of what the first and the last stage have besides, by kind of chip.
+    kinds
+        Kind of every stage's chips.
+    """
+    stages, layers = len(kinds), len(times[0])
+    if stages > layers:
+        raise LoomError(f"plan.pipeline: {stages} stages are more than the {layers} layers")
+    if layers % stages == 0 and len(set(kinds)) == 1 and len(set(times[kinds[0]])) == 1:
+        return [layers // stages] * stages
+
+    def fill(limit: float) -> list[int] | None:
+        counts, at = [], 0
+        for stage, kind in enumerate(kinds):
+            room = limit - (first[kind] if stage == 0 else 0.0) - (last[kind] if stage == stages - 1 else 0.0)
+            count, after = 0, stages - stage - 1
+            while at + count < layers - after and times[kind][at + count] <= room:
+                room -= times[kind][at + count]
+                count += 1
+            if count == 0:
+                return None
+            counts.append(count)
+            at += count
+        return counts if at == layers else None
+
+    low, high = 0.0, sum(max(t) for t in zip(*times, strict=True)) + max(first) + max(last)
+    best = fill(high * (1 + 1e-9))
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = fill(middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    assert best is not None
+    return best
