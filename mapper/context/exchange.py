@@ -37,19 +37,19 @@ def hybrid(draft: Draft, shards: Sequence[Shard], ulysses: int) -> list[Shard]:
     # Queries, keys and log-sum-exps of a rank's heads are kept for the backward pass.
     inputs = (Kind.DO,) if draft.backward else (Kind.Q, Kind.KV)
     results = (Kind.DQ, Kind.DKV) if draft.backward else (Kind.OUT,)
-    for group in groups:
-        for source, target in product(group, group):
-            for kind in inputs:
-                draft.send(0, source, target, kind, own[source], of[target - group[0]], statistics=False)
+    for kind, shift, group in product(inputs, range(1, ulysses), groups):
+        for i, source in enumerate(group):  # each starts with its successor, so that no rank is hit by all at once
+            place = (i + shift) % ulysses
+            draft.send(0, source, group[place], kind, own[source], of[place], statistics=False)
     end = 1
     for i in range(ulysses):
         end = ring(draft, shards, members=[group[i] for group in groups], heads=of[i], begin=1)
     if draft.backward and len(groups) > 1:  # the ring brings gradients of keys home first
         end += 1
-    for group in groups:
-        for source, target in product(group, group):
-            for kind in results:
-                draft.send(end, source, target, kind, own[target], of[source - group[0]], statistics=False)
+    for kind, shift, group in product(results, range(1, ulysses), groups):
+        for i, source in enumerate(group):
+            target = group[(i + shift) % ulysses]
+            draft.send(end, source, target, kind, own[target], of[i], statistics=False)
     return own
 
 

@@ -124,7 +124,8 @@ class Schedule:
     @property
     def steps(self) -> int:
         """Steps with a block or a message."""
-        return max((item.step + 1 for item in (*self.blocks, *self.messages)), default=0)
+        steps = [block.step + 1 for block in self.blocks] + [message.step + 1 for message in self.messages]
+        return max(steps, default=0)
 
     @property
     def pairs(self) -> Int:

@@ -211,7 +211,7 @@ def test_lasp2_is_linear_attention(ranks, length, causal, seed):
     rng = np.random.default_rng(seed)
     q, k, v = (rng.normal(size=(length, DIM)) for _ in range(3))
     mask = np.tri(length) if causal else np.ones((length, length))
-    made, known = {}, [dict() for _ in range(ranks)]
+    made, known = {}, [{} for _ in range(ranks)]
     out = np.zeros((length, DIM))
     for step in range(schedule.steps):
         arriving = [m for m in schedule.messages if m.step == step]
