@@ -76,6 +76,8 @@ class ContextTime:
         Seconds that the busiest rank's work does not explain: communication that nothing hides.
     sent
         Bytes that the rank which sends most sends.
+    starts
+        When the last rank begins the blocks of each step that has any.
     """
 
     seconds: float
@@ -83,6 +85,7 @@ class ContextTime:
     idle: float
     exposed: float
     sent: float
+    starts: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class _Timeline:
         self.tasks = Tasks()
         self.streams: dict[object, int] = {}
         self.busy = np.zeros(schedule.ranks, np.int64)
+        self.firsts: dict[int, list[int]] = {}
+        """Tasks of each step in which a rank begins it."""
         self.last: list[int | None] = [None] * schedule.ranks
         """Each rank's last block of the steps before."""
         self.inputs: list[list[tuple[int, int]]] = [[] for _ in range(schedule.ranks)]
@@ -120,8 +125,12 @@ class _Timeline:
             last = list(self.last)
             for message in messages.get(step, ()):
                 self._send(message, before, last)
+            begun: set[int] = set()
             for block in blocks.get(step, ()):
-                self._compute(block, before[block.rank])
+                task = self._compute(block, before[block.rank])
+                if block.rank not in begun:
+                    self.firsts.setdefault(step, []).append(task)
+                    begun.add(block.rank)
         found = run_tasks(self.tasks)
         landed = max((int(found.end[task]) + lag for task, lag in self.landings), default=0)
         finish, busiest = max(found.finish, landed), int(self.busy.max(initial=0))
@@ -131,12 +140,13 @@ class _Timeline:
             idle=(busiest - float(self.busy.mean())) / PICO,
             exposed=(finish - busiest) / PICO,
             sent=float(self.schedule.sent.max(initial=0)) * self.element,
+            starts=tuple(max(int(found.start[task]) for task in tasks) / PICO for tasks in self.firsts.values()),
         )
 
     def _stream(self, *key: object) -> int:
         return self.streams.setdefault(key, len(self.streams))
 
-    def _compute(self, block: Block, inputs: list[tuple[int, int]]) -> None:
+    def _compute(self, block: Block, inputs: list[tuple[int, int]]) -> int:
         queries, keys = shard_tokens(block.queries), shard_tokens(block.keys)
         seconds = self.block_seconds(queries, keys, block.pairs, len(block.heads))
         duration = round(seconds * (BACKWARD if self.schedule.backward else 1.0) * PICO)
@@ -149,6 +159,7 @@ class _Timeline:
         self.inputs[block.rank] = self.inputs[block.rank][len(inputs) :]
         inputs.clear()
         self.last[block.rank] = task
+        return task
 
     def _send(self, message: Message, inputs: list[list[tuple[int, int]]], last: list[int | None]) -> None:
         link = self.fabric.between(message.source, message.target)
