@@ -15,7 +15,7 @@ def card() -> Card:
     rows = []
     for length in LENGTHS:
         schedule = context_schedule("lasp2", RANKS, [length], heads=HEADS, head_dim=WIDTH)
-        states = schedule.sent.max() / ((RANKS - 1) * HEADS * WIDTH**2)
+        states = float(schedule.sent.max()) / ((RANKS - 1) * HEADS * WIDTH**2)
         steps = len({message.step for message in schedule.messages})
         rows += [
             Row(f"sent to each other chip, d x d states of a head [{length} tokens]", states, 1.0, 0.0),

@@ -39,8 +39,10 @@ def blocks(name: str) -> BlockSeconds:
         key = (queries, pairs, heads)
         if key not in known:
             # A block of two runs by two, half of it behind the mask, is as one of all queries by half of the keys.
-            row = {"op": "attention_prefill", "batch": 1, "q_len": queries, "kv_len": max(pairs // queries, 1),
-                   "heads": heads, "kv_heads": heads, "head_dim": WIDTH, "causal": "false", "dtype": "bf16"}  # fmt: skip
+            row = {
+                "op": "attention_prefill", "batch": 1, "q_len": queries, "kv_len": max(pairs // queries, 1),
+                "heads": heads, "kv_heads": heads, "head_dim": WIDTH, "causal": "false", "dtype": "bf16",
+            }  # fmt: skip
             known[key] = float(predict(gpu, make_operations([row]), cache_write=False).seconds[0])
         return known[key]
 
@@ -77,6 +79,6 @@ def card() -> Card:
     return Card(
         "tokenring",
         "TokenRing: steps of attention on four A10",
-        "Wang et al., TokenRing: An Efficient Parallelism Framework for Infinite-Context LLMs, 2024, and its repository",
+        "Wang et al., TokenRing: An Efficient Parallelism Framework for Infinite-Context LLMs, 2024; its repository",
         tuple(rows),
     )
