@@ -1,0 +1,96 @@
+"""Seconds of context-parallel schedules: closed forms where there are any, floors everywhere."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.mapper.context import SCHEMES, context_schedule
+from siliconloom.planning.context import BACKWARD, Fabric, Link, context_cost, time_context
+
+HEADS, DIM = 8, 16
+
+
+def arithmetic(flops):
+    """Two products of every pair at a rate."""
+    return lambda queries, keys, pairs, heads: 4 * pairs * heads * DIM / flops
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-6, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 8), st.floats(1e8, 1e12), st.floats(1e6, 1e10), st.floats(0, 1e-4))
+def test_a_ring_takes_the_longer_of_block_and_message_in_each_step(ranks, flops, bandwidth, latency):
+    tokens = 64
+    schedule = context_schedule("ring", ranks, [tokens * ranks], causal=False, heads=HEADS, head_dim=DIM)
+    found = time_context(schedule, arithmetic(flops), Link(bandwidth, latency, "ring"))
+    block = 4 * tokens**2 * HEADS * DIM / flops
+    message = 2 * tokens * HEADS * DIM * 2 / bandwidth + latency
+    assert found.seconds == close((ranks - 1) * max(block, message) + block)
+    assert found.exposed == close((ranks - 1) * max(message - block, 0.0))
+    assert found.idle == 0.0
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.floats(1e8, 1e12), st.floats(1e6, 1e10))
+def test_token_ring_has_half_a_rings_messages_in_each_direction_on_a_mesh(ranks, flops, bandwidth):
+    schedule = context_schedule("token_ring", ranks, [64 * ranks], causal=False, heads=HEADS, head_dim=DIM)
+    found = time_context(schedule, arithmetic(flops), Link(bandwidth, 0.0, "mesh"))
+    block = 4 * 64**2 * HEADS * DIM / flops
+    query = 64 * HEADS * DIM * 2 / bandwidth
+    out = query * (DIM + 1) / DIM
+    # The last step's results go home with nothing beside them.
+    assert found.seconds == close((ranks - 1) * max(block, query) + block + out)
+
+
+@pytest.mark.parametrize("wiring", ["port", "ring", "mesh"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 2), st.floats(1e6, 1e11), st.booleans())
+def test_no_pass_is_below_its_floors(wiring, scheme, power, bandwidth, backward):
+    ranks, flops = 2**power, 1e10
+    options = {"heads": HEADS, "head_dim": DIM, "backward": backward, "ulysses": 2}
+    schedule = context_schedule(scheme, ranks, [64 * ranks], **options)
+    found = time_context(schedule, arithmetic(flops), Link(bandwidth, 1e-6, wiring))
+    pairs = int(schedule.pairs.max()) * (BACKWARD if backward else 1.0)
+    assert found.compute == close(4 * pairs * DIM / flops)
+    assert found.seconds >= found.compute
+    if wiring == "port":
+        most = max(schedule.sent.max(), schedule.received.max())
+        assert found.seconds >= most * 2 / bandwidth * (1 - 1e-6)
+    fast = time_context(schedule, arithmetic(flops), Link(1e18))
+    assert found.seconds >= fast.seconds
+
+
+@pytest.mark.parametrize("scheme", ["zigzag", "striped", "ulysses", "token_ring", "packed", "hybrid"])
+def test_nothing_is_exposed_by_links_that_take_no_time(scheme):
+    cost = context_cost(scheme, 4, [512], arithmetic(1e9), Link(1e18), heads=HEADS, head_dim=DIM, ulysses=2)
+    for time in (cost.forward, cost.backward):
+        assert time.exposed <= 0.02 * time.compute
+    assert cost.backward.compute == close(BACKWARD * cost.forward.compute)
+
+
+def test_ulysses_sends_all_at_full_rate_through_a_switch():
+    """Each rank starts with its successor, so nobody's port is hit twice at once."""
+    schedule = context_schedule("ulysses", 8, [4096], heads=HEADS, head_dim=DIM)
+    found = time_context(schedule, arithmetic(1e12), Link(1e9))
+    assert found.exposed == close(found.sent / 1e9)
+
+
+def test_a_ring_over_two_groups_is_as_slow_as_the_links_between_them():
+    schedule = context_schedule("zigzag", 8, [4096], heads=HEADS, head_dim=DIM)
+    inner, outer = Link(1e9), Link(1e8)
+    near = time_context(schedule, arithmetic(1e13), inner)
+    far = time_context(schedule, arithmetic(1e13), Fabric(inner, outer, 4))
+    assert far.seconds == pytest.approx(time_context(schedule, arithmetic(1e13), outer).seconds, rel=0.3)
+    assert far.seconds > 5 * near.seconds
+
+
+def test_usp_sends_less_between_groups_than_a_ring():
+    """Queries and results stay within a group; the ring between groups carries a share of the heads of each."""
+    options = {"heads": HEADS, "head_dim": DIM}
+    fabric = Fabric(Link(1e11), Link(1e8), 4)
+    ring = time_context(context_schedule("zigzag", 8, [8192], **options), arithmetic(1e13), fabric)
+    hybrid = time_context(context_schedule("hybrid", 8, [8192], **options, ulysses=4), arithmetic(1e13), fabric)
+    assert hybrid.seconds < ring.seconds
