@@ -32,6 +32,8 @@ Size = float | NDArray[np.float64]
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive")
 DIRECT_MOST = 1024
 """Chips up to which all send to all within one step, when the algorithm is chosen by cost."""
+DIRECT_SUMS_MOST = 256
+"""The same for all-reduce, whose choice is to take no longer than its run."""
 
 
 def collective(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Transfers:
@@ -66,7 +68,7 @@ def algorithms(operation: str) -> list[str]:
 def candidates(operation: str, wiring: Wiring) -> list[str]:
     """Algorithms for ``operation`` that this topology allows and that are worth a look."""
     found = [n for n in algorithms(operation) if n != "double_tree" and _unfit(operation, n, wiring) is None]
-    if wiring.chips > DIRECT_MOST and len(found) > 1:
+    if wiring.chips > (DIRECT_SUMS_MOST if operation == "all_reduce" else DIRECT_MOST) and len(found) > 1:
         wide = ("direct", "hierarchical") if operation == "all_to_all" else ("direct",)
         found = [name for name in found if name not in wide]
     return found

@@ -68,7 +68,8 @@ def double_tree(book: Book, wiring: Wiring, size: float) -> None:
             above = _above(int(places[leaf]), n)
             if above != NONE:
                 parent[heads[leaf]] = heads[at[above]]
-        _up_and_down(book, parent, size / 2, pieces_of(wiring, size / 2, n.bit_length() + int(sizes.max())))
+        depth = n.bit_length() + int(sizes.max())
+        _up_and_down(book, parent, size / 2, pieces_of(wiring, size / 2, depth))
 
 
 def _above(place: int, count: int) -> int:
