@@ -37,15 +37,15 @@ class Description(BaseModel):
     @classmethod
     def _known_keys(cls, data: Any) -> Any:
         if isinstance(data, dict):
+            fields = {field.alias or name: field for name, field in cls.model_fields.items()}
             for key, value in data.items():
-                if key not in cls.model_fields:
+                if key not in fields:
                     raise PydanticCustomError(
                         "unknown_key",
                         "unknown key '{key}'; valid keys: {valid}",
-                        {"key": str(key), "valid": ", ".join(cls.model_fields),
-                         "nearest": nearest_name(str(key), cls.model_fields)},
+                        {"key": str(key), "valid": ", ".join(fields), "nearest": nearest_name(str(key), fields)},
                     )  # fmt: skip
-                if isinstance(value, bool) and cls.model_fields[key].annotation in (int, float, int | None):
+                if isinstance(value, bool) and fields[key].annotation in (int, float, int | None):
                     raise PydanticCustomError("not_a_number", "must be a number", {"key": key, "value": value})
         return data
 

@@ -29,7 +29,15 @@ TopologyKind = Literal[
     "ring", "switch", "fully_connected", "mesh", "torus", "fat_tree", "dragonfly", "hierarchical", "edges"
 ]
 Algorithm = Literal[
-    "auto", "ring", "bidirectional_ring", "tree", "halving_doubling", "direct", "hierarchical", "in_switch"
+    "auto",
+    "ring",
+    "bidirectional_ring",
+    "tree",
+    "double_tree",
+    "halving_doubling",
+    "direct",
+    "hierarchical",
+    "in_switch",
 ]
 
 
@@ -116,6 +124,8 @@ class Wiring:
         Bytes per second.
     latency
         Picoseconds.
+    leaves
+        Chips of each leaf, node or group of routers, where there are such; chips are numbered one leaf after the other.
     """
 
     chips: int
@@ -126,7 +136,7 @@ class Wiring:
     latency: Int
     topology: Topology
     shape: tuple[int, ...] = ()
-    group: int = 0
+    leaves: tuple[int, ...] = ()
     names: dict[int, str] = field(default_factory=dict)
 
     def label(self, node: int) -> str:
@@ -238,8 +248,9 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
     delays = np.array([d for _, d in builder.rates], np.int64)
     if kind != "edges" and topology.edges:
         ends, rates, delays = _with_changes(topology, link, ends, rates, delays, nodes)
+    sizes = (group,) * (chips // group) if group else ()
     return Wiring(
-        chips, nodes, ends[:, 0].copy(), ends[:, 1].copy(), rates, delays, topology, shape, group, builder.names
+        chips, nodes, ends[:, 0].copy(), ends[:, 1].copy(), rates, delays, topology, shape, sizes, builder.names
     )
 
 

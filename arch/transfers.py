@@ -29,6 +29,9 @@ class Transfers:
         Message i leaves when all of ``waits[first[i]:first[i + 1]]`` have arrived; at once when there are none.
     step
         Step of the algorithm, for its cost model and for reports.
+    work
+        Picoseconds that each entry from a chip to itself takes: no message, but what the chip does between messages,
+        or with 0 a place where others meet. `None` where all are 0.
     """
 
     source: Short
@@ -38,6 +41,7 @@ class Transfers:
     first: Int
     waits: NDArray[np.signedinteger]
     step: Short
+    work: Int | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -60,4 +64,5 @@ def join(parts: list[Transfers]) -> Transfers:
         np.concatenate(firsts),
         np.concatenate(waits),
         np.concatenate([p.step for p in parts]),
+        np.concatenate([np.zeros(len(p), np.int64) if p.work is None else p.work for p in parts]),
     )

@@ -4,14 +4,13 @@ Sizes are nccl-tests': of all-reduce, reduce-scatter and broadcast the input of 
 all-to-all all that a chip has for all. Of n chips every chip has one n-th, where an algorithm scatters.
 
 Sources: ring (Patarasuk and Yuan, 2009); halving-doubling (Thakur, Rabenseifner and Gropp, 2005), with the surplus over
-a power of two folded onto partners; trees (binomial, pipelined in pieces); hierarchical (reduce-scatter in each
-dimension in turn, then back); in-switch reduction (SHARP, Graham et al., 2016).
+a power of two folded onto partners; trees (`siliconloom.mapper.trees`); hierarchical (reduce-scatter in each dimension
+in turn, then back); in-switch reduction (SHARP, Graham et al., 2016); all-to-all (`siliconloom.mapper.exchange`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -22,68 +21,25 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
+from siliconloom.mapper.book import NONE, Book, Int
+from siliconloom.mapper.exchange import direct_exchange, equal_parts, hierarchical_exchange, ring_exchange
+from siliconloom.mapper.trees import PIECES_MOST, binomial_tree, double_tree
 
-Int = NDArray[np.signedinteger[Any]]
 Short = NDArray[np.int32]
+
+Size = float | NDArray[np.float64]
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive")
 DIRECT_MOST = 1024
 """Chips up to which all send to all within one step, when the algorithm is chosen by cost."""
 DIRECT_SUMS_MOST = 256
-"""The same where every chip's sum waits for all others' parts: n - 1 waits for each of n (n - 1) messages."""
-PIECES_MOST = 64
-NONE = -1
+"""The same for all-reduce, whose choice is to take no longer than its run."""
 
 
-@dataclass
-class _Book:
-    """Messages written down block by block; a block is one step, or several at once."""
-
-    blocks: list[tuple[Int, Int, Int, bool, list[Int], Int]] = field(default_factory=list)
-    count: int = 0
-
-    def add(
-        self, source: Int, target: Int, size: float | NDArray[np.float64], adds: bool, step: int | Int, *waits: Int,
-        last: int | None = None,
-    ) -> Int:  # fmt: skip
-        """Messages that each wait for one of every array of ``waits`` (`NONE`: for nothing); the last ones' numbers."""
-        number = self.count + np.arange(0 if last is None else len(source) - last, len(source))
-        sizes = np.broadcast_to(np.asarray(size, np.float64), source.shape)
-        steps = np.broadcast_to(np.asarray(step), source.shape)
-        self.blocks.append((source, target, sizes, adds, list(waits), steps))  # type: ignore[arg-type]
-        self.count += len(source)
-        return number
-
-    def transfers(self) -> Transfers:
-        counts: list[NDArray[np.int64]] = []
-        waits: list[Int] = []
-        for source, _, _, _, needed, _ in self.blocks:
-            if not needed:
-                counts.append(np.zeros(len(source), np.int64))
-                continue
-            table = needed[0] if len(needed) == 1 else np.stack(needed, axis=1).reshape(-1)
-            there = table != NONE
-            counts.append(there.astype(np.int64) if len(needed) == 1 else there.reshape(-1, len(needed)).sum(axis=1))
-            waits.append(table if there.all() else table[there])
-        first = np.zeros(self.count + 1, np.int64)
-        np.cumsum(np.concatenate(counts), out=first[1:])
-        return Transfers(
-            _column([b[0] for b in self.blocks], np.int32),
-            _column([b[1] for b in self.blocks], np.int32),
-            _column([b[2] for b in self.blocks], np.float64),
-            np.concatenate([np.full(len(b[0]), b[3]) for b in self.blocks]),
-            first,
-            _column(waits, np.int32) if waits else np.zeros(0, np.int32),
-            _column([b[5] for b in self.blocks], np.int32),
-        )
-
-
-def _column(parts: list[Any], dtype: Any) -> Any:
-    return np.concatenate([np.asarray(part, dtype) for part in parts])
-
-
-def collective(operation: str, algorithm: str, wiring: Wiring, size: float) -> Transfers:
+def collective(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Transfers:
     """Messages of a collective over all chips of ``wiring``.
+
+    ``size`` are bytes, or of all-to-all what each chip (row) has for each (column).
 
     Raises
     ------
@@ -94,10 +50,13 @@ def collective(operation: str, algorithm: str, wiring: Wiring, size: float) -> T
     if maker is None:
         known = ", ".join(algorithms(operation))
         raise NotSupported(f"{operation} by {algorithm}; there are {known}")
-    if (why := _unfit(algorithm, wiring)) is not None:
+    if (why := _unfit(operation, algorithm, wiring)) is not None:
         raise NotSupported(f"{algorithm}: {why}")
-    book = _Book()
-    maker(book, wiring, float(size))
+    book = Book()
+    if isinstance(size, np.ndarray):
+        EXCHANGES[algorithm](book, wiring, size)
+    else:
+        maker(book, wiring, float(size))
     return book.transfers()
 
 
@@ -108,10 +67,10 @@ def algorithms(operation: str) -> list[str]:
 
 def candidates(operation: str, wiring: Wiring) -> list[str]:
     """Algorithms for ``operation`` that this topology allows and that are worth a look."""
-    found = [name for name in algorithms(operation) if _unfit(name, wiring) is None]
-    most = DIRECT_SUMS_MOST if operation == "all_reduce" else DIRECT_MOST
-    if wiring.chips > most and len(found) > 1:
-        found = [name for name in found if name != "direct"]
+    found = [n for n in algorithms(operation) if n != "double_tree" and _unfit(operation, n, wiring) is None]
+    if wiring.chips > (DIRECT_SUMS_MOST if operation == "all_reduce" else DIRECT_MOST) and len(found) > 1:
+        wide = ("direct", "hierarchical") if operation == "all_to_all" else ("direct",)
+        found = [name for name in found if name not in wide]
     return found
 
 
@@ -139,18 +98,18 @@ def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: S
     return float((load.max(axis=1) + wait + added + endpoint.delay * 1e-12).sum())
 
 
-def sample(operation: str, algorithm: str, wiring: Wiring, size: float) -> list[tuple[Transfers, int]]:
+def sample(operation: str, algorithm: str, wiring: Wiring, size: Size) -> list[tuple[Transfers, int]]:
     """Messages to cost an algorithm by, and how often they come: of rings, whose steps are alike, one of each kind.
 
     So that choosing an algorithm for thousands of chips does not write millions of messages down.
     """
     kinds = {"all_reduce": (True, False), "all_gather": (False,), "reduce_scatter": (True,)}.get(operation, ())
-    if algorithm not in ("ring", "bidirectional_ring") or not kinds:
+    if algorithm not in ("ring", "bidirectional_ring") or not kinds or isinstance(size, np.ndarray):
         return [(collective(operation, algorithm, wiring, size), 1)]
     orders = [_order(wiring)] if algorithm == "ring" else [_order(wiring), _order(wiring)[::-1]]
     found = []
     for adds in kinds:
-        book = _Book()
+        book = Book()
         for order in orders:
             _ring_steps(book, order, size / wiring.chips / len(orders), 1, adds, 0, None)
         found.append((book.transfers(), wiring.chips - 1))
@@ -187,11 +146,16 @@ def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool,
     return float(max(found, hops * latency))
 
 
-def _unfit(algorithm: str, wiring: Wiring) -> str | None:
+def _unfit(operation: str, algorithm: str, wiring: Wiring) -> str | None:
     if algorithm == "in_switch" and wiring.topology.kind != "switch":
         return f"needs chips behind one switch, not a {wiring.topology.kind}"
     if algorithm == "hierarchical" and len(_dimensions(wiring)) < 2:
-        return "needs two dimensions: a mesh, a torus, or leaves of several chips"
+        if len(wiring.leaves) < 2 or max(wiring.leaves) < 2:
+            return "needs two dimensions: a mesh, a torus, or leaves of several chips"
+        if operation != "all_to_all":
+            return (
+                f"needs leaves of equal sizes for {operation} (got {sorted(set(wiring.leaves))}); double_tree does not"
+            )
     return None
 
 
@@ -199,8 +163,9 @@ def _dimensions(wiring: Wiring) -> tuple[int, ...]:
     """Chips along each dimension, the last one nearest."""
     if len(wiring.shape) > 1:
         return tuple(s for s in wiring.shape if s > 1)
-    if 1 < wiring.group < wiring.chips:
-        return (wiring.chips // wiring.group, wiring.group)
+    leaves = wiring.leaves
+    if len(leaves) > 1 and leaves[0] > 1 and len(set(leaves)) == 1:
+        return (len(leaves), leaves[0])
     return (wiring.chips,)
 
 
@@ -218,7 +183,7 @@ def _order(wiring: Wiring) -> Int:
     return np.ascontiguousarray(grid.reshape(-1))
 
 
-def _ring_steps(book: _Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None) -> Int:
+def _ring_steps(book: Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None) -> Int:
     """``steps`` times every chip sends what it just received to the next; the numbers of the last step."""
     n = len(order)
     source, target, waits, step = (np.empty(n * steps, np.int32) for _ in range(4))
@@ -240,15 +205,15 @@ def _fill_ring(
             step[at] = begin + turn
 
 
-def _ring_reduce(book: _Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
+def _ring_reduce(book: Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
     return _ring_steps(book, order, size / len(order), len(order) - 1, True, begin, last)
 
 
-def _ring_gather(book: _Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
+def _ring_gather(book: Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
     return _ring_steps(book, order, size / len(order), len(order) - 1, False, begin, last)
 
 
-def _ring(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _ring(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     order, last = _order(wiring), None
     if both[0]:
         last = _ring_reduce(book, order, size)
@@ -256,7 +221,7 @@ def _ring(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) 
         _ring_gather(book, order, size, begin=wiring.chips - 1 if both[0] else 0, last=last)
 
 
-def _two_rings(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _two_rings(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     """Half of the data each way around."""
     for order in (_order(wiring), _order(wiring)[::-1]):
         last = _ring_reduce(book, order, size / 2) if both[0] else None
@@ -264,7 +229,7 @@ def _two_rings(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bo
             _ring_gather(book, order, size / 2, begin=wiring.chips - 1 if both[0] else 0, last=last)
 
 
-def _halving(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _halving(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     n = wiring.chips
     power = 1 << (n.bit_length() - 1)
     extra = n - power
@@ -302,7 +267,7 @@ def _pairs(n: int) -> tuple[Int, Int]:
     return source, target
 
 
-def _direct(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _direct(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     n = wiring.chips
     source, target = _pairs(n)
     if both == (True, False):
@@ -313,43 +278,14 @@ def _direct(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]
     if both[0]:
         sent = book.add(source, target, size / n, True, 0).reshape(n - 1, n)
         # What chip c received came from c - 1, c - 2, ...; all of it must be there before it passes its sum on.
-        waits = [np.tile(sent[shift - 1][(np.arange(n) - shift) % n], n - 1) for shift in range(1, n)]
+        chips = np.arange(n)
+        parts = [sent[shift - 1][(chips - shift) % n] for shift in range(1, n)]
+        waits = [np.tile(book.add(chips, chips, 0.0, False, 0, *parts), n - 1)]
         step = 1
     book.add(source, target, size / n, False, step, *waits)
 
 
-def _tree(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
-    """Binomial tree to chip 0 and back, in pieces that follow each other."""
-    n = wiring.chips
-    depth = (n - 1).bit_length()
-    slowest = float(wiring.bandwidth.min())
-    latency = float(wiring.latency.max()) * 1e-12
-    pieces = int(min(max((size / slowest * depth / max(latency, 1e-12)) ** 0.5 / 2, 1), PIECES_MOST))
-    for piece in range(pieces):
-        arrived: Int = np.full((n, depth), NONE)
-        last: Int = np.full(n, NONE)
-        if both[0]:
-            for level in range(depth):
-                source = np.arange(1 << level, n, 2 << level)
-                waits = [arrived[source, below] for below in range(level)]
-                sent = book.add(source, source - (1 << level), size / pieces, True, piece + level, *waits)
-                arrived[source - (1 << level), level] = sent
-            for level in range(depth):
-                last[0] = max(last[0], arrived[0, level])
-        roots = [arrived[0, level] for level in range(depth)] if both[0] else []
-        if both[1]:
-            known = last.copy()
-            for level in range(depth - 1, -1, -1):
-                target = np.arange(1 << level, n, 2 << level)
-                source = target - (1 << level)
-                waits = [known[source]]
-                if both[0]:
-                    waits += [np.where(source == 0, root, NONE) for root in roots]
-                begin = piece + (depth if both[0] else 0) + depth - 1 - level
-                known[target] = book.add(source, target, size / pieces, False, begin, *waits)
-
-
-def _hierarchical(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _hierarchical(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     """Reduce-scatter along each dimension, nearest first, on what the one before left; all-gather the other way."""
     sides = _dimensions(wiring)
     chips = np.arange(wiring.chips)
@@ -378,7 +314,7 @@ def _hierarchical(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool,
         part = part / side if adds else part * side
 
 
-def _in_switch(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
+def _in_switch(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, bool]) -> None:
     """Every chip sends its input up, the switch sends the sum down as soon as a piece of all is there."""
     n, switch = wiring.chips, wiring.chips
     pieces = int(min(max(size / 65536, 1), PIECES_MOST))
@@ -391,22 +327,7 @@ def _in_switch(book: _Book, wiring: Wiring, size: float, *, both: tuple[bool, bo
         book.add(hub, chips, share / pieces, False, piece + 1, *waits)
 
 
-def _all_to_all(book: _Book, wiring: Wiring, size: float) -> None:
-    source, target = _pairs(wiring.chips)
-    book.add(source, target, size / wiring.chips, False, 0)
-
-
-def _all_to_all_ring(book: _Book, wiring: Wiring, size: float) -> None:
-    """One partner at a time: in step k the chip k places further."""
-    n = wiring.chips
-    chips = np.arange(n)
-    sent: Int | None = None
-    for shift in range(1, n):
-        waits = () if sent is None else (sent,)
-        sent = book.add(chips, (chips + shift) % n, size / n, False, shift - 1, *waits)
-
-
-def _broadcast_ring(book: _Book, wiring: Wiring, size: float) -> None:
+def _broadcast_ring(book: Book, wiring: Wiring, size: float) -> None:
     order = _order(wiring)
     n = wiring.chips
     pieces = int(min(max(size / 65536, 1), PIECES_MOST))
@@ -420,13 +341,24 @@ def _broadcast_ring(book: _Book, wiring: Wiring, size: float) -> None:
         sent = book.add(order[:-1], order[1:], size / pieces, False, piece + np.arange(n - 1), *waits)
 
 
-def _send_receive(book: _Book, wiring: Wiring, size: float) -> None:
+def _send_receive(book: Book, wiring: Wiring, size: float) -> None:
     order = _order(wiring)
     book.add(order, np.roll(order, -1), size, False, 0)
 
 
-Maker = Callable[[_Book, Wiring, float], None]
+Maker = Callable[[Book, Wiring, float], None]
 SCATTER, GATHER, REDUCE = (True, False), (False, True), (True, True)
+
+
+EXCHANGES: dict[str, Callable[[Book, Wiring, NDArray[np.float64]], None]] = {
+    "direct": direct_exchange,
+    "ring": ring_exchange,
+    "hierarchical": hierarchical_exchange,
+}
+
+
+def _equal(maker: Callable[[Book, Wiring, NDArray[np.float64]], None]) -> Maker:
+    return lambda book, wiring, size: maker(book, wiring, equal_parts(wiring.chips, size))
 
 
 def _both(maker: Callable[..., None], both: tuple[bool, bool]) -> Maker:
@@ -442,12 +374,12 @@ _MAKERS: dict[tuple[str, str], Maker] = {
             ("hierarchical", _hierarchical),
         )
     },
-    ("all_reduce", "tree"): _both(_tree, REDUCE),
+    ("all_reduce", "tree"): _both(binomial_tree, REDUCE),
     ("all_reduce", "in_switch"): _both(_in_switch, REDUCE),
-    ("broadcast", "tree"): _both(_tree, GATHER),
+    ("broadcast", "tree"): _both(binomial_tree, GATHER),
     ("broadcast", "ring"): _broadcast_ring,
-    ("all_to_all", "direct"): _all_to_all,
-    ("all_to_all", "ring"): _all_to_all_ring,
+    ("all_reduce", "double_tree"): double_tree,
+    **{("all_to_all", name): _equal(maker) for name, maker in EXCHANGES.items()},
     ("send_receive", "direct"): _send_receive,
     ("send_receive", "ring"): _send_receive,
 }  # fmt: skip

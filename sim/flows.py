@@ -37,6 +37,8 @@ def run_flows(wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: 
     np.add.at(delay, np.repeat(np.arange(len(hops)), hops), wiring.latency[routes.links] * 1e-12)
     after = delay[routes.pair] + endpoint.delay * 1e-12
     after = after + np.where(transfers.adds, 2.0 * transfers.size / endpoint.memory, 0.0)
+    work = 0.0 if transfers.work is None else transfers.work * 1e-12
+    after = np.where(hops[routes.pair] == 0, work, after)
     finished = _flow(
         transfers.size, after, np.diff(transfers.first), dependants, waiter, routes.pair, routes.first, routes.links,
         wiring.bandwidth, done,
@@ -76,6 +78,26 @@ def _flow(
     state = np.zeros(count, np.int8)
     taken = np.zeros(first.size - 1, np.bool_)
     while flows > 0 or coming > 0:
+        # What crosses no link is done as soon as its time is known.
+        i = 0
+        while i < coming:
+            message = soon[i]
+            if first[pair[message]] < first[pair[message] + 1]:
+                i += 1
+                continue
+            coming -= 1
+            soon[i] = soon[coming]
+            done[message] = ready[message] + after[message]
+            finished += 1
+            for at in range(dependants[message], dependants[message + 1]):
+                follower = waiter[at]
+                ready[follower] = max(ready[follower], done[message])
+                waiting[follower] -= 1
+                if waiting[follower] == 0:
+                    soon[coming] = follower
+                    coming += 1
+        if flows == 0 and coming == 0:
+            break
         # Start what is due.
         if flows == 0:
             earliest = np.inf

@@ -3,7 +3,8 @@
 Every directed link serves its messages one after the other, in the order in which their heads arrive (ties: the lower
 message first), and takes size / bandwidth for each. With cut-through a head goes on after the link's latency while its
 tail still follows, and a message leaves a faster link no sooner than its tail has come; with store-and-forward it goes
-on when all of it has arrived. Queues are as long as need be. Times are picoseconds.
+on when all of it has arrived. Queues are as long as need be. An entry from a chip to itself crosses no link and takes
+its ``work``. Times are picoseconds.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class NetworkRun:
         return int(self.done.max(initial=0))
 
 
-def find_routes(wiring: Wiring, transfers: Transfers) -> Routes:
+def find_routes(wiring: Wiring, transfers: Transfers, *, whole: bool = True) -> Routes:
     """A shortest path for every message; messages between the same ends take the same one.
+
+    Where the topology need not be ``whole``, messages that have no path have no links.
 
     Raises
     ------
@@ -84,11 +87,11 @@ def find_routes(wiring: Wiring, transfers: Transfers) -> Routes:
     )  # fmt: skip
     _walk(*args, np.zeros(len(found) + 1, np.int64), np.zeros(0, np.int32), hops, False)
     lost = np.flatnonzero(hops == UNREACHED)
-    if len(lost):
+    if len(lost) and whole:
         a, b = divmod(int(found[lost[0]]), wiring.nodes)
         raise LoomError(f"no path from {wiring.label(a)} to {wiring.label(b)}: the topology falls apart")
     first = np.zeros(len(found) + 1, np.int64)
-    np.cumsum(hops, out=first[1:])
+    np.cumsum(np.maximum(hops, 0), out=first[1:])
     links = np.zeros(first[-1], np.int32)
     _walk(*args, first, links, hops, True)
     return Routes(pair.astype(np.int32), first, links)
@@ -185,8 +188,9 @@ def run_transfers(
     done = np.full(count, -1, np.int64)
     busy, carried = np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))
     per_byte = 1e12 / wiring.bandwidth
+    work = np.zeros(count, np.int64) if transfers.work is None else transfers.work
     machine = (
-        routes.pair, routes.first, routes.links, per_byte, wiring.latency,
+        work, routes.pair, routes.first, routes.links, per_byte, wiring.latency,
         wiring.topology.forwarding == "store_and_forward", endpoint.delay, 2e12 / endpoint.memory, done, busy, carried,
     )  # fmt: skip
     if not exact and _run_in_order(transfers.size, transfers.adds, transfers.first, transfers.waits, *machine):
@@ -195,7 +199,7 @@ def run_transfers(
     dependants = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
     followers = np.empty(len(transfers.waits), np.int64)
-    _invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
+    invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
     left = np.diff(transfers.first).astype(np.int32)
     finished = _run(transfers.size, transfers.adds, left, dependants, followers, *machine)
     if finished < count:
@@ -222,7 +226,7 @@ def deadlock_text(wiring: Wiring, transfers: Transfers, done: Int) -> str:
 
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
-def _invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
+def invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
     for message in range(first.size - 1):
         for at in range(first[message], first[message + 1]):
             before = waits[at]
@@ -231,7 +235,7 @@ def _invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
 
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
-def _push(times: Any, keys: Any, size: int, time: int, key: int) -> None:
+def push(times: Any, keys: Any, size: int, time: Any, key: int) -> None:
     at = size
     while at > 0:
         above = (at - 1) >> 1
@@ -243,7 +247,7 @@ def _push(times: Any, keys: Any, size: int, time: int, key: int) -> None:
 
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
-def _sink(times: Any, keys: Any, size: int) -> None:
+def sink(times: Any, keys: Any, size: int) -> None:
     """Put the last of ``size`` + 1 entries in place of the first."""
     time, key = times[size], keys[size]
     at = 0
@@ -265,8 +269,8 @@ def _sink(times: Any, keys: Any, size: int) -> None:
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
 def _run_in_order(
-    size: Any, adds: Any, first: Any, waits: Any, pair: Any, route_first: Any, route_links: Any, per_byte: Any,
-    latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
+    size: Any, adds: Any, first: Any, waits: Any, work: Any, pair: Any, route_first: Any, route_links: Any,
+    per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
 ) -> bool:  # fmt: skip
     """As `_run`, message by message; false when a link would serve a later message before an earlier one."""
     free = np.zeros(per_byte.size, np.int64)
@@ -279,6 +283,9 @@ def _run_in_order(
                 return False
             head = max(head, done[before])
         route = pair[message]
+        if route_first[route] == route_first[route + 1]:
+            done[message] = head + work[message]
+            continue
         tail = head
         for at in range(route_first[route], route_first[route + 1]):
             link = route_links[at]
@@ -304,8 +311,9 @@ def _run_in_order(
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
 def _run(
-    size: Any, adds: Any, left: Any, dependants: Any, followers: Any, pair: Any, route_first: Any, route_links: Any,
-    per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
+    size: Any, adds: Any, left: Any, dependants: Any, followers: Any, work: Any, pair: Any, route_first: Any,
+    route_links: Any, per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any,
+    carried: Any,
 ) -> int:  # fmt: skip
     count = size.size
     free = np.zeros(per_byte.size, np.int64)
@@ -322,14 +330,14 @@ def _run(
                 grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
                 grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
                 times, keys = grown_times, grown_keys
-            _push(times, keys, entries, 0, message)
+            push(times, keys, entries, 0, message)
             entries += 1
     finished = 0
     while entries > 0:
         now, message = times[0], keys[0]
         entries -= 1
         if entries > 0:
-            _sink(times, keys, entries)
+            sink(times, keys, entries)
         route = pair[message]
         at = route_first[route] + hop[message]
         arrived = now
@@ -347,12 +355,15 @@ def _run(
             arrived = end + latency[link]
             if at + 1 < route_first[route + 1]:
                 tail[message] = arrived
-                _push(times, keys, entries, arrived if whole else start + latency[link], message)
+                push(times, keys, entries, arrived if whole else start + latency[link], message)
                 entries += 1
                 continue
-        arrived += delay
-        if adds[message]:
-            arrived += np.int64(np.ceil(size[message] * add_per_byte))
+        if hop[message] == 0:
+            arrived += work[message]
+        else:
+            arrived += delay
+            if adds[message]:
+                arrived += np.int64(np.ceil(size[message] * add_per_byte))
         done[message] = arrived
         finished += 1
         for place in range(dependants[message], dependants[message + 1]):
@@ -366,7 +377,7 @@ def _run(
                     grown_times, grown_keys = np.empty(room, np.int64), np.empty(room, np.int64)
                     grown_times[:entries], grown_keys[:entries] = times[:entries], keys[:entries]
                     times, keys = grown_times, grown_keys
-                _push(times, keys, entries, ready[follower], follower)
+                push(times, keys, entries, ready[follower], follower)
                 entries += 1
     return finished
 

@@ -391,10 +391,19 @@ def collective_command(
     operation: Annotated[
         str,
         typer.Argument(
-            metavar="OP", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_receive."
+            metavar="OP",
+            help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_receive; or a YAML file: a "
+            "communication program.",
         ),
     ],
-    size: Annotated[str, typer.Argument(metavar="BYTES", help="Of a chip's whole buffer: 67108864 or '64 MiB'.")],
+    size: Annotated[
+        str,
+        typer.Argument(
+            metavar="BYTES",
+            help="Of a chip's whole buffer: 67108864 or '64 MiB'; of all_to_all also a CSV file of bytes from each to "
+            "each. A program has its own.",
+        ),
+    ] = "",
     chips: Annotated[int | None, typer.Option("--chips", min=1, max=2**20, help="Chips that take part.")] = None,
     sets: Set = None,
     exact: Annotated[
@@ -405,17 +414,33 @@ def collective_command(
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """Run a collective over a system's links, message by message."""
+    """Run a collective, or a program of them, over a system's links, message by message."""
+    from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
     from siliconloom.collective import collective_result, collective_tables, load_any, parse_size
+    from siliconloom.communication import communication_result, communication_tables, is_program
     from siliconloom.output import check_writable, write_json
     from siliconloom.tables import console
 
     if json_file is not None:
         check_writable(json_file)
+    if is_program(operation):
+        if size:
+            raise LoomError(f"BYTES: a program has its own (got '{size}')")
+        described, count = load_any(system, parse_assignments(sets or []), chips)
+        _announce_compilation()
+        result = communication_result(described, operation, count, exact=exact, flows=flows)
+        if json_file is not None:
+            write_json(json_file, result)
+        if json_file != "-":
+            communication_tables(result, console())
+        return
+    parsed = parse_size(size)
+    if chips is None and not isinstance(parsed, float):
+        chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
     _announce_compilation()
-    result = collective_result(described, operation, parse_size(size), count, exact=exact, flows=flows)
+    result = collective_result(described, operation, parsed, count, exact=exact, flows=flows)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
@@ -448,7 +473,9 @@ def plan(
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="chip, system, gpu, network or workload.")] = "chip",
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="chip, system, gpu, network, communication or workload.")
+    ] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
+from siliconloom.arch.communication import read_matrix
 from siliconloom.arch.description import System, system_names
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name
@@ -21,19 +22,22 @@ from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import format_bytes, format_si, parse
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.mapper.collectives import OPERATIONS, candidates, collective, cost, lower_bound, sample
+from siliconloom.mapper.collectives import OPERATIONS, Size, candidates, collective, lower_bound
+from siliconloom.mapper.exchange import exchange_bound
+from siliconloom.networks import cheapest, costing, link_rows, link_table
 from siliconloom.sim.flows import run_flows
-from siliconloom.sim.network import NetworkRun, farthest, find_routes, run_transfers
+from siliconloom.sim.network import NetworkRun, farthest, run_transfers
 from siliconloom.systems.gpus import joined
 from siliconloom.tables import Row, table
 
 SCHEMA = "siliconloom.collective/1"
-SHOWN = 16
 NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
 
 
-def parse_size(text: str) -> float:
-    """Bytes from a number or a quantity such as ``64 MiB``."""
+def parse_size(text: str) -> Size:
+    """Bytes from a number, a quantity such as ``64 MiB``, or a CSV file of what each chip has for each."""
+    if text.lower().endswith(".csv"):
+        return np.array(read_matrix(Path(text)))
     try:
         found = float(text)
     except ValueError:
@@ -62,9 +66,11 @@ def load_any(name: str, sets: list[tuple[str, str]], chips: int | None) -> tuple
 
 
 def collective_result(
-    described: Network | System, operation: str, size: float, chips: int, *, exact: bool = False, flows: bool = False
+    described: Network | System, operation: str, size: Size, chips: int, *, exact: bool = False, flows: bool = False
 ) -> dict[str, Any]:
     """Time, bus bandwidth and load of every link under the versioned schema.
+
+    ``size`` are bytes, or of an all-to-all a square of them: from each row's chip to each column's.
 
     Raises
     ------
@@ -76,9 +82,13 @@ def collective_result(
         near = nearest_name(operation, OPERATIONS)
         raise LoomError(f"OP: must be one of {', '.join(OPERATIONS)} (got '{operation}')" + (
             f"; did you mean '{near}'?" if near else ""))  # fmt: skip
+    if isinstance(size, np.ndarray) and operation != "all_to_all":
+        raise LoomError(f"BYTES: only all_to_all takes a square of bytes, not {operation}")
+    if isinstance(size, np.ndarray) and len(size) != chips:
+        raise LoomError(f"BYTES: the square has {len(size)} rows for {chips} chips")
     wiring = wire(described.topology, described.link, chips)
-    gpu = _gpu_of(described)
-    name, run, tried = _run(described, wiring, operation, size, exact, flows)
+    gpu = None if isinstance(size, np.ndarray) else _gpu_of(described)
+    name, run, tried, messages = _run(described, wiring, operation, size, exact, flows)
     seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
     hops = (
         0
@@ -87,35 +97,39 @@ def collective_result(
         if operation == "send_receive"
         else farthest(wiring, 1 if operation == "broadcast" else 64)
     )
-    bound = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=hops)
+    if isinstance(size, np.ndarray):
+        bound, most = exchange_bound(wiring, size), float(size.sum(axis=1).max())
+        moved = float(size.sum() - np.trace(size)) / chips
+    else:
+        bound, most = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=hops), size
+        moved = size * {"all_reduce": 2 * (chips - 1) / chips, "broadcast": 1.0, "send_receive": 1.0}.get(
+            operation, (chips - 1) / chips
+        )
     measured_kind = gpu is not None and not flows and operation in NCCL and described.algorithm == "auto" and chips > 1
     if measured_kind and gpu is not None:
-        row = {"op": operation, "gpus": chips, "bytes": max(round(size), 1), "dtype": "fp16"}
+        row = {"op": operation, "gpus": chips, "bytes": max(round(most), 1), "dtype": "fp16"}
         found = predict(gpu, make_operations([row]))
         seconds, model = float(found.seconds[0]), "NCCL, fitted to measurements"
-        bound = min(bound, lower_bound(operation, wiring, size, in_switch=True, hops=1))
+        bound = min(bound, lower_bound(operation, wiring, most, in_switch=True, hops=1))
     if seconds < bound * (1 - 1e-9):
-        raise AssertionError(f"{operation} of {size:g} bytes took {seconds:g} s, under its bound of {bound:g} s")
-    factor = {"all_reduce": 2 * (chips - 1) / chips, "broadcast": 1.0, "send_receive": 1.0}.get(
-        operation, (chips - 1) / chips
-    )
+        raise AssertionError(f"{operation} of {most:g} bytes took {seconds:g} s, under its bound of {bound:g} s")
     return {
         "schema": SCHEMA,
         "version": __version__,
         "system": described.name,
         "operation": operation,
-        "bytes": size,
+        "bytes": most,
         "chips": chips,
         "algorithm": name,
         "model": model,
         "time_s": seconds,
-        "algorithm_bandwidth": size / seconds if seconds else 0.0,
-        "bus_bandwidth": size * factor / seconds if seconds else 0.0,
+        "algorithm_bandwidth": most / seconds if seconds else 0.0,
+        "bus_bandwidth": moved / seconds if seconds else 0.0,
         "lower_bound_s": bound,
         "achieved": bound / seconds if seconds else 1.0,
         "tried": tried,
-        "messages": len(run.done),
-        "links": _links(wiring, run, seconds),
+        "messages": messages,
+        "links": link_rows(wiring, run, seconds),
         "simulator": {"wall_s": time.perf_counter() - began},
     }
 
@@ -138,49 +152,25 @@ def collective_tables(result: dict[str, Any], out: Console) -> None:
     if len(result["tried"]) > 1:
         shown = [(n, format_si(s, "s")) for n, s in sorted(result["tried"].items(), key=lambda t: t[1])]
         out.print(table("algorithms, by the cost model", [("algorithm", "left"), ("cost", "right")], shown))
-    links = sorted(result["links"], key=lambda link: -link["busy"])
-    shown_links = [
-        (f"{link['from']} to {link['to']}", format_bytes(link["bytes"]), f"{link['busy']:.1%}")
-        for link in links[:SHOWN]
-    ]
-    title = "links" if len(links) <= SHOWN else f"the {SHOWN} busiest of {len(links):,} links"
-    out.print(table(title, [("link", "left"), ("carried", "right"), ("busy", "right")], shown_links))
+    link_table(result["links"], out)
 
 
 def _run(
-    described: Network | System, wiring: Wiring, operation: str, size: float, exact: bool, flows: bool
-) -> tuple[str, NetworkRun, dict[str, float]]:
-    """Algorithm, its run, and what each one that was looked at costs."""
+    described: Network | System, wiring: Wiring, operation: str, size: Size, exact: bool, flows: bool
+) -> tuple[str, NetworkRun, dict[str, float], int]:
+    """Algorithm, its run, what each one that was looked at costs, and how many messages it sends."""
     endpoint: Endpoint = described.endpoint
-    if wiring.chips == 1:
+    nothing = isinstance(size, np.ndarray) and size.sum() == np.trace(size)
+    if wiring.chips == 1 or nothing:
         empty = np.zeros(0, np.int64)
-        return "none", NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))), {}
+        return "none", NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))), {}, 0
     names = [described.algorithm] if described.algorithm != "auto" else candidates(operation, wiring)
-    tried: dict[str, float] = {}
-    if len(names) > 1:
-        for name in names:
-            tried[name] = 0.0
-            for transfers, times in sample(operation, name, wiring, size):
-                routes = find_routes(wiring, transfers)
-                each = cost(wiring, transfers, routes.pair, routes.first, routes.links, endpoint)
-                tried[name] += times * each
-    name = min(tried, key=lambda n: tried[n]) if tried else names[0]
+    name, tried = cheapest(operation, names, wiring, size, costing(wiring, described))
     transfers = collective(operation, name, wiring, size)
-    routes = find_routes(wiring, transfers)
+    messages = int((transfers.source != transfers.target).sum())
     if flows:
-        return name, run_flows(wiring, transfers, endpoint, routes), tried
-    return name, run_transfers(wiring, transfers, endpoint, routes, exact=exact), tried
-
-
-def _links(wiring: Wiring, run: NetworkRun, seconds: float) -> list[dict[str, Any]]:
-    busy = run.busy * 1e-12 / seconds if seconds else np.zeros(len(run.busy))
-    return [
-        {"from": wiring.label(a), "to": wiring.label(b), "bytes": carried, "busy": min(share, 1.0), "bandwidth": rate}
-        for a, b, carried, share, rate in zip(
-            wiring.source.tolist(), wiring.target.tolist(), run.carried.tolist(), busy.tolist(),
-            wiring.bandwidth.tolist(), strict=True,
-        )
-    ]  # fmt: skip
+        return name, run_flows(wiring, transfers, endpoint), tried, messages
+    return name, run_transfers(wiring, transfers, endpoint, exact=exact), tried, messages
 
 
 def _gpu_of(described: Network | System) -> Gpu | None:

@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.errors import nearest_name
 
-KINDS = ("chip", "system", "gpu", "network", "workload")
+KINDS = ("chip", "system", "gpu", "network", "communication", "workload")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -24,6 +24,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.network import Network
 
         made = Network.model_json_schema()
+    elif kind == "communication":
+        from siliconloom.arch.communication import Communication
+
+        made = Communication.model_json_schema()
     elif kind == "workload":
         from siliconloom.workloads import workload_schema
 

@@ -55,3 +55,77 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert done.exit_code != 0
     assert isinstance(done.exception, LoomError)
     assert message in str(done.exception)
+
+
+PROGRAM = """kind: communication
+name: steps
+splits:
+  tensor: {size: 4}
+  data: {size: 2, stride: 4}
+program:
+  - repeat: 2
+    do:
+      - compute: {time: 10 us}
+      - all_reduce: {group: tensor, bytes: 1 MiB}
+      - all_to_all: {group: data, bytes: [[0, 65536], [1 MiB, 0]]}
+  - {ranks: 0, do: [send: {to: 7, bytes: 3 MB}]}
+  - {ranks: 7, do: [receive: {from: 0}]}
+"""
+
+
+def test_a_program_says_when_each_rank_and_operator_is_done(tmp_path):
+    file, target = tmp_path / "steps.yaml", tmp_path / "out.json"
+    file.write_text(PROGRAM)
+    done = run("ring", str(file), "--chips", "8", "--json", str(target))
+    assert done.exit_code == 0, done.output
+    assert "program" in done.output
+    result = json.loads(target.read_text())
+    assert result["schema"] == "siliconloom.communication/1"
+    assert result["time_s"] >= result["lower_bound_s"] > 20e-6
+    assert {"from", "to", "bytes", "busy"} <= set(result["links"][0])
+    assert max(rank["finish_s"] for rank in result["ranks"]) == result["time_s"]
+    kinds = [each["operator"] for each in result["operations"]]
+    assert kinds.count("all_reduce") == 4
+    assert kinds.count("all_to_all") == 8
+    assert all(each["end_s"] >= each["start_s"] for each in result["operations"])
+    late = {each["rank"] for each in result["ranks"] if each["finish_s"] == result["time_s"]}
+    assert late == {0, 7}
+    flows = run("ring", str(file), "--chips", "8", "--flows", "--json", "-")
+    assert json.loads(flows.stdout)["time_s"] >= result["lower_bound_s"]
+
+
+def test_all_to_all_takes_a_square_of_bytes(tmp_path):
+    square, target = tmp_path / "bytes.csv", tmp_path / "out.json"
+    square.write_text("0,1000000,0\n5e6,0,10\n0,0,7\n")
+    done = run("fully-connected", "all_to_all", str(square), "--json", str(target))
+    assert done.exit_code == 0, done.output
+    result = json.loads(target.read_text())
+    assert (result["chips"], result["bytes"]) == (3, 5000010)
+    assert sum(link["bytes"] for link in result["links"]) == 6000010
+    assert result["time_s"] >= result["lower_bound_s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("1,2\n3\n", "must have 2 values"), ("1,x\n2,3\n", ":1: "), ("", "is empty"), ("1,2\n3,-4\n", ":2: ")],
+)
+def test_a_bad_square_is_one_clear_line(text, message, tmp_path):
+    square = tmp_path / "bytes.csv"
+    square.write_text(text)
+    done = run("ring", "all_to_all", str(square))
+    assert isinstance(done.exception, LoomError)
+    assert message in str(done.exception)
+
+
+def test_programs_that_are_not_there_or_deadlock(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("kind: communication\nname: bad\nprogram: [{ranks: 0, do: [barrier: {}]}]\n")
+    for arguments, message in (
+        (("ring", "nowhere.yaml"), "nowhere.yaml: no such file"),
+        (("ring", str(file), "8"), "a program has its own"),
+        (("ring", str(file)), "deadlock: 1 of 1 streams never end: rank 0 in barrier of group 'all' at line 3"),
+        (("ring", "all_reduce"), "BYTES"),
+    ):
+        done = run(*arguments)
+        assert isinstance(done.exception, LoomError), done.output
+        assert message in str(done.exception)
