@@ -1,14 +1,57 @@
-"""Seconds of attention whose sequences are shared by several chips."""
+"""Seconds of attention whose sequences are shared by several chips, inside a plan."""
 
 from __future__ import annotations
 
-from siliconloom.arch import NotSupported
+from dataclasses import replace
+from functools import cache
+
+from siliconloom.mapper.context import context_schedule
+from siliconloom.mapper.parallel import forward_name
+from siliconloom.planning.context import ContextTime, time_context
 from siliconloom.planning.fabric import Fabric
-from siliconloom.planning.machines import Machine
+from siliconloom.planning.machines import Machine, alone
 from siliconloom.planning.plan import Plan
-from siliconloom.workloads import Graph, SharedAttention
+from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
 
 
-def shared_seconds(operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric) -> float:
-    """Of a chip, its messages included; the slowest chip's."""
-    raise NotSupported(f"context parallelism by {operator.scheme}")
+def shared_seconds(
+    operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric
+) -> tuple[float, float]:
+    """Of all chips, until the last one has its tokens' results, and of which nothing is computed.
+
+    The graph's two operators of the backward pass are one schedule here; the second one has its time.
+    """
+    role = forward_name(operator.name)[1]
+    if role == "values_gradient":
+        return 0.0, 0.0
+    found = _run(operator, part.phase, plan, machine, fabric, backward=role != "")
+    return found.seconds, found.exposed
+
+
+def _run(
+    operator: SharedAttention, phase: Phase, plan: Plan, machine: Machine, fabric: Fabric, *, backward: bool
+) -> ContextTime:
+    width = operator.v_head_dim // 2 if backward else operator.head_dim  # keys' gradient has both, side by side
+    schedule = context_schedule(
+        operator.scheme, operator.ranks, [operator.kv_len], causal=operator.causal, heads=operator.heads,
+        kv_heads=operator.kv_heads, head_dim=width, backward=backward, ulysses=plan.context_heads,
+    )  # fmt: skip
+
+    @cache
+    def block(queries: int, keys: int, pairs: int, heads: int) -> float:
+        if not queries or not keys or not pairs:
+            return 0.0
+        full = queries * keys
+        triangle = queries == keys and 2 * pairs <= full + keys
+        attention = Attention(
+            name="block", block="block", precision=operator.precision, batch=operator.batch, heads=heads,
+            kv_heads=max(operator.kv_heads * heads // operator.heads, 1), q_len=queries, kv_len=keys,
+            head_dim=width, v_head_dim=width, causal=triangle,
+        )  # fmt: skip
+        if heads % attention.kv_heads:
+            attention = replace(attention, kv_heads=1)
+        seconds = machine.seconds(alone(attention, phase))["block"]
+        return seconds if triangle else seconds * pairs / full
+
+    links = fabric.links(plan.tensor)
+    return time_context(schedule, block, links, element=operator.precision.size(1000) / 1000 * operator.batch)

@@ -103,5 +103,5 @@ def _of_chips(system: System, overrides: list[tuple[str, str]] | None) -> Cluste
     total = sum(group.count for group in system.chips)
     wiring = wire(system.topology, system.link, total)
     fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)))
-    per_node = wiring.group if 1 < wiring.group < total else total
+    per_node = min(wiring.leaves) if len(wiring.leaves) > 1 else total
     return Cluster(system.name, tuple(kinds), (fabric,) * len(kinds), per_node)

@@ -20,12 +20,15 @@ from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.mapper.collectives import collective
+from siliconloom.planning import context
 from siliconloom.sim.network import run_transfers
 
 ALGORITHMS = {
     "all_reduce": ("ring", "halving_doubling", "direct"), "all_gather": ("ring", "halving_doubling", "direct"),
     "reduce_scatter": ("ring", "halving_doubling", "direct"), "all_to_all": ("direct", "ring"),
 }  # fmt: skip
+PROBE = float(1 << 24)
+"""Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
 DIRECT_MOST = 64
 """Chips of a group up to which all send to all at once."""
 
@@ -38,6 +41,9 @@ class Fabric(Protocol):
 
     def hop(self, size: float, stride: int) -> float:
         """Until a message of ``size`` bytes is ``stride`` chips further."""
+
+    def links(self, stride: int) -> context.Fabric:
+        """Links of chips that lie ``stride`` apart, for attention that they share."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,13 @@ class GpuFabric:
         rate = self.gpu.link_bandwidth if stride < self.per_node else self.outside
         return size / rate + self.latency
 
+    def links(self, stride: int) -> context.Fabric:
+        fitted = load_efficiency(self.gpu.architecture).collective
+        wait = fitted.wait_simple + fitted.step_simple
+        inner = context.Link(self.gpu.link_bandwidth * fitted.share_simple, wait)
+        outer = context.Link(self.outside * fitted.share_simple, wait + self.latency)
+        return context.Fabric(inner, outer, max(self.per_node // stride, 1))
+
 
 @dataclass(frozen=True)
 class NetworkFabric:
@@ -137,6 +150,10 @@ class NetworkFabric:
             pairs = [[self.places[a], self.places[a + stride]] for a in range(n - stride)]
             self._found[key] = self._run([_message(a, b, size) for a, b in pairs]) if pairs else 0.0
         return self._found[key]
+
+    def links(self, stride: int) -> context.Fabric:
+        wait = self.hop(1.0, stride)
+        return context.Fabric(context.Link(PROBE / max(self.hop(PROBE, stride) - wait, 1e-12), wait))
 
 
 def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:

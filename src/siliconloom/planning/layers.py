@@ -84,13 +84,13 @@ class Layers:
     def _measure(self, plan: Plan, batch: int, kind: int) -> tuple[Block, ...]:
         part = self.part(plan, batch)
         machine, _ = self.cluster.kinds[kind]
-        seconds = operator_seconds(part, plan, machine, self.cluster.fabrics[kind])
+        seconds, waits = operator_seconds(part, plan, machine, self.cluster.fabrics[kind])
         unfused = plan.attention == "unfused"
         forward = [b for b in part.blocks() if "." not in b[0]]
         backward = {b[0].removesuffix(".backward"): b[2] for b in part.blocks() if b[0].endswith(".backward")}
         found = []
         for name, repeat, operators in forward:
-            block = _block(part, name, repeat, operators, backward.get(name, []), seconds, unfused, plan.tensor)
+            block = _block(part, name, repeat, operators, backward.get(name, []), seconds, waits, unfused, plan.tensor)
             if plan.overlap != "none" and block.waits[0] and repeat > 1:
                 block = self._overlapped(block, plan, batch, kind, seconds)
             found.append(block)
@@ -103,7 +103,7 @@ class Layers:
         whole = sequences_of(self.graph, batch)
 
         def timed(part: Graph, on: Machine) -> Mapping[str, float]:
-            return operator_seconds(part, plan, on, fabric)
+            return operator_seconds(part, plan, on, fabric)[0]
 
         part = self.part(plan, batch)
         forward = layer_seconds(whole, part, block.name, plan, machine, timed, seconds)
@@ -112,16 +112,20 @@ class Layers:
         return replace(block, forward=forward, waits=(max(forward - work, 0.0), block.waits[1]))
 
 
-def operator_seconds(part: Graph, plan: Plan, machine: Machine, fabric: Fabric) -> Mapping[str, float]:
-    """Seconds of one execution of every operator of a chip's part, messages among them."""
+def operator_seconds(
+    part: Graph, plan: Plan, machine: Machine, fabric: Fabric
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of one execution of every operator of a chip's part, and of which it only waits for messages."""
     found = dict(machine.seconds(part, unfused=plan.attention == "unfused"))
+    waits: dict[str, float] = {}
     for operator in part.operators():
         if isinstance(operator, Collective):
             stride, chips = extent(plan, operator.dimension)
             found[operator.name] = fabric.seconds(operator.operation, operator.input_bytes, stride, chips)
+            waits[operator.name] = found[operator.name]
         elif isinstance(operator, SharedAttention):
-            found[operator.name] = shared_seconds(operator, part, plan, machine, fabric)
-    return found
+            found[operator.name], waits[operator.name] = shared_seconds(operator, part, plan, machine, fabric)
+    return found, waits
 
 
 def extent(plan: Plan, dimension: str) -> tuple[int, int]:
@@ -136,16 +140,13 @@ def extent(plan: Plan, dimension: str) -> tuple[int, int]:
 
 def _block(
     part: Graph, name: str, repeat: int, forward: list[Operator], backward: list[Operator],
-    seconds: Mapping[str, float], unfused: bool, tensor: int,
+    seconds: Mapping[str, float], waits: Mapping[str, float], unfused: bool, tensor: int,
 ) -> Block:  # fmt: skip
     def total(operators: list[Operator], wanted: Callable[[Operator], bool]) -> float:
         return sum(seconds.get(o.name, 0.0) for o in operators if wanted(o))
 
     def weights(operator: Operator) -> bool:
         return forward_name(operator.name)[1] == "weight_gradient"
-
-    def message(operator: Operator) -> bool:
-        return isinstance(operator, Collective)
 
     experts = sum(o.parameters for o in forward if last_part(o.name).startswith("expert_"))
     cache = sum(
@@ -165,7 +166,7 @@ def _block(
         backward=total(backward, lambda o: not weights(o)),
         weight=total(backward, weights),
         attention=total(forward, lambda o: isinstance(o, Attention)),
-        waits=(total(forward, message), total(backward, message)),
+        waits=(sum(waits.get(o.name, 0.0) for o in forward), sum(waits.get(o.name, 0.0) for o in backward)),
         parameters=sum(o.parameters for o in forward) - experts, expert_parameters=experts,
         weight_bytes=float(sum(o.weight_bytes for o in forward)), cache_bytes=float(cache),
         working=float(max((o.input_bytes + o.output_bytes for o in forward), default=0)),

@@ -12,7 +12,7 @@ from siliconloom.mapper.parallel import Split
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "unfused"]
-ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses"]
+ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq"]
 Overlap = Literal["none", "tokens", "ladder", "nano", "shortcut"]
 
 
@@ -27,8 +27,8 @@ class Plan:
     expert, expert_tensor
         Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
         of the other dimensions but the pipeline's.
-    context_scheme
-        How context-parallel chips' queries meet all keys.
+    context_scheme, context_heads
+        How context-parallel chips' queries meet all keys; of ``hybrid``, chips that share the heads.
     microbatch
         Sequences that go through a pipeline together, per replica; 0 lets inference choose.
     schedule, chunks
@@ -60,6 +60,7 @@ class Plan:
     attention: AttentionKernel = "flash"
     context: int = 1
     context_scheme: ContextScheme = "ring"
+    context_heads: int = 1
     expert: int = 1
     expert_tensor: int = 0
     overlap: Overlap = "none"
@@ -109,7 +110,7 @@ class Plan:
 
 _KEYS: dict[str, Any] = {
     "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int, "context": int,
-    "expert": int, "expert_tensor": int, "sequence_parallel": bool, "overlap_gradients": bool,
+    "context_heads": int, "expert": int, "expert_tensor": int, "sequence_parallel": bool, "overlap_gradients": bool,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
 }  # fmt: skip

@@ -20,6 +20,8 @@ CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
+KERNELS = ("attention", "overlap", "context_scheme", "context_heads")
+"""Keys that are taken as they are given."""
 LONG = 8192
 """Tokens of a sequence that a chip has at least where the search tries context parallelism."""
 
@@ -70,7 +72,7 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
             if fixed.get("data", data) != data:
                 continue
             base = Plan(data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1)
-            base = replace(base, **{k: fixed[k] for k in ("attention", "overlap", "context_scheme") if k in fixed})
+            base = replace(base, **{k: fixed[k] for k in KERNELS if k in fixed})
             if context > 1 and "context_scheme" not in fixed and planner.attention.causal:
                 base = replace(base, context_scheme="zigzag")
             for expert, sharing in _experts(planner, base, fixed):

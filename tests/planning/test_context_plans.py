@@ -1,0 +1,68 @@
+"""Context parallelism inside plans: volumes, floors, balance, links of GPUs and of our own chips."""
+
+import pytest
+
+from siliconloom.arch import LoomError, load_system
+from siliconloom.planning.cluster import cluster_of
+from siliconloom.planning.inference import Server
+from siliconloom.planning.plan import Plan
+from siliconloom.planning.search import plans
+from siliconloom.planning.training import Trainer
+from siliconloom.workloads import load_workload
+
+SCHEMES = ["ring", "zigzag", "striped", "token_ring", "ulysses", "all_gather", "lightseq", "hybrid"]
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    sets = [("phase", "training"), ("batch", "1"), ("sequence", "65536"), ("layers", "2")]
+    return Trainer(cluster_of(load_system("dgx-h100")), load_workload("llama3-8b", sets))
+
+
+def step(trainer, scheme="ring", **choices):
+    return trainer.step(Plan(context=8, context_scheme=scheme, context_heads=4, zero=1, **choices))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_shares_the_work(trainer, scheme):
+    found = step(trainer, scheme)
+    assert found.seconds >= trainer.bound
+    assert found.exposed > 0
+    assert found.memory.activations * 7 < 8 * step(trainer, "ring").memory.activations
+
+
+def test_balanced_rings_are_faster_under_a_causal_mask(trainer):
+    """With contiguous runs the last rank does 15 / 8 of the mean work (2 - 1 / n)."""
+    plain, balanced = step(trainer, "ring"), step(trainer, "zigzag")
+    assert balanced.seconds < plain.seconds
+    assert step(trainer, "striped").seconds == pytest.approx(balanced.seconds, rel=0.02)
+
+
+def test_a_slow_link_is_not_hidden(trainer):
+    sets = [("link.bandwidth", "500 MB/s"), ("link.count", "1")]
+    slow = Trainer(cluster_of(load_system("dgx-h100", sets)), trainer.graph)
+    assert step(slow, "zigzag").exposed > step(trainer, "zigzag").exposed * 5
+
+
+def test_our_chips_share_a_prompt(tmp_path):
+    path = tmp_path / "four.yaml"
+    path.write_text(
+        "kind: system\nname: four\nchips: [{chip: npu-datacenter, count: 4}]\ntopology: {kind: ring}\n"
+        "link: {bandwidth: 50 GB/s, latency: 500 ns}\n"
+    )
+    server = Server(cluster_of(load_system(str(path))), load_workload("gpt3-7b", [("batch", "1"), ("layers", "2")]))
+    alone = server.step(Plan(pipeline=2, data=1, tensor=2, microbatch=0))
+    shared = server.step(Plan(context=4, context_scheme="zigzag", microbatch=0))
+    assert server.bound <= shared.seconds < alone.seconds
+
+
+def test_the_search_tries_context_for_long_sequences_only(trainer):
+    assert {p.context for p in plans(trainer, {})} == {1, 2, 4, 8}
+    short = Trainer(trainer.cluster, load_workload("llama3-8b", [("phase", "training"), ("batch", "8")]))
+    assert {p.context for p in plans(short, {})} == {1}
+
+
+def test_heads_that_do_not_divide_are_said(trainer):
+    graph = load_workload("gpt2-xl", [("batch", "1"), ("sequence", "1024")])  # 25 heads
+    with pytest.raises(LoomError, match=r"25.*heads|heads.*25"):
+        Server(trainer.cluster, graph).step(Plan(context=8, context_scheme="ulysses", microbatch=0))
