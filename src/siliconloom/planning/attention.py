@@ -11,7 +11,7 @@ from siliconloom.planning.context import ContextTime, time_context
 from siliconloom.planning.fabric import Fabric
 from siliconloom.planning.machines import Machine, alone
 from siliconloom.planning.plan import Plan
-from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+from siliconloom.workloads import Attention, Graph, SharedAttention
 
 
 def shared_seconds(
@@ -24,12 +24,12 @@ def shared_seconds(
     role = forward_name(operator.name)[1]
     if role == "values_gradient":
         return 0.0, 0.0
-    found = _run(operator, part.phase, plan, machine, fabric, backward=role != "")
+    found = _run(operator, part, plan, machine, fabric, backward=role != "")
     return found.seconds, found.exposed
 
 
 def _run(
-    operator: SharedAttention, phase: Phase, plan: Plan, machine: Machine, fabric: Fabric, *, backward: bool
+    operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric, *, backward: bool
 ) -> ContextTime:
     width = operator.v_head_dim // 2 if backward else operator.head_dim  # keys' gradient has both, side by side
     schedule = context_schedule(
@@ -50,7 +50,7 @@ def _run(
         )  # fmt: skip
         if heads % attention.kv_heads:
             attention = replace(attention, kv_heads=1)
-        seconds = machine.seconds(alone(attention, phase))["block"]
+        seconds = machine.seconds(alone(part, attention))["block"]
         return seconds if triangle else seconds * pairs / full
 
     links = fabric.links(plan.tensor)

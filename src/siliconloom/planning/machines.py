@@ -178,11 +178,8 @@ def _once(graph: Graph) -> Graph:
     return replace(graph, digraph=digraph)
 
 
-def alone(attention: Attention, phase: Phase) -> Graph:
-    """A graph of one attention."""
+def alone(graph: Graph, attention: Attention) -> Graph:
+    """A graph of one attention, done as in ``graph``."""
     digraph = networkx.DiGraph()
     digraph.add_node(attention.name, operator=attention)
-    return Graph(
-        name=attention.name, phase=phase, precision=attention.precision, explicit_precision=True,
-        batch=attention.batch, tokens=attention.batch * attention.q_len, digraph=digraph,
-    )  # fmt: skip
+    return replace(graph, digraph=digraph, batch=attention.batch, tokens=attention.batch * attention.q_len)
