@@ -449,12 +449,15 @@ def collective_command(
 
 @app.command()
 def plan(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System of GPUs: a YAML file or a library name.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System: a YAML file or a library name.")],
     model: Workload,
     sets: Set = None,
     json_file: Json = None,
 ) -> None:
-    """Find the fastest way to split a model's training over a system; --set plan.tensor=8 and so on fix parts of it."""
+    """Find the fastest way to split a model over a system; --set plan.tensor=8 and so on fix parts of it.
+
+    --set workload.phase=training, prefill or decode; --set run.steps=... times a whole training run with failures.
+    """
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_writable, write_json
     from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
@@ -462,9 +465,9 @@ def plan(
 
     if json_file is not None:
         check_writable(json_file)
-    cluster, graph, fixed = read_plan_input(system, model, parse_assignments(sets or []))
+    cluster, graph, fixed, run = read_plan_input(system, model, parse_assignments(sets or []))
     _announce_compilation()
-    result = plan_result(cluster, graph, fixed, quiet=json_file == "-")
+    result = plan_result(cluster, graph, fixed, run, quiet=json_file == "-")
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

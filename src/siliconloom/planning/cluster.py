@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import LoomError
 from siliconloom.arch.description import System, load_group
-from siliconloom.arch.gpu import is_gpu
-from siliconloom.arch.network import wire
+from siliconloom.arch.gpu import is_gpu, load_gpu
+from siliconloom.arch.network import Wiring, wire
 from siliconloom.planning.fabric import Fabric, GpuFabric, NetworkFabric
 from siliconloom.planning.machines import ChipMachine, GpuMachine, Machine
 from siliconloom.systems.gpus import joined
 
+NCCL = ("switch", "fully_connected", "hierarchical")
+"""Topologies of GPUs whose collectives' times follow measured ones; on others every message is simulated."""
+
 
 @dataclass(frozen=True)
 class Cluster:
-    """Chips in the order of their ranks.
+    """Chips, what joins them, and which rank each one takes.
 
     Parameters
     ----------
     kinds
-        Machines and how many of each, in order.
+        Machines and how many of each, in the order of the chips.
+    fabrics
+        As each kind sees it.
     per_node
         Chips that are nearer to each other than to the rest.
+    places
+        Chip of each rank.
+    wiring
+        Links, where messages are simulated one by one.
     """
 
     name: str
     kinds: tuple[tuple[Machine, int], ...]
     fabrics: tuple[Fabric, ...]
     per_node: int
+    places: tuple[int, ...]
+    wiring: Wiring | None = None
 
     @property
     def chips(self) -> int:
         return sum(count for _, count in self.kinds)
 
     @property
-    def mixed(self) -> bool:
-        return len(self.kinds) > 1
+    def uneven(self) -> bool:
+        """Whether it matters which chip takes which rank."""
+        wiring = self.wiring
+        if len(self.kinds) > 1:
+            return True
+        if wiring is None:
+            return False
+        alike = len(set(wiring.bandwidth.tolist())) == 1 and len(set(wiring.latency.tolist())) == 1
+        return not alike or bool(wiring.topology.edges)
+
+    def placed(self, places: tuple[int, ...]) -> Cluster:
+        """The same chips with other ranks."""
+        fabrics = tuple(replace(f, places=places) if isinstance(f, NetworkFabric) else f for f in self.fabrics)
+        return replace(self, places=places, fabrics=fabrics)
 
     @property
     def machine(self) -> Machine:
@@ -49,13 +74,9 @@ class Cluster:
         return min(machine.capacity for machine, _ in self.kinds)
 
     def kinds_between(self, first: int, last: int) -> list[int]:
-        """Kinds of the chips from rank ``first`` to before ``last``."""
-        found, at = [], 0
-        for kind, (_, count) in enumerate(self.kinds):
-            if at < last and first < at + count:
-                found.append(kind)
-            at += count
-        return found
+        """Kinds of the chips that ranks from ``first`` to before ``last`` are."""
+        ends = list(accumulate(count for _, count in self.kinds))
+        return sorted({bisect_right(ends, chip) for chip in self.places[first:last]})
 
 
 def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None) -> Cluster:
@@ -63,18 +84,14 @@ def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None) -
 
     Raises
     ------
-    NotSupported
-        For GPUs on topologies whose collectives are not modelled.
     LoomError
         For a hierarchy without its upper links, or overrides of a system of several kinds.
     """
     if len(system.chips) > 1 and overrides:
         raise LoomError(f"{system.name}: --set chip. is ambiguous, it has {len(system.chips)} kinds of chips")
-    if not all(is_gpu(group.chip) for group in system.chips):
-        return _of_chips(system, overrides)
     topology, total = system.topology, sum(group.count for group in system.chips)
-    if topology.kind not in ("switch", "fully_connected", "hierarchical"):
-        raise NotSupported(f"GPUs on a {topology.kind}; there are switch, fully_connected and hierarchical")
+    if topology.kind not in NCCL or topology.edges or not all(is_gpu(group.chip) for group in system.chips):
+        return _of_links(system, overrides)
     kinds: list[tuple[Machine, int]] = []
     fabrics: list[Fabric] = []
     per_node = total
@@ -89,14 +106,14 @@ def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None) -
             outside, latency = float(upper.count * upper.bandwidth), 2 * upper.latency
         kinds.append((GpuMachine(gpu), group.count))
         fabrics.append(GpuFabric(gpu, per_node, outside, latency * 1e-12))
-    return Cluster(system.name, tuple(kinds), tuple(fabrics), per_node)
+    return Cluster(system.name, tuple(kinds), tuple(fabrics), per_node, tuple(range(total)))
 
 
-def _of_chips(system: System, overrides: list[tuple[str, str]] | None) -> Cluster:
+def _of_links(system: System, overrides: list[tuple[str, str]] | None) -> Cluster:
     kinds: list[tuple[Machine, int]] = []
     for group in system.chips:
         if is_gpu(group.chip):
-            machine: Machine = GpuMachine(joined(system.model_copy(update={"chips": (group,)})))
+            machine: Machine = GpuMachine(load_gpu(group.chip, overrides))
         else:
             machine = ChipMachine(load_group(group, overrides))
         kinds.append((machine, group.count))
@@ -104,4 +121,4 @@ def _of_chips(system: System, overrides: list[tuple[str, str]] | None) -> Cluste
     wiring = wire(system.topology, system.link, total)
     fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)))
     per_node = min(wiring.leaves) if len(wiring.leaves) > 1 else total
-    return Cluster(system.name, tuple(kinds), (fabric,) * len(kinds), per_node)
+    return Cluster(system.name, tuple(kinds), (fabric,) * len(kinds), per_node, tuple(range(total)), wiring)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,9 @@ from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.planning.cluster import Cluster, cluster_of
+from siliconloom.planning.failures import parse_run, run_result
 from siliconloom.planning.inference import Server
+from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
 from siliconloom.planning.search import Found, search, too_much
 from siliconloom.planning.training import Trainer
@@ -23,11 +26,13 @@ SCHEMA = "siliconloom.plan/1"
 
 def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
-) -> tuple[Cluster, Graph, dict[str, Any]]:
-    """Cluster, workload and the values of ``plan.`` given, from names and overrides."""
+) -> tuple[Cluster, Graph, dict[str, Any], dict[str, Any]]:
+    """Cluster, workload and the values of ``plan.`` and ``run.`` given, from names and overrides."""
+    run = parse_run([(p.removeprefix("run."), v) for p, v in assignments if p.startswith("run.")])
+    assignments = [(p, v) for p, v in assignments if not p.startswith("run.")]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
-    return cluster, load_workload(model, theirs), fixed
+    return cluster, load_workload(model, theirs), fixed, run
 
 
 def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
@@ -39,7 +44,9 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
     return cluster_of(load_system(name, rest), inner), fixed
 
 
-def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+def plan_result(
+    cluster: Cluster, graph: Graph, fixed: dict[str, Any], run: dict[str, Any] | None = None, *, quiet: bool = False
+) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
@@ -57,6 +64,10 @@ def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet:
             found = search(planner, fixed, progress=progress)
         best = found.best
         counts = {"simulated": found.simulated, "pruned": found.pruned, "too_large": found.too_large}
+    places, before = cluster.places, best[0].step.seconds
+    if cluster.uneven:
+        with progress_bar(not quiet, "placing") as progress:
+            best, places = _placed(planner, best, progress)
     first = best[0]
     result = {
         "schema": SCHEMA,
@@ -69,6 +80,8 @@ def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet:
         "parameters": planner.parameters,
         "flops": planner.flops,
         **_row(first, planner),
+        "placement": list(places) if places != cluster.places else None,
+        "unplaced_step_s": before,
         "search": {**counts, "wall_s": time.perf_counter() - began},
         "alternatives": [
             {**_row(other, planner), "slower_by": other.step.seconds / first.step.seconds - 1,
@@ -76,11 +89,35 @@ def plan_result(cluster: Cluster, graph: Graph, fixed: dict[str, Any], *, quiet:
             for other in best[1:]
         ],
     }  # fmt: skip
+    if run:
+        if not training:
+            raise LoomError("run. is for training; set workload.phase=training")
+        result["run"] = run_result(run, first.step.seconds, cluster.chips, first.step.memory)
     floor = planner.bound
     result["lower_bound_s"] = floor
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
+
+
+def _placed(
+    planner: Trainer | Server, best: tuple[Found, ...], progress: Callable[[float], None]
+) -> tuple[tuple[Found, ...], tuple[int, ...]]:
+    """The best plans, each on the chips that suit it best, and the chips of the first one's ranks."""
+    found = []
+    for plan in (f.plan for f in best):
+        places, step = place(planner, plan, progress=progress)
+        found.append((Found(plan, step), places))
+    found.sort(key=lambda f: f[0].step.seconds)
+    return tuple(f for f, _ in found), found[0][1]
+
+
+def _long(seconds: float) -> str:
+    """Hours or days where seconds are many."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.4g} {unit}"
+    return format_si(seconds, "s")
 
 
 def _refuse(fixed: dict[str, Any], training: bool) -> None:
@@ -111,10 +148,26 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
             f"{format_si(result['gradient_s'], 's')} left over, {format_si(result['optimizer_s'], 's')}")]
           if training else []),
         ("memory", f"{format_bytes(result['memory_bytes'])}: {parts}"),
+        *([("placement", f"ranks in order on chips {shown(result['placement'])}; "
+            f"{result['unplaced_step_s'] / result['step_s'] - 1:.1%} slower in the order described")]
+          if result["placement"] else []),
         ("search", f"{looked['simulated']} plans simulated, {looked['pruned']:,} slower by their bound, "
                    f"{looked['too_large']:,} too large, in {format_si(looked['wall_s'], 's')}"),
     ]  # fmt: skip
     out.print(table("plan", [("", "left"), ("", "left")], rows))
+    if "run" in result:
+        out.print()
+        run = result["run"]
+        times = {name: _long(run[name]) for name in run if name.endswith("_s") or name == "seconds"}
+        spent: list[Row] = [
+            ("time", f"{times['seconds']}; without failures {times['without_failures_s']}, on the average "
+                     f"{times['expected_s']}"),
+            ("failures", f"{run['failures']:,}; a checkpoint every {run['checkpoint_every_steps']:,} steps"),
+            ("lost", f"{times['lost_s']} of steps, {times['restart_s']} in restarts, {times['checkpoint_s']} in "
+                     f"checkpoints, {times['waiting_s']} waiting for chips"),
+            ("goodput", f"{run['goodput']:.1%}"),
+        ]  # fmt: skip
+        out.print(table("run", [("", "left"), ("", "left")], spent))
     if result["alternatives"]:
         out.print()
         others: list[Row] = [

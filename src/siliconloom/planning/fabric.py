@@ -64,7 +64,7 @@ class GpuFabric:
     per_node: int
     outside: float
     latency: float
-    _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, compare=False)
+    _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
         if chips == 1 or not size:
@@ -123,7 +123,7 @@ class NetworkFabric:
     wiring: Wiring
     endpoint: Endpoint
     places: tuple[int, ...]
-    _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, compare=False)
+    _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
         if chips == 1 or not size:

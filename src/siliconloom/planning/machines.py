@@ -121,7 +121,7 @@ class ChipMachine:
     """Times by the chip simulator."""
 
     chip: Chip
-    _found: dict[tuple[Any, ...], dict[str, float]] = field(default_factory=dict, compare=False)
+    _found: dict[tuple[Any, ...], dict[str, float]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
