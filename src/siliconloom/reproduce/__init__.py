@@ -20,6 +20,7 @@ CARDS = {
     "neupims-simulator": "siliconloom.reproduce.neupims_simulator",
     "pim-gpt": "siliconloom.reproduce.pim_gpt",
     "sequence-parallel": "siliconloom.reproduce.sequence_parallel",
+    "skippipe": "siliconloom.reproduce.skippipe",
     "sn40l": "siliconloom.reproduce.sn40l",
     "gpipe": "siliconloom.reproduce.gpipe",
     "megatron": "siliconloom.reproduce.megatron",
