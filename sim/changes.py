@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from siliconloom.arch.errors import LoomError
 
 Int = NDArray[np.int64]
 
@@ -29,8 +32,14 @@ class Changes:
 
 
 def read_changes(count: int, entries: Sequence[tuple[int, int, float]]) -> Changes:
-    """Changes of ``count`` things from (thing, time, factor) in any order; of equal times the last one counts."""
+    """Changes of ``count`` things from (thing, time, factor) in any order; of equal times the last one counts.
+
+    An infinite factor stops a thing until its next change; `LoomError` when there is none.
+    """
     ordered = sorted(entries, key=lambda e: e[:2])
+    for place, each in enumerate(ordered):
+        if isinf(each[2]) and (place + 1 == len(ordered) or ordered[place + 1][0] != each[0]):
+            raise LoomError(f"what stops at {each[1]} ps never goes on: a later change must give it a speed again")
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount([e[0] for e in ordered], minlength=count), out=first[1:])
     return Changes(first, np.array([e[1] for e in ordered], np.int64), np.array([e[2] for e in ordered], np.float64))

@@ -1,7 +1,8 @@
 """Tasks on streams: each stream does its tasks in a given order, each when what it waits for is done.
 
 A stream is whatever does one thing at a time: a chip's compute, its link in one direction. With the order given the
-times are longest paths, found in one pass; a circle among them is a deadlock. Times are picoseconds.
+times are longest paths, found in one pass; a circle among them is a deadlock. A stream may become slower at given
+times. Times are picoseconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.sim.changes import Changes, read_changes, work_end
 
 Int = NDArray[np.int64]
 
@@ -58,8 +60,8 @@ class StreamRun:
         return int(self.end.max(initial=0))
 
 
-def run_tasks(tasks: Tasks) -> StreamRun:
-    """Times of all tasks.
+def run_tasks(tasks: Tasks, changes: Changes | None = None) -> StreamRun:
+    """Times of all tasks, on streams that slow down by ``changes``.
 
     Raises
     ------
@@ -81,14 +83,21 @@ def run_tasks(tasks: Tasks) -> StreamRun:
     left = np.bincount(edges[:, 0], minlength=count)
     start, end = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     duration = np.array(tasks.duration, np.int64)
-    done = _times(duration, first, by_earlier[:, 0].copy(), by_earlier[:, 2].copy(), left, start, end)
+    slow = changes or read_changes(int(stream.max(initial=-1)) + 1, [])
+    done = _times(
+        duration, first, by_earlier[:, 0].copy(), by_earlier[:, 2].copy(), left, stream, slow.first, slow.at,
+        slow.factor, start, end,
+    )  # fmt: skip
     if done < count:
         raise LoomError(_circle(tasks, edges, end))
     return StreamRun(start, end)
 
 
 @numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
-def _times(duration: Any, first: Any, later: Any, lag: Any, left: Any, start: Any, end: Any) -> int:
+def _times(
+    duration: Any, first: Any, later: Any, lag: Any, left: Any, stream: Any, slow_first: Any, slow_at: Any,
+    slow_factor: Any, start: Any, end: Any,
+) -> int:  # fmt: skip
     queue = np.empty(duration.size, np.int64)
     tail = 0
     for task in range(duration.size):
@@ -99,7 +108,7 @@ def _times(duration: Any, first: Any, later: Any, lag: Any, left: Any, start: An
     while head < tail:
         task = queue[head]
         head += 1
-        end[task] = start[task] + duration[task]
+        end[task] = work_end(slow_first, slow_at, slow_factor, stream[task], start[task], duration[task])
         for at in range(first[task], first[task + 1]):
             follower = later[at]
             start[follower] = max(start[follower], end[task] + lag[at])

@@ -129,3 +129,32 @@ def test_programs_that_are_not_there_or_deadlock(tmp_path):
         done = run(*arguments)
         assert isinstance(done.exception, LoomError), done.output
         assert message in str(done.exception)
+
+
+def test_events_slow_a_program_down_and_name_what_is_not_there(tmp_path):
+    file = tmp_path / "steps.yaml"
+
+    def seconds(events):
+        file.write_text(PROGRAM + f"events: {events}\n")
+        done = run("torus-2d", str(file), "--chips", "8", "--json", "-")
+        if done.exit_code:
+            raise done.exception
+        return json.loads(done.stdout)
+
+    usual = seconds("[]")
+    assert usual["sent_again"] == 0
+    assert seconds("[{chip: 3, factor: 2}]")["time_s"] == pytest.approx(usual["time_s"] + 20e-6, rel=0.01)
+    assert seconds("[{between: [0, 1], bandwidth: 1 GB/s}]")["time_s"] > 2 * usual["time_s"]
+    lost = seconds("[{at: 15 us, between: [0, 1], failed: true}]")
+    assert lost["sent_again"] > 0
+    assert lost["time_s"] > usual["time_s"]
+    for events, message in (
+        ("[{chip: 8, factor: 2}]", "events.0.chip: must be a chip from 0 to 7 (got 8)"),
+        ("[{between: [0, 7], failed: true}]", "events.0.between: there is no link between 0 and 7"),
+        ("[{between: [0, 1], bandwidth: 9 TB/s}]", "events.0.bandwidth: must not be more than the link's own 50 GB/s"),
+        ("[{chip: 0}]", "a chip's event has factor"),
+        ("[{at: 1 us}]", "must have either chip"),
+    ):
+        with pytest.raises(LoomError) as raised:
+            seconds(events)
+        assert message in str(raised.value)

@@ -1,5 +1,7 @@
 """Pipeline schedules: complete, free of circles, as long and as full as theory says."""
 
+from math import inf
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from siliconloom.mapper.pipeline import (
     most_held,
     one_forward_one_backward,
 )
-from siliconloom.planning.step import run_pipeline
+from siliconloom.planning.step import Slowdown, run_pipeline
 from siliconloom.sim.streams import Tasks, run_tasks
 
 sizes = st.tuples(st.integers(1, 8), st.integers(1, 24))
@@ -111,3 +113,38 @@ def test_a_circle_of_tasks_is_named():
     tasks.wait(b, a)
     with pytest.raises(LoomError, match=r"deadlock: 2 tasks never start.*send of rank 0, receive of rank 1"):
         run_tasks(tasks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, st.data(), st.sampled_from([gpipe, one_forward_one_backward]))
+def test_a_slow_device_is_one_with_longer_passes(size, data, maker):
+    p, m = size
+    device = data.draw(st.integers(0, p - 1))
+    factor = data.draw(st.sampled_from([1.0, 1.5, 4.0]))
+
+    def seconds(slow=(), forward=1e-6):
+        times = [forward if d == device else 1e-6 for d in range(p)]
+        return run_pipeline(maker(p, m), Placement(p), times, [2 * t for t in times], hop=1e-7, slow=slow).seconds
+
+    whole = seconds()
+    assert seconds([Slowdown(0.0, factor, device=device)]) == pytest.approx(seconds(forward=factor * 1e-6))
+    assert seconds([Slowdown(whole, factor, device=device)]) == whole
+    late = seconds([Slowdown(whole / 2, factor, device=device)])
+    assert whole <= late <= seconds(forward=factor * 1e-6) * (1 + 1e-9)
+
+
+def test_a_link_that_slows_down_or_stops_holds_the_pipeline_up():
+    def seconds(*slow):
+        return run_pipeline(gpipe(2, 3), Placement(2), [1e-6] * 2, [1e-6] * 2, hop=2e-7, slow=slow).seconds
+
+    usual = (2 * 3 + 2) * 1e-6 + 2 * 2e-7
+    assert seconds() == pytest.approx(usual)
+    assert seconds(Slowdown(0.0, 1.0, link=0)) == pytest.approx(usual)
+    # forward results leave at 1, 2 and 3 us and take 2 us each, one after the other; so do gradients
+    assert seconds(Slowdown(0.0, 10.0, link=0)) == pytest.approx(1e-6 + 6e-6 + 1e-6 + 1e-6 + 2e-6 * 3 + 1e-6)
+    stopped = seconds(Slowdown(1.1e-6, inf, link=0), Slowdown(5.1e-6, 1.0, link=0))
+    assert stopped == pytest.approx(usual + 4e-6)
+    with pytest.raises(LoomError, match="never goes on"):
+        seconds(Slowdown(0.0, inf, device=0))
+    with pytest.raises(LoomError, match="link must be from 0 to 0"):
+        seconds(Slowdown(0.0, 2.0, link=1))

@@ -17,9 +17,23 @@ from siliconloom.mapper.pipeline import (
     one_forward_one_backward,
 )
 from siliconloom.planning.plan import Plan
+from siliconloom.sim.changes import Changes, read_changes
 from siliconloom.sim.streams import StreamRun, Tasks, run_tasks
 
 PICO = 1e12
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """From ``at`` seconds on a device's passes, or a link's messages, take ``factor`` times as long.
+
+    Link k joins stages k and k + 1. An infinite factor stops it until its next change.
+    """
+
+    at: float
+    factor: float
+    device: int | None = None
+    link: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,13 +75,14 @@ def make_schedule(plan: Plan, microbatches: int, times: tuple[float, float, floa
 
 def run_pipeline(
     schedule: Schedule, placement: Placement, forward: Sequence[float], backward: Sequence[float],
-    weight: Sequence[float] | None = None, *, hop: float = 0.0,
+    weight: Sequence[float] | None = None, *, hop: float = 0.0, slow: Sequence[Slowdown] = (),
 ) -> PipelineRun:  # fmt: skip
     """Time a schedule.
 
     ``forward``, ``backward`` and ``weight`` are seconds of each stage's passes for one microbatch; without weight
     passes of their own ``backward`` has them. ``hop`` is the time from a pass's end until its result is at the next
-    stage.
+    stage. ``slow`` are devices and links that fall behind; messages over such a link follow each other, in each
+    direction, where those of other links overlap.
     """
     tasks = Tasks()
     number: dict[tuple[Pass, int, int], int] = {}
@@ -80,17 +95,49 @@ def run_pipeline(
                 f"{step.kind}{step.microbatch} of stage {stage}", device, round(seconds * PICO)
             )
     last, lag = placement.stages - 1, round(hop * PICO)
+    links = {each.link for each in slow if each.link is not None}
+    first_link = placement.devices
+
+    def message(to: int, came_from: int, link: int, back: bool, name: str) -> None:
+        """What ``to`` needs from ``came_from``: a delay, or a message on a link's own stream where it may slow down."""
+        if link not in links:
+            tasks.wait(to, came_from, lag)
+            return
+        sent = tasks.add(name, first_link + 2 * link + back, lag)
+        tasks.wait(sent, came_from)
+        tasks.wait(to, sent)
+
     for (kind, microbatch, stage), task in number.items():
         if kind is Pass.FORWARD and stage:
-            tasks.wait(task, number[Pass.FORWARD, microbatch, stage - 1], lag)
+            earlier = number[Pass.FORWARD, microbatch, stage - 1]
+            message(task, earlier, stage - 1, False, f"result {microbatch} of stage {stage - 1}")
         elif kind is Pass.BACKWARD and stage == last:
             tasks.wait(task, number[Pass.FORWARD, microbatch, stage])
         elif kind is Pass.BACKWARD:
-            tasks.wait(task, number[Pass.BACKWARD, microbatch, stage + 1], lag)
+            earlier = number[Pass.BACKWARD, microbatch, stage + 1]
+            message(task, earlier, stage, True, f"gradient {microbatch} of stage {stage + 1}")
         elif kind is Pass.WEIGHT:
             tasks.wait(task, number[Pass.BACKWARD, microbatch, stage])
-    run = run_tasks(tasks)
-    busy = sum(tasks.duration)
+    run = run_tasks(tasks, _changes(slow, placement))
+    busy = int((run.end - run.start)[: len(number)].sum())
     whole = run.finish * placement.devices
     held = tuple(h / placement.chunks for h in most_held(schedule))
     return PipelineRun(run.finish / PICO, 1 - busy / whole if whole else 0.0, held, run, tasks)
+
+
+def _changes(slow: Sequence[Slowdown], placement: Placement) -> Changes:
+    """Slowdowns by stream: devices, then links one way and the other."""
+    entries: list[tuple[int, int, float]] = []
+    for each in slow:
+        at = round(each.at * PICO)
+        if (each.device is None) == (each.link is None):
+            raise LoomError("a slowdown is of either a device or a link")
+        if each.device is not None:
+            if not 0 <= each.device < placement.devices:
+                raise LoomError(f"a slowdown's device must be from 0 to {placement.devices - 1} (got {each.device})")
+            entries.append((each.device, at, each.factor))
+        elif each.link is not None:
+            if not 0 <= each.link < placement.stages - 1:
+                raise LoomError(f"a slowdown's link must be from 0 to {placement.stages - 2} (got {each.link})")
+            entries += [(placement.devices + 2 * each.link + back, at, each.factor) for back in (0, 1)]
+    return read_changes(placement.devices + 2 * placement.stages, entries)

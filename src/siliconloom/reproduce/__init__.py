@@ -23,6 +23,7 @@ CARDS = {
     "ring-attention": "siliconloom.reproduce.ring_attention",
     "tokenring": "siliconloom.reproduce.tokenring",
     "ulysses": "siliconloom.reproduce.ulysses",
+    "skippipe": "siliconloom.reproduce.skippipe",
     "sn40l": "siliconloom.reproduce.sn40l",
     "gpipe": "siliconloom.reproduce.gpipe",
     "megatron": "siliconloom.reproduce.megatron",
