@@ -11,6 +11,7 @@ its tolerance says why.
 CARDS = {
     "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
+    "exflow": "siliconloom.reproduce.exflow",
     "fusemax": "siliconloom.reproduce.fusemax",
     "genz": "siliconloom.reproduce.genz",
     "hopper-latency": "siliconloom.reproduce.hopper_latency",
