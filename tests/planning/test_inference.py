@@ -201,3 +201,41 @@ def test_bad_plans_of_inference(sets, message):
     done = run("plan", "dgx-h100", "llama3-70b", *assignments)
     assert isinstance(done.exception, LoomError)
     assert message in str(done.exception)
+
+
+def trainer(pipeline_depth=16, batch=32):
+    graph = workload("gpt2-medium", "training", batch=batch, layers=pipeline_depth, sequence=512)
+    return Trainer(cluster_of(load_system("dgx-a100")), graph)
+
+
+def test_v_half_holds_half_of_what_1f1b_does():
+    """Its bubble is larger, its fullest device's activations about half (Qi et al., 2024)."""
+    planner = trainer()
+    plain, vee = (planner.step(Plan(pipeline=8, microbatch=1, schedule=s)) for s in ("1f1b", "v_half"))
+    assert vee.memory.activations < 0.75 * plain.memory.activations
+    assert vee.seconds >= planner.least(Plan(pipeline=8, microbatch=1, schedule="v_half")) * (1 - 1e-9)
+
+
+def test_twice_the_memory_buys_a_smaller_bubble():
+    planner = trainer()
+    steps = [planner.step(Plan(pipeline=8, microbatch=1, schedule=s)) for s in ("1f1b", "zero_bubble", "zero_bubble_2")]
+    assert steps[0].bubble > steps[1].bubble > steps[2].bubble
+    assert steps[2].memory.activations > steps[1].memory.activations
+
+
+def test_a_shared_vocabulary_levels_the_stages():
+    """A vocabulary of 50,257 is as much work as several layers of this width: shared, no stage waits for the last."""
+    planner = trainer()
+    plain, shared = (planner.step(Plan(pipeline=8, microbatch=1, vocabulary=v)) for v in (False, True))
+    assert shared.seconds < plain.seconds
+    assert shared.bubble < plain.bubble
+    with pytest.raises(LoomError, match="1f1b only"):
+        planner.step(Plan(pipeline=8, microbatch=1, vocabulary=True, schedule="gpipe"))
+
+
+def test_outer_steps_hide_the_sum_over_replicas():
+    sets = [("topology.uplink.bandwidth", "200 MB/s"), ("chips", "[{chip: a100, count: 16}]")]
+    planner = Trainer(cluster_of(load_system("dgx-a100x128", sets)), workload("gpt2", "training", batch=16))
+    each, often, rare = (planner.step(Plan(data=16, microbatch=1, outer=k)) for k in (1, 2, 64))
+    assert each.gradients > often.gradients > rare.gradients == 0
+    assert rare.seconds == pytest.approx(rare.pipeline + rare.optimizer)

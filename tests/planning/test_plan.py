@@ -12,7 +12,7 @@ from siliconloom.arch import LoomError, load_system
 from siliconloom.cli import app
 from siliconloom.planning.cluster import cluster_of
 from siliconloom.planning.fused import fuse
-from siliconloom.planning.memory import block_activations, states
+from siliconloom.planning.memory import Held, activations, states
 from siliconloom.planning.plan import Plan, parse_plan
 from siliconloom.planning.search import plans, search
 from siliconloom.planning.training import Trainer
@@ -52,7 +52,7 @@ def test_activations_are_korthikantis_equations(trainer, tensor):
 
     def kept(**choices):
         plan = Plan(tensor=tensor, microbatch=b, **choices)
-        return block_activations(trainer.model(plan, b).blocks[1], plan)
+        return activations(Held.of([trainer.model(plan, b).blocks[1]]), plan)
 
     assert kept(attention="unfused") == pytest.approx(s * b * h * (10 + 24 / tensor + 5 * a * s / (h * tensor)))
     if tensor > 1:

@@ -75,6 +75,8 @@ class Cluster:
 
     def kinds_between(self, first: int, last: int) -> list[int]:
         """Kinds of the chips that ranks from ``first`` to before ``last`` are."""
+        if len(self.kinds) == 1:
+            return [0]
         ends = list(accumulate(count for _, count in self.kinds))
         return sorted({bisect_right(ends, chip) for chip in self.places[first:last]})
 

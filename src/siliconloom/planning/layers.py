@@ -58,6 +58,14 @@ class Block:
     scores: float
     entering: float
 
+    def divided(self, parts: int) -> Block:
+        """An equal part of the block, whose operators are cut by columns."""
+        return replace(
+            self, forward=self.forward / parts, backward=self.backward / parts, weight=self.weight / parts,
+            waits=(self.waits[0] / parts, self.waits[1] / parts), parameters=-(-self.parameters // parts),
+            weight_bytes=self.weight_bytes / parts, kept=self.kept / parts,
+        )  # fmt: skip
+
 
 class Layers:
     """Blocks of a model under any plan, on every kind of chip; what was found is kept."""

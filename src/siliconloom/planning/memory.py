@@ -28,9 +28,6 @@ class Memory:
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer + self.activations + self.cache
 
-    def __add__(self, other: Memory) -> Memory:
-        return Memory(*(getattr(self, n) + getattr(other, n) for n in self.__dataclass_fields__))
-
 
 def states(parameters: float, element: float, data: int, zero: int) -> tuple[float, float, float]:
     """Bytes of parameters, gradients and optimizer state with ZeRO's stages (Rajbhandari et al., SC 2020, section 5).
@@ -44,28 +41,54 @@ def states(parameters: float, element: float, data: int, zero: int) -> tuple[flo
     return weights, gradients, optimizer
 
 
-def block_activations(block: Block, plan: Plan) -> float:
-    """Bytes of one block and microbatch kept for its backward pass.
+@dataclass(frozen=True)
+class Held:
+    """What the blocks of a device add up to; see `Block`."""
+
+    parameters: float
+    expert_parameters: float
+    weight_bytes: float
+    expert_bytes: float
+    kept: float
+    scores: float
+    entering: float
+    largest: float
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> Held:
+        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` is one block's."""
+        element = [b.weight_bytes / max(b.parameters + b.expert_parameters, 1) for b in blocks]
+        return cls(
+            parameters=float(sum(b.parameters for b in blocks)),
+            expert_parameters=float(sum(b.expert_parameters for b in blocks)),
+            weight_bytes=sum(b.parameters * e for b, e in zip(blocks, element, strict=True)),
+            expert_bytes=sum(b.expert_parameters * e for b, e in zip(blocks, element, strict=True)),
+            kept=sum(b.kept for b in blocks), scores=sum(b.scores for b in blocks),
+            entering=sum(b.entering or b.kept for b in blocks), largest=max((b.kept for b in blocks), default=0.0),
+        )  # fmt: skip
+
+
+def activations(held: Held, plan: Plan) -> float:
+    """Bytes of one microbatch that a device's blocks keep for their backward pass.
 
     What the operator graph's backward pass reads; of a GPT layer this is Korthikanti et al.'s s b h (10 + 24 / t + 5 a
     s / (h t)) (2022, equations 1 to 6). Selective recomputation keeps no scores, full only a layer's input.
     """
-    if plan.recompute == "full" and block.entering:
-        return block.entering
-    return block.kept - (block.scores if plan.recompute == "selective" else 0.0)
+    if plan.recompute == "full":
+        return held.entering
+    return held.kept - (held.scores if plan.recompute == "selective" else 0.0)
 
 
-def training_memory(blocks: Sequence[Block], plan: Plan, in_flight: float) -> Memory:
+def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
     """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches."""
-    found = Memory(0.0)
-    for block in blocks:
-        for parameters, replicas in (
-            (block.parameters, plan.data * plan.context), (block.expert_parameters, plan.expert_replicas),
-        ):  # fmt: skip
-            held = block.parameters + block.expert_parameters
-            element = block.weight_bytes / held if held else 0.0
-            found += Memory(*states(parameters, element, replicas, plan.zero))
-        found += Memory(0.0, activations=block_activations(block, plan) * in_flight)
-    if plan.recompute == "full" and blocks:  # one layer's own, while it is computed again
-        found += Memory(0.0, activations=max(b.kept for b in blocks))
-    return found
+    parts = []
+    for parameters, size, replicas in (
+        (held.parameters, held.weight_bytes, plan.data * plan.context),
+        (held.expert_parameters, held.expert_bytes, plan.expert_replicas),
+    ):
+        parts.append(states(parameters, size / parameters if parameters else 0.0, replicas, plan.zero))
+    weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
+    kept = activations(held, plan) * in_flight
+    if plan.recompute == "full":  # one layer's own, while it is computed again
+        kept += held.largest
+    return Memory(weights, gradients, optimizer, kept)

@@ -9,7 +9,7 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
 from siliconloom.mapper.parallel import Split
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_2", "v_half"]
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "unfused"]
 ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq"]
@@ -46,6 +46,12 @@ class Plan:
         What messages pass beside, see `planning.overlap`.
     overlap_gradients
         A layer's gradients are summed over the replicas as soon as the last microbatch has made them.
+    vocabulary
+        Embedding and head are shared by all stages of the pipeline, each with a part of the vocabulary (Yeung et al.,
+        2024, algorithm 2: one microbatch more in flight).
+    outer
+        Steps between sums over the replicas, which take their own steps meanwhile; the sum passes beside the steps
+        that follow it (CO2, Sun et al., 2024). A change of the optimizer.
     """
 
     data: int = 1
@@ -65,6 +71,8 @@ class Plan:
     expert_tensor: int = 0
     overlap: Overlap = "none"
     overlap_gradients: bool = True
+    vocabulary: bool = False
+    outer: int = 1
 
     @property
     def chips(self) -> int:
@@ -103,6 +111,10 @@ class Plan:
             parts.append("sequence parallel")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
+        if self.vocabulary:
+            parts.append("vocabulary parallel")
+        if self.outer > 1:
+            parts.append(f"outer step every {self.outer}")
         if self.overlap != "none":
             parts.append(f"overlap {self.overlap}")
         return ", ".join(parts)
@@ -111,10 +123,11 @@ class Plan:
 _KEYS: dict[str, Any] = {
     "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int, "context": int,
     "context_heads": int, "expert": int, "expert_tensor": int, "sequence_parallel": bool, "overlap_gradients": bool,
+    "vocabulary": bool, "outer": int,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
 }  # fmt: skip
-TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention")
+TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention", "vocabulary", "outer")
 """Keys that mean nothing in inference."""
 
 

@@ -11,7 +11,8 @@ from siliconloom.planning.cluster import Cluster
 from siliconloom.planning.layers import Block, Layers, extent
 from siliconloom.planning.memory import Memory
 from siliconloom.planning.plan import Plan
-from siliconloom.planning.stages import Model, deal
+from siliconloom.planning.stages import ENDS, Model, deal
+from siliconloom.planning.step import make_placement
 from siliconloom.workloads import Attention, Gemm, Graph, Phase
 
 
@@ -69,6 +70,7 @@ class Planner:
         self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
         self.parameters = graph.parameters
         self._models: dict[tuple[Any, ...], Model] = {}
+        self._dealt: dict[tuple[Any, ...], list[int]] = {}
 
     def model(self, plan: Plan, batch: int, kind: int = 0) -> Model:
         """Blocks of one chip of a kind, for ``batch`` sequences."""
@@ -87,9 +89,10 @@ class Planner:
                 f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline} is {plan.chips} "
                 f"chips, {cluster.name} has {cluster.chips}"
             )
-        if plan.pipeline * plan.chunks > self.depth:
+        placement = make_placement(plan)
+        if placement.stages > self.depth:
             raise LoomError(
-                f"plan.pipeline {plan.pipeline}" + (f" x {plan.chunks} chunks" if plan.chunks > 1 else "")
+                f"plan.pipeline {plan.pipeline}" + (f" x {placement.chunks} chunks" if placement.chunks > 1 else "")
                 + f" is more than the {self.depth} layers"
             )  # fmt: skip
         if plan.expert > 1 and self.experts == 1:
@@ -108,24 +111,49 @@ class Planner:
     def kinds(self, plan: Plan, stage: int) -> list[int]:
         """Kinds of the chips that hold a stage."""
         each = plan.data * plan.tensor * plan.context
-        device = stage % plan.pipeline
+        device, _ = make_placement(plan).place(stage)
         return self.cluster.kinds_between(device * each, (device + 1) * each)
+
+    def deal_key(self, plan: Plan, batch: int) -> tuple[Any, ...]:
+        """What the layers of every stage depend on."""
+        placement = make_placement(plan)
+        return plan.split, batch, plan.data, placement, plan.attention, plan.overlap, plan.vocabulary
 
     def dealt(self, plan: Plan, batch: int) -> list[int]:
         """Layers of every stage."""
-        stages = plan.pipeline * plan.chunks
+        key = self.deal_key(plan, batch)
+        if key not in self._dealt:
+            self._dealt[key] = self._deal(plan, batch)
+        return self._dealt[key]
+
+    def _deal(self, plan: Plan, batch: int) -> list[int]:
+        stages = make_placement(plan).stages
         models = [self.model(plan, batch, kind) for kind in range(len(self.cluster.kinds))]
         times = [[_whole(m.blocks[at]) for at in m.layers] for m in models]
-        ends = [[_whole(b) if (b := m.end(name)) else 0.0 for m in models] for name in ("embedding", "head")]
+        ends = [[_whole(b) if (b := m.end(name)) else 0.0 for m in models] for name in ENDS]
+        if plan.vocabulary:  # every stage has its part of them
+            ends = [[0.0] * len(models)] * 2
         slowest = [max(self.kinds(plan, s), key=lambda k: sum(times[k])) for s in range(stages)]
         return deal(times, ends[0], ends[1], slowest)
 
     def stage_blocks(self, plan: Plan, batch: int, counts: Sequence[int]) -> list[list[list[Block]]]:
         """Of every stage, by kind of its chips: the blocks of a chip."""
-        return [
+        found = [
             [self.model(plan, batch, kind).stage(counts, stage) for kind in self.kinds(plan, stage)]
             for stage in range(len(counts))
         ]
+        if not plan.vocabulary or plan.pipeline == 1:
+            return found
+        spread = []
+        for stage, parts in enumerate(found):
+            mine = stage < plan.pipeline  # a device's first stage
+            models = [self.model(plan, batch, kind) for kind in self.kinds(plan, stage)]
+            ends = [[m.end(name) for name in ENDS] for m in models]
+            spread.append([
+                [b for b in part if b.name not in ENDS] + [b.divided(plan.pipeline) for b in own if b and mine]
+                for part, own in zip(parts, ends, strict=True)
+            ])  # fmt: skip
+        return spread
 
     def hop(self, plan: Plan, batch: int) -> float:
         """Seconds until a stage's result is at the next one."""

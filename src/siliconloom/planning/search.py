@@ -105,10 +105,12 @@ def _inference(base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
 
 def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
     micro = planner.batch // (base.data * base.microbatch)
-    base = replace(base, overlap_gradients=fixed.get("overlap_gradients", True))
+    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer") if k in fixed})
     orders: list[tuple[Any, int]] = [("1f1b", 1)]
     if base.pipeline > 1:
-        orders.append(("zero_bubble", 1))
+        orders += [("zero_bubble", 1), ("zero_bubble_2", 1)]
+        if planner.depth >= 2 * base.pipeline:
+            orders.append(("v_half", 1))
         if micro % base.pipeline == 0:
             orders += [("interleaved", c) for c in CHUNKS if planner.depth % (base.pipeline * c) == 0]
     if "schedule" in fixed or "chunks" in fixed:
@@ -123,10 +125,13 @@ def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> I
                 if recompute == "selective" and base.attention == "flash" and "recompute" not in fixed:
                     continue  # nothing of a fused attention is kept that could be computed again
                 for sequence in [fixed["sequence_parallel"]] if "sequence_parallel" in fixed else shared:
-                    yield replace(
+                    whole = replace(
                         base, schedule=schedule, chunks=chunks, zero=zero, recompute=recompute,
                         sequence_parallel=sequence,
                     )  # fmt: skip
+                    spread = [False, True] if schedule == "1f1b" and base.pipeline > 1 else [False]
+                    for vocabulary in [fixed["vocabulary"]] if "vocabulary" in fixed else spread:
+                        yield replace(whole, vocabulary=vocabulary)
 
 
 def room(planner: Trainer | Server) -> float:

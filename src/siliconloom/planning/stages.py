@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from siliconloom.arch import LoomError
 from siliconloom.planning.layers import Block
@@ -64,23 +66,35 @@ def deal(
     if layers % stages == 0 and len(set(kinds)) == 1 and len(set(times[kinds[0]])) == 1:
         return [layers // stages] * stages
 
+    sums = [[0.0, *accumulate(t)] for t in times]
+    mixed = len(set(kinds)) > 1
+
     def fill(limit: float) -> list[int] | None:
-        counts, at = [], 0
+        """Layers of each stage within a limit, or none. Equal chips take as many as fit, which leaves the least."""
+        ways: list[dict[int, int]] = []  # by stage: layers dealt with it, and those before it
+        reached = [0]
         for stage, kind in enumerate(kinds):
             room = limit - (first[kind] if stage == 0 else 0.0) - (last[kind] if stage == stages - 1 else 0.0)
-            count, after = 0, stages - stage - 1
-            while at + count < layers - after and times[kind][at + count] <= room:
-                room -= times[kind][at + count]
-                count += 1
-            if count == 0:
+            after, way = stages - stage - 1, dict[int, int]()
+            for at in reached:
+                end = min(bisect_right(sums[kind], sums[kind][at] + room * (1 + 1e-12)) - 1, layers - after)
+                for until in range(at + 1 if mixed else max(end, at + 1), end + 1):
+                    way.setdefault(until, at)
+            if not way:
                 return None
-            counts.append(count)
-            at += count
-        return counts if at == layers else None
+            ways.append(way)
+            reached = sorted(way)
+        counts, at = [], layers
+        for way in reversed(ways):
+            if at not in way:
+                return None
+            counts.append(at - way[at])
+            at = way[at]
+        return counts[::-1]
 
     low, high = 0.0, sum(max(t) for t in zip(*times, strict=True)) + max(first) + max(last)
     best = fill(high * (1 + 1e-9))
-    for _ in range(60):
+    for _ in range(50):
         middle = (low + high) / 2
         found = fill(middle)
         if found is None:

@@ -21,6 +21,8 @@ from siliconloom.sim.changes import Changes, read_changes
 from siliconloom.sim.streams import StreamRun, Tasks, run_tasks
 
 PICO = 1e12
+GREEDY = {"zero_bubble": lambda p: p, "zero_bubble_2": lambda p: 2 * p, "v_half": lambda p: p + 2}
+"""Schedules with weight passes of their own: microbatch-chunks that a device of ``p`` holds at most."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +59,27 @@ class PipelineRun:
     tasks: Tasks
 
 
+def make_placement(plan: Plan) -> Placement:
+    """Devices of a plan's stages."""
+    if plan.schedule == "v_half" and plan.pipeline > 1:
+        return Placement(plan.pipeline, 2, vee=True)
+    return Placement(plan.pipeline, plan.chunks)
+
+
 def make_schedule(plan: Plan, microbatches: int, times: tuple[float, float, float] = (1, 1, 1)) -> Schedule:
     """Passes of each device in the order of the plan's schedule."""
     p = plan.pipeline
     if plan.chunks > 1 and plan.schedule != "interleaved":
-        raise LoomError(f"plan.chunks: only the interleaved schedule has several ({plan.schedule} has one)")
+        raise LoomError(f"plan.chunks: only the interleaved schedule has several ({plan.schedule} has its own)")
     if plan.schedule == "gpipe":
         return gpipe(p, microbatches)
     if plan.schedule == "interleaved" and p > 1:
         return interleaved(p, microbatches, plan.chunks)
-    if plan.schedule == "zero_bubble" and p > 1:
+    if plan.schedule in GREEDY and p > 1:
         scale = 1000 / max(times)
-        whole = tuple(max(round(t * scale), 1) for t in times)
-        return greedy(Placement(p), microbatches, p, whole)  # type: ignore[arg-type]
-    return one_forward_one_backward(p, microbatches)
+        whole = (max(round(times[0] * scale), 1), max(round(times[1] * scale), 1), max(round(times[2] * scale), 1))
+        return greedy(make_placement(plan), microbatches, GREEDY[plan.schedule](p), whole)
+    return one_forward_one_backward(p, microbatches, ahead=1 if plan.vocabulary and p > 1 else 0)
 
 
 def run_pipeline(

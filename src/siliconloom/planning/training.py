@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from siliconloom.arch import LoomError
-from siliconloom.mapper.pipeline import Placement
+from siliconloom.planning.cluster import Cluster
 from siliconloom.planning.layers import Block
-from siliconloom.planning.memory import Memory, training_memory
+from siliconloom.planning.memory import Held, Memory, training_memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import make_schedule, run_pipeline
+from siliconloom.planning.step import GREEDY, make_placement, make_schedule, run_pipeline
+from siliconloom.workloads import Graph
 
 OPTIMIZER_BYTES = 30.0
 """Of a parameter: Adam reads a gradient of 2 bytes and a state of 12, writes the state and the parameter of 2, and
@@ -36,8 +38,17 @@ class _Stages:
 class Trainer(Planner):
     """Training steps of one model on one cluster."""
 
+    def __init__(self, cluster: Cluster, graph: Graph) -> None:
+        super().__init__(cluster, graph)
+        self._held_by: dict[tuple[Any, ...], list[Held]] = {}
+        self._stages_by: dict[tuple[Any, ...], _Stages] = {}
+
     def check(self, plan: Plan) -> None:
         super().check(plan)
+        if plan.outer > 1 and plan.zero > 1:
+            raise LoomError(f"plan.outer {plan.outer}: replicas that step by themselves share no gradients (plan.zero)")
+        if plan.vocabulary and plan.schedule != "1f1b":
+            raise LoomError(f"plan.vocabulary: its passes have a place in 1f1b only (plan.schedule is {plan.schedule})")
         if self.batch % (plan.data * plan.microbatch):
             rest = self.batch % (plan.data * plan.microbatch)
             raise LoomError(
@@ -51,6 +62,12 @@ class Trainer(Planner):
 
     def stages(self, plan: Plan) -> _Stages:
         """Passes of every stage; where its chips differ all wait for the slowest."""
+        key = *self.deal_key(plan, plan.microbatch), plan.recompute
+        if key not in self._stages_by:
+            self._stages_by[key] = self._stages(plan)
+        return self._stages_by[key]
+
+    def _stages(self, plan: Plan) -> _Stages:
         counts = self.dealt(plan, plan.microbatch)
         blocks = self.stage_blocks(plan, plan.microbatch, counts)
         forward, backward, weight, waits = [], [], [], []
@@ -64,29 +81,31 @@ class Trainer(Planner):
 
     def memory(self, plan: Plan) -> Memory:
         """Bytes of the fullest chip, by the microbatches that its schedule holds at once."""
-        counts = self.dealt(plan, plan.microbatch)
-        blocks = self.stage_blocks(plan, plan.microbatch, counts)
-        devices = range(plan.pipeline)
-        own = [[b for part in blocks[d :: plan.pipeline] for b in part[0]] for d in devices]
-        return max((training_memory(own[d], plan, self._held(plan, d)) for d in devices), key=lambda m: m.total)
+        key = self.deal_key(plan, plan.microbatch)
+        if key not in self._held_by:
+            counts = self.dealt(plan, plan.microbatch)
+            blocks = self.stage_blocks(plan, plan.microbatch, counts)
+            self._held_by[key] = [Held.of([b for s in stages for b in blocks[s][0]]) for stages in _devices(plan)]
+        found = [training_memory(h, plan, self._in_flight(plan, d)) for d, h in enumerate(self._held_by[key])]
+        return max(found, key=lambda m: m.total)
 
-    def _held(self, plan: Plan, device: int) -> float:
+    def _in_flight(self, plan: Plan, device: int) -> float:
         micro, p = self.microbatches(plan), plan.pipeline
         if plan.schedule == "gpipe":
             return float(micro)
         if plan.schedule == "interleaved" and p > 1:
             return float(min((2 * (p - device - 1) + (plan.chunks - 1) * p + 1) / plan.chunks, micro))
-        ahead = p if plan.schedule == "zero_bubble" else p - device
-        return float(min(ahead, micro))
+        if plan.schedule in GREEDY and p > 1:
+            return float(min(GREEDY[plan.schedule](p) / make_placement(plan).chunks, micro))
+        return float(min(p - device + (plan.vocabulary and p > 1), micro))
 
     def after(self, plan: Plan, found: _Stages) -> tuple[float, float, float]:
         """Seconds of gradients' sums that nothing hides, of the optimizer, and of what ZeRO-3 adds to a microbatch."""
         gradients = optimizer = each = 0.0
-        for device in range(plan.pipeline):
-            for index, kind in enumerate(self.kinds(plan, device)):
-                blocks = [b for part in found.blocks[device :: plan.pipeline] for b in part[index]]
+        for stages in _devices(plan):
+            for index, kind in enumerate(self.kinds(plan, stages[0])):
+                blocks = [b for s in stages for b in found.blocks[s][index]]
                 scatter, gather, held = self._replicas(plan, blocks, kind)
-                stages = range(device, len(found.counts), plan.pipeline)
                 forward = sum(found.forward[s] for s in stages)
                 backward = sum(found.backward[s] + found.weight[s] for s in stages)
                 if plan.zero == 3:
@@ -95,7 +114,10 @@ class Trainer(Planner):
                         plan.overlap_gradients else 2 * gather,
                     ), 0.0)  # fmt: skip
                     gather = 0.0
-                if plan.overlap_gradients:
+                if plan.outer > 1:  # the whole sum passes beside the steps until the next one
+                    work = self.microbatches(plan) * (forward + backward)
+                    scatter, gather = max(scatter + gather - plan.outer * work, 0.0) / plan.outer, 0.0
+                elif plan.overlap_gradients:
                     scatter = _beside(scatter, backward, len(blocks))
                     gather = _beside(gather, forward, len(blocks))
                 machine, _ = self.cluster.kinds[kind]
@@ -126,14 +148,19 @@ class Trainer(Planner):
         return scatter, gather, held
 
     def least(self, plan: Plan) -> float:
-        """Seconds that the plan cannot beat: its slowest stage's work, and what follows."""
+        """Seconds that the plan cannot beat: a device's work, what it waits for at first, and what follows."""
         found = self.stages(plan)
-        micro, p = self.microbatches(plan), plan.pipeline
-        work = [
-            sum(found.forward[d::p]) + sum(found.backward[d::p]) + sum(found.weight[d::p]) for d in range(p)
-        ]  # fmt: skip
+        micro = self.microbatches(plan)
+        hop = self.hop(plan, plan.microbatch)
+        most, back = 0.0, plan.schedule not in GREEDY
+        for stages in _devices(plan):
+            # The first stage of a device waits for the forward passes of those before, which wait for its gradients.
+            work = sum(found.forward[s] + found.backward[s] + found.weight[s] for s in stages)
+            before = sum(found.forward[: stages[0]]) + stages[0] * hop
+            after = sum(found.backward[: stages[0]]) + sum(found.weight[: stages[0]]) + stages[0] * hop if back else 0.0
+            most = max(most, before + micro * work + after)
         gradients, optimizer, each = self.after(plan, found)
-        return micro * max(work) + micro * each + gradients + optimizer
+        return most + micro * each + gradients + optimizer
 
     def step(self, plan: Plan) -> StepTime:
         """Simulate one step; raises `LoomError` for plans that do not divide."""
@@ -141,20 +168,26 @@ class Trainer(Planner):
         micro = self.microbatches(plan)
         found = self.stages(plan)
         gradients, optimizer, each = self.after(plan, found)
-        apart = plan.schedule == "zero_bubble" and plan.pipeline > 1
+        apart = plan.schedule in GREEDY and plan.pipeline > 1
         schedule = make_schedule(plan, micro, (found.forward[0], found.backward[0], found.weight[0]))
         whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
         run = run_pipeline(
-            schedule, Placement(plan.pipeline, plan.chunks), found.forward, whole, found.weight if apart else None,
+            schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
             hop=self.hop(plan, plan.microbatch),
         )  # fmt: skip
         pipeline = run.seconds + micro * each
-        waits = max(sum(found.waits[d :: plan.pipeline]) for d in range(plan.pipeline))
+        waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
         return StepTime(
             seconds=pipeline + gradients + optimizer, pipeline=pipeline, gradients=gradients, optimizer=optimizer,
             bubble=run.bubble, exposed=micro * (waits + each) + gradients, memory=self.memory(plan),
             microbatches=micro, stages=tuple(found.counts),
         )  # fmt: skip
+
+
+def _devices(plan: Plan) -> list[list[int]]:
+    """Stages of every device, in order."""
+    placement = make_placement(plan)
+    return [sorted(placement.stage(d, c) for c in range(placement.chunks)) for d in range(placement.devices)]
 
 
 def _again(block: Block, plan: Plan) -> float:
