@@ -209,7 +209,7 @@ def test_bad_simulations_of_gpus_are_refused(capsys, arguments, said):
 
 def test_the_library_and_the_schema_have_gpus(capsys):
     names = loom_json(capsys, "list")["gpus"]
-    asked = {"v100", "a100", "h100", "h200", "b200", "l40s", "l20", "a40", "a10", "rtx-4090", "mi210", "mi300x"}
+    asked = {"v100", "a100", "h100", "h200", "h800", "b200", "l40s", "l20", "a40", "a10", "rtx-4090", "mi210", "mi300x"}
     assert asked <= set(names)
     status, out, _ = loom(capsys, "schema", "gpu")
     assert status == 0
