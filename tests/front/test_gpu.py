@@ -83,7 +83,7 @@ def test_tables_of_gpus_fit_a_terminal(capsys, ops):
     ("csv", "gpu", "said"),
     [
         (OPS, "h10", "did you mean 'h100'?"),
-        (OPS, "nothing-like-it", "known: a100, "),
+        (OPS, "nothing-like-it", "known: a10, a100, "),
         (OPS.replace("bf16", "fp8"), "a100", "a100: no units for fp8; it has "),
         (OPS, "v100", "v100: no units for bf16; it has fp16"),
         (OPS.replace("gemm,4096", "gemm,-4096"), "h100", "ops.csv:2:6: m: must not be negative (got '-4096')"),
