@@ -91,6 +91,8 @@ def test_multiprocessors_set_apart_make_a_product_slower():
         times.append(kernel.finish())
     assert times == sorted(times)
     assert times[2] > 1.5 * times[0]
+    for fuse in FUSIONS:
+        assert fuse(gpu, product, 8, taken=64).fused > 1.2 * fuse(gpu, product, 8).fused
     with pytest.raises(NotSupported):
         TiledKernel(gpu, product, taken=gpu.multiprocessors)
 

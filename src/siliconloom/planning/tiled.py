@@ -199,7 +199,9 @@ def collective_seconds(gpu: Gpu, operation: str, chips: int, size: float) -> flo
     return float(predict(gpu, make_operations([row])).seconds[0])
 
 
-def gather_product(gpu: Gpu, product: Product, chips: int, *, size: float | None = None, passes: int = 0) -> Overlap:
+def gather_product(
+    gpu: Gpu, product: Product, chips: int, *, size: float | None = None, passes: int = 0, taken: int = 0
+) -> Overlap:
     """An all-gather of rows, and the product of all of them.
 
     Parameters
@@ -209,13 +211,15 @@ def gather_product(gpu: Gpu, product: Product, chips: int, *, size: float | None
     passes
         In how many parts the tiles become ready, a divisor of ``chips``: as many as there are chunks, if not given.
         Fewer read the weights less often.
+    taken
+        Multiprocessors that fetch the chunks; copy engines do, and take none, if not given.
     """
     passes = passes or chips
     wire = wire_of(gpu)
     size = product.inputs if size is None else size
     chunk = size / chips / wire.rate
     part = share_of(product, passes)
-    kernel = TiledKernel(gpu, product)
+    kernel = TiledKernel(gpu, product, taken=taken)
     arrived: list[int | None] = [None]  # its own chunk is there
     for number in range(1, chips):
         arrived.append(kernel.tasks.add(f"chunk {number}", kernel.link, round(chunk * PICO)))
@@ -233,12 +237,15 @@ def gather_product(gpu: Gpu, product: Product, chips: int, *, size: float | None
     )
 
 
-def product_scatter(gpu: Gpu, product: Product, chips: int) -> Overlap:
-    """A product whose results are summed over the GPUs, each keeping a part of the rows."""
+def product_scatter(gpu: Gpu, product: Product, chips: int, *, taken: int = 0) -> Overlap:
+    """A product whose results are summed over the GPUs, each keeping a part of the rows.
+
+    Tiles are stored where they are summed; with ``taken`` as many multiprocessors send them instead.
+    """
     wire = wire_of(gpu)
     size = product.results
     part = share_of(product, chips)
-    kernel = TiledKernel(gpu, product)
+    kernel = TiledKernel(gpu, product, taken=taken)
     message = round(size / chips / part.tiles / wire.rate * PICO)
     done: list[int] = []
     for number in range(chips):
@@ -264,16 +271,16 @@ def product_scatter(gpu: Gpu, product: Product, chips: int) -> Overlap:
     )
 
 
-def product_reduce(gpu: Gpu, product: Product, chips: int) -> Overlap:
+def product_reduce(gpu: Gpu, product: Product, chips: int, *, taken: int = 0) -> Overlap:
     """A product whose results are summed over the GPUs for all of them: summed rows go out while others come in.
 
     Rows of all GPUs take turns, so that sums begin early. What is in flight from the others is as far as this GPU's
-    own messages are.
+    own messages are. ``taken`` multiprocessors send and add.
     """
     wire = wire_of(gpu)
     size = product.results
     part = share_of(product, chips)
-    kernel = TiledKernel(gpu, product)
+    kernel = TiledKernel(gpu, product, taken=taken)
     columns = ceil(product.columns / TILE[1])
     row_tiles = part.tiles // columns
     strip = size / chips / row_tiles  # a row of tiles
