@@ -121,3 +121,9 @@ def test_fewer_passes_read_experts_weights_less_often():
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(NotSupported, match="an equal part for each of 8 GPUs"):
         product_scatter(load_gpu("h100"), Product(1001, 1024, 1024), 8)
+
+
+@pytest.mark.parametrize("fuse", FUSIONS)
+def test_one_gpu_has_no_collective(fuse):
+    with pytest.raises(NotSupported, match="collective of one GPU"):
+        fuse(load_gpu("h100"), Product(1024, 1024, 1024), 1)

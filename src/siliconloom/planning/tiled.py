@@ -193,6 +193,11 @@ def share_of(product: Product, chips: int) -> Product:
     return replace(product, rows=product.rows // chips)
 
 
+def _several(chips: int) -> None:
+    if chips < 2:
+        raise NotSupported("a product fused with a collective of one GPU")
+
+
 def collective_seconds(gpu: Gpu, operation: str, chips: int, size: float) -> float:
     """Seconds of NCCL's collective, by the GPU model."""
     row = {"op": operation, "gpus": chips, "bytes": round(size)}
@@ -214,6 +219,7 @@ def gather_product(
     taken
         Multiprocessors that fetch the chunks; copy engines do, and take none, if not given.
     """
+    _several(chips)
     passes = passes or chips
     wire = wire_of(gpu)
     size = product.inputs if size is None else size
@@ -242,23 +248,21 @@ def product_scatter(gpu: Gpu, product: Product, chips: int, *, taken: int = 0) -
 
     Tiles are stored where they are summed; with ``taken`` as many multiprocessors send them instead.
     """
+    _several(chips)
     wire = wire_of(gpu)
     size = product.results
     part = share_of(product, chips)
     kernel = TiledKernel(gpu, product, taken=taken)
     message = round(size / chips / part.tiles / wire.rate * PICO)
-    done: list[int] = []
-    for number in range(chips):
+    sent = kernel.started
+    for _ in range(chips - 1):
         for tile in kernel.add(part, part.tiles, again=part.weights):
-            if number < chips - 1:
-                sent = kernel.tasks.add("result", kernel.link, message)
-                kernel.tasks.wait(sent, tile)
-                done = [*done[-kernel.width :], sent]
-            else:
-                done.append(tile)
+            sent = kernel.tasks.add("result", kernel.link, message)
+            kernel.tasks.wait(sent, tile)
+    own = kernel.add(part, part.tiles, again=part.weights)
     add = kernel.launch + size / chips * (chips + 1) / kernel.stream  # all parts are read, the sum is written
     summed = kernel.tasks.add("sum", kernel.sums, round(add * PICO))
-    for task in done:
+    for task in (sent, *own):
         kernel.tasks.wait(summed, task, round(wire.flag * PICO))
     alone, each = kernel_seconds(gpu, product), kernel_seconds(gpu, part)
     transfer = size * (chips - 1) / chips / wire.rate
@@ -277,6 +281,7 @@ def product_reduce(gpu: Gpu, product: Product, chips: int, *, taken: int = 0) ->
     Rows of all GPUs take turns, so that sums begin early. What is in flight from the others is as far as this GPU's
     own messages are. ``taken`` multiprocessors send and add.
     """
+    _several(chips)
     wire = wire_of(gpu)
     size = product.results
     part = share_of(product, chips)
