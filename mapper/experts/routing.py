@@ -87,3 +87,21 @@ def imbalance_of(loads: Float, place: Int, places: int) -> float:
         if each.sum():
             worst = max(worst, float(each.max() / each.mean()))
     return worst
+
+
+def traffic_of(transitions: Float, place: Int, places: int) -> Float:
+    """Tokens that go from each place to each other between layers, [layers - 1, places, places], of one token."""
+    at = np.eye(places)[place]
+    found: Float = np.einsum("lea,lef,lfb->lab", at[:-1], transitions, at[1:])
+    return found
+
+
+def fanout_of(trace: ArrayLike, place: Int) -> Float:
+    """Places that a token's experts lie on, of each layer on average: what it is sent to once for all experts there.
+
+    ``trace`` is [tokens, layers, experts of a token], ``place`` [layers, experts].
+    """
+    picks = np.asarray(trace)
+    at = np.sort(np.take_along_axis(place[None], picks, axis=2), axis=2)
+    found: Float = 1.0 + (at[:, :, 1:] != at[:, :, :-1]).sum(axis=2).mean(axis=0)
+    return found

@@ -83,7 +83,7 @@ def test_tables_of_gpus_fit_a_terminal(capsys, ops):
     ("csv", "gpu", "said"),
     [
         (OPS, "h10", "did you mean 'h100'?"),
-        (OPS, "nothing-like-it", "known: a100, "),
+        (OPS, "nothing-like-it", "known: a10, a100, "),
         (OPS.replace("bf16", "fp8"), "a100", "a100: no units for fp8; it has "),
         (OPS, "v100", "v100: no units for bf16; it has fp16"),
         (OPS.replace("gemm,4096", "gemm,-4096"), "h100", "ops.csv:2:6: m: must not be negative (got '-4096')"),
@@ -209,7 +209,7 @@ def test_bad_simulations_of_gpus_are_refused(capsys, arguments, said):
 
 def test_the_library_and_the_schema_have_gpus(capsys):
     names = loom_json(capsys, "list")["gpus"]
-    asked = {"v100", "a100", "h100", "h200", "b200", "l40s", "l20", "a40", "a10", "rtx-4090", "mi210", "mi300x"}
+    asked = {"v100", "a100", "h100", "h200", "h800", "b200", "l40s", "l20", "a40", "a10", "rtx-4090", "mi210", "mi300x"}
     assert asked <= set(names)
     status, out, _ = loom(capsys, "schema", "gpu")
     assert status == 0

@@ -13,11 +13,13 @@ from siliconloom.mapper.experts import (
     balance_copies,
     copy_hot,
     expert_hops,
+    fanout_of,
     hops_of,
     imbalance_of,
     place_experts,
     return_hops,
     routing_of,
+    traffic_of,
 )  # fmt: skip
 from siliconloom.mapper.experts.assignment import best_assignment
 from siliconloom.mapper.experts.copies import single
@@ -119,6 +121,25 @@ def test_hops_are_those_of_the_trace(seed, each):
     assert hops_of(routing.transitions, gpu) == pytest.approx(crossing.mean(axis=(2, 3)).sum() / 50)
     assert routing.transitions.sum(axis=(1, 2)) == pytest.approx(np.ones(4))
     assert routing.loads.sum(axis=1) == pytest.approx(np.full(5, each))
+
+
+@given(st.integers(0, 99))
+@settings(max_examples=10, deadline=None)
+def test_traffic_and_fanout_are_those_of_the_trace(seed):
+    trace = trace_of(seed, 40, 4, 8, each=2)
+    routing = routing_of(trace, 8)
+    place = place_experts(routing, 4, together=1.0).gpu
+    traffic = traffic_of(routing.transitions, place, 4)
+    expected = np.zeros((3, 4, 4))
+    for layer, token, a, b in product(range(3), range(40), range(2), range(2)):
+        ends = place[layer, trace[token, layer, a]], place[layer + 1, trace[token, layer + 1, b]]
+        expected[(layer, *ends)] += 1 / 160
+    np.testing.assert_allclose(traffic, expected)
+    assert traffic.sum() - np.trace(traffic, axis1=1, axis2=2).sum() == pytest.approx(
+        hops_of(routing.transitions, place)
+    )
+    distinct = [[len({place[layer, e] for e in picks}) for layer, picks in enumerate(token)] for token in trace]
+    np.testing.assert_allclose(fanout_of(trace, place), np.mean(distinct, axis=0))
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch.gpu import load_gpu
 from siliconloom.mapper.context import SCHEMES, context_schedule
 from siliconloom.planning.context import BACKWARD, Fabric, Link, context_cost, time_context
+from siliconloom.planning.context_blocks import gpu_blocks
 
 HEADS, DIM = 8, 16
 
@@ -61,6 +63,34 @@ def test_no_pass_is_below_its_floors(wiring, scheme, power, bandwidth, backward)
         assert found.seconds >= most * 2 / bandwidth * (1 - 1e-6)
     fast = time_context(schedule, arithmetic(flops), Link(1e18))
     assert found.seconds >= fast.seconds
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(SCHEMES), st.sampled_from([1, 2, 4]), st.lists(st.integers(1, 3000), min_size=1, max_size=8),
+    st.sampled_from(["port", "ring", "mesh"]), st.booleans(), st.sampled_from([0, 2]),
+)  # fmt: skip
+def test_documents_of_any_length_come_through(scheme, half, lengths, wiring, backward, group):
+    lengths = lengths[:1] if scheme == "lasp2" else lengths
+    schedule = context_schedule(
+        scheme, 2 * half, lengths, heads=HEADS, kv_heads=2, head_dim=DIM, backward=backward, ulysses=2
+    )
+    fabric = Fabric(Link(1e9, 1e-6, wiring), Link(1e8, 1e-5), group) if group else Link(1e9, 1e-6, wiring)
+    found = time_context(schedule, arithmetic(1e12), fabric)
+    assert found.seconds >= found.compute >= found.idle >= 0
+    assert list(found.starts) == sorted(found.starts)
+
+
+def test_blocks_on_a_gpu():
+    blocks = gpu_blocks(load_gpu("h100"), head_dim=128, group=8)
+    square = blocks(8192, 8192, 8192 * 8193 // 2, 32)
+    full = blocks(8192, 8192, 8192**2, 32)
+    assert 0.45 * full < square < 0.65 * full
+    assert blocks(8192, 8192, 8192**2 // 2, 32) == pytest.approx(full / 2, rel=0.15)
+    state, apply = blocks(0, 8192, 0, 32), blocks(8192, 0, 0, 32)
+    assert max(state, apply) < 0.1 * square
+    cost = context_cost("zigzag", 8, [131072], blocks, Link(450e9, 2e-6), heads=32, kv_heads=4, head_dim=128)
+    assert cost.forward.exposed < 0.05 * cost.forward.compute
 
 
 @pytest.mark.parametrize("scheme", ["zigzag", "striped", "ulysses", "token_ring", "packed", "hybrid"])

@@ -12,6 +12,7 @@ CARDS = {
     "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
     "exflow": "siliconloom.reproduce.exflow",
+    "flux-comet": "siliconloom.reproduce.flux_comet",
     "fusemax": "siliconloom.reproduce.fusemax",
     "genz": "siliconloom.reproduce.genz",
     "hopper-latency": "siliconloom.reproduce.hopper_latency",

@@ -9,10 +9,9 @@ at that rate are then predicted, each on a way of its own, as in the paper's ful
 from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
-from siliconloom.baselines.operations import make_operations
-from siliconloom.baselines.predict import predict
 from siliconloom.mapper.context import Kind, Schedule, context_schedule
-from siliconloom.planning.context import BlockSeconds, Link, time_context
+from siliconloom.planning.context import Link, time_context
+from siliconloom.planning.context_blocks import gpu_blocks
 from siliconloom.reproduce.card import Card, Row
 
 GPUS, TOKENS, HEADS, WIDTH, ELEMENT = 4, 24000, 32, 128, 2.0
@@ -30,28 +29,9 @@ BLOCKS = (
 BRIDGES = "the paper gives the slower connection (several bridges) as the reason, but not its rate"
 
 
-def blocks(name: str) -> BlockSeconds:
-    """Attention's kernel on a GPU."""
-    gpu = load_gpu(name)
-    known: dict[tuple[int, int, int], float] = {}
-
-    def seconds(queries: int, keys: int, pairs: int, heads: int) -> float:
-        key = (queries, pairs, heads)
-        if key not in known:
-            # A block of two runs by two, half of it behind the mask, is as one of all queries by half of the keys.
-            row = {
-                "op": "attention_prefill", "batch": 1, "q_len": queries, "kv_len": max(pairs // queries, 1),
-                "heads": heads, "kv_heads": heads, "head_dim": WIDTH, "causal": "false", "dtype": "bf16",
-            }  # fmt: skip
-            known[key] = float(predict(gpu, make_operations([row]), cache_write=False).seconds[0])
-        return known[key]
-
-    return seconds
-
-
 def step(schedule: Schedule, link: Link) -> float:
     """Seconds from the second block to the third; every step between is the same."""
-    starts = time_context(schedule, blocks("a10"), link, element=ELEMENT).starts
+    starts = time_context(schedule, gpu_blocks(load_gpu("a10"), head_dim=WIDTH), link, element=ELEMENT).starts
     return starts[2] - starts[1]
 
 
