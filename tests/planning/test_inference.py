@@ -203,14 +203,15 @@ def test_bad_plans_of_inference(sets, message):
     assert message in str(done.exception)
 
 
-def trainer(pipeline_depth=16, batch=32):
-    graph = workload("gpt2-medium", "training", batch=batch, layers=pipeline_depth, sequence=512)
+def trainer(vocabulary=50257):
+    sets = {"batch": 32, "layers": 16, "sequence": 512, "model.vocab_size": vocabulary}
+    graph = workload("gpt2-medium", "training", **sets)
     return Trainer(cluster_of(load_system("dgx-a100")), graph)
 
 
 def test_v_half_holds_half_of_what_1f1b_does():
     """Its bubble is larger, its fullest device's activations about half (Qi et al., 2024)."""
-    planner = trainer()
+    planner = trainer(vocabulary=1000)
     plain, vee = (planner.step(Plan(pipeline=8, microbatch=1, schedule=s)) for s in ("1f1b", "v_half"))
     assert vee.memory.activations < 0.75 * plain.memory.activations
     assert vee.seconds >= planner.least(Plan(pipeline=8, microbatch=1, schedule="v_half")) * (1 - 1e-9)
@@ -234,7 +235,7 @@ def test_a_shared_vocabulary_levels_the_stages():
 
 
 def test_outer_steps_hide_the_sum_over_replicas():
-    sets = [("topology.uplink.bandwidth", "200 MB/s"), ("chips", "[{chip: a100, count: 16}]")]
+    sets = [("topology.uplink.bandwidth", "5 GB/s"), ("chips", "[{chip: a100, count: 16}]")]
     planner = Trainer(cluster_of(load_system("dgx-a100x128", sets)), workload("gpt2", "training", batch=16))
     each, often, rare = (planner.step(Plan(data=16, microbatch=1, outer=k)) for k in (1, 2, 64))
     assert each.gradients > often.gradients > rare.gradients == 0

@@ -53,18 +53,23 @@ class Held:
     scores: float
     entering: float
     largest: float
+    head: float
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> Held:
-        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` is one block's."""
+        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` is one block's.
+
+        What the head keeps, logits among it, is apart: its backward pass follows at once.
+        """
         element = [b.weight_bytes / max(b.parameters + b.expert_parameters, 1) for b in blocks]
         return cls(
             parameters=float(sum(b.parameters for b in blocks)),
             expert_parameters=float(sum(b.expert_parameters for b in blocks)),
             weight_bytes=sum(b.parameters * e for b, e in zip(blocks, element, strict=True)),
             expert_bytes=sum(b.expert_parameters * e for b, e in zip(blocks, element, strict=True)),
-            kept=sum(b.kept for b in blocks), scores=sum(b.scores for b in blocks),
-            entering=sum(b.entering or b.kept for b in blocks), largest=max((b.kept for b in blocks), default=0.0),
+            kept=sum(b.kept for b in blocks if b.name != "head"), scores=sum(b.scores for b in blocks),
+            entering=sum(b.entering or b.kept for b in blocks if b.name != "head"),
+            largest=max((b.kept for b in blocks), default=0.0), head=sum(b.kept for b in blocks if b.name == "head"),
         )  # fmt: skip
 
 
@@ -88,7 +93,7 @@ def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
     ):
         parts.append(states(parameters, size / parameters if parameters else 0.0, replicas, plan.zero))
     weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
-    kept = activations(held, plan) * in_flight
+    kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again
         kept += held.largest
     return Memory(weights, gradients, optimizer, kept)
