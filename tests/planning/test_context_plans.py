@@ -66,3 +66,37 @@ def test_heads_that_do_not_divide_are_said(trainer):
     graph = load_workload("gpt2-xl", [("batch", "1"), ("sequence", "1024")])  # 25 heads
     with pytest.raises(LoomError, match=r"25.*heads|heads.*25"):
         Server(trainer.cluster, graph).step(Plan(context=8, context_scheme="ulysses", microbatch=0))
+
+
+def pooled(trainer, chips, **choices):
+    """Attention on the last ``chips`` of the node."""
+    planner = Trainer(trainer.cluster, load_workload("llama3-8b", [
+        ("phase", "training"), ("batch", "8"), ("sequence", "16384"), ("layers", "4")]))  # fmt: skip
+    return planner, planner.step(Plan(data=8 - chips, microbatch=8 // (8 - chips), attention_chips=chips, **choices))
+
+
+def test_attention_can_be_done_elsewhere(trainer):
+    """Workers and pool both keep their floors: the rest of a layer, and all attention over the pool's chips."""
+    planner, found = pooled(trainer, 4)
+    line = planner.step(Plan(data=8, microbatch=1))
+    blocks = planner.model(Plan(data=4, microbatch=2), 2).blocks
+    rest = sum(b.repeat * (b.forward - b.attention) for b in blocks)
+    assert found.seconds > planner.bound
+    assert found.pipeline > rest
+    assert found.seconds < 4 * line.seconds
+    assert found.exposed > 0
+
+
+def test_a_pool_that_cannot_be_halved_waits(trainer):
+    planner, _ = pooled(trainer, 4)
+    plans = [Plan(data=4, microbatch=m, attention_chips=4) for m in (1, 2)]
+    whole, halves = (planner.step(p).pipeline for p in plans)
+    assert halves < whole
+
+
+def test_what_a_pool_does_not_do_is_said(trainer):
+    graph = load_workload("llama3-8b", [("phase", "decode"), ("batch", "8"), ("layers", "2")])
+    with pytest.raises(LoomError, match="not supported: plan.attention_chips in decode"):
+        Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=4, microbatch=0))
+    with pytest.raises(LoomError, match=r"and 3 for attention is 7 chips, dgx-h100 has 8"):
+        Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=3, microbatch=0))

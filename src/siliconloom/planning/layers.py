@@ -10,6 +10,7 @@ from siliconloom.mapper.parallel import forward_name, last_part, share
 from siliconloom.mapper.shard import sequences_of
 from siliconloom.planning.attention import shared_seconds
 from siliconloom.planning.cluster import Cluster
+from siliconloom.planning.disaggregation import pooled_seconds
 from siliconloom.planning.fabric import Fabric
 from siliconloom.planning.machines import Machine
 from siliconloom.planning.overlap import layer_seconds
@@ -84,7 +85,7 @@ class Layers:
 
     def blocks(self, plan: Plan, batch: int, kind: int = 0) -> tuple[Block, ...]:
         """Blocks in program order, on one kind of the cluster's chips."""
-        key = plan.split, batch, kind, plan.attention, plan.overlap
+        key = plan.split, batch, kind, plan.attention, plan.overlap, plan.attention_chips, plan.workers
         if key not in self._blocks:
             self._blocks[key] = self._measure(plan, batch, kind)
         return self._blocks[key]
@@ -101,8 +102,30 @@ class Layers:
             block = _block(part, name, repeat, operators, backward.get(name, []), seconds, waits, unfused, plan.tensor)
             if plan.overlap != "none" and block.waits[0] and repeat > 1:
                 block = self._overlapped(block, plan, batch, kind, seconds)
+            if plan.attention_chips and block.attention:
+                block = self._pooled(block, plan, batch, kind, operators, backward.get(name, []), seconds)
             found.append(block)
         return tuple(found)
+
+    def _pooled(
+        self, block: Block, plan: Plan, batch: int, kind: int, forward: list[Operator], backward: list[Operator],
+        seconds: Mapping[str, float],
+    ) -> Block:  # fmt: skip
+        """The block with its attention on other chips."""
+        pools = self.cluster.kinds_between(plan.workers, plan.chips)
+        part, fabric = self.part(plan, batch), self.cluster.fabrics[kind]
+        backward = [o for o in backward if forward_name(o.name)[1] != "weight_gradient"]
+        times = [
+            max(pooled_seconds(part, o, plan, self.cluster.kinds[p][0], fabric, seconds) for p in pools) if o else 0.0
+            for o in (forward, backward)
+        ]  # fmt: skip
+        own = [
+            sum(seconds.get(o.name, 0.0) for o in ops if not isinstance(o, Attention)) for ops in (forward, backward)
+        ]
+        waits = (
+            block.waits[0] + max(times[0] - own[0], 0.0), block.waits[1] + max(times[1] - own[1], 0.0),
+        )  # fmt: skip
+        return replace(block, forward=times[0], backward=times[1], attention=0.0, waits=waits)
 
     def _overlapped(self, block: Block, plan: Plan, batch: int, kind: int, seconds: Mapping[str, float]) -> Block:
         """The block with its forward messages passing beside something; never slower than in line."""

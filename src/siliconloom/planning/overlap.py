@@ -75,7 +75,7 @@ def layer_seconds(
     operators = _forward(part, block)
     if plan.overlap in ("ladder", "shortcut"):
         late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
-        return _steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
+        return steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
     if not isinstance(machine, GpuMachine):
         raise NotSupported(f"plan.overlap {plan.overlap} on {machine.name}: its kernels take the whole chip")
     halves = [share(half, plan.split) for half in _halves(graph)]
@@ -86,7 +86,7 @@ def layer_seconds(
     chains = [
         _fused(_forward(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
     ]  # fmt: skip
-    return _steady(lambda tasks, layers: _turns(tasks, chains, layers))
+    return steady(lambda tasks, layers: turns(tasks, chains, layers))
 
 
 def _forward(part: Graph, block: str) -> list[Operator]:
@@ -131,7 +131,7 @@ def _residual(operator: Operator) -> bool:
     )  # fmt: skip
 
 
-def _steady(build: Callable[[Tasks, int], None]) -> float:
+def steady(build: Callable[[Tasks, int], None]) -> float:
     """Seconds of a layer among many."""
     ends = []
     for layers in (SHORT, LONG):
@@ -141,7 +141,7 @@ def _steady(build: Callable[[Tasks, int], None]) -> float:
     return (ends[1] - ends[0]) / (LONG - SHORT) / PICO
 
 
-def _turns(tasks: Tasks, chains: list[list[Segment]], layers: int) -> None:
+def turns(tasks: Tasks, chains: list[list[Segment]], layers: int) -> None:
     """Halves take turns on every stream; each half's segments follow each other."""
     ready: list[int | None] = [None] * len(chains)
     for layer in range(layers):
@@ -199,7 +199,7 @@ def _nano(
                 chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
             moved += _bytes(operator)
         chains.append(chain)
-    found = _steady(lambda tasks, layers: _turns(tasks, chains, layers))
+    found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, moved / machine.bandwidth)
 
 

@@ -46,6 +46,8 @@ class Plan:
         What messages pass beside, see `planning.overlap`.
     overlap_gradients
         A layer's gradients are summed over the replicas as soon as the last microbatch has made them.
+    attention_chips
+        Chips besides those of the dimensions, which do all attention, see `planning.disaggregation`.
     vocabulary
         Embedding and head are shared by all stages of the pipeline, each with a part of the vocabulary (Yeung et al.,
         2024, algorithm 2: one microbatch more in flight).
@@ -71,12 +73,18 @@ class Plan:
     expert_tensor: int = 0
     overlap: Overlap = "none"
     overlap_gradients: bool = True
+    attention_chips: int = 0
     vocabulary: bool = False
     outer: int = 1
 
     @property
-    def chips(self) -> int:
+    def workers(self) -> int:
+        """Chips that hold the model."""
         return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def chips(self) -> int:
+        return self.workers + self.attention_chips
 
     @property
     def split(self) -> Split:
@@ -111,6 +119,8 @@ class Plan:
             parts.append("sequence parallel")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
+        if self.attention_chips:
+            parts.append(f"attention on {self.attention_chips} chips more")
         if self.vocabulary:
             parts.append("vocabulary parallel")
         if self.outer > 1:
@@ -122,7 +132,7 @@ class Plan:
 
 _KEYS: dict[str, Any] = {
     "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int, "context": int,
-    "context_heads": int, "expert": int, "expert_tensor": int, "sequence_parallel": bool, "overlap_gradients": bool,
+    "context_heads": int, "expert": int, "expert_tensor": int, "attention_chips": int, "sequence_parallel": bool, "overlap_gradients": bool,
     "vocabulary": bool, "outer": int,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
@@ -141,7 +151,7 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             near = nearest_name(key, _KEYS)
             raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
         if kind is int:
-            low = 0 if key in ("zero", "expert_tensor") else 1
+            low = 0 if key in ("zero", "expert_tensor", "attention_chips") else 1
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)

@@ -85,9 +85,10 @@ class Planner:
         cluster = self.cluster
         if plan.chips != cluster.chips:
             context = f" x context {plan.context}" if plan.context > 1 else ""
+            pool = f" and {plan.attention_chips} for attention" if plan.attention_chips else ""
             raise LoomError(
-                f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline} is {plan.chips} "
-                f"chips, {cluster.name} has {cluster.chips}"
+                f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline}{pool} is "
+                f"{plan.chips} chips, {cluster.name} has {cluster.chips}"
             )
         placement = make_placement(plan)
         if placement.stages > self.depth:
@@ -117,7 +118,16 @@ class Planner:
     def deal_key(self, plan: Plan, batch: int) -> tuple[Any, ...]:
         """What the layers of every stage depend on."""
         placement = make_placement(plan)
-        return plan.split, batch, plan.data, placement, plan.attention, plan.overlap, plan.vocabulary
+        return (
+            plan.split,
+            batch,
+            plan.data,
+            plan.attention_chips,
+            placement,
+            plan.attention,
+            plan.overlap,
+            plan.vocabulary,
+        )
 
     def dealt(self, plan: Plan, batch: int) -> list[int]:
         """Layers of every stage."""

@@ -52,7 +52,8 @@ class Search:
 
 def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
     """Every plan that divides, with the values of ``fixed`` as given."""
-    chips = planner.cluster.chips
+    pool = int(fixed.get("attention_chips", 0))
+    chips = planner.cluster.chips - pool
     training = isinstance(planner, Trainer)
 
     def wanted(name: str, values: list[Any]) -> list[Any]:
@@ -71,7 +72,8 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
                 continue
             if fixed.get("data", data) != data:
                 continue
-            base = Plan(data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1)
+            base = Plan(data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1,
+                        attention_chips=pool)  # fmt: skip
             base = replace(base, **{k: fixed[k] for k in KERNELS if k in fixed})
             if context > 1 and "context_scheme" not in fixed and planner.attention.causal:
                 base = replace(base, context_scheme="zigzag")

@@ -31,6 +31,7 @@ CARDS = {
     "megatron": "siliconloom.reproduce.megatron",
     "t3": "siliconloom.reproduce.t3",
     "tokenweave": "siliconloom.reproduce.tokenweave",
+    "ladder-residual": "siliconloom.reproduce.ladder",
     "vocabulary-parallel": "siliconloom.reproduce.vocabulary_parallel",
     "zero": "siliconloom.reproduce.zero",
 }
