@@ -156,6 +156,7 @@ def test_a_message_waits_for_its_receiver_and_work_takes_its_time():
         ("program: [{do: [all_to_all: {bytes: [[1]]}]}]", r"must have a row for each of the 2 members \(got 1\)"),
         ("groups: {a: 0}\nprogram: [{do: [barrier: {group: a}]}]", r"rank 1 is no member of the group \(got 'a'\)"),
         ("splits: {t: {size: 4}}\nprogram: [{do: [barrier: {group: t}]}]", r"splits.t: groups of 4, .* fill 2 ranks"),
+        ("splits: {a: {size: 2}}\ngroups: {a: 0}\nprogram: [{do: [barrier: {}]}]", r"splits.a: a group of that name"),
         ("groups: {a: 0-x}\nprogram: [{do: [barrier: {}]}]", r"groups.a: must be 'all', ranks such as"),
     ],
 )  # fmt: skip
@@ -180,3 +181,8 @@ def test_a_call_left_out_is_a_deadlock_or_was_work_of_one(case, data):
     else:
         with pytest.raises(LoomError, match="deadlock: "):
             match(calls, document)
+
+
+def test_an_algorithm_that_does_not_fit_is_named_with_its_place():
+    with pytest.raises(LoomError, match=r"^not supported: in_switch: needs .* \(program.0.do.0.all_reduce\)$"):
+        run_program("program: [{do: [all_reduce: {bytes: 8, algorithm: in_switch}]}]", ring(4))
