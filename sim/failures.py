@@ -124,7 +124,7 @@ class RunResult:
 
 
 def best_interval(checkpoint_s: float, mtbf: float) -> float:
-    """Seconds of work between checkpoints that make a run shortest, by Daly's equation 37.
+    """Seconds of work between checkpoints that make a run shortest, by Daly's higher order estimate.
 
     Young's is its first term, the root of 2 times checkpoint time times mean time between failures.
     """
@@ -137,7 +137,7 @@ def best_interval(checkpoint_s: float, mtbf: float) -> float:
 def expected_seconds(run: TrainingRun) -> float:
     """Mean time of a run with exponential failures that never waits for spares.
 
-    After Daly, equation 20: a stretch of w seconds takes M exp(R / M) (exp(w / M) - 1) on the average, where M are the
+    After Daly: a stretch of w seconds takes M exp(R / M) (exp(w / M) - 1) on the average, where M are the
     seconds between failures and R those of a restart, which may fail itself. Infinite where that overflows.
     """
     mtbf, stretch = run.mtbf, run.stretch

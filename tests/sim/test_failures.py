@@ -92,3 +92,9 @@ def test_a_run_that_gets_nowhere_says_so(monkeypatch):
 def test_nonsense_is_refused(name, value):
     with pytest.raises(LoomError, match=f"run.{name}: must be"):
         TrainingRun(**{**RUN.__dict__, name: value})
+
+
+@pytest.mark.parametrize(("hours", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
+def test_the_best_interval_is_dalys(hours, minutes):
+    """The captions of his figures 3 to 5: checkpoints of 5 minutes."""
+    assert best_interval(300.0, hours * 3600) / 60 == pytest.approx(minutes, rel=0.01)
