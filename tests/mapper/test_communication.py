@@ -150,6 +150,7 @@ def test_a_message_waits_for_its_receiver_and_work_takes_its_time():
         ("program: [{ranks: 0-2, do: [barrier: {}]}]", r"made.yaml:3:.*program.0.ranks: names rank 2; .* 0 to 1"),
         ("program: [{do: [barrier: {group: tp}]}]", r"program.0.do.0.barrier.group: must be a group: all \(got 'tp'\)"),
         ("program: [{do: [al_reduce: {bytes: 8}]}]", r"unknown key 'al_reduce'.*did you mean 'all_reduce'"),
+        ("program: [{do: [receive: {form: 1}]}]", r"unknown key 'form'; .*did you mean 'from'"),
         ("program: [{do: [{barrier: {}, send: {to: 1, bytes: 8}}]}]", r"must have exactly one of"),
         ("program: [{do: [send: {to: 0, bytes: 8}]}]", r"rank 0 cannot send to rank 0 itself"),
         ("program: [{do: [all_to_all: {bytes: [[0, 1], [2]]}]}]", r"must be square"),
