@@ -231,13 +231,6 @@ class Communication(Description):
     events: tuple[Event, ...] = ()
     timeout: Duration = Field(default=10_000_000, description="from the loss of a message to when it is sent again")
 
-    @model_validator(mode="after")
-    def _names(self) -> Communication:
-        for name in self.groups:
-            if name in self.splits or name == "all":
-                raise ValueError(f"the group '{name}' is there twice")
-        return self
-
 
 def load_communication(
     path: str | Path, overrides: list[tuple[str, str]] | None = None
@@ -261,7 +254,7 @@ def read_matrix(path: Path) -> tuple[tuple[float, ...], ...]:
     try:
         rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LoomError(f"{path}: cannot be read: {error}") from None
+        raise LoomError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     found = []
     for line, row in enumerate(rows, 1):
         if len(row) != len(rows):

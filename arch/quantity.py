@@ -84,19 +84,19 @@ def _energy(text: object) -> float:
     return float(value)
 
 
-def _schema(example: str) -> WithJsonSchema:
+def quantity_schema(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "examples": [example], "description": f"a quantity such as '{example}'"})
 
 
-Bytes = Annotated[int, _integer(BYTES, "256 KiB", 2**60), _schema("256 KiB")]
+Bytes = Annotated[int, _integer(BYTES, "256 KiB", 2**60), quantity_schema("256 KiB")]
 """Bytes."""
-Bandwidth = Annotated[int, _integer(BANDWIDTH, "900 GB/s", 10**18), _schema("900 GB/s")]
+Bandwidth = Annotated[int, _integer(BANDWIDTH, "900 GB/s", 10**18), quantity_schema("900 GB/s")]
 """Bytes per second."""
-Frequency = Annotated[int, _integer(FREQUENCY, "1.2 GHz", 10**13), _schema("1.2 GHz")]
+Frequency = Annotated[int, _integer(FREQUENCY, "1.2 GHz", 10**13), quantity_schema("1.2 GHz")]
 """Hertz."""
-Duration = Annotated[int, _integer(DURATION, "500 ns", 10**18), _schema("500 ns")]
+Duration = Annotated[int, _integer(DURATION, "500 ns", 10**18), quantity_schema("500 ns")]
 """Picoseconds."""
-Energy = Annotated[float, BeforeValidator(_energy), Field(ge=0), _schema("0.8 pJ")]
+Energy = Annotated[float, BeforeValidator(_energy), Field(ge=0), quantity_schema("0.8 pJ")]
 """Joules."""
 
 

@@ -153,9 +153,8 @@ def _unfit(operation: str, algorithm: str, wiring: Wiring) -> str | None:
         if len(wiring.leaves) < 2 or max(wiring.leaves) < 2:
             return "needs two dimensions: a mesh, a torus, or leaves of several chips"
         if operation != "all_to_all":
-            return (
-                f"needs leaves of equal sizes for {operation} (got {sorted(set(wiring.leaves))}); double_tree does not"
-            )
+            other = "; double_tree takes any" if operation == "all_reduce" else ""
+            return f"needs leaves of equal sizes for {operation} (got {sorted(set(wiring.leaves))}){other}"
     return None
 
 

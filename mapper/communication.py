@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.network import Wiring
 from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.book import NONE
@@ -32,8 +33,9 @@ class Operator:
 
 @dataclass
 class _Table:
-    """Blocks of entries with ragged waits."""
+    """Blocks of entries with ragged waits; collectives that come again are made once."""
 
+    known: dict[tuple[object, ...], tuple[str, Transfers]] = field(default_factory=dict)
     parts: list[Transfers] = field(default_factory=list)
     count: int = 0
 
@@ -155,16 +157,29 @@ def _collective(
         ends = chips[part.source].astype(np.int32), chips[part.target].astype(np.int32)
         return Transfers(*ends, part.size, part.adds, part.first, part.waits, part.step, part.work)
 
-    if call.kind == "barrier":  # Hensgen, Finkel and Manber's rounds, as those of halving and doubling
-        algorithm, made = "halving_doubling", collective("all_reduce", "halving_doubling", group, 0.0)
-    else:
-        algorithm = choose(call.kind, call.algorithm, group, placed, size)
-        made = collective(call.kind, algorithm, group, size)
+    told = (call.kind, call.algorithm, ranks, id(call.bytes) if isinstance(call.bytes, tuple) else call.bytes)
+    if told not in table.known:
+        table.known[told] = _make(call, group, placed, size, choose)
+    algorithm, made = table.known[told]
     begin = table.add(placed(_after(made, before, table.count)))
     last = _last(made, len(ranks), begin)
     ends = {rank: table.one(rank, rank, 0, 0, last[i] or [entry[rank]])
             for i, rank in enumerate(ranks)}  # fmt: skip
     return algorithm, tuple(ends[c.rank] for c in meeting.calls)
+
+
+def _make(
+    call: Call, group: Wiring, placed: Callable[[Transfers], Transfers], size: Size, choose: Choose
+) -> tuple[str, Transfers]:
+    """Algorithm and messages, numbered within the group."""
+    if call.kind == "barrier":  # Hensgen, Finkel and Manber's rounds, as those of halving and doubling
+        return "halving_doubling", collective("all_reduce", "halving_doubling", group, 0.0)
+    try:
+        algorithm = choose(call.kind, call.algorithm, group, placed, size)
+        return algorithm, collective(call.kind, algorithm, group, size)
+    except NotSupported as error:
+        place = ".".join(map(str, (*call.path, call.kind)))
+        raise NotSupported(f"{str(error).removeprefix('not supported: ')} ({place})") from None
 
 
 def _after(made: Transfers, before: Int, offset: int) -> Transfers:

@@ -70,12 +70,35 @@ def hierarchical_exchange(book: Book, wiring: Wiring, matrix: Float) -> None:
 
 
 def exchange_bound(wiring: Wiring, matrix: Float) -> float:
-    """Seconds that no all-to-all of these bytes can beat: each chip's own bytes out and in over its links."""
-    n = wiring.chips
-    out = np.bincount(wiring.source, weights=wiring.bandwidth, minlength=wiring.nodes)[:n]
-    into = np.bincount(wiring.target, weights=wiring.bandwidth, minlength=wiring.nodes)[:n]
-    own = np.diag(matrix)
-    return float(max(((matrix.sum(axis=1) - own) / out).max(), ((matrix.sum(axis=0) - own) / into).max()))
+    """Seconds that no all-to-all of these bytes can beat: what must leave and enter each chip, and each leaf."""
+    leaf = np.repeat(np.arange(len(wiring.leaves)), wiring.leaves)
+    found = _cut_bound(wiring, np.arange(wiring.chips), matrix)
+    return max(found, _cut_bound(wiring, leaf, matrix)) if len(wiring.leaves) > 1 else found
+
+
+def _cut_bound(wiring: Wiring, part: Int, matrix: Float) -> float:
+    """Bytes out of and into each part of the chips over the bandwidth of the links between it and all else.
+
+    A switch is of the part to which all chips that it joins belong.
+    """
+    parts = int(part.max()) + 1
+    low, high = np.full(wiring.nodes, parts), np.full(wiring.nodes, NONE)
+    low[: wiring.chips] = high[: wiring.chips] = part
+    up = (wiring.source < wiring.chips) & (wiring.target >= wiring.chips)
+    if parts < wiring.chips:
+        np.minimum.at(low, wiring.target[up], part[wiring.source[up]])
+        np.maximum.at(high, wiring.target[up], part[wiring.source[up]])
+    home = np.where(low == high, low, parts)
+    leaving, entering = home[wiring.source], home[wiring.target]
+    cut = leaving != entering
+    out = np.bincount(leaving[cut], weights=wiring.bandwidth[cut], minlength=parts + 1)[:parts]
+    into = np.bincount(entering[cut], weights=wiring.bandwidth[cut], minlength=parts + 1)[:parts]
+    between = np.zeros((parts, parts))
+    np.add.at(between, (part[:, None], part[None, :]), matrix)
+    np.fill_diagonal(between, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.concatenate([between.sum(axis=1) / out, between.sum(axis=0) / into])
+    return float(np.nan_to_num(times, nan=0.0).max())
 
 
 def _ways(wiring: Wiring) -> list[Callable[[Int, Int], Int]]:

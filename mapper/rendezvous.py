@@ -190,6 +190,10 @@ def match(calls: dict[Key, list[tuple[Call, ...]]], document: Document) -> list[
 def _groups(program: Communication, document: Document, ranks: int) -> Groups:
     everyone = tuple(range(ranks))
     found: Groups = {"all": dict.fromkeys(everyone, ("all", everyone))}
+    for name in [*program.groups, *program.splits]:
+        if name == "all" or (name in program.groups and name in program.splits):
+            kind = "splits" if name in program.splits else "groups"
+            raise document.error("a group of that name is there already", (kind, name))
     for name, given in program.groups.items():
         members = everyone if given is None else given
         if max(members) >= ranks:

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import exp, inf, isfinite, sqrt
+from math import exp, expm1, inf, isfinite, sqrt
 from typing import Literal
 
 import numpy as np
@@ -86,7 +86,10 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something that happened at a time: after it ``saved`` steps are in a checkpoint, or done for good."""
+    """Something that happened at a time: after it ``saved`` steps are in a checkpoint, or done for good.
+
+    Of checkpoints that follow each other without a failure the last one stands for all.
+    """
 
     seconds: float
     kind: Literal["failure", "waited", "restarted", "checkpoint", "finished"]
@@ -121,7 +124,7 @@ class RunResult:
 
 
 def best_interval(checkpoint_s: float, mtbf: float) -> float:
-    """Seconds of work between checkpoints that make a run shortest, by Daly's equation 37.
+    """Seconds of work between checkpoints that make a run shortest, by Daly's higher order estimate.
 
     Young's is its first term, the root of 2 times checkpoint time times mean time between failures.
     """
@@ -134,14 +137,16 @@ def best_interval(checkpoint_s: float, mtbf: float) -> float:
 def expected_seconds(run: TrainingRun) -> float:
     """Mean time of a run with exponential failures that never waits for spares.
 
-    After Daly, equation 20: a stretch of w seconds takes M exp(R / M) (exp(w / M) - 1) on the average, where M are the
+    After Daly: a stretch of w seconds takes M exp(R / M) (exp(w / M) - 1) on the average, where M are the
     seconds between failures and R those of a restart, which may fail itself. Infinite where that overflows.
     """
-    stretches = _stretches(run)
-    if not isfinite(run.mtbf):
-        return sum(stretches)
+    mtbf, stretch = run.mtbf, run.stretch
+    written = max(run.steps - 1, 0) // stretch
+    whole, last = stretch * run.step_s + run.checkpoint_s, (run.steps - written * stretch) * run.step_s
+    if not isfinite(mtbf):
+        return written * whole + last
     try:
-        return sum(run.mtbf * exp(run.restart_s / run.mtbf) * (exp(w / run.mtbf) - 1) for w in stretches)
+        return mtbf * exp(run.restart_s / mtbf) * (written * expm1(whole / mtbf) + expm1(last / mtbf))
     except OverflowError:
         return inf
 
@@ -192,20 +197,29 @@ def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] |
             now = end
         events.append(RunEvent(now, "restarted", saved))
 
+    stretch = run.stretch
+    whole = stretch * run.step_s + run.checkpoint_s
     while saved < run.steps:
-        steps = min(run.stretch, run.steps - saved)
-        writes = run.checkpoint_s if saved + steps < run.steps else 0.0
-        end = now + steps * run.step_s + writes
-        if upcoming < end:
-            lost_s += upcoming - now
-            now = upcoming
-            fail()
-            continue
-        now, saved = end, saved + steps
-        if saved < run.steps:
-            checkpoints += 1
-            checkpoint_s += writes
+        written = (run.steps - saved - 1) // stretch  # stretches that a checkpoint follows, those before the failure
+        if isfinite(upcoming) and whole > 0:
+            written = min(written, int((upcoming - now) / whole))
+        if written:
+            now += written * whole
+            saved += written * stretch
+            checkpoints += written
+            checkpoint_s += written * run.checkpoint_s
             events.append(RunEvent(now, "checkpoint", saved))
+        steps = min(stretch, run.steps - saved)
+        end = now + steps * run.step_s + (run.checkpoint_s if saved + steps < run.steps else 0.0)
+        if upcoming < end:
+            lost_s += max(upcoming - now, 0.0)
+            now = max(upcoming, now)
+            fail()
+        else:
+            now, saved = end, saved + steps
+            if saved < run.steps:  # a stretch that ends on the very moment of a failure
+                checkpoints += 1
+                checkpoint_s += run.checkpoint_s
     events.append(RunEvent(now, "finished", saved))
     useful = run.steps * run.step_s
     return RunResult(now, useful, checkpoint_s, lost_s, restart_s, waiting_s, failed, checkpoints, tuple(events))
@@ -233,12 +247,6 @@ class _Pool:
         if not self.returns:
             raise LoomError(f"no spare chip is left {now:.4g} s into the run, and none is mended (run.repair_s)")
         return heapq.heappop(self.returns)
-
-
-def _stretches(run: TrainingRun) -> list[float]:
-    whole, rest = divmod(run.steps, run.stretch)
-    steps = [run.stretch] * whole + ([rest] if rest else [])
-    return [n * run.step_s + (run.checkpoint_s if i + 1 < len(steps) else 0.0) for i, n in enumerate(steps)]
 
 
 def _draw(mean: float, seed: int) -> Iterator[float]:

@@ -13,9 +13,12 @@ SOURCES = ("kernel.py", "recurrence.py", "picture.py", "state.py", "tables.py", 
 """Files whose code or constants are compiled into the event kernel."""
 DRAM_SOURCES = ("dram_kernel.py", "dram_picture.py", "dram_repeat.py", "dram_state.py")
 """Files whose code or constants are compiled into the DRAM replay."""
+CHANGE_SOURCES = ("changes.py", "network.py", "disturbed.py", "streams.py")
+"""Files whose code is compiled into messages and streams that change their speed."""
 CACHES = (
     ("kernel.sources", SOURCES, ("kernel.*.nb?", "recurrence.*.nb?", "picture.*.nb?")),
     ("dram.sources", DRAM_SOURCES, ("dram_*.nb?",)),
+    ("change.sources", CHANGE_SOURCES, ("disturbed.*.nb?", "streams.*.nb?")),
 )
 """Stamps, the sources they stand for, and the cached machine code made of those."""
 

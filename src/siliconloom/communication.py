@@ -201,7 +201,8 @@ def _bound(meetings: list[Meeting], wiring: Wiring) -> float:
             else:
                 sent, got = _volume(call)
                 together = call.kind not in ("broadcast", "all_to_all")
-                end = max(max(began) if together else entry, end + max(sent / out[call.rank], got / into[call.rank]))
+                least = max(sent / out[call.rank], got / into[call.rank]) if sent or got else 0.0
+                end = max(max(began) if together else entry, entry + least)
             after[call.key] = max(after.get(call.key, 0.0), end)
     return max(after.values(), default=0.0)
 

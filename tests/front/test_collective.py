@@ -158,3 +158,10 @@ def test_events_slow_a_program_down_and_name_what_is_not_there(tmp_path):
         with pytest.raises(LoomError) as raised:
             seconds(events)
         assert message in str(raised.value)
+
+
+def test_the_schema_has_the_keys_as_they_are_written():
+    done = CliRunner().invoke(app, ["schema", "communication"])
+    schema = json.loads(done.stdout)
+    assert set(schema["$defs"]["Receive"]["properties"]) == {"from", "bytes", "tag"}
+    assert {"program", "groups", "splits", "events", "timeout"} <= set(schema["properties"])

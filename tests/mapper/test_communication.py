@@ -150,12 +150,14 @@ def test_a_message_waits_for_its_receiver_and_work_takes_its_time():
         ("program: [{ranks: 0-2, do: [barrier: {}]}]", r"made.yaml:3:.*program.0.ranks: names rank 2; .* 0 to 1"),
         ("program: [{do: [barrier: {group: tp}]}]", r"program.0.do.0.barrier.group: must be a group: all \(got 'tp'\)"),
         ("program: [{do: [al_reduce: {bytes: 8}]}]", r"unknown key 'al_reduce'.*did you mean 'all_reduce'"),
+        ("program: [{do: [receive: {form: 1}]}]", r"unknown key 'form'; .*did you mean 'from'"),
         ("program: [{do: [{barrier: {}, send: {to: 1, bytes: 8}}]}]", r"must have exactly one of"),
         ("program: [{do: [send: {to: 0, bytes: 8}]}]", r"rank 0 cannot send to rank 0 itself"),
         ("program: [{do: [all_to_all: {bytes: [[0, 1], [2]]}]}]", r"must be square"),
         ("program: [{do: [all_to_all: {bytes: [[1]]}]}]", r"must have a row for each of the 2 members \(got 1\)"),
         ("groups: {a: 0}\nprogram: [{do: [barrier: {group: a}]}]", r"rank 1 is no member of the group \(got 'a'\)"),
         ("splits: {t: {size: 4}}\nprogram: [{do: [barrier: {group: t}]}]", r"splits.t: groups of 4, .* fill 2 ranks"),
+        ("splits: {a: {size: 2}}\ngroups: {a: 0}\nprogram: [{do: [barrier: {}]}]", r"splits.a: a group of that name"),
         ("groups: {a: 0-x}\nprogram: [{do: [barrier: {}]}]", r"groups.a: must be 'all', ranks such as"),
     ],
 )  # fmt: skip
@@ -180,3 +182,8 @@ def test_a_call_left_out_is_a_deadlock_or_was_work_of_one(case, data):
     else:
         with pytest.raises(LoomError, match="deadlock: "):
             match(calls, document)
+
+
+def test_an_algorithm_that_does_not_fit_is_named_with_its_place():
+    with pytest.raises(LoomError, match=r"^not supported: in_switch: needs .* \(program.0.do.0.all_reduce\)$"):
+        run_program("program: [{do: [all_reduce: {bytes: 8, algorithm: in_switch}]}]", ring(4))

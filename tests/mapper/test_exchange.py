@@ -117,3 +117,15 @@ def test_what_has_no_dimensions_is_refused():
         collective("all_to_all", "hierarchical", wire(Topology(kind="ring"), LINK, 8), 8.0)
     with pytest.raises(NotSupported, match=r"needs leaves of equal sizes for all_reduce \(got \[2, 3\]\)"):
         collective("all_reduce", "hierarchical", two_level([2, 3]), 8.0)
+
+
+def test_thin_uplinks_bound_what_leaves_a_leaf():
+    """Four chips of a leaf share one uplink of 10 GB/s: their 3 MB for others take 0.3 ms, whatever the algorithm."""
+    topology = Topology.model_validate({"kind": "fat_tree", "chips_per_leaf": 4, "spines": 1,
+                                        "uplink": {"bandwidth": "10 GB/s", "latency": "1 us"}})  # fmt: skip
+    wiring = wire(topology, LINK, 16)
+    matrix = np.full((16, 16), 62500.0)
+    assert exchange_bound(wiring, matrix) == pytest.approx(4 * 12 * 62500 / 10e9)
+    for algorithm in ("direct", "ring", "hierarchical"):
+        run = run_transfers(wiring, collective("all_to_all", algorithm, wiring, matrix), Endpoint())
+        assert exchange_bound(wiring, matrix) <= run.finish * 1e-12 < 1.2 * exchange_bound(wiring, matrix)

@@ -96,7 +96,7 @@ def test_a_pool_that_cannot_be_halved_waits(trainer):
 
 def test_what_a_pool_does_not_do_is_said(trainer):
     graph = load_workload("llama3-8b", [("phase", "decode"), ("batch", "8"), ("layers", "2")])
-    with pytest.raises(LoomError, match="not supported: plan.attention_chips in decode"):
+    with pytest.raises(LoomError, match=r"not supported: plan\.attention_chips in decode"):
         Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=4, microbatch=0))
     with pytest.raises(LoomError, match=r"and 3 for attention is 7 chips, dgx-h100 has 8"):
         Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=3, microbatch=0))

@@ -24,6 +24,11 @@ def test_the_gemm_list_runs_on_a_bare_array(capsys):
     assert "fc_projection" in capsys.readouterr().out
 
 
+def test_the_communication_program_runs(capsys):
+    assert main(["collective", "torus-2d", str(EXAMPLES / "tensor_and_data.yaml"), "--chips", "8"]) == 0
+    assert "tensor-and-data" in capsys.readouterr().out
+
+
 def test_the_documents_name_commands_that_exist(capsys):
     """Every `loom ...` line of the README runs (those that write go to a temporary place)."""
     text = (EXAMPLES.parent / "README.md").read_text()

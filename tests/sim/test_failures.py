@@ -23,8 +23,8 @@ def test_a_failure_costs_the_stretch_and_a_restart():
     result = run_training(RUN, failures=[30.0])  # 24 s are saved in two checkpoints; 6 s are lost
     assert (result.seconds, result.lost_s, result.restart_s) == (118 + 6 + 5, 6, 5)
     kinds = [(event.seconds, event.kind, event.saved) for event in result.events[:5]]
-    assert kinds == [(12, "checkpoint", 10), (24, "checkpoint", 20), (30, "failure", 20), (35, "restarted", 20),
-                     (47, "checkpoint", 30)]  # fmt: skip
+    assert kinds == [(24, "checkpoint", 20), (30, "failure", 20), (35, "restarted", 20), (119, "checkpoint", 90),
+                     (129, "finished", 100)]  # fmt: skip
 
 
 def test_a_failure_during_a_checkpoint_undoes_it_and_one_during_a_restart_begins_it_again():
@@ -92,3 +92,9 @@ def test_a_run_that_gets_nowhere_says_so(monkeypatch):
 def test_nonsense_is_refused(name, value):
     with pytest.raises(LoomError, match=f"run.{name}: must be"):
         TrainingRun(**{**RUN.__dict__, name: value})
+
+
+@pytest.mark.parametrize(("hours", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
+def test_the_best_interval_is_dalys(hours, minutes):
+    """The captions of his figures 3 to 5: checkpoints of 5 minutes."""
+    assert best_interval(300.0, hours * 3600) / 60 == pytest.approx(minutes, rel=0.01)

@@ -10,9 +10,12 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
+from siliconloom.arch.document import Document
+from siliconloom.arch.errors import Position
 from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.run import Run
+from siliconloom.faulty_runs import faulty_run
 from siliconloom.planning.cluster import Cluster, cluster_of
-from siliconloom.planning.failures import parse_run, run_result
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
@@ -26,13 +29,22 @@ SCHEMA = "siliconloom.plan/1"
 
 def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
-) -> tuple[Cluster, Graph, dict[str, Any], dict[str, Any]]:
+) -> tuple[Cluster, Graph, dict[str, Any], Run | None]:
     """Cluster, workload and the values of ``plan.`` and ``run.`` given, from names and overrides."""
-    run = parse_run([(p.removeprefix("run."), v) for p, v in assignments if p.startswith("run.")])
+    run = read_run([(p.removeprefix("run."), v) for p, v in assignments if p.startswith("run.")])
     assignments = [(p, v) for p, v in assignments if not p.startswith("run.")]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
     return cluster, load_workload(model, theirs), fixed, run
+
+
+def read_run(assignments: list[tuple[str, str]]) -> Run | None:
+    """A training run from ``run.`` overrides; nothing when there are none."""
+    if not assignments:
+        return None
+    document = Document({}, {(): Position("--set run.", 1, 1)}, "--set run.")
+    document.override(assignments, "run.")
+    return document.validate(Run)
 
 
 def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
@@ -45,7 +57,7 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
 
 
 def plan_result(
-    cluster: Cluster, graph: Graph, fixed: dict[str, Any], run: dict[str, Any] | None = None, *, quiet: bool = False
+    cluster: Cluster, graph: Graph, fixed: dict[str, Any], run: Run | None = None, *, quiet: bool = False
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
@@ -92,7 +104,9 @@ def plan_result(
     if run:
         if not training:
             raise LoomError("run. is for training; set workload.phase=training")
-        result["run"] = run_result(run, first.step.seconds, cluster.chips, first.step.memory)
+        held = first.step.memory
+        state = (held.weights + held.optimizer) * cluster.chips
+        result["run"] = faulty_run(run, step_s=first.step.seconds, chips=cluster.chips, state_bytes=state)
     floor = planner.bound
     result["lower_bound_s"] = floor
     if first.step.seconds < floor:
@@ -158,13 +172,14 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     if "run" in result:
         out.print()
         run = result["run"]
-        times = {name: _long(run[name]) for name in run if name.endswith("_s") or name == "seconds"}
+        spread = run["seconds"]
+        expected = f", {_long(run['expected_s'])} by Daly's formula" if run["expected_s"] else ""
         spent: list[Row] = [
-            ("time", f"{times['seconds']}; without failures {times['without_failures_s']}, on the average "
-                     f"{times['expected_s']}"),
-            ("failures", f"{run['failures']:,}; a checkpoint every {run['checkpoint_every_steps']:,} steps"),
-            ("lost", f"{times['lost_s']} of steps, {times['restart_s']} in restarts, {times['checkpoint_s']} in "
-                     f"checkpoints, {times['waiting_s']} waiting for chips"),
+            ("time", f"{_long(spread['mean'])}, from {_long(spread['p10'])} to {_long(spread['p90'])} in eight of ten "
+                     f"runs; {_long(run['ideal_s'])} without failures{expected}"),
+            ("failures", f"{run['failures']:.4g}; a checkpoint every {run['checkpoint_steps']:,} steps"),
+            ("lost", f"{_long(run['lost_s'])} of steps, {_long(run['restart_s'])} in restarts, "
+                     f"{_long(run['checkpoints_s'])} in checkpoints, {_long(run['waiting_s'])} waiting for chips"),
             ("goodput", f"{run['goodput']:.1%}"),
         ]  # fmt: skip
         out.print(table("run", [("", "left"), ("", "left")], spent))

@@ -130,10 +130,13 @@ class Plan:
         return ", ".join(parts)
 
 
+_COUNTS = (
+    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "context", "context_heads", "expert", "expert_tensor",
+    "attention_chips", "outer",
+)  # fmt: skip
 _KEYS: dict[str, Any] = {
-    "data": int, "tensor": int, "pipeline": int, "microbatch": int, "chunks": int, "zero": int, "context": int,
-    "context_heads": int, "expert": int, "expert_tensor": int, "attention_chips": int, "sequence_parallel": bool, "overlap_gradients": bool,
-    "vocabulary": bool, "outer": int,
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
 }  # fmt: skip

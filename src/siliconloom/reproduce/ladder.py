@@ -1,7 +1,7 @@
 """Ladder-residual on eight H100: how much faster a 70B model generates when no half of a layer waits for the last sum.
 
 The layer's operators and its sums are the plan's (`siliconloom.planning.overlap`): compute goes on beside the sum of
-the half before. A prompt of 1,024 tokens and 512 tokens after it, as the paper's benchmark; its batch sizes are 1 to 64.
+the half before. A prompt of 1,024 tokens and 512 after it, as the paper's benchmark; its batches are 1 to 64.
 """
 
 from __future__ import annotations
