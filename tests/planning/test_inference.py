@@ -148,7 +148,7 @@ def test_experts_apart_need_less_memory_and_more_messages(node, phase):
     assert tensor.memory.weights < apart.memory.weights
 
 
-@pytest.mark.parametrize("overlap", ["tokens", "ladder", "nano"])
+@pytest.mark.parametrize("overlap", ["tokens", "tiles", "ladder", "nano"])
 def test_overlap_hides_messages_and_nothing_else(node, overlap):
     """Never slower than in line; never faster than the work or the messages alone."""
     for phase, sets in (("prefill", {"batch": 2, "sequence": 4096}), ("decode", {"batch": 64, "context": 1024})):

@@ -19,7 +19,7 @@ from siliconloom.planning.cluster import Cluster, cluster_of
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
-from siliconloom.planning.search import Found, search, too_much
+from siliconloom.planning.search import ANY, Found, search, too_much
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
 from siliconloom.workloads import Graph, Phase, load_workload
@@ -64,7 +64,7 @@ def plan_result(
     training = graph.phase is Phase.TRAINING
     planner: Trainer | Server = Trainer(cluster, graph) if training else Server(cluster, graph)
     _refuse(fixed, training)
-    if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed):
+    if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY:
         plan = Plan(**fixed)
         step = planner.step(plan)
         if (error := too_much(planner, plan, step.memory)) is not None:

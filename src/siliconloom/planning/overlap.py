@@ -13,6 +13,9 @@ meanwhile:
 ``nano``
     As ``tokens``, and decode's attention, which reads memory, runs beside the other half's products, on multiprocessors
     of its own (NanoFlow, 2024). All halves' bytes still go through one memory.
+``tiles``
+    A product sends its tiles as it makes them, or starts with the tiles whose rows have come (Flux, 2024): what is left
+    of each message is `planning.tiled`'s. Of tensor-parallel sums beside products; other messages are in line.
 ``ladder``
     Each half of a layer uses the residual stream without the sum of the half before it, which passes meanwhile
     (Ladder-residual, 2025). A change of the model.
@@ -27,10 +30,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from siliconloom.arch import NotSupported
+from siliconloom.baselines.model import DTYPES
 from siliconloom.mapper.parallel import last_part, share
 from siliconloom.mapper.shard import sequences_of, tokens_of
 from siliconloom.planning.machines import GpuMachine, Machine
 from siliconloom.planning.plan import Plan
+from siliconloom.planning.tiled import Product, gather_product, product_reduce, product_scatter
 from siliconloom.sim.streams import Tasks, run_tasks
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, Vector
 
@@ -76,6 +81,8 @@ def layer_seconds(
     if plan.overlap in ("ladder", "shortcut"):
         late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
         return steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
+    if isinstance(machine, GpuMachine) and plan.overlap == "tiles":
+        return _tiled(operators, whole, machine, plan.tensor)
     if not isinstance(machine, GpuMachine):
         raise NotSupported(f"plan.overlap {plan.overlap} on {machine.name}: its kernels take the whole chip")
     halves = [share(half, plan.split) for half in _halves(graph)]
@@ -201,6 +208,30 @@ def _nano(
         chains.append(chain)
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, moved / machine.bandwidth)
+
+
+def _tiled(operators: list[Operator], seconds: Mapping[str, float], machine: GpuMachine, tensor: int) -> float:
+    """Operators in line, of messages only what a fused product does not hide."""
+    total = 0.0
+    for at, operator in enumerate(operators):
+        time = seconds.get(operator.name, 0.0)
+        if isinstance(operator, Collective) and operator.dimension == "tensor":
+            around = operators[at + 1 :] if operator.operation == "all_gather" else operators[:at][::-1]
+            product = next((o for o in around if isinstance(o, Gemm)), None)
+            if product is not None and product.batch == 1:
+                time = min(time, _left(machine, operator.operation, product, tensor))
+        total += time
+    return total
+
+
+def _left(machine: GpuMachine, operation: str, gemm: Gemm, chips: int) -> float:
+    """Seconds by which a product fused with its message is longer than the product alone."""
+    size = gemm.precision.size(1000) / 1000
+    dtype = DTYPES.get(gemm.precision.value, gemm.precision.value)
+    product = Product(gemm.m, gemm.n, gemm.k, dtype=dtype, element=size)
+    fuse = {"all_gather": gather_product, "reduce_scatter": product_scatter, "all_reduce": product_reduce}[operation]
+    found = fuse(machine.gpu, product, chips)
+    return max(found.fused - found.product, 0.0)
 
 
 def _bytes(operator: Operator) -> float:

@@ -13,7 +13,7 @@ ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubb
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "unfused"]
 ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq"]
-Overlap = Literal["none", "tokens", "ladder", "nano", "shortcut"]
+Overlap = Literal["none", "tokens", "tiles", "nano", "ladder", "shortcut"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ _KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
     **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
-    "context_scheme": get_args(ContextScheme), "overlap": get_args(Overlap),
+    "context_scheme": get_args(ContextScheme), "overlap": (*get_args(Overlap), "any"),
 }  # fmt: skip
 TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention", "vocabulary", "outer")
 """Keys that mean nothing in inference."""

@@ -20,8 +20,10 @@ CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
-KERNELS = ("attention", "overlap", "context_scheme", "context_heads")
+KERNELS = ("attention", "context_heads")
 """Keys that are taken as they are given."""
+ANY = "any"
+"""Value of ``plan.overlap`` that lets the search choose."""
 LONG = 8192
 """Tokens of a sequence that a chip has at least where the search tries context parallelism."""
 
@@ -75,15 +77,29 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
             base = Plan(data=data, tensor=tensor, context=context, pipeline=pipeline, microbatch=1,
                         attention_chips=pool)  # fmt: skip
             base = replace(base, **{k: fixed[k] for k in KERNELS if k in fixed})
-            if context > 1 and "context_scheme" not in fixed and planner.attention.causal:
-                base = replace(base, context_scheme="zigzag")
-            for expert, sharing in _experts(planner, base, fixed):
-                spread = replace(base, expert=expert, expert_tensor=sharing)
+            schemes = _schemes(planner) if context > 1 else [base.context_scheme]
+            for (expert, sharing), scheme, overlap in product(
+                _experts(planner, base, fixed), wanted("context_scheme", schemes), _overlaps(base, fixed)
+            ):
+                spread = replace(base, expert=expert, expert_tensor=sharing, context_scheme=scheme, overlap=overlap)
                 for microbatch in wanted("microbatch", list(MICROBATCHES) if training else [0]):
                     if training and planner.batch % (data * microbatch):
                         continue
                     sized = replace(spread, microbatch=microbatch)
                     yield from _training(planner, sized, fixed) if training else _inference(sized, fixed)
+
+
+def _schemes(planner: Trainer | Server) -> list[Any]:
+    """Of context parallelism: a ring that is balanced under the mask, and heads for tokens."""
+    return ["zigzag" if planner.attention.causal else "ring", "ulysses"]
+
+
+def _overlaps(base: Plan, fixed: dict[str, Any]) -> list[Any]:
+    """What messages pass beside: as given, or with ``any`` everything that does not change the model."""
+    given = fixed.get("overlap", "none")
+    if given != ANY:
+        return [given]
+    return ["none", "tokens", "tiles", "nano"] if base.tensor * base.expert * base.context > 1 else ["none"]
 
 
 def _experts(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[tuple[int, int]]:
