@@ -95,7 +95,7 @@ def card() -> Card:
             wire = WIRE.format(least=gathered / first * 1e-6, ours=wire_of(gpu).rate * 1e-9)
             rows += [
                 Row(f"experts' layer 0, fused, ms [{shape}, {gpu.name.upper()}]", ours * 1e3, first, TOLERANCE,
-                    wire if ours * 1e3 > first else FIRST),
+                    FIRST if ours * 1e3 < first and "groups" in shape else wire),
                 Row(f"experts' layer 1, fused, ms [{shape}, {gpu.name.upper()}]",
                     scatter_experts(gpu, experts, CHIPS).fused * 1e3, second, TOLERANCE, SECOND),
             ]  # fmt: skip
