@@ -46,11 +46,6 @@ def needs(simulator):
         pytest.skip(f"{simulator} is not installed")
 
 
-@pytest.fixture
-def seed(request):
-    return int(request.config.getoption("--hypothesis-seed", default=None) or 0)
-
-
 def told(parity):
     return "\n".join([parity.case.name, *parity.value_errors, *parity.cycle_errors])
 

@@ -1,0 +1,21 @@
+"""Order of the tests, and the seed of the day."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def seed(request):
+    """Of hypothesis and of the benches alike: ``--hypothesis-seed``, which .ci/run changes from day to day."""
+    return int(request.config.getoption("--hypothesis-seed", default=None) or 0)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Put the slow tests at the beginning of what each worker of xdist gets, so that no long one is the last."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    slow = [each for each in items if each.get_closest_marker("slow")]
+    rest = [each for each in items if not each.get_closest_marker("slow")]
+    items[:] = [
+        each
+        for w in range(workers)
+        for each in (*slow[w::workers], *rest[len(rest) * w // workers : len(rest) * (w + 1) // workers])
+    ]
