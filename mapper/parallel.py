@@ -401,8 +401,10 @@ class _Sharing:
 
     def _even(self, operator: Operator, size: int, parts: int, what: str, degree: str) -> int:
         if size % parts:
+            near = [n for n in (*range(parts, 0, -1), *range(parts, 2 * parts)) if size % n == 0]
+            ways = " or ".join(str(n) for n in sorted({near[0], near[-1]}))
             raise LoomError(
-                f"{self.graph.name}: {operator.name}: {parts} chips cannot share {size} {what} evenly "
+                f"{self.graph.name}: {operator.name}: {parts} chips cannot share {size} {what} evenly, {ways} can "
                 f"({self.key}.{degree})"
             )
         return size // parts

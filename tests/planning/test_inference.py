@@ -193,7 +193,8 @@ def test_the_command_plans_inference(tmp_path):
         (["plan.zero=1"], "plan.zero is for training"),
         (["plan.expert=2", "plan.data=8", "plan.tensor=1", "plan.pipeline=1"], "has no experts"),
         (["plan.tensor=8", "workload.batch=4096"], "no plan fits"),
-        (["plan.data=3"], "no plan divides"),
+        (["plan.data=3"], "plan: data 3 does not divide the 8 chips of dgx-h100"),
+        (["plan.attention_chips=8"], "does not divide the 0 chips of dgx-h100 that are left"),
     ],
 )
 def test_bad_plans_of_inference(sets, message):

@@ -132,7 +132,7 @@ class NetworkFabric:
         if key not in self._found:
             groups = [
                 [self.places[base + lane + i * stride] for i in range(chips)]
-                for base in range(0, len(self.places), stride * chips)
+                for base in range(0, len(self.places) - stride * chips + 1, stride * chips)
                 for lane in range(stride)
             ]
             names = [a for a in ALGORITHMS[operation] if a != "direct" or chips <= DIRECT_MOST]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from siliconloom.arch import LoomError
@@ -168,6 +169,7 @@ def search(
     LoomError
         When no plan divides or fits, with the smallest memory that any needs.
     """
+    _check_chips(planner, fixed or {})
     fitting: list[tuple[float, int, Plan]] = []
     too_large, smallest = 0, (float("inf"), Plan())
     refused: LoomError | None = None
@@ -216,13 +218,29 @@ def too_much(planner: Trainer | Server, plan: Plan, memory: Memory) -> LoomError
     )
 
 
+def _check_chips(planner: Trainer | Server, fixed: dict[str, Any]) -> None:
+    """Degrees that are given must leave a whole number of chips for the others."""
+    given = [(name, int(fixed[name])) for name in ("data", "tensor", "context", "pipeline") if name in fixed]
+    chips = planner.cluster.chips - int(fixed.get("attention_chips", 0))
+    needed = prod(size for _, size in given)
+    if chips < 1 or chips % needed:
+        shown = " x ".join(f"{name} {size}" for name, size in given) or "attention_chips"
+        raise LoomError(
+            f"plan: {shown} does not divide the {chips} chips of {planner.cluster.name}"
+            + (" that are left" if "attention_chips" in fixed else "")
+        )
+
+
 def _none(planner: Trainer | Server, smallest: tuple[float, Plan], refused: LoomError | None) -> LoomError:
     if smallest[0] == float("inf"):
         if refused is not None:
             return refused
+        chips = planner.cluster.chips
+        apart = [t * p for t in _divisors(chips) if t <= planner.cluster.per_node and planner.attention.heads % t == 0
+                 for p in _divisors(chips // t) if p <= planner.depth]  # fmt: skip
         return LoomError(
-            f"no plan divides: {planner.cluster.chips} chips, batch {planner.batch}, {planner.attention.heads} heads, "
-            f"{planner.depth} layers; workload.batch is what all of them share"
+            f"no plan divides: {chips} chips, batch {planner.batch}, {planner.attention.heads} heads, {planner.depth} "
+            f"layers; a multiple of {chips // max(apart)} sequences would (workload.batch)"
         )
     have = room(planner)
     return LoomError(
