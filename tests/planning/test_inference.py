@@ -148,6 +148,13 @@ def test_experts_apart_need_less_memory_and_more_messages(node, phase):
     assert tensor.memory.weights < apart.memory.weights
 
 
+def test_uneven_experts_make_all_wait(node):
+    server = Server(node, workload("mixtral-8x7b", "prefill", batch=8))
+    even, uneven = (server.step(Plan(data=8, expert=8, microbatch=1, expert_load=x)) for x in (1.0, 2.0))
+    assert even.seconds < uneven.seconds < 2 * even.seconds
+    assert even.exposed < uneven.exposed
+
+
 @pytest.mark.parametrize("overlap", ["tokens", "tiles", "ladder", "nano"])
 def test_overlap_hides_messages_and_nothing_else(node, overlap):
     """Never slower than in line; never faster than the work or the messages alone."""

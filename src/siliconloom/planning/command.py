@@ -4,47 +4,59 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
-from siliconloom.arch.document import Document
+from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import Position
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.arch.run import Run
+from siliconloom.arch.run import Run, Straggler
 from siliconloom.faulty_runs import faulty_run
 from siliconloom.planning.cluster import Cluster, cluster_of
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
 from siliconloom.planning.search import ANY, Found, search, too_much
+from siliconloom.planning.step import Slowdown
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
 from siliconloom.workloads import Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
+Described = TypeVar("Described", bound=Description)
 
 
 def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
-) -> tuple[Cluster, Graph, dict[str, Any], Run | None]:
-    """Cluster, workload and the values of ``plan.`` and ``run.`` given, from names and overrides."""
-    run = read_run([(p.removeprefix("run."), v) for p, v in assignments if p.startswith("run.")])
-    assignments = [(p, v) for p, v in assignments if not p.startswith("run.")]
+) -> tuple[Cluster, Graph, dict[str, Any], Troubles]:
+    """Cluster, workload, the values of ``plan.`` given, and what goes wrong, from names and overrides."""
+    troubles = Troubles(_read("run", assignments, Run), _read("slow", assignments, Straggler))
+    assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow."))]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
-    return cluster, load_workload(model, theirs), fixed, run
+    return cluster, load_workload(model, theirs), fixed, troubles
 
 
-def read_run(assignments: list[tuple[str, str]]) -> Run | None:
-    """A training run from ``run.`` overrides; nothing when there are none."""
-    if not assignments:
+@dataclass(frozen=True)
+class Troubles:
+    """Failures of a whole run, and a stage or link that falls behind in a step; none unless asked for."""
+
+    run: Run | None = None
+    slow: Straggler | None = None
+
+
+def _read(prefix: str, assignments: list[tuple[str, str]], kind: type[Described]) -> Described | None:
+    """A description from overrides under a prefix; nothing when there are none."""
+    mine = [(p.removeprefix(f"{prefix}."), v) for p, v in assignments if p.startswith(f"{prefix}.")]
+    if not mine:
         return None
-    document = Document({}, {(): Position("--set run.", 1, 1)}, "--set run.")
-    document.override(assignments, "run.")
-    return document.validate(Run)
+    document = Document({}, {(): Position(f"--set {prefix}.", 1, 1)}, f"--set {prefix}.")
+    document.override(mine, f"{prefix}.")
+    return document.validate(kind)
 
 
 def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
@@ -57,13 +69,14 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
 
 
 def plan_result(
-    cluster: Cluster, graph: Graph, fixed: dict[str, Any], run: Run | None = None, *, quiet: bool = False
+    cluster: Cluster, graph: Graph, fixed: dict[str, Any], troubles: Troubles | None = None, *, quiet: bool = False
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
     planner: Trainer | Server = Trainer(cluster, graph) if training else Server(cluster, graph)
-    _refuse(fixed, training)
+    run, slow = (troubles.run, troubles.slow) if troubles else (None, None)
+    _refuse(fixed, training, run=run, slow=slow)
     if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY:
         plan = Plan(**fixed)
         step = planner.step(plan)
@@ -101,9 +114,12 @@ def plan_result(
             for other in best[1:]
         ],
     }  # fmt: skip
-    if run:
-        if not training:
-            raise LoomError("run. is for training; set workload.phase=training")
+    if slow is not None and isinstance(planner, Trainer):
+        late = Slowdown(slow.at, slow.factor, slow.stage, slow.link)
+        placed = Trainer(cluster.placed(places), graph)
+        step_s = placed.step(first.plan, [late]).seconds
+        result["slow"] = {"step_s": step_s, "slower_by": step_s / first.step.seconds - 1}
+    if run is not None:
         held = first.step.memory
         state = (held.weights + held.optimizer) * cluster.chips
         result["run"] = faulty_run(run, step_s=first.step.seconds, chips=cluster.chips, state_bytes=state)
@@ -134,10 +150,13 @@ def _long(seconds: float) -> str:
     return format_si(seconds, "s")
 
 
-def _refuse(fixed: dict[str, Any], training: bool) -> None:
+def _refuse(fixed: dict[str, Any], training: bool, **troubles: object) -> None:
     """Keys that mean nothing in this phase."""
     if training:
         return
+    for name, given in troubles.items():
+        if given is not None:
+            raise LoomError(f"{name}. is for training; set workload.phase=training")
     for key in TRAINING_ONLY:
         if key in fixed:
             raise LoomError(f"plan.{key} is for training; set workload.phase=training")
@@ -169,6 +188,9 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
                    f"{looked['too_large']:,} too large, in {format_si(looked['wall_s'], 's')}"),
     ]  # fmt: skip
     out.print(table("plan", [("", "left"), ("", "left")], rows))
+    if "slow" in result:
+        late = result["slow"]
+        out.print(f"with the straggler: {format_si(late['step_s'], 's')}, {late['slower_by']:.1%} slower")
     if "run" in result:
         out.print()
         run = result["run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,8 @@ class Plan:
     expert, expert_tensor
         Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
         of the other dimensions but the pipeline's.
+    expert_load
+        Rows of the experts of the chip that gets most, over the mean; all wait for it.
     context_scheme, context_heads
         How context-parallel chips' queries meet all keys; of ``hybrid``, chips that share the heads.
     microbatch
@@ -71,6 +74,7 @@ class Plan:
     context_heads: int = 1
     expert: int = 1
     expert_tensor: int = 0
+    expert_load: float = 1.0
     overlap: Overlap = "none"
     overlap_gradients: bool = True
     attention_chips: int = 0
@@ -90,7 +94,15 @@ class Plan:
     def split(self) -> Split:
         """How the chips of one replica's stage share its operators."""
         sharing = self.expert_tensor or None
-        return Split(self.tensor, self.sequence_parallel, self.context, self.context_scheme, self.expert, sharing)
+        return Split(
+            self.tensor,
+            self.sequence_parallel,
+            self.context,
+            self.context_scheme,
+            self.expert,
+            sharing,
+            self.expert_load,
+        )
 
     @property
     def expert_replicas(self) -> int:
@@ -109,7 +121,7 @@ class Plan:
         parts.append(f"pipeline {self.pipeline}")
         if self.expert > 1:
             shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
-            parts.append(f"expert {self.expert}{shared}")
+            parts.append(f"expert {self.expert}{shared}" + (f" (load {self.expert_load:g})" * (self.expert_load > 1)))
         parts.append(f"microbatch {self.microbatch}")
         if training:
             parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
@@ -136,7 +148,7 @@ _COUNTS = (
 )  # fmt: skip
 _KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
+    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool), "expert_load": float,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": (*get_args(Overlap), "any"),
 }  # fmt: skip
@@ -158,6 +170,10 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
+        elif kind is float:
+            if not re.fullmatch(r"\d+(\.\d*)?", text.strip()) or float(text) < 1:
+                raise LoomError(f"{shown}: must be a number from 1")
+            found[key] = float(text)
         elif kind is bool:
             if text.strip().lower() not in ("true", "false"):
                 raise LoomError(f"{shown}: must be true or false")

@@ -21,7 +21,7 @@ CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
-KERNELS = ("attention", "context_heads")
+KERNELS = ("attention", "context_heads", "expert_load")
 """Keys that are taken as they are given."""
 ANY = "any"
 """Value of ``plan.overlap`` that lets the search choose."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from siliconloom.planning.layers import Block
 from siliconloom.planning.memory import Held, Memory, training_memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import GREEDY, make_placement, make_schedule, run_pipeline
+from siliconloom.planning.step import GREEDY, Slowdown, make_placement, make_schedule, run_pipeline
 from siliconloom.workloads import Graph
 
 OPTIMIZER_BYTES = 30.0
@@ -162,8 +163,8 @@ class Trainer(Planner):
         gradients, optimizer, each = self.after(plan, found)
         return most + micro * each + gradients + optimizer
 
-    def step(self, plan: Plan) -> StepTime:
-        """Simulate one step; raises `LoomError` for plans that do not divide."""
+    def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
+        """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""
         self.check(plan)
         micro = self.microbatches(plan)
         found = self.stages(plan)
@@ -173,7 +174,7 @@ class Trainer(Planner):
         whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
         run = run_pipeline(
             schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
-            hop=self.hop(plan, plan.microbatch),
+            hop=self.hop(plan, plan.microbatch), slow=slow,
         )  # fmt: skip
         pipeline = run.seconds + micro * each
         waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
