@@ -465,9 +465,9 @@ def plan(
 
     if json_file is not None:
         check_writable(json_file)
-    cluster, graph, fixed, troubles = read_plan_input(system, model, parse_assignments(sets or []))
+    cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, parse_assignments(sets or []))
     _announce_compilation()
-    result = plan_result(cluster, graph, fixed, troubles, quiet=json_file == "-")
+    result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-")
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

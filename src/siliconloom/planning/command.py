@@ -17,6 +17,7 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.arch.run import Run, Straggler
 from siliconloom.faulty_runs import faulty_run
 from siliconloom.planning.cluster import Cluster, cluster_of
+from siliconloom.planning.handover import hand_over, share_of
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
@@ -24,7 +25,7 @@ from siliconloom.planning.search import ANY, Found, search, too_much
 from siliconloom.planning.step import Slowdown
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
-from siliconloom.workloads import Graph, Phase, load_workload
+from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
 Described = TypeVar("Described", bound=Description)
@@ -32,13 +33,23 @@ Described = TypeVar("Described", bound=Description)
 
 def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
-) -> tuple[Cluster, Graph, dict[str, Any], Troubles]:
-    """Cluster, workload, the values of ``plan.`` given, and what goes wrong, from names and overrides."""
+) -> tuple[Cluster, Graph, dict[str, Any], Troubles, Decoding | None]:
+    """Cluster, workload, the values of ``plan.`` given, what goes wrong, and what follows, from names and overrides."""
     troubles = Troubles(_read("run", assignments, Run), _read("slow", assignments, Straggler))
-    assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow."))]
+    later = [(p.removeprefix("decode."), v) for p, v in assignments if p.startswith("decode.")]
+    assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow.", "decode."))]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
-    return cluster, load_workload(model, theirs), fixed, troubles
+    graph = load_workload(model, theirs)
+    decoding = None
+    if later:
+        if graph.phase is not Phase.PREFILL:
+            raise LoomError(f"decode. follows prompts; workload.phase is {graph.phase.value}")
+        length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
+        sets = [s for s in theirs if s[0] not in ("phase", "context")]
+        decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])
+        decoding = Decoding(decode, parse_plan(later))
+    return cluster, graph, fixed, troubles, decoding
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,14 @@ class Troubles:
 
     run: Run | None = None
     slow: Straggler | None = None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Next tokens after the prompts, under a plan of their own: their workload, and the values of ``decode.`` given."""
+
+    graph: Graph
+    fixed: dict[str, Any]
 
 
 def _read(prefix: str, assignments: list[tuple[str, str]], kind: type[Described]) -> Described | None:
@@ -69,7 +88,13 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
 
 
 def plan_result(
-    cluster: Cluster, graph: Graph, fixed: dict[str, Any], troubles: Troubles | None = None, *, quiet: bool = False
+    cluster: Cluster,
+    graph: Graph,
+    fixed: dict[str, Any],
+    troubles: Troubles | None = None,
+    decoding: Decoding | None = None,
+    *,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
@@ -119,6 +144,8 @@ def plan_result(
         placed = Trainer(cluster.placed(places), graph)
         step_s = placed.step(first.plan, [late]).seconds
         result["slow"] = {"step_s": step_s, "slower_by": step_s / first.step.seconds - 1}
+    if decoding is not None and isinstance(planner, Server):
+        result["decode"] = _decoded(planner, first, decoding, quiet)
     if run is not None:
         held = first.step.memory
         state = (held.weights + held.optimizer) * cluster.chips
@@ -128,6 +155,23 @@ def plan_result(
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
+
+
+def _decoded(planner: Server, prompts: Found, decoding: Decoding, quiet: bool) -> dict[str, Any]:
+    """The best plan of the tokens that follow, and what it takes to bring the cache to its chips."""
+    cluster = planner.cluster
+    after = Server(cluster, decoding.graph)
+    _refuse(decoding.fixed, training=False)
+    with progress_bar(not quiet, "searching") as progress:
+        best = search(after, decoding.fixed, progress=progress).best[0]
+    heads = planner.attention.kv_heads
+    shares = [share_of(f.plan, f.step.stages, heads) for f in (prompts, best)]
+    size = float(planner.graph.kv_bytes)
+    moved = hand_over(*shares, size, cluster.fabrics[0], cluster.places)
+    return {
+        **_row(best, after), "lower_bound_s": after.bound, "cache_bytes": size, "moved_bytes": moved.moved,
+        "handover_s": moved.seconds,
+    }  # fmt: skip
 
 
 def _placed(
@@ -188,6 +232,17 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
                    f"{looked['too_large']:,} too large, in {format_si(looked['wall_s'], 's')}"),
     ]  # fmt: skip
     out.print(table("plan", [("", "left"), ("", "left")], rows))
+    if "decode" in result:
+        after = result["decode"]
+        out.print()
+        tokens: list[Row] = [
+            ("plan", Plan(**after["plan"]).text(training=False)),
+            ("step", f"{format_si(after['step_s'], 's')}; {after['tokens_per_second']:,.4g} tokens a second"),
+            ("memory", format_bytes(after["memory_bytes"])),
+            ("handover", f"{format_bytes(after['moved_bytes'])} of a cache of {format_bytes(after['cache_bytes'])} "
+                         f"change chips in {format_si(after['handover_s'], 's')}"),
+        ]  # fmt: skip
+        out.print(table("next tokens", [("", "left"), ("", "left")], tokens))
     if "slow" in result:
         late = result["slow"]
         out.print(f"with the straggler: {format_si(late['step_s'], 's')}, {late['slower_by']:.1%} slower")
