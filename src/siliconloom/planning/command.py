@@ -165,9 +165,9 @@ def _decoded(planner: Server, prompts: Found, decoding: Decoding, quiet: bool) -
     with progress_bar(not quiet, "searching") as progress:
         best = search(after, decoding.fixed, progress=progress).best[0]
     heads = planner.attention.kv_heads
-    shares = [share_of(f.plan, f.step.stages, heads) for f in (prompts, best)]
+    here, there = (share_of(f.plan, f.step.stages, heads) for f in (prompts, best))
     size = float(planner.graph.kv_bytes)
-    moved = hand_over(*shares, size, cluster.fabrics[0], cluster.places)
+    moved = hand_over(here, there, size, cluster.fabrics[0], cluster.places)
     return {
         **_row(best, after), "lower_bound_s": after.bound, "cache_bytes": size, "moved_bytes": moved.moved,
         "handover_s": moved.seconds,

@@ -175,7 +175,8 @@ class NetworkFabric:
         source, target = np.nonzero(sent)
         if not len(source):
             return 0.0
-        return self._run([_message(places[a], places[b], sent[a, b]) for a, b in zip(source, target, strict=True)])
+        ends = zip(source.tolist(), target.tolist(), strict=True)
+        return self._run([_message(places[a], places[b], float(sent[a, b])) for a, b in ends])
 
 
 def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:
