@@ -7,9 +7,8 @@ meanwhile:
 ``none``
     The next operator waits for it.
 ``tokens``
-    Two halves of the tokens take turns: a half's messages pass while the other half computes (TokenWeave, 2025). Sums
-    need some multiprocessors, which kernels then lack; the norm and residual sum that follow a sum are done within it,
-    on a part of the tokens of each chip.
+    Two halves of the tokens take turns: a half's messages pass while the other half computes (TokenWeave, 2025). The
+    norm and residual sum that follow a sum are done within it, on a part of the tokens of each chip.
 ``nano``
     As ``tokens``, and decode's attention, which reads memory, runs beside the other half's products, on multiprocessors
     of its own (NanoFlow, 2024). All halves' bytes still go through one memory.
@@ -22,6 +21,9 @@ meanwhile:
 ``shortcut``
     A mixture's tokens travel and are computed beside the next layer's attention (shortcut-connected experts, 2024;
     LongCat-Flash, 2025). A change of the model.
+
+Messages beside kernels need some multiprocessors of a GPU, which the kernels then lack, and all that overlaps shares
+one memory.
 """
 
 from __future__ import annotations
@@ -80,7 +82,11 @@ def layer_seconds(
     operators = _forward(part, block)
     if plan.overlap in ("ladder", "shortcut"):
         late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
-        return steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
+        beside = whole
+        if isinstance(machine, GpuMachine):
+            beside = seconds(part, machine.without(SUM_MULTIPROCESSORS))
+        found = steady(lambda tasks, layers: _rewired(tasks, _segments(operators, beside), layers, late))
+        return max(found, _memory(operators) / machine.bandwidth)
     if isinstance(machine, GpuMachine) and plan.overlap == "tiles":
         return _tiled(operators, whole, machine, plan.tensor)
     if not isinstance(machine, GpuMachine):
@@ -93,7 +99,8 @@ def layer_seconds(
     chains = [
         _fused(_forward(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
     ]  # fmt: skip
-    return steady(lambda tasks, layers: turns(tasks, chains, layers))
+    found = steady(lambda tasks, layers: turns(tasks, chains, layers))
+    return max(found, sum(_memory(_forward(half, block)) for half in halves) / machine.bandwidth)
 
 
 def _forward(part: Graph, block: str) -> list[Operator]:
@@ -204,8 +211,8 @@ def _nano(
                 chain.append(Segment(operator.name, MEMORY, slow.get(operator.name, 0.0)))
             else:
                 chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
-            moved += _bytes(operator)
         chains.append(chain)
+        moved += _memory(_forward(half, block))
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, moved / machine.bandwidth)
 
@@ -234,8 +241,17 @@ def _left(machine: GpuMachine, operation: str, gemm: Gemm, chips: int) -> float:
     return max(found.fused - found.product, 0.0)
 
 
-def _bytes(operator: Operator) -> float:
-    """Parameters and cached keys and values, which no cache of the chip holds."""
-    if isinstance(operator, Attention):
-        return float(operator.input_bytes)
-    return float(operator.weight_bytes) if isinstance(operator, Gemm) else 0.0
+def _memory(operators: list[Operator]) -> float:
+    """Bytes that pass through memory whatever is kept nearer: parameters, keys and values, messages in and out.
+
+    What overlaps shares one memory, so its streams together take at least these bytes' time.
+    """
+    found = 0.0
+    for operator in operators:
+        if isinstance(operator, Attention):
+            found += operator.input_bytes
+        elif isinstance(operator, Gemm):
+            found += operator.precision.size(operator.batch * operator.k * operator.n * operator.weight)
+        elif isinstance(operator, Collective):
+            found += 2 * operator.input_bytes
+    return found
