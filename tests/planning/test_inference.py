@@ -248,3 +248,23 @@ def test_outer_steps_hide_the_sum_over_replicas():
     each, often, rare = (planner.step(Plan(data=16, microbatch=1, outer=k)) for k in (1, 2, 64))
     assert each.gradients > often.gradients > rare.gradients == 0
     assert rare.seconds == pytest.approx(rare.pipeline + rare.optimizer)
+
+
+def test_hierarchical_partition_trades_memory_for_messages():
+    """Shares within a node: the node's memory, and parameters that never cross the network."""
+    planner = Trainer(cluster_of(load_system("dgx-a100x128", [("chips", "[{chip: a100, count: 32}]")])),
+                      workload("llama3-8b", "training", batch=32, sequence=1024))  # fmt: skip
+    whole, grouped = (planner.step(Plan(data=32, microbatch=1, zero=3, zero_group=g)) for g in (0, 8))
+    assert grouped.memory.weights == pytest.approx(4 * whole.memory.weights)
+    assert grouped.pipeline < whole.pipeline
+    for group, message in ((5, "does not divide the 32 replicas"), (8, "nothing to share")):
+        with pytest.raises(LoomError, match=message):
+            planner.step(Plan(data=32, microbatch=1, zero=3 if group == 5 else 0, zero_group=group))
+
+
+def test_shared_gradients_are_scattered_after_every_microbatch():
+    planner = Trainer(cluster_of(load_system("dgx-a100")), workload("gpt2", "training", batch=64))
+    one, four = (planner.step(Plan(data=8, microbatch=m, zero=2, overlap_gradients=False)) for m in (8, 2))
+    state, part = (planner.step(Plan(data=8, microbatch=2, zero=z, overlap_gradients=False)) for z in (1, 2))
+    assert part.seconds > state.seconds
+    assert four.exposed > one.exposed

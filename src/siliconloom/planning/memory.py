@@ -91,7 +91,8 @@ def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
         (held.parameters, held.weight_bytes, plan.data * plan.context),
         (held.expert_parameters, held.expert_bytes, plan.expert_replicas),
     ):
-        parts.append(states(parameters, size / parameters if parameters else 0.0, replicas, plan.zero))
+        shared = plan.sharing(replicas)
+        parts.append(states(parameters, size / parameters if parameters else 0.0, shared, plan.zero))
     weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
     kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Literal, get_args
 
 from siliconloom.arch import LoomError
@@ -39,6 +40,9 @@ class Plan:
     zero
         What the data-parallel replicas share (Rajbhandari et al., SC 2020): 0 nothing, 1 the optimizer's state, 2 the
         gradients too, 3 the parameters too.
+    zero_group
+        Replicas that share it, of which there are as many groups as it takes (hierarchical partition: MiCS, ZeRO++'s
+        hpZ, FSDP's hybrid sharding); 0 for all.
     recompute
         Activations computed again in the backward pass: none, those of attention, or all of a layer.
     sequence_parallel
@@ -66,6 +70,7 @@ class Plan:
     schedule: ScheduleName = "1f1b"
     chunks: int = 1
     zero: int = 0
+    zero_group: int = 0
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     attention: AttentionKernel = "flash"
@@ -104,6 +109,12 @@ class Plan:
             self.expert_load,
         )
 
+    def sharing(self, replicas: int) -> int:
+        """Replicas, out of so many, that share the optimizer's state and what else ``zero`` says."""
+        if not self.zero:
+            return 1
+        return gcd(self.zero_group, replicas) if self.zero_group else replicas
+
     @property
     def expert_replicas(self) -> int:
         """Chips that hold the same part of the same experts."""
@@ -126,7 +137,7 @@ class Plan:
         if training:
             parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
         if self.zero:
-            parts.append(f"ZeRO-{self.zero}")
+            parts.append(f"ZeRO-{self.zero}" + (f" in groups of {self.zero_group}" if self.zero_group else ""))
         if self.sequence_parallel:
             parts.append("sequence parallel")
         if self.recompute != "none":
@@ -143,7 +154,7 @@ class Plan:
 
 
 _COUNTS = (
-    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "context", "context_heads", "expert", "expert_tensor",
+    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "zero_group", "context", "context_heads", "expert", "expert_tensor",
     "attention_chips", "outer",
 )  # fmt: skip
 _KEYS: dict[str, Any] = {
@@ -152,7 +163,17 @@ _KEYS: dict[str, Any] = {
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": (*get_args(Overlap), "any"),
 }  # fmt: skip
-TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention", "vocabulary", "outer")
+TRAINING_ONLY = (
+    "schedule",
+    "chunks",
+    "zero",
+    "zero_group",
+    "recompute",
+    "overlap_gradients",
+    "attention",
+    "vocabulary",
+    "outer",
+)
 """Keys that mean nothing in inference."""
 
 
@@ -166,7 +187,7 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             near = nearest_name(key, _KEYS)
             raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
         if kind is int:
-            low = 0 if key in ("zero", "expert_tensor", "attention_chips") else 1
+            low = 0 if key in ("zero", "zero_group", "expert_tensor", "attention_chips") else 1
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)

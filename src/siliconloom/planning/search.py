@@ -124,7 +124,7 @@ def _inference(base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
 
 def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
     micro = planner.batch // (base.data * base.microbatch)
-    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer") if k in fixed})
+    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer", "zero_group") if k in fixed})
     orders: list[tuple[Any, int]] = [("1f1b", 1)]
     if base.pipeline > 1:
         orders += [("zero_bubble", 1), ("zero_bubble_2", 1)]
@@ -137,7 +137,8 @@ def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> I
         orders = [(name, int(str(fixed.get("chunks", 1 if name != "interleaved" else 2))))]
     shared = [False, True] if base.tensor > 1 else [False]
     for schedule, chunks in orders:
-        for zero in [fixed["zero"]] if "zero" in fixed else ([0, 1, 2, 3] if base.data > 1 else [0]):
+        stages = [1, 2, 3] if "zero_group" in fixed else [0, 1, 2, 3]
+        for zero in [fixed["zero"]] if "zero" in fixed else (stages if base.data * base.context > 1 else [0]):
             if zero in (2, 3) and base.pipeline > 1 and "zero" not in fixed:
                 continue  # gradients are summed over microbatches, which sharing them would scatter each time
             for recompute in [fixed["recompute"]] if "recompute" in fixed else RECOMPUTES:
