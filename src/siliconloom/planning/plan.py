@@ -154,8 +154,8 @@ class Plan:
 
 
 _COUNTS = (
-    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "zero_group", "context", "context_heads", "expert", "expert_tensor",
-    "attention_chips", "outer",
+    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "zero_group", "context", "context_heads", "expert",
+    "expert_tensor", "attention_chips", "outer",
 )  # fmt: skip
 _KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),

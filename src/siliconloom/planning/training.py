@@ -38,7 +38,7 @@ class _Stages:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Seconds of scattering a device's gradients, of sums over groups, of gathering its parameters; those it updates."""
+    """Seconds of scattering gradients, of sums over groups, of gathering parameters; parameters that are updated."""
 
     scatter: float
     across: float
