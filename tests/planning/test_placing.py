@@ -100,9 +100,14 @@ def test_a_slow_stage_holds_the_pipeline_up(tmp_path):
     sets = ["workload.phase=training", "workload.batch=32", "workload.sequence=512", "plan.pipeline=4", "plan.tensor=2",
             "slow.stage=2", "slow.factor=2"]  # fmt: skip
     target = tmp_path / "plan.json"
-    done = run("plan", "dgx-h100", "gpt2-medium", *(a for s in sets for a in ("--set", s)), "--json", str(target))
+    trace = tmp_path / "trace.json"
+    options = [*(a for s in sets for a in ("--set", s)), "--json", str(target), "--trace", str(trace)]
+    done = run("plan", "dgx-h100", "gpt2-medium", *options)
     assert done.exit_code == 0, done.output
     found = json.loads(target.read_text())
+    passes = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["tid"] for e in passes} == {0, 1, 2, 3}
+    assert max(e["ts"] + e["dur"] for e in passes) * 1e-6 <= found["slow"]["step_s"]
     assert found["step_s"] * 1.3 < found["slow"]["step_s"] < found["step_s"] * 2
     far = ["slow.stage=9", "slow.factor=2", "workload.phase=training"]
     wrong = {"either stage or link": ["slow.factor=2"], "factor": ["slow.stage=1"], "device must be": far}

@@ -16,6 +16,7 @@ from siliconloom.arch.errors import Position
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.arch.run import Run, Straggler
 from siliconloom.faulty_runs import faulty_run
+from siliconloom.output import write_text
 from siliconloom.planning.cluster import Cluster, cluster_of
 from siliconloom.planning.handover import hand_over, share_of
 from siliconloom.planning.inference import Server
@@ -23,6 +24,7 @@ from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
 from siliconloom.planning.search import ANY, Found, search, too_much
 from siliconloom.planning.step import Slowdown
+from siliconloom.planning.timeline import pipeline_trace
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
@@ -95,6 +97,7 @@ def plan_result(
     decoding: Decoding | None = None,
     *,
     quiet: bool = False,
+    trace: str | None = None,
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
@@ -119,6 +122,8 @@ def plan_result(
         with progress_bar(not quiet, "placing") as progress:
             best, places = _placed(planner, best, progress)
     first = best[0]
+    if trace is not None:
+        _write_trace(trace, type(planner)(cluster.placed(places), graph), first.plan, slow)
     result = {
         "schema": SCHEMA,
         "version": __version__,
@@ -140,9 +145,8 @@ def plan_result(
         ],
     }  # fmt: skip
     if slow is not None and isinstance(planner, Trainer):
-        late = Slowdown(slow.at, slow.factor, slow.stage, slow.link)
         placed = Trainer(cluster.placed(places), graph)
-        step_s = placed.step(first.plan, [late]).seconds
+        step_s = placed.step(first.plan, _late(slow)).seconds
         result["slow"] = {"step_s": step_s, "slower_by": step_s / first.step.seconds - 1}
     if decoding is not None and isinstance(planner, Server):
         result["decode"] = _decoded(planner, first, decoding, quiet)
@@ -155,6 +159,17 @@ def plan_result(
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
+
+
+def _late(slow: Straggler | None) -> list[Slowdown]:
+    return [] if slow is None else [Slowdown(slow.at, slow.factor, slow.stage, slow.link)]
+
+
+def _write_trace(path: str, planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> None:
+    """The pipeline's passes, for Perfetto."""
+    found = planner.timeline(plan, _late(slow))
+    title = f"{planner.graph.name} on {planner.cluster.name}: {plan.text(training=isinstance(planner, Trainer))}"
+    write_text(path, pipeline_trace(title, plan.pipeline, found))
 
 
 def _decoded(planner: Server, prompts: Found, decoding: Decoding, quiet: bool) -> dict[str, Any]:

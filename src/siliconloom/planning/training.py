@@ -12,7 +12,7 @@ from siliconloom.planning.layers import Block
 from siliconloom.planning.memory import Held, Memory, training_memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import GREEDY, Slowdown, make_placement, make_schedule, run_pipeline
+from siliconloom.planning.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
 from siliconloom.workloads import Graph
 
 OPTIMIZER_BYTES = 30.0
@@ -188,19 +188,24 @@ class Trainer(Planner):
         gradients, optimizer, each = self.after(plan, found)
         return most + micro * each + gradients + optimizer
 
+    def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
+        """Every pass of a step's pipeline."""
+        found = self.stages(plan)
+        apart = plan.schedule in GREEDY and plan.pipeline > 1
+        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
+        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
+        return run_pipeline(
+            schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
+            hop=self.hop(plan, plan.microbatch), slow=slow,
+        )  # fmt: skip
+
     def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
         """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""
         self.check(plan)
         micro = self.microbatches(plan)
         found = self.stages(plan)
         gradients, optimizer, each = self.after(plan, found)
-        apart = plan.schedule in GREEDY and plan.pipeline > 1
-        schedule = make_schedule(plan, micro, (found.forward[0], found.backward[0], found.weight[0]))
-        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
-        run = run_pipeline(
-            schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
-            hop=self.hop(plan, plan.microbatch), slow=slow,
-        )  # fmt: skip
+        run = self.timeline(plan, slow)
         pipeline = run.seconds + micro * each
         waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
         return StepTime(
