@@ -89,26 +89,30 @@ class Elementwise(Constants):
 
 
 class Collective(Constants):
-    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth.
-
-    Three regimes, as NCCL has three protocols; which of them a fit uses for small messages is its own choice.
-    """
+    """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth."""
 
     launch: float = Field(gt=0)
     step_ll: float = Field(gt=0, description="seconds of a step of protocol LL")
     share_ll: float = Field(gt=0, le=1)
+    pair_ll: float = Field(gt=0, le=1, description="of that share, what two GPUs reach, whose steps do not overlap")
+    spread: float = Field(ge=0, description="seconds in which LL's work is spread over all channels")
+    spread_each: float = Field(ge=0, description="more for each GPU beyond two")
     wait_ll128: float = Field(ge=0, description="seconds before protocol LL128's first step, beside the launch")
     step_ll128: float = Field(gt=0)
     share_ll128: float = Field(gt=0, le=1)
     wait_simple: float = Field(ge=0)
     step_simple: float = Field(gt=0)
     share_simple: float = Field(gt=0, le=1)
-    local: float = Field(gt=0, description="bytes per second of a GPU's own part")
+    local: float = Field(gt=0, description="share of the memory's bandwidth at which a GPU's own part is copied")
     wait_nvls: float = Field(ge=0)
     share_nvls: float = Field(gt=0, le=1)
+    step_direct: float = Field(gt=0, description="seconds of a small all-to-all, beside the launch")
+    share_small: float = Field(gt=0, le=1, description="of a small all-to-all, to each peer")
+    fill_direct: float = Field(ge=0, description="seconds of an all-to-all in chunks that fill few channels")
     wait_direct: float = Field(ge=0)
     share_direct: float = Field(gt=0, le=1, description="of all-to-all")
-    ramp: float = Field(ge=0, description="how much longer messages take that do not fill all channels' chunks")
+    ramp: float = Field(ge=0, description="seconds that long messages lose, as they leave the caches")
+    filled: float = Field(gt=0, description="seconds of moving after which half of that is lost")
 
 
 class Power(Constants):

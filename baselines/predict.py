@@ -194,10 +194,13 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
         code[OPS.index(op)] = position
     link = gpu.link
     machine = np.array([
-        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.in_switch,
+        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.in_switch, gpu.memory_bandwidth,
+        collective.LL_MOST.get(gpu.architecture, collective.LL_MOST_ELSE), *collective.LL_MOST_NODES,
     ], np.float64)  # fmt: skip
     gpus, size = _columns(o, "gpus", "bytes")
-    collective.collective_times(code[o.op], gpus, size, machine, efficiency.collective.vector(), time, bound)
+    collective.collective_times(
+        code[o.op], gpus, size, machine, collective.TUNER, efficiency.collective.vector(), time, bound
+    )
     return time, [collective.BOUNDS[b] for b in bound.tolist()]
 
 

@@ -36,7 +36,10 @@ ROWS = 1500
 STARTS = 6
 LIMITS = {
     "stream": (0.4, 0.97), "norm": (1.5, 6.0), "tail": (0.01, 1.0), "overlap": (0.01, 0.95), "narrow": (0.5, 1.0),
-    "share_simple": (0.3, 1.0), "share_ll": (0.02, 1.0), "share_ll128": (0.1, 1.0), "ramp": (0.001, 3.0), "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0),
+    "share_simple": (0.3, 1.0), "share_ll": (0.02, 1.0), "pair_ll": (0.2, 1.0), "share_ll128": (0.1, 1.0),
+    "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0), "share_small": (0.001, 1.0), "local": (0.05, 1.0),
+    "spread": (1e-8, 1e-5), "spread_each": (1e-9, 1e-6), "ramp": (1e-7, 2e-4), "filled": (1e-6, 5e-4),
+    "step_ll128": (1e-8, 3e-6), "step_simple": (1e-8, 3e-6),
     "cached": (1.0, 8.0), "tau": (1e-4, 2e-2), "slow": (1e-3, 0.3),
 }  # fmt: skip
 """Outside of these a constant has no meaning; the main loop's share has its own rule below."""

@@ -412,6 +412,9 @@ def collective_command(
     flows: Annotated[
         bool, typer.Option("--flows", help="Max-min fair flows instead of messages in queues: thousands of chips.")
     ] = False,
+    predicted: Annotated[
+        bool, typer.Option("--predicted", help="The model of NCCL, also where NCCL was measured on just these GPUs.")
+    ] = False,
     json_file: Json = None,
 ) -> None:
     """Run a collective, or a program of them, over a system's links, message by message."""
@@ -440,7 +443,7 @@ def collective_command(
         chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
     _announce_compilation()
-    result = collective_result(described, operation, parsed, count, exact=exact, flows=flows)
+    result = collective_result(described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

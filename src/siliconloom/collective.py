@@ -15,11 +15,12 @@ from siliconloom.arch.communication import read_matrix
 from siliconloom.arch.description import System, system_names
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.gpu import Gpu, is_gpu
+from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
 from siliconloom.arch.network import LIBRARY as NETWORKS
 from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, network_names, wire
 from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import format_bytes, format_si, parse
+from siliconloom.baselines.interpolation import curve
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.mapper.collectives import OPERATIONS, Size, candidates, collective, lower_bound
@@ -66,11 +67,23 @@ def load_any(name: str, sets: list[tuple[str, str]], chips: int | None) -> tuple
 
 
 def collective_result(
-    described: Network | System, operation: str, size: Size, chips: int, *, exact: bool = False, flows: bool = False
+    described: Network | System,
+    operation: str,
+    size: Size,
+    chips: int,
+    *,
+    exact: bool = False,
+    flows: bool = False,
+    predicted: bool = False,
 ) -> dict[str, Any]:
     """Time, bus bandwidth and load of every link under the versioned schema.
 
-    ``size`` are bytes, or of an all-to-all a square of them: from each row's chip to each column's.
+    Parameters
+    ----------
+    size
+        Bytes, or of an all-to-all a square of them: from each row's chip to each column's.
+    predicted
+        Take the model of NCCL also where NCCL was measured on exactly these GPUs.
 
     Raises
     ------
@@ -90,6 +103,8 @@ def collective_result(
     gpu = None if isinstance(size, np.ndarray) else _gpu_of(described)
     name, run, tried, messages = _run(described, wiring, operation, size, exact, flows)
     seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
+    fitted: float | None = None
+    known: dict[str, Any] | None = None
     hops = (
         0
         if chips == 1
@@ -108,8 +123,11 @@ def collective_result(
     measured_kind = gpu is not None and not flows and operation in NCCL and described.algorithm == "auto" and chips > 1
     if measured_kind and gpu is not None:
         row = {"op": operation, "gpus": chips, "bytes": max(round(most), 1), "dtype": "fp16"}
-        found = predict(gpu, make_operations([row]))
-        seconds, model = float(found.seconds[0]), "NCCL, fitted to measurements"
+        fitted = float(predict(gpu, make_operations([row])).seconds[0])
+        seconds, model = fitted, "NCCL, fitted to measurements"
+        known = None if predicted else _measured(gpu, operation, chips, float(most))
+        if known is not None:
+            seconds, model = known.pop("time_s"), f"NCCL, measured: {', '.join(known['sources'])}"
         bound = min(bound, lower_bound(operation, wiring, most, in_switch=True, hops=1))
     if seconds < bound * (1 - 1e-9):
         raise AssertionError(f"{operation} of {most:g} bytes took {seconds:g} s, under its bound of {bound:g} s")
@@ -123,6 +141,8 @@ def collective_result(
         "algorithm": name,
         "model": model,
         "time_s": seconds,
+        "predicted_s": fitted,
+        "measured": known,
         "algorithm_bandwidth": most / seconds if seconds else 0.0,
         "bus_bandwidth": moved / seconds if seconds else 0.0,
         "lower_bound_s": bound,
@@ -140,8 +160,13 @@ def collective_tables(result: dict[str, Any], out: Console) -> None:
         f"[bold]{result['operation']}[/bold] of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
         f"[bold]{result['system']}[/bold]"
     )
-    rows: list[Row] = [
-        ("time", format_si(result["time_s"], "s")),
+    rows: list[Row] = [("time", format_si(result["time_s"], "s"))]
+    if (known := result["measured"]) is not None:
+        below, above = (format_bytes(size) for size in known["between"])
+        where = f"as measured at {below}" if below == above else f"between {below} and {above} as measured"
+        rows.append(("", f"{where}; ±{known['error']:.0%} where a size is left out"))
+        rows.append(("predicted", format_si(result["predicted_s"], "s")))
+    rows += [
         ("lower bound", f"{format_si(result['lower_bound_s'], 's')}; {result['achieved']:.1%} of it reached"),
         ("bus bandwidth", format_si(result["bus_bandwidth"], "B/s")),
         ("algorithm", result["algorithm"] + (f" ({result['model']})" if "NCCL" in result["model"] else "")),
@@ -177,6 +202,25 @@ def _gpu_of(described: Network | System) -> Gpu | None:
     if isinstance(described, Network) or not all(is_gpu(group.chip) for group in described.chips):
         return None
     return joined(described)
+
+
+def _measured(gpu: Gpu, operation: str, chips: int, size: float) -> dict[str, Any] | None:
+    """Time between measured sizes, where NCCL was measured on that many of this GPU with these links in one node."""
+    own = load_gpu(gpu.name).link
+    same = (gpu.link.bandwidth, gpu.link.switched, gpu.link.in_switch) == (own.bandwidth, own.switched, own.in_switch)
+    known = curve(gpu.name, operation, chips) if same and chips <= gpu.link.per_node else None
+    seconds = known.at(size) if known is not None else None
+    if known is None or seconds is None:
+        return None
+    above = int(np.searchsorted(known.size, size))
+    below = above if known.size[above] == size else above - 1
+    return {
+        "time_s": seconds,
+        "sources": list(known.sources),
+        "between": [float(known.size[below]), float(known.size[above])],
+        "error": float(np.median(np.abs(known.left_out()))),
+        "spread": known.spread,
+    }
 
 
 def _kind(name: str) -> object:

@@ -56,6 +56,10 @@ SECOND = (
     "16384 further rows take the published kernel 0.84 ms on H800, the product alone 0.41 ms in the GPU model: the "
     "kernel that also adds up is slower than a plain one, by what is not published"
 )
+PRODUCT = (
+    "the published product alone takes {theirs:.2f} ms, {ours:.2f} here, and hides the links altogether, at "
+    "the share of the datasheet's rate that A100s' all-to-all reaches over NVLink"
+)
 WIRE = "{least:.1f} GB/s at least in the published kernel, {ours:.1f} here (the all-to-all's share of the datasheet's)"
 
 
@@ -80,7 +84,8 @@ def card() -> Card:
             Row(f"dense product alone, ms [{name}, L20]", kernel_seconds(l20, product) * 1e3,
                 round(separate - collective[name], 3), TOLERANCE),
             Row(f"dense, unfused, ms [{name}, L20]", found.sequential * 1e3, separate, TOLERANCE, cause),
-            Row(f"dense, fused, ms [{name}, L20]", found.fused * 1e3, fused, TOLERANCE),
+            Row(f"dense, fused, ms [{name}, L20]", found.fused * 1e3, fused, TOLERANCE,
+                PRODUCT.format(theirs=separate - collective[name], ours=found.product * 1e3)),
         ]  # fmt: skip
     gathered = TOKENS * HIDDEN * 2 * (CHIPS - 1) / CHIPS
     for name, figures in FUSED.items():
@@ -90,7 +95,7 @@ def card() -> Card:
             wire = WIRE.format(least=gathered / first * 1e-6, ours=wire_of(gpu).rate * 1e-9)
             rows += [
                 Row(f"experts' layer 0, fused, ms [{shape}, {gpu.name.upper()}]", ours * 1e3, first, TOLERANCE,
-                    wire if ours * 1e3 > first else FIRST),
+                    FIRST if ours * 1e3 < first and "groups" in shape else wire),
                 Row(f"experts' layer 1, fused, ms [{shape}, {gpu.name.upper()}]",
                     scatter_experts(gpu, experts, CHIPS).fused * 1e3, second, TOLERANCE, SECOND),
             ]  # fmt: skip
