@@ -269,3 +269,15 @@ def test_shared_gradients_are_scattered_after_every_microbatch():
     state, part = (planner.step(Plan(data=8, microbatch=2, zero=z, overlap_gradients=False)) for z in (1, 2))
     assert part.seconds > state.seconds
     assert four.exposed > one.exposed
+
+
+@pytest.mark.parametrize("overlap", ["tiles", "ladder"])
+def test_messages_of_both_passes_go_beside_work(overlap):
+    planner = Trainer(cluster_of(load_system("dgx-a100")), workload("llama3-8b", "training", batch=8, sequence=2048))
+    plan = {"tensor": 8, "microbatch": 1, "zero": 1, "sequence_parallel": overlap == "tiles"}
+    line, beside = (planner.step(Plan(**plan, overlap=o)) for o in ("none", overlap))
+    assert beside.seconds < line.seconds
+    assert beside.exposed < line.exposed
+    blocks = [planner.model(Plan(**plan, overlap=o), 1).blocks[1] for o in ("none", overlap)]
+    assert blocks[1].forward < blocks[0].forward
+    assert blocks[1].backward < blocks[0].backward

@@ -128,7 +128,10 @@ class Layers:
         return replace(block, forward=times[0], backward=times[1], attention=0.0, waits=waits)
 
     def _overlapped(self, block: Block, plan: Plan, batch: int, kind: int, seconds: Mapping[str, float]) -> Block:
-        """The block with its forward messages passing beside something; never slower than in line."""
+        """The block with its messages passing beside something; never slower than in line.
+
+        Halves of the tokens are inference's; the backward pass has them in line.
+        """
         machine, _ = self.cluster.kinds[kind]
         fabric = self.cluster.fabrics[kind]
         whole = sequences_of(self.graph, batch)
@@ -137,10 +140,14 @@ class Layers:
             return operator_seconds(part, plan, on, fabric)[0]
 
         part = self.part(plan, batch)
-        forward = layer_seconds(whole, part, block.name, plan, machine, timed, seconds)
-        work = block.forward - block.waits[0]
-        forward = min(forward, block.forward)
-        return replace(block, forward=forward, waits=(max(forward - work, 0.0), block.waits[1]))
+        times, waits = [block.forward, block.backward], list(block.waits)
+        names = [block.name, f"{block.name}.backward"]
+        for at in range(2 if block.backward and plan.overlap not in ("tokens", "nano") else 1):
+            work = times[at] - waits[at]
+            beside = layer_seconds(whole, part, names[at], plan, machine, timed, seconds)
+            times[at] = min(times[at], beside)
+            waits[at] = max(times[at] - work, 0.0)
+        return replace(block, forward=times[0], backward=times[1], waits=(waits[0], waits[1]))
 
 
 def operator_seconds(

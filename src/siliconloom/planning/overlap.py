@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 from siliconloom.arch import NotSupported
 from siliconloom.baselines.model import DTYPES
-from siliconloom.mapper.parallel import last_part, share
+from siliconloom.mapper.parallel import forward_name, last_part, share
 from siliconloom.mapper.shard import sequences_of, tokens_of
 from siliconloom.planning.machines import GpuMachine, Machine
 from siliconloom.planning.plan import Plan
@@ -67,7 +67,7 @@ class Segment:
 def layer_seconds(
     graph: Graph, part: Graph, block: str, plan: Plan, machine: Machine, seconds: Seconds, whole: Mapping[str, float],
 ) -> float:  # fmt: skip
-    """Seconds of one execution of the forward pass of a block, with messages passing as ``plan.overlap`` says.
+    """Seconds of one execution of a block, with messages passing as ``plan.overlap`` says.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def layer_seconds(
     NotSupported
         For halves of what cannot be halved, and for chips whose kernels cannot be given a part of it.
     """
-    operators = _forward(part, block)
+    operators = _pass(part, block)
     if plan.overlap in ("ladder", "shortcut"):
         late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
         beside = whole
@@ -97,14 +97,15 @@ def layer_seconds(
         return min(_nano(halves, block, machine, fewer, seconds, a) for a in SHARES)
     times = [seconds(half, fewer) for half in halves]
     chains = [
-        _fused(_forward(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
+        _fused(_pass(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
     ]  # fmt: skip
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
-    return max(found, sum(_memory(_forward(half, block)) for half in halves) / machine.bandwidth)
+    return max(found, sum(_memory(_pass(half, block)) for half in halves) / machine.bandwidth)
 
 
-def _forward(part: Graph, block: str) -> list[Operator]:
-    return [o for o in part.operators() if o.block == block]
+def _pass(part: Graph, block: str) -> list[Operator]:
+    """Operators of a block; those that nobody in it waits for, gradients of weights, are left out."""
+    return [o for o in part.operators() if o.block == block and forward_name(o.name)[1] != "weight_gradient"]
 
 
 def _halves(graph: Graph) -> list[Graph]:
@@ -204,7 +205,7 @@ def _nano(
     for half in halves:
         slow, quick = seconds(half, attending), seconds(half, products)
         chain: list[Segment] = []
-        for operator in _forward(half, block):
+        for operator in _pass(half, block):
             if isinstance(operator, Collective):
                 chain.append(Segment(operator.name, STREAMS[operator.dimension], quick.get(operator.name, 0.0)))
             elif isinstance(operator, Attention):
@@ -212,7 +213,7 @@ def _nano(
             else:
                 chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
         chains.append(chain)
-        moved += _memory(_forward(half, block))
+        moved += _memory(_pass(half, block))
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, moved / machine.bandwidth)
 
