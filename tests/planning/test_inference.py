@@ -281,3 +281,22 @@ def test_messages_of_both_passes_go_beside_work(overlap):
     blocks = [planner.model(Plan(**plan, overlap=o), 1).blocks[1] for o in ("none", overlap)]
     assert blocks[1].forward < blocks[0].forward
     assert blocks[1].backward < blocks[0].backward
+
+
+GEMMA = {
+    "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 14,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1000, "sliding_window": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "gpt2-xl", "gemma"])
+def test_all_caches_are_the_workloads(node, tmp_path, model, phase):
+    """Keys and values of all chips together, of layers with windows of their own, too."""
+    if model == "gemma":
+        path = tmp_path / "gemma.json"
+        path.write_text(json.dumps(GEMMA))
+        model = str(path)
+    server = Server(node, workload(model, phase, batch=8, sequence=512, context=512))
+    assert server.step(Plan(data=8, microbatch=1)).memory.cache * 8 == server.graph.kv_bytes
+    assert server.step(Plan(data=8, microbatch=1)).memory.weights == server.graph.weight_bytes

@@ -85,7 +85,8 @@ class Layers:
 
     def blocks(self, plan: Plan, batch: int, kind: int = 0) -> tuple[Block, ...]:
         """Blocks in program order, on one kind of the cluster's chips."""
-        key = plan.split, batch, kind, plan.attention, plan.overlap, plan.attention_chips, plan.workers
+        pool = plan.attention_chips, plan.workers
+        key = plan.split, plan.context_heads, batch, kind, plan.attention, plan.overlap, pool
         if key not in self._blocks:
             self._blocks[key] = self._measure(plan, batch, kind)
         return self._blocks[key]
@@ -214,7 +215,7 @@ def _block(
 
 def _cached(part: Graph, append: Vector) -> int:
     """Tokens of which the cache holds keys and values after a step."""
-    attention = next(o for o in part.operators() if o.block == append.block and isinstance(o, Attention))
+    attention = part.digraph.nodes[f"{append.name.rpartition('.')[0]}.attention"]["operator"]
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
     return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
 
