@@ -216,6 +216,7 @@ def _block(
 def _cached(part: Graph, append: Vector) -> int:
     """Tokens of which the cache holds keys and values after a step."""
     attention = part.digraph.nodes[f"{append.name.rpartition('.')[0]}.attention"]["operator"]
+    assert isinstance(attention, Attention)
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
     return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
 
