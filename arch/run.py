@@ -1,4 +1,4 @@
-"""A long training run as a description: how many steps, how often chips fail, what checkpoints and restarts cost."""
+"""What goes wrong with training, as descriptions: runs on chips that fail, stages and links that fall behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import Decimal
 from math import inf
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.document import Description
@@ -49,3 +49,18 @@ class Run(Description):
     spares: int | None = Field(default=None, ge=0, description="chips that wait to step in; any number when absent")
     repair: Seconds = Field(default=Long(inf), description="until a failed chip is a spare one")
     seeds: int = Field(default=20, ge=1, le=10_000, description="runs that are simulated")
+
+
+class Straggler(Description):
+    """A pipeline's stage or link that falls behind during a step (``slow.*`` of ``loom plan``)."""
+
+    stage: int | None = Field(default=None, ge=0, description="device of the pipeline")
+    link: int | None = Field(default=None, ge=0, description="between stages k and k + 1; one of the two is given")
+    factor: float = Field(ge=1, description="times as long as before")
+    at: Seconds = Field(default=Long(0), description="of the step")
+
+    @model_validator(mode="after")
+    def _check(self) -> Straggler:
+        if (self.stage is None) == (self.link is None):
+            raise ValueError("give either stage or link")
+        return self

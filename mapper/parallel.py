@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 import networkx
@@ -58,6 +59,8 @@ class Split:
         dimension, or of the tensor dimension as far as ``expert_tensor`` is smaller than ``tensor``.
     expert_tensor
         Chips that share each expert; ``None`` means as many as ``tensor``.
+    expert_load
+        Rows of the experts of the chip that gets most, over the mean (`mapper.experts` has it of a placement).
     """
 
     tensor: int = 1
@@ -66,6 +69,7 @@ class Split:
     scheme: str = "ring"
     expert: int = 1
     expert_tensor: int | None = None
+    expert_load: float = 1.0
 
     @property
     def sharing(self) -> int:
@@ -231,7 +235,7 @@ class _Sharing:
         stored = self._even(whole, whole.stored or whole.batch, self.split.expert, "experts", "expert")
         total = self._routed(whole) * self.split.expert
         active = min(whole.stored or whole.batch, total)
-        return -(-active // self.split.expert), -(-total // active), stored
+        return -(-active // self.split.expert), ceil(total * self.split.expert_load / active), stored
 
     def _routed(self, operator: Operator) -> int:
         """Rows that a chip sends to experts: its tokens, each as often as experts are chosen for it."""
@@ -353,7 +357,7 @@ class _Sharing:
         if self.split.expert == 1:
             return [], []
         hidden = self._width(operator)
-        size = self._routed(operator) * hidden
+        size = ceil(self._routed(operator) * hidden * self.split.expert_load)
         message = self._collective(operator, "all_to_all", "expert", size)
         if (base, role) in (("expert_gate_up", ""), ("expert_down", "input_gradient")):
             return [message], []
@@ -401,8 +405,10 @@ class _Sharing:
 
     def _even(self, operator: Operator, size: int, parts: int, what: str, degree: str) -> int:
         if size % parts:
+            near = [n for n in (*range(parts, 0, -1), *range(parts, 2 * parts)) if size % n == 0]
+            ways = " or ".join(str(n) for n in sorted({near[0], near[-1]}))
             raise LoomError(
-                f"{self.graph.name}: {operator.name}: {parts} chips cannot share {size} {what} evenly "
+                f"{self.graph.name}: {operator.name}: {parts} chips cannot share {size} {what} evenly, {ways} can "
                 f"({self.key}.{degree})"
             )
         return size // parts

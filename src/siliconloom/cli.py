@@ -455,6 +455,7 @@ def plan(
     system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System: a YAML file or a library name.")],
     model: Workload,
     sets: Set = None,
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Write a timeline for Perfetto.")] = None,
     json_file: Json = None,
 ) -> None:
     """Find the fastest way to split a model over a system; --set plan.tensor=8 and so on fix parts of it.
@@ -466,11 +467,12 @@ def plan(
     from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
     from siliconloom.tables import console
 
-    if json_file is not None:
-        check_writable(json_file)
-    cluster, graph, fixed, run = read_plan_input(system, model, parse_assignments(sets or []))
+    for path in (json_file, trace):
+        if path is not None:
+            check_writable(path)
+    cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, parse_assignments(sets or []))
     _announce_compilation()
-    result = plan_result(cluster, graph, fixed, run, quiet=json_file == "-")
+    result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-", trace=trace)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

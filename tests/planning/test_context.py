@@ -78,7 +78,7 @@ def test_documents_of_any_length_come_through(scheme, half, lengths, wiring, bac
     fabric = Fabric(Link(1e9, 1e-6, wiring), Link(1e8, 1e-5), group) if group else Link(1e9, 1e-6, wiring)
     found = time_context(schedule, arithmetic(1e12), fabric)
     assert found.seconds >= found.compute >= found.idle >= 0
-    assert list(found.starts) == sorted(found.starts)
+    assert all(0 <= start <= found.seconds for start in found.starts)
 
 
 def test_blocks_on_a_gpu():

@@ -148,6 +148,13 @@ def test_experts_apart_need_less_memory_and_more_messages(node, phase):
     assert tensor.memory.weights < apart.memory.weights
 
 
+def test_uneven_experts_make_all_wait(node):
+    server = Server(node, workload("mixtral-8x7b", "prefill", batch=8))
+    even, uneven = (server.step(Plan(data=8, expert=8, microbatch=1, expert_load=x)) for x in (1.0, 2.0))
+    assert even.seconds < uneven.seconds < 2 * even.seconds
+    assert even.exposed < uneven.exposed
+
+
 @pytest.mark.parametrize("overlap", ["tokens", "tiles", "ladder", "nano"])
 def test_overlap_hides_messages_and_nothing_else(node, overlap):
     """Never slower than in line; never faster than the work or the messages alone."""
@@ -193,7 +200,8 @@ def test_the_command_plans_inference(tmp_path):
         (["plan.zero=1"], "plan.zero is for training"),
         (["plan.expert=2", "plan.data=8", "plan.tensor=1", "plan.pipeline=1"], "has no experts"),
         (["plan.tensor=8", "workload.batch=4096"], "no plan fits"),
-        (["plan.data=3"], "no plan divides"),
+        (["plan.data=3"], "plan: data 3 does not divide the 8 chips of dgx-h100"),
+        (["plan.attention_chips=8"], "does not divide the 0 chips of dgx-h100 that are left"),
     ],
 )
 def test_bad_plans_of_inference(sets, message):
@@ -240,3 +248,55 @@ def test_outer_steps_hide_the_sum_over_replicas():
     each, often, rare = (planner.step(Plan(data=16, microbatch=1, outer=k)) for k in (1, 2, 64))
     assert each.gradients > often.gradients > rare.gradients == 0
     assert rare.seconds == pytest.approx(rare.pipeline + rare.optimizer)
+
+
+def test_hierarchical_partition_trades_memory_for_messages():
+    """Shares within a node: the node's memory, and parameters that never cross the network."""
+    planner = Trainer(cluster_of(load_system("dgx-a100x128", [("chips", "[{chip: a100, count: 32}]")])),
+                      workload("llama3-8b", "training", batch=32, sequence=1024))  # fmt: skip
+    whole, grouped = (planner.step(Plan(data=32, microbatch=1, zero=3, zero_group=g)) for g in (0, 8))
+    assert grouped.memory.optimizer == pytest.approx(4 * whole.memory.optimizer)
+    assert whole.memory.weights < grouped.memory.weights
+    assert grouped.pipeline < whole.pipeline
+    for group, message in ((5, "does not divide the 32 replicas"), (8, "nothing to share")):
+        with pytest.raises(LoomError, match=message):
+            planner.step(Plan(data=32, microbatch=1, zero=3 if group == 5 else 0, zero_group=group))
+
+
+def test_shared_gradients_are_scattered_after_every_microbatch():
+    planner = Trainer(cluster_of(load_system("dgx-a100")), workload("gpt2", "training", batch=64))
+    one, four = (planner.step(Plan(data=8, microbatch=m, zero=2, overlap_gradients=False)) for m in (8, 2))
+    state, part = (planner.step(Plan(data=8, microbatch=2, zero=z, overlap_gradients=False)) for z in (1, 2))
+    assert part.seconds > state.seconds
+    assert four.exposed > one.exposed
+
+
+@pytest.mark.parametrize("overlap", ["tiles", "ladder"])
+def test_messages_of_both_passes_go_beside_work(overlap):
+    planner = Trainer(cluster_of(load_system("dgx-a100")), workload("llama3-8b", "training", batch=8, sequence=2048))
+    plan = {"tensor": 8, "microbatch": 1, "zero": 1, "sequence_parallel": overlap == "tiles"}
+    line, beside = (planner.step(Plan(**plan, overlap=o)) for o in ("none", overlap))
+    assert beside.seconds < line.seconds
+    assert beside.exposed < line.exposed
+    blocks = [planner.model(Plan(**plan, overlap=o), 1).blocks[1] for o in ("none", overlap)]
+    assert blocks[1].forward < blocks[0].forward
+    assert blocks[1].backward < blocks[0].backward
+
+
+GEMMA = {
+    "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 14,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1000, "sliding_window": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "gpt2-xl", "gemma"])
+def test_all_caches_are_the_workloads(node, tmp_path, model, phase):
+    """Keys and values of all chips together, of layers with windows of their own, too."""
+    if model == "gemma":
+        path = tmp_path / "gemma.json"
+        path.write_text(json.dumps(GEMMA))
+        model = str(path)
+    server = Server(node, workload(model, phase, batch=8, sequence=512, context=512))
+    assert server.step(Plan(data=8, microbatch=1)).memory.cache * 8 == server.graph.kv_bytes
+    assert server.step(Plan(data=8, microbatch=1)).memory.weights == server.graph.weight_bytes

@@ -14,7 +14,7 @@ from siliconloom.arch.network import LinkPort, Topology, wire
 from siliconloom.cli import app
 from siliconloom.planning import placing
 from siliconloom.planning.cluster import cluster_of
-from siliconloom.planning.command import read_run
+from siliconloom.planning.command import read_plan_input
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, rates, shown
 from siliconloom.planning.plan import Plan
@@ -96,6 +96,26 @@ def test_a_run_with_failures_takes_longer(tmp_path):
     assert found["expected_s"] > found["ideal_s"]
 
 
+def test_a_slow_stage_holds_the_pipeline_up(tmp_path):
+    sets = ["workload.phase=training", "workload.batch=32", "workload.sequence=512", "plan.pipeline=4", "plan.tensor=2",
+            "slow.stage=2", "slow.factor=2"]  # fmt: skip
+    target = tmp_path / "plan.json"
+    trace = tmp_path / "trace.json"
+    options = [*(a for s in sets for a in ("--set", s)), "--json", str(target), "--trace", str(trace)]
+    done = run("plan", "dgx-h100", "gpt2-medium", *options)
+    assert done.exit_code == 0, done.output
+    found = json.loads(target.read_text())
+    passes = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["tid"] for e in passes} == {0, 1, 2, 3}
+    assert max(e["ts"] + e["dur"] for e in passes) * 1e-6 <= found["slow"]["step_s"]
+    assert found["step_s"] * 1.3 < found["slow"]["step_s"] < found["step_s"] * 2
+    far = ["slow.stage=9", "slow.factor=2", "workload.phase=training"]
+    wrong = {"either stage or link": ["slow.factor=2"], "factor": ["slow.stage=1"], "device must be": far}
+    for message, sets in wrong.items():
+        done = run("plan", "dgx-h100", "gpt2", *(a for s in sets for a in ("--set", s)))
+        assert message in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [("step", "5", "did you mean 'steps'"), ("restart", "-5 s", "negative"), ("steps", "many", "integer"),
@@ -103,7 +123,11 @@ def test_a_run_with_failures_takes_longer(tmp_path):
 )  # fmt: skip
 def test_bad_runs(key, value, message):
     with pytest.raises(LoomError, match=message):
-        read_run([(key, value)] if key == "mtbf" else [("steps", "9"), (key, value)])
+        read_plan_input(
+            "dgx-h100",
+            "gpt2",
+            [(f"run.{k}", v) for k, v in ([(key, value)] if key == "mtbf" else [("steps", "9"), (key, value)])],
+        )
 
 
 def test_the_search_places_its_best_plans(tmp_path):

@@ -4,47 +4,80 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
-from siliconloom.arch.document import Document
+from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import Position
 from siliconloom.arch.quantity import format_bytes, format_si
-from siliconloom.arch.run import Run
+from siliconloom.arch.run import Run, Straggler
 from siliconloom.faulty_runs import faulty_run
+from siliconloom.output import write_text
 from siliconloom.planning.cluster import Cluster, cluster_of
+from siliconloom.planning.handover import hand_over, share_of
 from siliconloom.planning.inference import Server
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
 from siliconloom.planning.search import ANY, Found, search, too_much
+from siliconloom.planning.step import Slowdown
+from siliconloom.planning.timeline import pipeline_trace
 from siliconloom.planning.training import Trainer
 from siliconloom.tables import Row, progress_bar, table
-from siliconloom.workloads import Graph, Phase, load_workload
+from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
+Described = TypeVar("Described", bound=Description)
 
 
 def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
-) -> tuple[Cluster, Graph, dict[str, Any], Run | None]:
-    """Cluster, workload and the values of ``plan.`` and ``run.`` given, from names and overrides."""
-    run = read_run([(p.removeprefix("run."), v) for p, v in assignments if p.startswith("run.")])
-    assignments = [(p, v) for p, v in assignments if not p.startswith("run.")]
+) -> tuple[Cluster, Graph, dict[str, Any], Troubles, Decoding | None]:
+    """Cluster, workload, the values of ``plan.`` given, what goes wrong, and what follows, from names and overrides."""
+    troubles = Troubles(_read("run", assignments, Run), _read("slow", assignments, Straggler))
+    later = [(p.removeprefix("decode."), v) for p, v in assignments if p.startswith("decode.")]
+    assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow.", "decode."))]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
     cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
-    return cluster, load_workload(model, theirs), fixed, run
+    graph = load_workload(model, theirs)
+    decoding = None
+    if later:
+        if graph.phase is not Phase.PREFILL:
+            raise LoomError(f"decode. follows prompts; workload.phase is {graph.phase.value}")
+        length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
+        sets = [s for s in theirs if s[0] not in ("phase", "context")]
+        decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])
+        decoding = Decoding(decode, parse_plan(later))
+    return cluster, graph, fixed, troubles, decoding
 
 
-def read_run(assignments: list[tuple[str, str]]) -> Run | None:
-    """A training run from ``run.`` overrides; nothing when there are none."""
-    if not assignments:
+@dataclass(frozen=True)
+class Troubles:
+    """Failures of a whole run, and a stage or link that falls behind in a step; none unless asked for."""
+
+    run: Run | None = None
+    slow: Straggler | None = None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Next tokens after the prompts, under a plan of their own: their workload, and the values of ``decode.`` given."""
+
+    graph: Graph
+    fixed: dict[str, Any]
+
+
+def _read(prefix: str, assignments: list[tuple[str, str]], kind: type[Described]) -> Described | None:
+    """A description from overrides under a prefix; nothing when there are none."""
+    mine = [(p.removeprefix(f"{prefix}."), v) for p, v in assignments if p.startswith(f"{prefix}.")]
+    if not mine:
         return None
-    document = Document({}, {(): Position("--set run.", 1, 1)}, "--set run.")
-    document.override(assignments, "run.")
-    return document.validate(Run)
+    document = Document({}, {(): Position(f"--set {prefix}.", 1, 1)}, f"--set {prefix}.")
+    document.override(mine, f"{prefix}.")
+    return document.validate(kind)
 
 
 def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
@@ -57,13 +90,21 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
 
 
 def plan_result(
-    cluster: Cluster, graph: Graph, fixed: dict[str, Any], run: Run | None = None, *, quiet: bool = False
+    cluster: Cluster,
+    graph: Graph,
+    fixed: dict[str, Any],
+    troubles: Troubles | None = None,
+    decoding: Decoding | None = None,
+    *,
+    quiet: bool = False,
+    trace: str | None = None,
 ) -> dict[str, Any]:
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
     planner: Trainer | Server = Trainer(cluster, graph) if training else Server(cluster, graph)
-    _refuse(fixed, training)
+    run, slow = (troubles.run, troubles.slow) if troubles else (None, None)
+    _refuse(fixed, training, run=run, slow=slow)
     if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY:
         plan = Plan(**fixed)
         step = planner.step(plan)
@@ -81,6 +122,8 @@ def plan_result(
         with progress_bar(not quiet, "placing") as progress:
             best, places = _placed(planner, best, progress)
     first = best[0]
+    if trace is not None:
+        _write_trace(trace, type(planner)(cluster.placed(places), graph), first.plan, slow)
     result = {
         "schema": SCHEMA,
         "version": __version__,
@@ -101,9 +144,13 @@ def plan_result(
             for other in best[1:]
         ],
     }  # fmt: skip
-    if run:
-        if not training:
-            raise LoomError("run. is for training; set workload.phase=training")
+    if slow is not None and isinstance(planner, Trainer):
+        placed = Trainer(cluster.placed(places), graph)
+        step_s = placed.step(first.plan, _late(slow)).seconds
+        result["slow"] = {"step_s": step_s, "slower_by": step_s / first.step.seconds - 1}
+    if decoding is not None and isinstance(planner, Server):
+        result["decode"] = _decoded(planner, first, decoding, quiet)
+    if run is not None:
         held = first.step.memory
         state = (held.weights + held.optimizer) * cluster.chips
         result["run"] = faulty_run(run, step_s=first.step.seconds, chips=cluster.chips, state_bytes=state)
@@ -112,6 +159,34 @@ def plan_result(
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
+
+
+def _late(slow: Straggler | None) -> list[Slowdown]:
+    return [] if slow is None else [Slowdown(slow.at, slow.factor, slow.stage, slow.link)]
+
+
+def _write_trace(path: str, planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> None:
+    """The pipeline's passes, for Perfetto."""
+    found = planner.timeline(plan, _late(slow))
+    title = f"{planner.graph.name} on {planner.cluster.name}: {plan.text(training=isinstance(planner, Trainer))}"
+    write_text(path, pipeline_trace(title, plan.pipeline, found))
+
+
+def _decoded(planner: Server, prompts: Found, decoding: Decoding, quiet: bool) -> dict[str, Any]:
+    """The best plan of the tokens that follow, and what it takes to bring the cache to its chips."""
+    cluster = planner.cluster
+    after = Server(cluster, decoding.graph)
+    _refuse(decoding.fixed, training=False)
+    with progress_bar(not quiet, "searching") as progress:
+        best = search(after, decoding.fixed, progress=progress).best[0]
+    heads = planner.attention.kv_heads
+    here, there = (share_of(f.plan, f.step.stages, heads) for f in (prompts, best))
+    size = float(planner.graph.kv_bytes)
+    moved = hand_over(here, there, size, cluster.fabrics[0], cluster.places)
+    return {
+        **_row(best, after), "lower_bound_s": after.bound, "cache_bytes": size, "moved_bytes": moved.moved,
+        "handover_s": moved.seconds,
+    }  # fmt: skip
 
 
 def _placed(
@@ -134,10 +209,13 @@ def _long(seconds: float) -> str:
     return format_si(seconds, "s")
 
 
-def _refuse(fixed: dict[str, Any], training: bool) -> None:
+def _refuse(fixed: dict[str, Any], training: bool, **troubles: object) -> None:
     """Keys that mean nothing in this phase."""
     if training:
         return
+    for name, given in troubles.items():
+        if given is not None:
+            raise LoomError(f"{name}. is for training; set workload.phase=training")
     for key in TRAINING_ONLY:
         if key in fixed:
             raise LoomError(f"plan.{key} is for training; set workload.phase=training")
@@ -169,6 +247,20 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
                    f"{looked['too_large']:,} too large, in {format_si(looked['wall_s'], 's')}"),
     ]  # fmt: skip
     out.print(table("plan", [("", "left"), ("", "left")], rows))
+    if "decode" in result:
+        after = result["decode"]
+        out.print()
+        tokens: list[Row] = [
+            ("plan", Plan(**after["plan"]).text(training=False)),
+            ("step", f"{format_si(after['step_s'], 's')}; {after['tokens_per_second']:,.4g} tokens a second"),
+            ("memory", format_bytes(after["memory_bytes"])),
+            ("handover", f"{format_bytes(after['moved_bytes'])} of a cache of {format_bytes(after['cache_bytes'])} "
+                         f"change chips in {format_si(after['handover_s'], 's')}"),
+        ]  # fmt: skip
+        out.print(table("next tokens", [("", "left"), ("", "left")], tokens))
+    if "slow" in result:
+        late = result["slow"]
+        out.print(f"with the straggler: {format_si(late['step_s'], 's')}, {late['slower_by']:.1%} slower")
     if "run" in result:
         out.print()
         run = result["run"]

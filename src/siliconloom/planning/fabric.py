@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, Wiring, wire
@@ -22,6 +23,8 @@ from siliconloom.baselines.predict import predict
 from siliconloom.mapper.collectives import collective
 from siliconloom.planning import context
 from siliconloom.sim.network import run_transfers
+
+Float = NDArray[np.float64]
 
 ALGORITHMS = {
     "all_reduce": ("ring", "halving_doubling", "direct"), "all_gather": ("ring", "halving_doubling", "direct"),
@@ -44,6 +47,9 @@ class Fabric(Protocol):
 
     def links(self, stride: int) -> context.Fabric:
         """Links of chips that lie ``stride`` apart, for attention that they share."""
+
+    def exchange(self, sent: Float, places: Sequence[int]) -> float:
+        """Seconds until all bytes of a matrix of ranks' messages, all at once, have arrived."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,16 @@ class GpuFabric:
         outer = context.Link(self.outside * fitted.share_simple, wait + self.latency)
         return context.Fabric(inner, outer, max(self.per_node // stride, 1))
 
+    def exchange(self, sent: Float, places: Sequence[int]) -> float:
+        if not sent.any():
+            return 0.0
+        node = np.arange(len(sent)) // self.per_node
+        near = node[:, None] == node[None, :]
+        share = load_efficiency(self.gpu.architecture).collective.share_simple
+        ports = ((np.where(near, sent, 0.0), self.gpu.link_bandwidth), (np.where(near, 0.0, sent), self.outside))
+        busiest = max(float(max(m.sum(axis=0).max(), m.sum(axis=1).max())) / (rate * share) for m, rate in ports)
+        return busiest + self.latency
+
 
 @dataclass(frozen=True)
 class NetworkFabric:
@@ -132,7 +148,7 @@ class NetworkFabric:
         if key not in self._found:
             groups = [
                 [self.places[base + lane + i * stride] for i in range(chips)]
-                for base in range(0, len(self.places), stride * chips)
+                for base in range(0, len(self.places) - stride * chips + 1, stride * chips)
                 for lane in range(stride)
             ]
             names = [a for a in ALGORITHMS[operation] if a != "direct" or chips <= DIRECT_MOST]
@@ -154,6 +170,13 @@ class NetworkFabric:
     def links(self, stride: int) -> context.Fabric:
         wait = self.hop(1.0, stride)
         return context.Fabric(context.Link(PROBE / max(self.hop(PROBE, stride) - wait, 1e-12), wait))
+
+    def exchange(self, sent: Float, places: Sequence[int]) -> float:
+        source, target = np.nonzero(sent)
+        if not len(source):
+            return 0.0
+        ends = zip(source.tolist(), target.tolist(), strict=True)
+        return self._run([_message(places[a], places[b], float(sent[a, b])) for a, b in ends])
 
 
 def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -10,7 +11,7 @@ from siliconloom.mapper.pipeline import Pass, Placement, Step
 from siliconloom.planning.memory import Memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import run_pipeline
+from siliconloom.planning.step import PipelineRun, Slowdown, run_pipeline
 from siliconloom.workloads import Phase
 
 
@@ -64,6 +65,14 @@ class Server(Planner):
         waits = [max(sum(b.waits[0] for b in part) for part in kinds) for kinds in blocks]
         return times, waits, counts
 
+    def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
+        """Every part's pass through every stage, once."""
+        plan = self.sized(plan)
+        times = self._stages(plan)[0]
+        schedule = [[Step(Pass.FORWARD, m) for m in range(self.parts(plan))] for _ in times]
+        hop = self.hop(plan, plan.microbatch)
+        return run_pipeline(schedule, Placement(plan.pipeline), times, times, hop=hop, slow=slow)
+
     def step(self, plan: Plan) -> StepTime:
         """Simulate one step; raises `LoomError` for plans that do not divide.
 
@@ -73,9 +82,7 @@ class Server(Planner):
         self.check(plan)
         times, waits, counts = self._stages(plan)
         parts, hop = self.parts(plan), self.hop(plan, plan.microbatch)
-        schedule = [[Step(Pass.FORWARD, m) for m in range(parts)] for _ in times]
-        run = run_pipeline(schedule, Placement(plan.pipeline), times, times, hop=hop)
-        seconds = run.seconds
+        seconds = self.timeline(plan).seconds
         if self.graph.phase is Phase.DECODE:  # a part starts again when it has come through, or when there is room
             seconds = max(sum(times) + len(times) * hop * (plan.pipeline > 1), parts * max(times))
         busy = parts * sum(times) / (seconds * len(times))

@@ -85,7 +85,8 @@ class Layers:
 
     def blocks(self, plan: Plan, batch: int, kind: int = 0) -> tuple[Block, ...]:
         """Blocks in program order, on one kind of the cluster's chips."""
-        key = plan.split, batch, kind, plan.attention, plan.overlap, plan.attention_chips, plan.workers
+        pool = plan.attention_chips, plan.workers
+        key = plan.split, plan.context_heads, batch, kind, plan.attention, plan.overlap, pool
         if key not in self._blocks:
             self._blocks[key] = self._measure(plan, batch, kind)
         return self._blocks[key]
@@ -128,7 +129,10 @@ class Layers:
         return replace(block, forward=times[0], backward=times[1], attention=0.0, waits=waits)
 
     def _overlapped(self, block: Block, plan: Plan, batch: int, kind: int, seconds: Mapping[str, float]) -> Block:
-        """The block with its forward messages passing beside something; never slower than in line."""
+        """The block with its messages passing beside something; never slower than in line.
+
+        Halves of the tokens are inference's; the backward pass has them in line.
+        """
         machine, _ = self.cluster.kinds[kind]
         fabric = self.cluster.fabrics[kind]
         whole = sequences_of(self.graph, batch)
@@ -137,10 +141,14 @@ class Layers:
             return operator_seconds(part, plan, on, fabric)[0]
 
         part = self.part(plan, batch)
-        forward = layer_seconds(whole, part, block.name, plan, machine, timed, seconds)
-        work = block.forward - block.waits[0]
-        forward = min(forward, block.forward)
-        return replace(block, forward=forward, waits=(max(forward - work, 0.0), block.waits[1]))
+        times, waits = [block.forward, block.backward], list(block.waits)
+        names = [block.name, f"{block.name}.backward"]
+        for at in range(2 if block.backward and plan.overlap not in ("tokens", "nano") else 1):
+            work = times[at] - waits[at]
+            beside = layer_seconds(whole, part, names[at], plan, machine, timed, seconds)
+            times[at] = min(times[at], beside)
+            waits[at] = max(times[at] - work, 0.0)
+        return replace(block, forward=times[0], backward=times[1], waits=(waits[0], waits[1]))
 
 
 def operator_seconds(
@@ -207,7 +215,8 @@ def _block(
 
 def _cached(part: Graph, append: Vector) -> int:
     """Tokens of which the cache holds keys and values after a step."""
-    attention = next(o for o in part.operators() if o.block == append.block and isinstance(o, Attention))
+    attention = part.digraph.nodes[f"{append.name.rpartition('.')[0]}.attention"]["operator"]
+    assert isinstance(attention, Attention)
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
     return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
 

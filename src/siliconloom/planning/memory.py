@@ -54,10 +54,12 @@ class Held:
     entering: float
     largest: float
     head: float
+    widest: float
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> Held:
-        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` is one block's.
+        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` and ``widest``
+        (weights) are one block's.
 
         What the head keeps, logits among it, is apart: its backward pass follows at once.
         """
@@ -70,6 +72,7 @@ class Held:
             kept=sum(b.kept for b in blocks if b.name != "head"), scores=sum(b.scores for b in blocks),
             entering=sum(b.entering or b.kept for b in blocks if b.name != "head"),
             largest=max((b.kept for b in blocks), default=0.0), head=sum(b.kept for b in blocks if b.name == "head"),
+            widest=max((b.weight_bytes for b in blocks), default=0.0),
         )  # fmt: skip
 
 
@@ -91,8 +94,11 @@ def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
         (held.parameters, held.weight_bytes, plan.data * plan.context),
         (held.expert_parameters, held.expert_bytes, plan.expert_replicas),
     ):
-        parts.append(states(parameters, size / parameters if parameters else 0.0, replicas, plan.zero))
+        shared = plan.sharing(replicas)
+        parts.append(states(parameters, size / parameters if parameters else 0.0, shared, plan.zero))
     weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
+    if plan.zero == 3:  # gathered: the layer that is computed and the next one
+        weights += 2 * held.widest
     kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again
         kept += held.largest

@@ -7,9 +7,8 @@ meanwhile:
 ``none``
     The next operator waits for it.
 ``tokens``
-    Two halves of the tokens take turns: a half's messages pass while the other half computes (TokenWeave, 2025). Sums
-    need some multiprocessors, which kernels then lack; the norm and residual sum that follow a sum are done within it,
-    on a part of the tokens of each chip.
+    Two halves of the tokens take turns: a half's messages pass while the other half computes (TokenWeave, 2025). The
+    norm and residual sum that follow a sum are done within it, on a part of the tokens of each chip.
 ``nano``
     As ``tokens``, and decode's attention, which reads memory, runs beside the other half's products, on multiprocessors
     of its own (NanoFlow, 2024). All halves' bytes still go through one memory.
@@ -22,6 +21,9 @@ meanwhile:
 ``shortcut``
     A mixture's tokens travel and are computed beside the next layer's attention (shortcut-connected experts, 2024;
     LongCat-Flash, 2025). A change of the model.
+
+Messages beside kernels need some multiprocessors of a GPU, which the kernels then lack, and all that overlaps shares
+one memory.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import dataclass, replace
 
 from siliconloom.arch import NotSupported
 from siliconloom.baselines.model import DTYPES
-from siliconloom.mapper.parallel import last_part, share
+from siliconloom.mapper.parallel import forward_name, last_part, share
 from siliconloom.mapper.shard import sequences_of, tokens_of
 from siliconloom.planning.machines import GpuMachine, Machine
 from siliconloom.planning.plan import Plan
@@ -65,7 +67,7 @@ class Segment:
 def layer_seconds(
     graph: Graph, part: Graph, block: str, plan: Plan, machine: Machine, seconds: Seconds, whole: Mapping[str, float],
 ) -> float:  # fmt: skip
-    """Seconds of one execution of the forward pass of a block, with messages passing as ``plan.overlap`` says.
+    """Seconds of one execution of a block, with messages passing as ``plan.overlap`` says.
 
     Parameters
     ----------
@@ -77,10 +79,14 @@ def layer_seconds(
     NotSupported
         For halves of what cannot be halved, and for chips whose kernels cannot be given a part of it.
     """
-    operators = _forward(part, block)
+    operators = _pass(part, block)
     if plan.overlap in ("ladder", "shortcut"):
         late = {"ladder": ("tensor",), "shortcut": ("expert",)}[plan.overlap]
-        return steady(lambda tasks, layers: _rewired(tasks, _segments(operators, whole), layers, late))
+        beside = whole
+        if isinstance(machine, GpuMachine):
+            beside = seconds(part, machine.without(SUM_MULTIPROCESSORS))
+        found = steady(lambda tasks, layers: _rewired(tasks, _segments(operators, beside), layers, late))
+        return max(found, _memory(operators) / machine.bandwidth)
     if isinstance(machine, GpuMachine) and plan.overlap == "tiles":
         return _tiled(operators, whole, machine, plan.tensor)
     if not isinstance(machine, GpuMachine):
@@ -91,13 +97,15 @@ def layer_seconds(
         return min(_nano(halves, block, machine, fewer, seconds, a) for a in SHARES)
     times = [seconds(half, fewer) for half in halves]
     chains = [
-        _fused(_forward(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
+        _fused(_pass(half, block), t, plan.tensor) for half, t in zip(halves, times, strict=True)
     ]  # fmt: skip
-    return steady(lambda tasks, layers: turns(tasks, chains, layers))
+    found = steady(lambda tasks, layers: turns(tasks, chains, layers))
+    return max(found, sum(_memory(_pass(half, block)) for half in halves) / machine.bandwidth)
 
 
-def _forward(part: Graph, block: str) -> list[Operator]:
-    return [o for o in part.operators() if o.block == block]
+def _pass(part: Graph, block: str) -> list[Operator]:
+    """Operators of a block; those that nobody in it waits for, gradients of weights, are left out."""
+    return [o for o in part.operators() if o.block == block and forward_name(o.name)[1] != "weight_gradient"]
 
 
 def _halves(graph: Graph) -> list[Graph]:
@@ -197,15 +205,15 @@ def _nano(
     for half in halves:
         slow, quick = seconds(half, attending), seconds(half, products)
         chain: list[Segment] = []
-        for operator in _forward(half, block):
+        for operator in _pass(half, block):
             if isinstance(operator, Collective):
                 chain.append(Segment(operator.name, STREAMS[operator.dimension], quick.get(operator.name, 0.0)))
             elif isinstance(operator, Attention):
                 chain.append(Segment(operator.name, MEMORY, slow.get(operator.name, 0.0)))
             else:
                 chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
-            moved += _bytes(operator)
         chains.append(chain)
+        moved += _memory(_pass(half, block))
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))
     return max(found, moved / machine.bandwidth)
 
@@ -234,8 +242,17 @@ def _left(machine: GpuMachine, operation: str, gemm: Gemm, chips: int) -> float:
     return max(found.fused - found.product, 0.0)
 
 
-def _bytes(operator: Operator) -> float:
-    """Parameters and cached keys and values, which no cache of the chip holds."""
-    if isinstance(operator, Attention):
-        return float(operator.input_bytes)
-    return float(operator.weight_bytes) if isinstance(operator, Gemm) else 0.0
+def _memory(operators: list[Operator]) -> float:
+    """Bytes that pass through memory whatever is kept nearer: parameters, keys and values, messages in and out.
+
+    What overlaps shares one memory, so its streams together take at least these bytes' time.
+    """
+    found = 0.0
+    for operator in operators:
+        if isinstance(operator, Attention):
+            found += operator.input_bytes
+        elif isinstance(operator, Gemm):
+            found += operator.precision.size(operator.batch * operator.k * operator.n * operator.weight)
+        elif isinstance(operator, Collective):
+            found += 2 * operator.input_bytes
+    return found

@@ -1,7 +1,7 @@
 """Which chip takes which rank: on links or chips that differ, where the plan's groups lie decides what they wait for.
 
 Pipette (2024) and Holmes (2023) place ranks so that what talks most is joined best. Here a placement is judged by the
-whole step: every collective's messages on the links' queues, every stage on its chips. Systems of at most six chips
+whole step: every collective's messages on the links' queues, every stage on its chips. Systems of at most five chips
 are searched whole; of larger ones, chains of the best joined chips are improved by swaps until none helps.
 """
 
@@ -20,9 +20,9 @@ from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import StepTime
 from siliconloom.planning.training import Trainer
 
-WHOLE_MOST = 6
+WHOLE_MOST = 5
 """Chips up to which every placement is tried."""
-TRIES = 400
+TRIES = 200
 """Placements that are tried of larger systems."""
 
 Places = tuple[int, ...]
@@ -44,9 +44,12 @@ def place(planner: Trainer | Server, plan: Plan, *, progress: Callable[[float], 
         if places in tried:
             return False
         tried.add(places)
-        step = type(planner)(cluster.placed(places), planner.graph).step(plan)
+        other = type(planner)(cluster.placed(places), planner.graph)
         if progress is not None:
             progress(min(len(tried) / TRIES, 1.0))
+        if other.least(plan) >= best[1].seconds * (1 - 1e-9):
+            return False
+        step = other.step(plan)
         if step.seconds >= best[1].seconds * (1 - 1e-9):
             return False
         best = places, step

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Literal, get_args
 
 from siliconloom.arch import LoomError
@@ -27,6 +29,8 @@ class Plan:
     expert, expert_tensor
         Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
         of the other dimensions but the pipeline's.
+    expert_load
+        Rows of the experts of the chip that gets most, over the mean; all wait for it.
     context_scheme, context_heads
         How context-parallel chips' queries meet all keys; of ``hybrid``, chips that share the heads.
     microbatch
@@ -36,6 +40,9 @@ class Plan:
     zero
         What the data-parallel replicas share (Rajbhandari et al., SC 2020): 0 nothing, 1 the optimizer's state, 2 the
         gradients too, 3 the parameters too.
+    zero_group
+        Replicas that share it, of which there are as many groups as it takes (hierarchical partition: MiCS, ZeRO++'s
+        hpZ, FSDP's hybrid sharding); 0 for all.
     recompute
         Activations computed again in the backward pass: none, those of attention, or all of a layer.
     sequence_parallel
@@ -63,6 +70,7 @@ class Plan:
     schedule: ScheduleName = "1f1b"
     chunks: int = 1
     zero: int = 0
+    zero_group: int = 0
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     attention: AttentionKernel = "flash"
@@ -71,6 +79,7 @@ class Plan:
     context_heads: int = 1
     expert: int = 1
     expert_tensor: int = 0
+    expert_load: float = 1.0
     overlap: Overlap = "none"
     overlap_gradients: bool = True
     attention_chips: int = 0
@@ -90,7 +99,21 @@ class Plan:
     def split(self) -> Split:
         """How the chips of one replica's stage share its operators."""
         sharing = self.expert_tensor or None
-        return Split(self.tensor, self.sequence_parallel, self.context, self.context_scheme, self.expert, sharing)
+        return Split(
+            self.tensor,
+            self.sequence_parallel,
+            self.context,
+            self.context_scheme,
+            self.expert,
+            sharing,
+            self.expert_load,
+        )
+
+    def sharing(self, replicas: int) -> int:
+        """Replicas, out of so many, that share the optimizer's state and what else ``zero`` says."""
+        if not self.zero:
+            return 1
+        return gcd(self.zero_group, replicas) if self.zero_group else replicas
 
     @property
     def expert_replicas(self) -> int:
@@ -109,12 +132,12 @@ class Plan:
         parts.append(f"pipeline {self.pipeline}")
         if self.expert > 1:
             shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
-            parts.append(f"expert {self.expert}{shared}")
+            parts.append(f"expert {self.expert}{shared}" + (f" (load {self.expert_load:g})" * (self.expert_load > 1)))
         parts.append(f"microbatch {self.microbatch}")
         if training:
             parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
         if self.zero:
-            parts.append(f"ZeRO-{self.zero}")
+            parts.append(f"ZeRO-{self.zero}" + (f" in groups of {self.zero_group}" if self.zero_group else ""))
         if self.sequence_parallel:
             parts.append("sequence parallel")
         if self.recompute != "none":
@@ -131,16 +154,26 @@ class Plan:
 
 
 _COUNTS = (
-    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "context", "context_heads", "expert", "expert_tensor",
-    "attention_chips", "outer",
+    "data", "tensor", "pipeline", "microbatch", "chunks", "zero", "zero_group", "context", "context_heads", "expert",
+    "expert_tensor", "attention_chips", "outer",
 )  # fmt: skip
 _KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
+    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool), "expert_load": float,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": (*get_args(Overlap), "any"),
 }  # fmt: skip
-TRAINING_ONLY = ("schedule", "chunks", "zero", "recompute", "overlap_gradients", "attention", "vocabulary", "outer")
+TRAINING_ONLY = (
+    "schedule",
+    "chunks",
+    "zero",
+    "zero_group",
+    "recompute",
+    "overlap_gradients",
+    "attention",
+    "vocabulary",
+    "outer",
+)
 """Keys that mean nothing in inference."""
 
 
@@ -154,10 +187,14 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             near = nearest_name(key, _KEYS)
             raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
         if kind is int:
-            low = 0 if key in ("zero", "expert_tensor", "attention_chips") else 1
+            low = 0 if key in ("zero", "zero_group", "expert_tensor", "attention_chips") else 1
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
+        elif kind is float:
+            if not re.fullmatch(r"\d+(\.\d*)?", text.strip()) or float(text) < 1:
+                raise LoomError(f"{shown}: must be a number from 1")
+            found[key] = float(text)
         elif kind is bool:
             if text.strip().lower() not in ("true", "false"):
                 raise LoomError(f"{shown}: must be true or false")

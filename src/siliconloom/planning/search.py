@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from siliconloom.arch import LoomError
@@ -20,7 +21,7 @@ CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
-KERNELS = ("attention", "context_heads")
+KERNELS = ("attention", "context_heads", "expert_load")
 """Keys that are taken as they are given."""
 ANY = "any"
 """Value of ``plan.overlap`` that lets the search choose."""
@@ -123,7 +124,7 @@ def _inference(base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
 
 def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> Iterator[Plan]:
     micro = planner.batch // (base.data * base.microbatch)
-    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer") if k in fixed})
+    base = replace(base, **{k: fixed[k] for k in ("overlap_gradients", "outer", "zero_group") if k in fixed})
     orders: list[tuple[Any, int]] = [("1f1b", 1)]
     if base.pipeline > 1:
         orders += [("zero_bubble", 1), ("zero_bubble_2", 1)]
@@ -136,7 +137,8 @@ def _training(planner: Trainer | Server, base: Plan, fixed: dict[str, Any]) -> I
         orders = [(name, int(str(fixed.get("chunks", 1 if name != "interleaved" else 2))))]
     shared = [False, True] if base.tensor > 1 else [False]
     for schedule, chunks in orders:
-        for zero in [fixed["zero"]] if "zero" in fixed else ([0, 1, 2, 3] if base.data > 1 else [0]):
+        stages = [1, 2, 3] if "zero_group" in fixed else [0, 1, 2, 3]
+        for zero in [fixed["zero"]] if "zero" in fixed else (stages if base.data * base.context > 1 else [0]):
             if zero in (2, 3) and base.pipeline > 1 and "zero" not in fixed:
                 continue  # gradients are summed over microbatches, which sharing them would scatter each time
             for recompute in [fixed["recompute"]] if "recompute" in fixed else RECOMPUTES:
@@ -168,6 +170,7 @@ def search(
     LoomError
         When no plan divides or fits, with the smallest memory that any needs.
     """
+    _check_chips(planner, fixed or {})
     fitting: list[tuple[float, int, Plan]] = []
     too_large, smallest = 0, (float("inf"), Plan())
     refused: LoomError | None = None
@@ -216,13 +219,29 @@ def too_much(planner: Trainer | Server, plan: Plan, memory: Memory) -> LoomError
     )
 
 
+def _check_chips(planner: Trainer | Server, fixed: dict[str, Any]) -> None:
+    """Degrees that are given must leave a whole number of chips for the others."""
+    given = [(name, int(fixed[name])) for name in ("data", "tensor", "context", "pipeline") if name in fixed]
+    chips = planner.cluster.chips - int(fixed.get("attention_chips", 0))
+    needed = prod(size for _, size in given)
+    if chips < 1 or chips % needed:
+        shown = " x ".join(f"{name} {size}" for name, size in given) or "attention_chips"
+        raise LoomError(
+            f"plan: {shown} does not divide the {chips} chips of {planner.cluster.name}"
+            + (" that are left" if "attention_chips" in fixed else "")
+        )
+
+
 def _none(planner: Trainer | Server, smallest: tuple[float, Plan], refused: LoomError | None) -> LoomError:
     if smallest[0] == float("inf"):
         if refused is not None:
             return refused
+        chips = planner.cluster.chips
+        apart = [t * p for t in _divisors(chips) if t <= planner.cluster.per_node and planner.attention.heads % t == 0
+                 for p in _divisors(chips // t) if p <= planner.depth]  # fmt: skip
         return LoomError(
-            f"no plan divides: {planner.cluster.chips} chips, batch {planner.batch}, {planner.attention.heads} heads, "
-            f"{planner.depth} layers; workload.batch is what all of them share"
+            f"no plan divides: {chips} chips, batch {planner.batch}, {planner.attention.heads} heads, {planner.depth} "
+            f"layers; a multiple of {chips // max(apart)} sequences would (workload.batch)"
         )
     have = room(planner)
     return LoomError(

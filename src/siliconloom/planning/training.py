@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from siliconloom.planning.layers import Block
 from siliconloom.planning.memory import Held, Memory, training_memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import GREEDY, make_placement, make_schedule, run_pipeline
+from siliconloom.planning.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
 from siliconloom.workloads import Graph
 
 OPTIMIZER_BYTES = 30.0
@@ -35,6 +36,16 @@ class _Stages:
     blocks: list[list[list[Block]]]
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """Seconds of scattering gradients, of sums over groups, of gathering parameters; parameters that are updated."""
+
+    scatter: float
+    across: float
+    gather: float
+    held: float
+
+
 class Trainer(Planner):
     """Training steps of one model on one cluster."""
 
@@ -45,6 +56,12 @@ class Trainer(Planner):
 
     def check(self, plan: Plan) -> None:
         super().check(plan)
+        replicas = plan.data * plan.context
+        if plan.zero_group and (not plan.zero or replicas % plan.zero_group):
+            raise LoomError(
+                f"plan.zero_group {plan.zero_group}: " + (f"does not divide the {replicas} replicas" if plan.zero else
+                                                          "there is nothing to share with plan.zero 0")
+            )  # fmt: skip
         if plan.outer > 1 and plan.zero > 1:
             raise LoomError(f"plan.outer {plan.outer}: replicas that step by themselves share no gradients (plan.zero)")
         if plan.vocabulary and plan.schedule != "1f1b":
@@ -100,52 +117,61 @@ class Trainer(Planner):
         return float(min(p - device + (plan.vocabulary and p > 1), micro))
 
     def after(self, plan: Plan, found: _Stages) -> tuple[float, float, float]:
-        """Seconds of gradients' sums that nothing hides, of the optimizer, and of what ZeRO-3 adds to a microbatch."""
+        """Seconds of gradients' sums that nothing hides, of the optimizer, and of what sharing adds to a microbatch.
+
+        Replicas that share gradients scatter them after every microbatch, those that share parameters gather them for
+        both of its passes.
+        """
         gradients = optimizer = each = 0.0
         for stages in _devices(plan):
             for index, kind in enumerate(self.kinds(plan, stages[0])):
                 blocks = [b for s in stages for b in found.blocks[s][index]]
-                scatter, gather, held = self._replicas(plan, blocks, kind)
                 forward = sum(found.forward[s] for s in stages)
                 backward = sum(found.backward[s] + found.weight[s] for s in stages)
+                sums = self._sums(plan, blocks, kind)
+                optimizer = max(
+                    optimizer, sums.held * OPTIMIZER_BYTES / (self.cluster.kinds[kind][0].bandwidth * STREAMED)
+                )
+
+                def left(messages: float, work: float, parts: int = len(blocks)) -> float:
+                    return _beside(messages, work, parts) if plan.overlap_gradients else messages
+
+                always, scatter, gather = 0.0, sums.scatter, sums.gather
+                if plan.zero >= 2:
+                    always, scatter = left(scatter, backward), 0.0
                 if plan.zero == 3:
-                    each = max(each, *(
-                        _beside(gather, forward, len(blocks)) + _beside(gather, backward, len(blocks)) if
-                        plan.overlap_gradients else 2 * gather,
-                    ), 0.0)  # fmt: skip
-                    gather = 0.0
+                    always, gather = always + left(gather, forward) + left(gather, backward), 0.0
+                each = max(each, always)
                 if plan.outer > 1:  # the whole sum passes beside the steps until the next one
                     work = self.microbatches(plan) * (forward + backward)
-                    scatter, gather = max(scatter + gather - plan.outer * work, 0.0) / plan.outer, 0.0
-                elif plan.overlap_gradients:
-                    scatter = _beside(scatter, backward, len(blocks))
-                    gather = _beside(gather, forward, len(blocks))
-                machine, _ = self.cluster.kinds[kind]
-                gradients = max(gradients, scatter + gather)
-                optimizer = max(optimizer, held * OPTIMIZER_BYTES / (machine.bandwidth * STREAMED))
+                    whole = scatter + sums.across + gather
+                    gradients = max(gradients, max(whole - plan.outer * work, 0.0) / plan.outer)
+                else:
+                    late = left(scatter + sums.across, backward) + left(gather, forward)
+                    gradients = max(gradients, late)
         return gradients, optimizer, each
 
-    def _replicas(self, plan: Plan, blocks: list[Block], kind: int) -> tuple[float, float, float]:
-        """Seconds of scattering (or summing) a device's gradients, of gathering its parameters; those it updates."""
+    def _sums(self, plan: Plan, blocks: list[Block], kind: int) -> _Sums:
+        """Messages of a device's gradients and parameters."""
         fabric = self.cluster.fabrics[kind]
         stride, replicas = self.extent(plan, "replicas")
         spread = plan.expert * plan.split.sharing
-        groups = (
+        scatter = gather = across = held = 0.0
+        for parameters, distance, chips in (
             (sum(b.parameters for b in blocks), stride, replicas),
             (sum(b.expert_parameters for b in blocks), spread, plan.expert_replicas),
-        )
-        scatter = gather = held = 0.0
-        for parameters, distance, chips in groups:
-            held += parameters / (chips if plan.zero else 1)
+        ):
+            shared = plan.sharing(chips)
+            held += parameters / shared
             if chips == 1 or not parameters:
                 continue
-            if plan.zero == 0:
-                scatter += fabric.seconds("all_reduce", parameters * GRADIENT_SUM, distance, chips)
-            else:
-                scatter += fabric.seconds("reduce_scatter", parameters * GRADIENT_SUM, distance, chips)
-                used = self.graph.precision.size(parameters)
-                gather += fabric.seconds("all_gather", used, distance, chips)
-        return scatter, gather, held
+            if shared > 1:
+                scatter += fabric.seconds("reduce_scatter", parameters * GRADIENT_SUM, distance, shared)
+                gather += fabric.seconds("all_gather", self.graph.precision.size(parameters), distance, shared)
+            # Groups that share each among themselves sum their parts over the groups.
+            part = parameters * GRADIENT_SUM / shared
+            across += fabric.seconds("all_reduce", part, distance * shared, chips // shared)
+        return _Sums(scatter, across, gather, held)
 
     def least(self, plan: Plan) -> float:
         """Seconds that the plan cannot beat: a device's work, what it waits for at first, and what follows."""
@@ -162,19 +188,24 @@ class Trainer(Planner):
         gradients, optimizer, each = self.after(plan, found)
         return most + micro * each + gradients + optimizer
 
-    def step(self, plan: Plan) -> StepTime:
-        """Simulate one step; raises `LoomError` for plans that do not divide."""
+    def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
+        """Every pass of a step's pipeline."""
+        found = self.stages(plan)
+        apart = plan.schedule in GREEDY and plan.pipeline > 1
+        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
+        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
+        return run_pipeline(
+            schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
+            hop=self.hop(plan, plan.microbatch), slow=slow,
+        )  # fmt: skip
+
+    def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
+        """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""
         self.check(plan)
         micro = self.microbatches(plan)
         found = self.stages(plan)
         gradients, optimizer, each = self.after(plan, found)
-        apart = plan.schedule in GREEDY and plan.pipeline > 1
-        schedule = make_schedule(plan, micro, (found.forward[0], found.backward[0], found.weight[0]))
-        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
-        run = run_pipeline(
-            schedule, make_placement(plan), found.forward, whole, found.weight if apart else None,
-            hop=self.hop(plan, plan.microbatch),
-        )  # fmt: skip
+        run = self.timeline(plan, slow)
         pipeline = run.seconds + micro * each
         waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
         return StepTime(
