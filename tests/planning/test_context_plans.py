@@ -100,3 +100,18 @@ def test_what_a_pool_does_not_do_is_said(trainer):
         Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=4, microbatch=0))
     with pytest.raises(LoomError, match=r"and 3 for attention is 7 chips, dgx-h100 has 8"):
         Server(trainer.cluster, graph).step(Plan(data=4, attention_chips=3, microbatch=0))
+
+
+def test_documents_are_shared_as_they_fit(trainer):
+    """Short documents lie on a chip each; every scheme computes the pairs of documents only."""
+    documents = [16384, 16384, 8192, 8192, 8192, 8192]
+    several = Trainer(trainer.cluster, trainer.graph, documents)
+    assert several.macs < trainer.macs
+    steps = {s: several.step(Plan(context=8, context_scheme=s, zero=1)) for s in ("zigzag", "ulysses", "packed")}
+    whole = step(trainer, "zigzag")
+    for found in steps.values():
+        assert several.bound < found.seconds < whole.seconds
+    alone = several.step(Plan(data=1, context=1, tensor=8, zero=1))
+    assert several.bound < alone.seconds < trainer.step(Plan(tensor=8, zero=1)).seconds
+    with pytest.raises(LoomError, match="64 tokens in all"):
+        Trainer(trainer.cluster, trainer.graph, [32, 32])

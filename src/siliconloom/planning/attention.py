@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -15,7 +16,7 @@ from siliconloom.workloads import Attention, Graph, SharedAttention
 
 
 def shared_seconds(
-    operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric
+    operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric, documents: Sequence[int]
 ) -> tuple[float, float]:
     """Of all chips, until the last one has its tokens' results, and of which nothing is computed.
 
@@ -24,16 +25,23 @@ def shared_seconds(
     role = forward_name(operator.name)[1]
     if role == "values_gradient":
         return 0.0, 0.0
-    found = _run(operator, part, plan, machine, fabric, backward=role != "")
+    found = _run(operator, part, plan, machine, fabric, documents, backward=role != "")
     return found.seconds, found.exposed
 
 
 def _run(
-    operator: SharedAttention, part: Graph, plan: Plan, machine: Machine, fabric: Fabric, *, backward: bool
+    operator: SharedAttention,
+    part: Graph,
+    plan: Plan,
+    machine: Machine,
+    fabric: Fabric,
+    documents: Sequence[int],
+    *,
+    backward: bool,
 ) -> ContextTime:
     width = operator.v_head_dim // 2 if backward else operator.head_dim  # keys' gradient has both, side by side
     schedule = context_schedule(
-        operator.scheme, operator.ranks, [operator.kv_len], causal=operator.causal, heads=operator.heads,
+        operator.scheme, operator.ranks, documents or [operator.kv_len], causal=operator.causal, heads=operator.heads,
         kv_heads=operator.kv_heads, head_dim=width, backward=backward, ulysses=plan.context_heads,
     )  # fmt: skip
 
@@ -51,7 +59,7 @@ def _run(
         if heads % attention.kv_heads:
             attention = replace(attention, kv_heads=1)
         seconds = machine.seconds(alone(part, attention))["block"]
-        return seconds if triangle else seconds * pairs / full
+        return seconds * pairs / (full + keys) * 2 if triangle else seconds * pairs / full
 
     links = fabric.links(plan.tensor)
     return time_context(schedule, block, links, element=operator.precision.size(1000) / 1000 * operator.batch)

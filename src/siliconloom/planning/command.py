@@ -102,7 +102,9 @@ def plan_result(
     """The best plan, its step, and what the others lost by, under the versioned schema."""
     began = time.perf_counter()
     training = graph.phase is Phase.TRAINING
-    planner: Trainer | Server = Trainer(cluster, graph) if training else Server(cluster, graph)
+    fixed = dict(fixed)
+    documents = fixed.pop("documents", ())
+    planner = (Trainer if training else Server)(cluster, graph, documents)
     run, slow = (troubles.run, troubles.slow) if troubles else (None, None)
     _refuse(fixed, training, run=run, slow=slow)
     if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY:
@@ -123,7 +125,7 @@ def plan_result(
             best, places = _placed(planner, best, progress)
     first = best[0]
     if trace is not None:
-        _write_trace(trace, type(planner)(cluster.placed(places), graph), first.plan, slow)
+        _write_trace(trace, type(planner)(cluster.placed(places), graph, documents), first.plan, slow)
     result = {
         "schema": SCHEMA,
         "version": __version__,
@@ -145,7 +147,7 @@ def plan_result(
         ],
     }  # fmt: skip
     if slow is not None and isinstance(planner, Trainer):
-        placed = Trainer(cluster.placed(places), graph)
+        placed = Trainer(cluster.placed(places), graph, documents)
         step_s = placed.step(first.plan, _late(slow)).seconds
         result["slow"] = {"step_s": step_s, "slower_by": step_s / first.step.seconds - 1}
     if decoding is not None and isinstance(planner, Server):

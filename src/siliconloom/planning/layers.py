@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from siliconloom.planning.attention import shared_seconds
 from siliconloom.planning.cluster import Cluster
 from siliconloom.planning.disaggregation import pooled_seconds
 from siliconloom.planning.fabric import Fabric
-from siliconloom.planning.machines import Machine
+from siliconloom.planning.machines import Machine, alone
 from siliconloom.planning.overlap import layer_seconds
 from siliconloom.planning.plan import Plan
 from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention, Vector
@@ -71,8 +71,8 @@ class Block:
 class Layers:
     """Blocks of a model under any plan, on every kind of chip; what was found is kept."""
 
-    def __init__(self, cluster: Cluster, graph: Graph) -> None:
-        self.cluster, self.graph = cluster, graph
+    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        self.cluster, self.graph, self.documents = cluster, graph, documents
         self._graphs: dict[tuple[Any, ...], Graph] = {}
         self._blocks: dict[tuple[Any, ...], tuple[Block, ...]] = {}
 
@@ -94,7 +94,7 @@ class Layers:
     def _measure(self, plan: Plan, batch: int, kind: int) -> tuple[Block, ...]:
         part = self.part(plan, batch)
         machine, _ = self.cluster.kinds[kind]
-        seconds, waits = operator_seconds(part, plan, machine, self.cluster.fabrics[kind])
+        seconds, waits = operator_seconds(part, plan, machine, self.cluster.fabrics[kind], self.documents)
         unfused = plan.attention == "unfused"
         forward = [b for b in part.blocks() if "." not in b[0]]
         backward = {b[0].removesuffix(".backward"): b[2] for b in part.blocks() if b[0].endswith(".backward")}
@@ -138,7 +138,7 @@ class Layers:
         whole = sequences_of(self.graph, batch)
 
         def timed(part: Graph, on: Machine) -> Mapping[str, float]:
-            return operator_seconds(part, plan, on, fabric)[0]
+            return operator_seconds(part, plan, on, fabric, self.documents)[0]
 
         part = self.part(plan, batch)
         times, waits = [block.forward, block.backward], list(block.waits)
@@ -152,10 +152,14 @@ class Layers:
 
 
 def operator_seconds(
-    part: Graph, plan: Plan, machine: Machine, fabric: Fabric
+    part: Graph, plan: Plan, machine: Machine, fabric: Fabric, documents: Sequence[int] = ()
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of one execution of every operator of a chip's part, and of which it only waits for messages."""
-    found = dict(machine.seconds(part, unfused=plan.attention == "unfused"))
+    """Seconds of one execution of every operator of a chip's part, and of which it only waits for messages.
+
+    ``documents`` are what each sequence consists of, where it is several: attention is that of each by itself.
+    """
+    unfused = plan.attention == "unfused"
+    found = dict(machine.seconds(part, unfused=unfused))
     waits: dict[str, float] = {}
     for operator in part.operators():
         if isinstance(operator, Collective):
@@ -163,7 +167,14 @@ def operator_seconds(
             found[operator.name] = fabric.seconds(operator.operation, operator.input_bytes, stride, chips)
             waits[operator.name] = found[operator.name]
         elif isinstance(operator, SharedAttention):
-            found[operator.name], waits[operator.name] = shared_seconds(operator, part, plan, machine, fabric)
+            found[operator.name], waits[operator.name] = shared_seconds(
+                operator, part, plan, machine, fabric, documents
+            )
+        elif isinstance(operator, Attention) and documents:
+            found[operator.name] = sum(
+                machine.seconds(alone(part, replace(operator, q_len=n, kv_len=n)), unfused=unfused)[operator.name]
+                for n in documents
+            )
     return found, waits
 
 

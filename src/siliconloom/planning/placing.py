@@ -44,7 +44,7 @@ def place(planner: Trainer | Server, plan: Plan, *, progress: Callable[[float], 
         if places in tried:
             return False
         tried.add(places)
-        other = type(planner)(cluster.placed(places), planner.graph)
+        other = type(planner)(cluster.placed(places), planner.graph, planner.documents)
         if progress is not None:
             progress(min(len(tried) / TRIES, 1.0))
         if other.least(plan) >= best[1].seconds * (1 - 1e-9):

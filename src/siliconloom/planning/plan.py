@@ -14,7 +14,9 @@ from siliconloom.mapper.parallel import Split
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_2", "v_half"]
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "unfused"]
-ContextScheme = Literal["ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq"]
+ContextScheme = Literal[
+    "ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "packed"
+]
 Overlap = Literal["none", "tokens", "tiles", "nano", "ladder", "shortcut"]
 
 
@@ -160,6 +162,7 @@ _COUNTS = (
 _KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
     **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool), "expert_load": float,
+    "documents": tuple,
     "schedule": get_args(ScheduleName), "recompute": get_args(Recompute), "attention": get_args(AttentionKernel),
     "context_scheme": get_args(ContextScheme), "overlap": (*get_args(Overlap), "any"),
 }  # fmt: skip
@@ -191,6 +194,10 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
+        elif kind is tuple:
+            if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", text) or min(map(int, text.split(","))) < 1:
+                raise LoomError(f"{shown}: must be the tokens of each document, such as 4096,4096,8192")
+            found[key] = tuple(map(int, text.split(",")))
         elif kind is float:
             if not re.fullmatch(r"\d+(\.\d*)?", text.strip()) or float(text) < 1:
                 raise LoomError(f"{shown}: must be a number from 1")

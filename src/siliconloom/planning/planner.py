@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch import LoomError
@@ -53,11 +53,13 @@ class Planner:
     ----------
     graph
         The whole step: all sequences.
+    documents
+        Tokens of the documents that every sequence consists of, none of which sees another.
     """
 
-    def __init__(self, cluster: Cluster, graph: Graph) -> None:
-        self.cluster, self.graph, self.batch = cluster, graph, graph.batch
-        self.layers = Layers(cluster, graph)
+    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        self.cluster, self.graph, self.batch, self.documents = cluster, graph, graph.batch, tuple(documents)
+        self.layers = Layers(cluster, graph, self.documents)
         forward = [o for o in graph.operators() if "." not in o.block]
         attentions = [o for o in forward if isinstance(o, Attention)]
         if not attentions:
@@ -66,11 +68,23 @@ class Planner:
         self.depth = sum(o.repeat for o in attentions)
         experts = [o for o in forward if isinstance(o, Gemm) and o.chosen is not None]
         self.experts = (experts[0].stored or experts[0].batch) if experts else 1
+        if self.documents:
+            forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
         self.macs = sum(o.macs * o.repeat for o in forward)
         self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
         self.parameters = graph.parameters
         self._models: dict[tuple[Any, ...], Model] = {}
         self._dealt: dict[tuple[Any, ...], list[int]] = {}
+
+    def _apart(self, attention: Attention) -> list[Attention]:
+        """Attention of each document."""
+        if self.graph.phase is Phase.DECODE or sum(self.documents) != attention.kv_len:
+            raise LoomError(
+                f"plan.documents: {sum(self.documents)} tokens in all, a sequence of prompts or training has "
+                f"{attention.kv_len}" if self.graph.phase is not Phase.DECODE else
+                "plan.documents: decode has one document a sequence; set workload.phase=prefill or training"
+            )  # fmt: skip
+        return [replace(attention, q_len=n, kv_len=n) for n in self.documents]
 
     def model(self, plan: Plan, batch: int, kind: int = 0) -> Model:
         """Blocks of one chip of a kind, for ``batch`` sequences."""

@@ -92,7 +92,8 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
 
 def _schemes(planner: Trainer | Server) -> list[Any]:
     """Of context parallelism: a ring that is balanced under the mask, and heads for tokens."""
-    return ["zigzag" if planner.attention.causal else "ring", "ulysses"]
+    several = ["packed"] if len(planner.documents) > 1 else []
+    return ["zigzag" if planner.attention.causal else "ring", "ulysses", *several]
 
 
 def _overlaps(base: Plan, fixed: dict[str, Any]) -> list[Any]:

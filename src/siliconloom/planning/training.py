@@ -49,8 +49,8 @@ class _Sums:
 class Trainer(Planner):
     """Training steps of one model on one cluster."""
 
-    def __init__(self, cluster: Cluster, graph: Graph) -> None:
-        super().__init__(cluster, graph)
+    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        super().__init__(cluster, graph, documents)
         self._held_by: dict[tuple[Any, ...], list[Held]] = {}
         self._stages_by: dict[tuple[Any, ...], _Stages] = {}
 
