@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Sense = Literal["equal", "at least", "at most"]
+Verdict = Literal["inside", "explained", "bound", "not modelled", "moved", "outside"]
+DRIFT = 0.02
+"""How far our figure may move, relatively, where only `Row.expected` holds it."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Row:
         Why the row is outside its tolerance; empty where it is inside.
     sense
         ``equal``, or a published bound that our figure must respect (the tolerance still applies).
+    expected
+        The error of a row that its tolerance does not hold: one with a cause, or a bound that is respected from afar.
+        Our figure must stay within `DRIFT` of it. It stands in ``expected.csv`` and changes only on purpose.
     """
 
     name: str
@@ -34,6 +40,7 @@ class Row:
     tolerance: float
     cause: str = ""
     sense: Sense = "equal"
+    expected: float | None = None
 
     @property
     def error(self) -> float | None:
@@ -51,9 +58,32 @@ class Row:
         return self.error <= high if self.sense == "at most" else low <= self.error <= high
 
     @property
+    def pinned(self) -> bool:
+        """Tell whether only an expected error can make this row fail: it is explained, or a bound."""
+        return (
+            self.ours is not None and (self.sense != "equal" or not self.within) and (self.within or bool(self.cause))
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Say how the row stands.
+
+        ``inside`` its tolerance; ``explained`` or ``bound`` where it lies where it is expected to lie; ``moved`` where
+        it does not; ``not modelled`` where nothing of ours gives a figure and the cause says so; else ``outside``.
+        """
+        if self.ours is None:
+            return "not modelled" if self.cause else "outside"
+        if not self.pinned:
+            return "inside" if self.within else "outside"
+        assert self.error is not None
+        if self.expected is None or abs((1 + self.error) / (1 + self.expected) - 1) > DRIFT:
+            return "moved"
+        return "bound" if self.within else "explained"
+
+    @property
     def holds(self) -> bool:
-        """Tell whether the figure is reproduced, or why it is not is known."""
-        return self.within or bool(self.cause)
+        """Tell whether the figure is reproduced, or lies where a named cause puts it."""
+        return self.verdict not in ("moved", "outside")
 
     @property
     def kind(self) -> str:
