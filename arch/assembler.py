@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
@@ -26,6 +27,8 @@ from siliconloom.arch.vector import (
 )  # fmt: skip
 
 SUM_BYTES = 4
+CIRCUIT_FORMATS = (DataType.INT8,)
+"""Number formats of matmul and vector instructions for which a tile has circuits; others are illegal instructions."""
 SECOND_OPERAND = {VectorFunction.ADD: 1, VectorFunction.ROPE: 2} | dict.fromkeys(PRODUCTS, 1)
 """Vector functions with a second operand, and its bytes for each of the first."""
 
@@ -92,6 +95,7 @@ def check_program(program: Program, chip: Chip) -> None:
             elif i.opcode == Opcode.VECTOR:
                 _check_function(i, number)
             if i.opcode in COMPUTES:
+                _check_format(i, number)
                 _check_operands(i, tile, number)
             for access in accesses(i, tile):
                 low, high = extent(access.address, counts)
@@ -206,6 +210,16 @@ def _where(i: Instruction, number: int) -> str:
     return f"instruction {number} ({i.opcode.name.lower()})"
 
 
+def _check_format(i: Instruction, number: int) -> None:
+    """Arrays and vector units have circuits for some number formats; a transfer moves bytes, whatever they mean."""
+    if i.dtype not in CIRCUIT_FORMATS:
+        raise IllegalProgram(
+            Cause.ILLEGAL_INSTRUCTION, number,
+            f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}: no circuit for the number format {i.dtype.value}; "
+            f"built are {', '.join(CIRCUIT_FORMATS)}",
+        )  # fmt: skip
+
+
 def _check_function(i: Instruction, number: int) -> None:
     """The vector unit has circuits for some functions, and a row memory of some rows."""
     where = f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}"
@@ -263,4 +277,4 @@ def _check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
             )  # fmt: skip
 
 
-__all__ = ["Access", "accesses", "assemble", "check_program", "extent"]
+__all__ = ["CIRCUIT_FORMATS", "Access", "accesses", "assemble", "check_program", "extent"]

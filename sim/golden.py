@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.isa import COMPUTES, Instruction, Opcode, Program
 from siliconloom.arch.vector import (
     BUILT,
     COLUMN_LIMIT,
@@ -75,6 +75,8 @@ class Machine:
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""
+        if i.opcode in COMPUTES and i.dtype != DataType.INT8:
+            raise NotSupported(f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has int8")
         if i.opcode in (Opcode.LOAD, Opcode.STORE):
             for row in range(i.m):
                 memory = i.memory.at(indices) + row * i.pitch

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
 from siliconloom.rtl.bench.cases import Case, CaseResult, job_case, judge
 from siliconloom.rtl.systolic import arithmetic_of
 
@@ -119,6 +119,8 @@ def simulate(
     ------
     LoomError
         When the build or the simulation fails, with the end of its log.
+    CheckFailed
+        When the bench printed an error, whatever else it found right.
     """
     with _environment(simulator):
         runner = _runner(simulator)
@@ -155,7 +157,16 @@ def simulate(
                 results_xml=str(folder / "results.xml"),
             ),
         )
+        check_log(folder / "test.log")
         return Spent(built - began, time.perf_counter() - built)
+
+
+def check_log(log: Path) -> None:
+    """Refuse a run that printed an error; raises `CheckFailed` with the first one and how many there are."""
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        errors = [line.strip() for line in lines if line.lstrip().startswith("ERROR")]
+    if errors:
+        raise CheckFailed(f"the bench printed {len(errors)} errors, the first: {errors[0]}")
 
 
 def _runner(simulator: str) -> Any:

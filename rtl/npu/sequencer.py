@@ -5,13 +5,16 @@ from __future__ import annotations
 from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.isa import LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.arch.assembler import CIRCUIT_FORMATS
+from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY, TRANSFER_ENTRY, VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
 
 QUEUES = {"load": TRANSFER_ENTRY, "store": TRANSFER_ENTRY, "matmul": MATMUL_ENTRY, "vector": VECTOR_ENTRY}
 """Units with a queue, in the order of their codes (`arch.isa.Unit`), and what their queues hold."""
+ADDRESSES = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
+"""Addresses of an instruction, and their bits."""
 FETCH_BURST = 16
 """Beats of a burst that fetches instructions."""
 
@@ -127,6 +130,15 @@ class Sequencer(Circuit):
         for unit, layout in QUEUES.items():
             ports |= {f"{unit}_valid": Out(1), f"{unit}_ready": In(1), f"{unit}_entry": Out(layout.size)}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
+        # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
+        # where each begins, its index and its count.
+        self.valid = Signal()
+        self.phase = Signal(range(max(geometry.issue_cycles, geometry.loop_cycles, 2)))
+        self.level = Signal(range(LEVELS + 1))
+        self.begin = [Signal(count, name=f"begin_{i}") for i in range(LEVELS)]
+        self.index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
+        self.count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
+        self.sums = {name: Signal(width, name=f"{name}_sum", reset_less=True) for name, width in ADDRESSES.items()}
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -138,10 +150,7 @@ class Sequencer(Circuit):
         m.d.comb += is_transfer.eq((opcode == Opcode.LOAD) | (opcode == Opcode.STORE))
 
         # Loops: the stack holds where each open loop begins, its index and its count.
-        level = Signal(range(LEVELS + 1))
-        begin = Array(Signal(len(self.number), name=f"begin_{i}") for i in range(LEVELS))
-        index = [Signal(SIZE_BITS, name=f"index_{i}") for i in range(LEVELS)]
-        count = [Signal(SIZE_BITS, name=f"count_{i}") for i in range(LEVELS)]
+        level, begin, index, count = self.level, Array(self.begin), self.index, self.count
         is_first = Cat(*(i == 0 for i in index))
         is_last = Cat(*(i + 1 == c for i, c in zip(index, count, strict=True)))
         top = Signal(range(LEVELS))
@@ -150,7 +159,7 @@ class Sequencer(Circuit):
         m.d.comb += top_last.eq(Array(is_last)[top])
 
         # The word in front is valid when it had been fetched before it was read.
-        pc, valid, phase = self.number, Signal(), Signal(range(max(issue_cycles, loop_cycles, 2)))
+        pc, valid, phase = self.number, self.valid, self.phase
         advance, target = Signal(), Signal(len(pc))
         m.d.comb += [target.eq(pc), self.read_address.eq(Mux(advance, target, pc))]
         m.d.sync += [pc.eq(self.read_address), valid.eq(self.running & (self.read_address < self.fetched))]
@@ -164,15 +173,16 @@ class Sequencer(Circuit):
         units = {name: Unit[name.upper()] for name in QUEUES}
         ready = Array([0, self.load_ready, self.store_ready, self.matmul_ready, self.vector_ready, 0, 0, 0])
         unit = transfer["unit"]
-        dispatch, push, sized = Signal(), Signal(), Signal()
+        dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
+            built.eq(Cat(*(transfer["dtype"] == DTYPES.index(each) for each in CIRCUIT_FORMATS)).any()),
             sized.eq((size != 0) & (transfer["n"] != 0) & ((opcode != Opcode.MATMUL) | (compute["k"] != 0))),
             dispatch.eq(
                 ((opcode == Opcode.BARRIER) & (unit >= Unit.LOAD) & (unit <= Unit.VECTOR))
                 | ((opcode == Opcode.LOAD) & (unit == Unit.LOAD) & sized)
                 | ((opcode == Opcode.STORE) & (unit == Unit.STORE) & sized)
-                | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL) & sized)
-                | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR) & sized)
+                | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL) & sized & built)
+                | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR) & sized & built)
             ),
         ]
         with m.If(valid & self.running & ~self.halt):
@@ -224,7 +234,7 @@ class Sequencer(Circuit):
         }
         fields = {
             **sync, "m": size, "n": transfer["n"], "k": transfer["k"], "function": transfer["function"],
-            "pitch": transfer["pitch"].as_signed(), "local_pitch": transfer["local_pitch"],
+            "pitch": transfer["pitch"], "local_pitch": transfer["local_pitch"],
             "memory": sums["memory"], "local": sums["a"], "a": sums["a"], "b": sums["b"], "c": sums["c"],
             "d": sums["d"], "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }  # fmt: skip
@@ -253,9 +263,8 @@ class Sequencer(Circuit):
         """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot."""
         steps = self.geometry.issue_cycles - 1
         per_step = -(-LEVELS // steps)
-        widths = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
         results = {}
-        for name, width in widths.items():
+        for name, width in ADDRESSES.items():
             if name == "memory":
                 pick = {part: transfer[f"memory.{part}"] for part in ("base", *(f"stride{i}" for i in range(LEVELS)))}
             else:
@@ -266,7 +275,7 @@ class Sequencer(Circuit):
                     else compute[f"{name}.{part}"]
                     for part in parts
                 }
-            total = Signal(width, name=f"{name}_sum", reset_less=True)
+            total = self.sums[name]
             term = Signal(width, name=f"{name}_term")
             with m.Switch(phase):
                 for step in range(steps):

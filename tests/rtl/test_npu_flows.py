@@ -147,6 +147,19 @@ def test_a_planted_fault_fails(module, output, fault, words, folder):
 
 
 @pytest.mark.rtl
+@pytest.mark.parametrize("signal", ["arsize", "awburst"])
+def test_a_broken_axi_protocol_fails_though_every_value_is_right(signal, folder):
+    """The wire between tile and memory carries something else; the memory's values do not depend on it."""
+    bench = folder / "bench" / f"tb_{TOP}.v"
+    change(bench, rf"\.m_axi_{signal}\(m_axi_{signal}\)", f".m_axi_{signal}()")
+    change(bench, rf"(wire \[\d:0\] m_axi_{signal});", r"\1 = 0;")
+    status, out = simulate(folder)
+    assert status == 1
+    assert "ERROR: " in out
+    assert "FAIL: the AXI4 protocol was broken" in out
+
+
+@pytest.mark.rtl
 @pytest.mark.slow
 def test_the_bench_passes_on_verilator(folder):
     need("g++", "make", "perl")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,17 +11,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from siliconloom.arch import load_chip
+from siliconloom.arch import CheckFailed, load_chip
 from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.cli import main
 from siliconloom.parity import check_programs, compare
 from siliconloom.programs import PROGRAM_BASE, RandomProgram, random_npu, random_program
-from siliconloom.rtl.bench.programs import ProgramCase, run_programs
+from siliconloom.rtl.bench.programs import ProgramCase, bench_verilog, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.npu.geometry import PAGE, Geometry, geometry_of
+from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.sim.engine import run
 from siliconloom.vectors import predict
 from tests.rtl.npu import SMALL
@@ -148,6 +152,14 @@ FAULTS = {
         (LOAD, Instruction(opcode=Opcode.VECTOR, function=VectorFunction.TOP_K, m=1, n=1), END),
         Cause.ILLEGAL_INSTRUCTION, 1, r"instruction 1 \(vector\): illegal instruction: no circuit for .* top_k",
     ),
+    "products in bf16": (
+        (FILL, Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, dtype=DataType.BF16, wait=2), END),
+        Cause.ILLEGAL_INSTRUCTION, 1, r"instruction 1 \(matmul\): illegal .*: no circuit for the number format bf16",
+    ),
+    "a vector in int4": (
+        (Instruction(opcode=Opcode.VECTOR, m=1, n=1, dtype=DataType.INT4), END),
+        Cause.ILLEGAL_INSTRUCTION, 0, r"instruction 0 \(vector\): illegal .*: no circuit for the number format int4",
+    ),
     "too many rows": (
         (Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RMS_NORM, m=257, n=1), END),
         Cause.ILLEGAL_INSTRUCTION, 0, r"instruction 0 .*: illegal .*: rms_norm takes at most 256 rows \(got 257\)",
@@ -180,6 +192,11 @@ def fault_tile():
     return next(c for c in map(random_npu, range(100)) if c.tile.dma.bytes_per_cycle == 8)
 
 
+@cache
+def fault_bundle():
+    return build_rtl(fault_tile())
+
+
 def raw_program(words, semaphores=1):
     """Words that no assembler would emit."""
     return SimpleNamespace(
@@ -189,10 +206,55 @@ def raw_program(words, semaphores=1):
     )
 
 
+def transfers_over_pages():
+    """A program that reads and writes over the edges of 4 KiB pages."""
+    load = Instruction(opcode=Opcode.LOAD, m=2, n=512, pitch=4096, local_pitch=512, memory=Address(base=3840), post=1)
+    store = dataclasses.replace(load, opcode=Opcode.STORE, memory=Address(base=16384 - 256), post=0, wait=1)
+    program = Program((load, store, END), (Semaphore("loaded"),))
+    return ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE)
+
+
+@pytest.mark.parametrize(
+    ("port", "width", "wrong", "error"),
+    [
+        ("arsize", 3, "planted - 1", "read burst is no full-width INCR burst"),
+        ("awsize", 3, "planted + 1", "write burst is no full-width INCR burst"),
+        ("arburst", 2, "0", "read burst is no full-width INCR burst"),
+        ("awburst", 2, "2", "write burst is no full-width INCR burst"),
+        ("awlen", 8, "planted + 1", "(write burst crosses 4 KiB|wlast out of place)"),
+        ("wlast", 1, "0", "wlast out of place"),
+        ("page", 0, "", "(read|write) burst crosses 4 KiB"),
+        ("nothing", 0, "", None),
+    ],
+)
+def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
+    port, width, wrong, error, tmp_path, monkeypatch
+):
+    """Benches saw these, printed ERROR, and passed."""
+    needs("icarus")
+    chip = fault_tile()
+    if port == "page":
+        monkeypatch.setattr(Geometry, "page", property(lambda geometry: 2 * PAGE * geometry.ports))
+    bundle = build_rtl(chip) if port == "page" else fault_bundle()
+    sources = bundle.write(tmp_path / "rtl")
+    if width:
+        name = f"{prefixes(geometry_of(chip))[0]}_{port}"
+        planted = f"    wire [{width - 1}:0] planted;\n    assign {name} = {wrong};\n    {bundle.top} dut ("
+        bench = bench_verilog(chip, bundle.top, (1 << 17) // geometry_of(chip).bus)
+        assert bench.count(f".{name}({name})") == bench.count(f"    {bundle.top} dut (") == 1
+        bench = bench.replace(f".{name}({name})", f".{name}(planted)").replace(f"    {bundle.top} dut (", planted)
+        monkeypatch.setattr("siliconloom.rtl.bench.programs.bench_verilog", lambda *_: bench)
+    cases = [dataclasses.replace(transfers_over_pages(), limit=3000)]
+    refused = pytest.raises(CheckFailed, match=rf"the bench printed \d+ errors, the first: ERROR: {error}")
+    with nullcontext() if error is None else refused:
+        (outcome,) = run_programs(chip, sources, bundle.top, cases, folder=tmp_path / "bench", simulator="icarus")
+        assert (outcome.ended, outcome.cause) == (True, Cause.NONE)
+
+
 def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goes_on_afterwards(tmp_path):
     needs("icarus")
     chip = fault_tile()
-    bundle = build_rtl(chip)
+    bundle = fault_bundle()
     sources = bundle.write(tmp_path / "rtl")
     memory = np.zeros(1 << 17, np.uint8)
     good = random_program(chip, 4)
