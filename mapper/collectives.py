@@ -79,6 +79,8 @@ def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: S
 
     Steps do not overlap in it, so it is an upper bound for the algorithms of steps and rough for pipelined ones.
     """
+    if not len(transfers):
+        return 0.0  # nothing to send
     hops = np.diff(first)
     steps = int(transfers.step.max()) + 1
     crossed = hops[pair]

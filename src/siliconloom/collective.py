@@ -29,7 +29,7 @@ from siliconloom.networks import cheapest, costing, link_rows, link_table
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import NetworkRun, farthest, run_transfers
 from siliconloom.systems.gpus import joined
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.collective/1"
 NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
@@ -157,8 +157,8 @@ def collective_result(
 def collective_tables(result: dict[str, Any], out: Console) -> None:
     """Print the time and the busiest links."""
     out.print(
-        f"[bold]{result['operation']}[/bold] of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
-        f"[bold]{result['system']}[/bold]"
+        f"{bold(result['operation'])} of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
+        f"{bold(result['system'])}"
     )
     rows: list[Row] = [("time", format_si(result["time_s"], "s"))]
     if (known := result["measured"]) is not None:

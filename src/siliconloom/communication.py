@@ -25,7 +25,7 @@ from siliconloom.networks import cheapest, costing, link_rows, link_table
 from siliconloom.sim.disturbed import Disturbance, run_disturbed
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import NetworkRun, run_transfers
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.communication/1"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -91,7 +91,7 @@ def communication_result(
 
 def communication_tables(result: dict[str, Any], out: Console) -> None:
     """Print the time, the longest operators and the busiest links."""
-    out.print(f"[bold]{result['program']}[/bold] on {result['chips']:,} chips of [bold]{result['system']}[/bold]")
+    out.print(f"{bold(result['program'])} on {result['chips']:,} chips of {bold(result['system'])}")
     last = max(result["ranks"], key=lambda rank: rank["finish_s"])
     rows: list[Row] = [
         ("time", f"{format_si(result['time_s'], 's')}, until rank {last['rank']} is done"),

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from siliconloom import __version__
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.reproduce import CARDS
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 
 SCHEMA = "siliconloom.reproduction/1"
 EXPECTED = Path(__file__).with_name("expected.csv")
@@ -92,7 +91,7 @@ def reproduction_tables(result: dict[str, Any], out: Console) -> None:
         if number:
             out.print()
         rows = card["rows"]
-        out.print(f"[bold]{card['card']}[/bold]  {card['title']}")
+        out.print(f"{bold(card['card'])}  {card['title']}")
         out.print(f"  {card['source']}", style="dim")
         causes: list[str] = []
         lines = [_line(name, row, causes) for name, row in _shown(rows)]
@@ -100,7 +99,7 @@ def reproduction_tables(result: dict[str, Any], out: Console) -> None:
                    ("allowed", "right"), ("", "left")]  # fmt: skip
         out.print(table(_count(rows), columns, lines))
         for place, cause in enumerate(causes, 1):
-            out.print(f"  {place}) {escape(cause)}")
+            out.print(f"  {place}) {cause}")
 
 
 def _count(rows: Sequence[dict[str, Any]]) -> str:
@@ -135,7 +134,7 @@ def _line(name: str, row: dict[str, Any], causes: list[str]) -> tuple[str, ...]:
             causes.append(row["cause"])
         verdict = f"{verdict} cause {causes.index(row['cause']) + 1})".lstrip()
     return (
-        escape(name),
+        name,
         "-" if row["ours"] is None else f"{row['ours']:.4g}",
         f"{row['published']:.4g}",
         "-" if row["error"] is None else f"{row['error']:+.2%}",
