@@ -8,6 +8,7 @@ while it is being written, so that the remains of a killed process are told from
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -52,7 +53,7 @@ def write_file(path: str | Path, content: bytes) -> None:
             _write_through(path, content)
             return
         target = _target(Path(path))
-        _sweep(target)
+        sweep_parts(target.parent)
         with _part(target) as (handle, part):
             _write_all(handle, content)
             os.replace(part, target)
@@ -96,7 +97,12 @@ def _write_all(handle: int, content: bytes) -> None:
 
 def _target(path: Path) -> Path:
     """The path with symbolic links followed to where the file is, or will be."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 @contextlib.contextmanager
@@ -130,18 +136,23 @@ def _stem(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:200])}."
 
 
-def _sweep(target: Path) -> None:
-    """Remove the parts of ``target`` that killed processes left behind."""
-    stem = _stem(target)
-    for name in os.listdir(target.parent):
-        if name.startswith(stem) and name.endswith(SUFFIX):
-            with contextlib.suppress(OSError):
-                handle = os.open(target.parent / name, os.O_WRONLY)
-                try:
-                    if CAN_LOCK and lock(handle):
-                        os.unlink(target.parent / name)
-                finally:
-                    os.close(handle)
+def sweep_parts(folder: Path) -> None:
+    """Remove what killed processes were writing in a folder; what a living one writes is locked."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith(".") and name.endswith(SUFFIX):
+                with contextlib.suppress(OSError):
+                    _remove_unlocked(folder / name)
+
+
+def _remove_unlocked(part: Path) -> None:
+    handle = os.open(part, os.O_WRONLY)
+    try:
+        if CAN_LOCK:
+            flock(handle, LOCK_EX | LOCK_NB)  # or else an error: nothing is removed where nothing can be locked
+            os.unlink(part)
+    finally:
+        os.close(handle)
 
 
 def lock(handle: int, *, wait: bool = False) -> bool:
@@ -157,4 +168,4 @@ def lock(handle: int, *, wait: bool = False) -> bool:
     return True
 
 
-__all__ = ["check_writable", "lock", "write_file", "written_through"]
+__all__ = ["check_writable", "lock", "sweep_parts", "write_file", "written_through"]

@@ -151,7 +151,7 @@ def _announce() -> None:
         def on_end(self, event: Any) -> None:
             self.depth -= 1
 
-    event.register("numba:compile", Announcer())
+    event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call, unused-ignore]
 
 
 __all__ = ["KERNELS", "kernel", "kernel_digest"]

@@ -105,12 +105,10 @@ def sim(
     if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
         from siliconloom.systems.command import simulate_and_print
 
-        _announce_compilation()
         simulate_and_print(chip if described is None else described, chip_sets, graph, unsupported, exact, json_file)
         return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
-    _announce_compilation()
     with progress_bar(json_file != "-", "simulating") as progress:
         simulation = simulate(
             described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress, search=search
@@ -314,7 +312,6 @@ def gpu(
             summary_tables(described, console())
         return
     rows = read_operations(operations)
-    _announce_gpu_compilation()
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
@@ -360,7 +357,6 @@ def compare(
     gpus = [load_gpu(name.strip()) for name in gpu.split(",")]
     software = find_stack(stack)
     graph = load_workload(workload, workload_sets)
-    _announce_compilation()
     result = compare_workload(
         chip, chip_sets, graph, gpus, tensor=tensor, sustained=sustained, stack=software, prices=price or [],
         quiet=json_file == "-",
@@ -420,7 +416,6 @@ def collective_command(
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
         described, count = load_any(system, parse_assignments(sets or []), chips)
-        _announce_compilation()
         result = communication_result(described, operation, count, exact=exact, flows=flows)
         if json_file is not None:
             write_json(json_file, result)
@@ -431,7 +426,6 @@ def collective_command(
     if chips is None and not isinstance(parsed, float):
         chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
-    _announce_compilation()
     result = collective_result(described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted)
     if json_file is not None:
         write_json(json_file, result)
@@ -458,7 +452,6 @@ def plan(
 
     check_outputs({"--trace": trace, "--json": json_file}, (system, model))
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, parse_assignments(sets or []))
-    _announce_compilation()
     result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-", trace=trace)
     if json_file is not None:
         write_json(json_file, result)
@@ -525,7 +518,6 @@ def dram(
 
     check_outputs({"--commands": commands, "--json": json_file}, (memory, trace))
     described = load_dram(memory, parse_assignments(sets or []))
-    _announce_compilation()
     result, found = dram_result(described, trace, commands=commands is not None, exact=exact)
     if commands is not None:
         write_text(commands, commands_csv(found))
@@ -592,42 +584,9 @@ def measure(
 @app.command()
 def warmup() -> None:
     """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
-    import numpy as np
+    from siliconloom.warming import warm_up
 
-    from siliconloom.arch import PimTile, load_chip
-    from siliconloom.arch.dram import load_dram
-    from siliconloom.arch.gpu import load_gpu
-    from siliconloom.arch.pim import Macro, MacroKind
-    from siliconloom.compare import gpu_step
-    from siliconloom.sim.dram import replay
-    from siliconloom.sim.pim import run_channel
-    from siliconloom.simulate import simulate
-    from siliconloom.workloads import load_workload
-
-    _announce_compilation()
-    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
-    replay(load_dram("hbm2"), *np.zeros((3, 1), np.int64))
-    tile = load_chip("pim-hbm").tile
-    assert isinstance(tile, PimTile)
-    run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
-    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16")]), tensor=2)
-    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", "decode")]))
-
-
-def _announce_compilation() -> None:
-    """Say why the very first run takes a few seconds longer."""
-    from siliconloom.sim.warmth import is_compiled
-
-    if not is_compiled():
-        typer.echo("compiling the simulator's kernel, once per installation ...", err=True)
-
-
-def _announce_gpu_compilation() -> None:
-    from siliconloom.baselines import gemm
-    from siliconloom.sim.warmth import is_compiled
-
-    if not is_compiled("gemm.gemm_times", Path(gemm.__file__).resolve().parent):
-        typer.echo("compiling the GPU model's kernels, once per installation ...", err=True)
+    warm_up()
 
 
 PLANNED = {
