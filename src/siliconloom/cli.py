@@ -535,21 +535,11 @@ def reproduce(
     json_file: Json = None,
 ) -> None:
     """Derive published results again: ours, published, the error, and the cause where it is too large."""
-    from siliconloom.arch import CheckFailed
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.reproduce.run import broken, reproduction_tables
-    from siliconloom.reproduce.run import reproduce as derive
-    from siliconloom.tables import console
+    from siliconloom.output import check_outputs
+    from siliconloom.reproduce.command import reproduce_and_print
 
     check_outputs({"--json": json_file})
-    result = derive([card.lower() for card in cards or []])
-    if json_file != "-":
-        reproduction_tables(result, console())
-    if json_file is not None:
-        write_json(json_file, result)
-    wrong = broken(result)
-    if wrong:
-        raise CheckFailed(f"{len(wrong)} rows are outside their tolerance without a named cause, the first: {wrong[0]}")
+    reproduce_and_print([card.lower() for card in cards or []], json_file)
 
 
 @app.command()
