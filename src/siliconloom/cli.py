@@ -643,7 +643,7 @@ def _explain(error: Exception) -> int:
     if hasattr(error, "format_message"):  # the command line itself is wrong
         wrong = str(error.format_message()).rstrip()
         usage = type(error).__name__ == "NoArgsIsHelpError"
-        text = wrong if usage else f"loom: {shortened(one_line(wrong), MAX_MESSAGE)} (see loom --help)"
+        text = wrong if usage else f"loom: {shortened(one_line(wrong), MAX_MESSAGE - 30)} (see loom --help)"
         print(text, file=sys.stderr)
         return 2
     text = shortened(one_line(str(error)), MAX_MESSAGE)
