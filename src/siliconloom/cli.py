@@ -617,6 +617,10 @@ def main(arguments: list[str] | None = None) -> int:
         status = INTERRUPTED
     except BrokenPipeError:
         status = streams.BROKEN_PIPE
+    except SystemExit as end:  # typer's own answer to it
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        status = streams.BROKEN_PIPE
     except Exception as error:
         if debug:
             raise
