@@ -74,8 +74,8 @@ def test_a_card_whose_process_fails_is_one_line(monkeypatch, capsys):
 def test_what_is_done_is_kept_when_interrupted(monkeypatch, capsys, tmp_path, several):
     """The first card is printed and written although the next one never ends."""
     serve = (
-        "import sys, time\nfrom siliconloom.reproduce import run, workers\nderived = run.card_result\n"
-        "run.card_result = lambda name: derived(name) if name == 'zero' else time.sleep(1000)\nworkers.serve()"
+        "import sys, time\nfrom siliconloom.reproduce import run\nderived = run.card_result\n"
+        "run.card_result = lambda name: derived(name) if name == 'zero' else time.sleep(1000)\nrun.serve()"
     )
     monkeypatch.setattr(run, "cores", lambda: several)
     monkeypatch.setattr(workers, "SERVE", serve)

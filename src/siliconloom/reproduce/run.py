@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,6 +97,18 @@ def card_result(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def serve() -> None:
+    """What a process of `siliconloom.reproduce.workers` does: read a name, write a result, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a card that prints would spoil the lines
+    for line in sys.stdin:
+        try:
+            answer: dict[str, Any] = {"result": card_result(line.strip())}
+        except Exception as error:
+            answer = {"error": f"{'' if isinstance(error, LoomError) else type(error).__name__ + ': '}{error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
 def broken(result: dict[str, Any]) -> list[str]:
     """Rows that do not hold, each with what is wrong: no cause, or not where the cause puts it."""
     return [
@@ -173,4 +188,15 @@ def _allowed(row: dict[str, Any]) -> str:
     return f"{row['tolerance']:.1%}"
 
 
-__all__ = ["SCHEMA", "Row", "broken", "card_tables", "check_cards", "derive", "gathered", "load_card", "reproduce"]
+__all__ = [
+    "SCHEMA",
+    "Row",
+    "broken",
+    "card_tables",
+    "check_cards",
+    "derive",
+    "gathered",
+    "load_card",
+    "reproduce",
+    "serve",
+]

@@ -19,7 +19,7 @@ from siliconloom.arch.errors import LoomError
 
 MOST = 8
 """Processes at most: each holds some hundred megabytes."""
-SERVE = "from siliconloom.reproduce.workers import serve; serve()"
+SERVE = "from siliconloom.reproduce.run import serve; serve()"
 
 Worker = subprocess.Popen[str]
 
@@ -55,20 +55,6 @@ def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
             for worker in busy:
                 worker.kill()
                 worker.communicate()
-
-
-def serve() -> None:
-    """What a process does: read a name, write a result, until there are no more."""
-    from siliconloom.reproduce.run import card_result
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a card that prints would spoil the lines
-    for line in sys.stdin:
-        try:
-            answer: dict[str, Any] = {"result": card_result(line.strip())}
-        except Exception as error:
-            answer = {"error": f"{'' if isinstance(error, LoomError) else type(error).__name__ + ': '}{error}"}
-        print(json.dumps(answer), file=answers, flush=True)
 
 
 def _start() -> Worker:
