@@ -364,28 +364,13 @@ def _collective(c: Command) -> None:
 def _plan(c: Command) -> None:
     system = c.machine(["npu-x4-ring", "dgx-h100", "dgx-a100"])
     c.arguments = ["plan", system, c.draw.choice(["gpt2", "llama3-8b"])]
-    c.arguments += [
-        "--set",
-        f"workload.phase={c.draw.choice(['training', 'prefill', 'decode', 'x'])}",
-        "--set",
-        "workload.batch=8",
-        "--set",
-        "workload.layers=2",
-    ]
-    c.sets(
-        {
-            "tensor": 1,
-            "pipeline": 1,
-            "data": 1,
-            "context": 1,
-            "microbatch": 1,
-            "schedule": 1,
-            "overlap": 1,
-            "attention": 1,
-        },
-        "plan.",
-    )
-    c.sets({"steps": 1, "mtbf": 1, "spares": 1, "checkpoint": 1}, "run.")
+    # tiles are simulated for every plan of a training step, which takes seconds: GPUs only
+    phases = ["prefill", "decode", "x", *(["training"] * 2 if system.startswith("dgx") else [])]
+    for text in (f"phase={c.draw.choice(phases)}", "batch=8", "layers=2"):
+        c.arguments += ["--set", f"workload.{text}"]
+    keys = ("tensor", "pipeline", "data", "context", "microbatch", "schedule", "overlap", "attention")
+    c.sets(dict.fromkeys(keys, 1), "plan.")
+    c.sets(dict.fromkeys(("steps", "mtbf", "spares", "checkpoint"), 1), "run.")
     c.flags("--trace t.json", share=0.1)
 
 

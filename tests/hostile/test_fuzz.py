@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PARTS = 4
+PARTS = 2
 CASES = 2000
 
 
