@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from siliconloom.arch.document import Description, Document
+from siliconloom.arch.document import Description, Document, Name
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.network import Algorithm
 from siliconloom.arch.quantity import BYTES, Bandwidth, Duration, parse
@@ -223,10 +223,10 @@ class Communication(Description):
     """A communication program."""
 
     kind: Literal["communication"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     description: str = ""
-    groups: dict[str, Ranks] = Field(default={}, description="ranks by name, in the order of their rings")
-    splits: dict[str, Split] = Field(default={}, description="partitions of all ranks by name")
+    groups: dict[Name, Ranks] = Field(default={}, description="ranks by name, in the order of their rings")
+    splits: dict[Name, Split] = Field(default={}, description="partitions of all ranks by name")
     program: tuple[Entry, ...] = Field(min_length=1)
     events: tuple[Event, ...] = ()
     timeout: Duration = Field(default=10_000_000, description="from the loss of a message to when it is sent again")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file, library_names
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.gpu import is_gpu
 from siliconloom.arch.link import LinkProtocol
@@ -254,7 +254,7 @@ class Chip(Description):
     """A chip: identical tiles, a memory hierarchy from nearest to farthest, link ports."""
 
     kind: Literal["chip"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     description: str = ""
     clock: Frequency
     technology: Literal["45nm", "7nm"] = Field(default="7nm", description="energy table of arch.technology")
@@ -264,10 +264,10 @@ class Chip(Description):
         default=False,
         description="in a system, the tiles can work side by side as one, with the arrays and buffers of all",
     )
-    memory: dict[str, Memory] = Field(default={}, description="levels from nearest to farthest")
+    memory: dict[Name, Memory] = Field(default={}, description="levels from nearest to farthest")
     noc: NetworkOnChip | None = None
     pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
-    links: dict[str, LinkPort] = Field(default={})
+    links: dict[Name, LinkPort] = Field(default={})
 
     @model_validator(mode="after")
     def _check(self) -> Chip:
@@ -413,7 +413,7 @@ class System(Description):
     """Chips, equal or not, joined by a topology of links."""
 
     kind: Literal["system"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     description: str = ""
     chips: tuple[ChipGroup, ...] = Field(min_length=1)
     topology: Topology

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name
+from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name, shortened
+from siliconloom.arch.inputs import read_input
 
 MAX_BYTES = 16 * 2**20
 MAX_NODES = 200_000
 MAX_DEPTH = 64
+MAX_SHOWN = 120
+"""Characters of an override that errors show."""
+NO_TAGS = "tags (!) are not used in descriptions"
 
 Key = str | int
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
+"""What a description may be called: a name that file names, Verilog and terminals all take."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -59,53 +65,28 @@ class Document:
     @classmethod
     def load(cls, path: str | Path) -> Document:
         """Read one YAML mapping from ``path``; raises `DescriptionError`, or `LoomError` when it cannot be read."""
-        path = Path(path)
-        try:
-            if path.is_dir():
-                raise LoomError(f"{path}: is a folder, a YAML file was expected")
-            size = path.stat().st_size
-            if size > MAX_BYTES:
-                raise LoomError(f"{path}: {size} bytes is more than a description may have ({MAX_BYTES})")
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise LoomError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
-        except OSError as error:
-            raise LoomError(f"{path}: cannot be read: {error.strerror or error}") from None
+        text = read_input(path, MAX_BYTES, "YAML file")
         return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str, source: str = "<text>") -> Document:
         """Read one YAML mapping from ``text``; ``source`` is the name that errors show."""
+        data, positions = _read_yaml(text, source)
         top = Position(source, 1, 1)
-        try:
-            loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
-            try:
-                node = loader.get_single_node()
-                if node is None:
-                    raise DescriptionError("the document is empty", position=top)
-                reader = _Reader(loader, source)
-                data = reader.read(node, ())
-            finally:
-                loader.dispose()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = Position(source, mark.line + 1, mark.column + 1) if mark else top
-            raise DescriptionError(f"not valid YAML: {error.problem or error.context}", position=where) from None
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-            raise DescriptionError(f"not valid YAML: {reason}", position=top) from None
+        if not positions:
+            raise DescriptionError("the document is empty", position=top)
         if not isinstance(data, dict):
             raise DescriptionError("the document must be a mapping of keys to values", position=top)
-        return cls(data, reader.positions, source)
+        return cls(data, positions, source)
 
     def override(self, assignments: Iterable[tuple[str, str]], prefix: str = "") -> None:
         """Apply ``--set path=value`` pairs in order; values are read as YAML, errors show ``prefix`` before paths."""
         for path, text in assignments:
-            origin = Position(f"--set {prefix}{path}={text}")
+            origin = Position(f"--set {shortened(f'{prefix}{path}={text}', MAX_SHOWN)}")
             try:
-                value = yaml.safe_load(text) if text.strip() else ""
-            except (yaml.YAMLError, ValueError, RecursionError):
-                raise DescriptionError("the value is not valid YAML", position=origin, value=text) from None
+                value = _read_yaml(text, str(origin))[0] if text.strip() else ""
+            except DescriptionError as error:
+                raise DescriptionError(f"the value is {error.rule}", position=origin, value=text) from None
             keys = path.split(".")
             if not all(keys):
                 raise DescriptionError("a key path has names separated by single dots", position=origin, value=path)
@@ -187,6 +168,8 @@ class Document:
         elif kind == "too_short":
             least = context["min_length"]
             rule = f"must have at least {least} {'entry' if least == 1 else 'entries'}"
+        elif rule.startswith("String should "):
+            rule = "must " + rule.removeprefix("String should ")
         elif rule.startswith("Input should be "):
             rule = "must be " + rule.removeprefix("Input should be ")
         if isinstance(value, dict | list):
@@ -211,6 +194,27 @@ class Document:
         return tuple(path)
 
 
+def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Position]]:
+    """Plain data of one YAML document and where each value stands; no data and no positions when it is empty."""
+    top = Position(source, 1, 1)
+    try:
+        loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            reader = _Reader(loader, source)
+            data = None if node is None else reader.read(node, ())
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = Position(source, mark.line + 1, mark.column + 1) if mark else top
+        raise DescriptionError(f"not valid YAML: {error.problem or error.context}", position=where) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        raise DescriptionError(f"not valid YAML: {reason}", position=top) from None
+    return data, reader.positions
+
+
 class _Reader:
     """Turns YAML nodes into plain data, noting positions, refusing duplicate keys and runaway aliases."""
 
@@ -229,15 +233,24 @@ class _Reader:
         if len(path) > MAX_DEPTH:
             raise DescriptionError(f"nested more than {MAX_DEPTH} levels deep", position=where)
         if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            raise DescriptionError("not valid YAML: unknown tag", position=where, path=_dotted(path), value=node.tag)
+            raise DescriptionError(f"not valid YAML: {NO_TAGS}", position=where, path=_dotted(path), value=node.tag)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        return self._scalar(node, where, path)
+
+    def _scalar(self, node: yaml.ScalarNode, where: Position, path: tuple[Key, ...]) -> Any:
+        """Value of plain or quoted text; a tag that the text does not have by itself was written, and is refused."""
+        plain = not node.style
+        if node.tag != self.loader.resolve(yaml.ScalarNode, node.value, (plain, not plain)):
+            raise DescriptionError(f"not valid YAML: {NO_TAGS}", position=where, path=_dotted(path), value=node.tag)
         try:
             return self.loader.construct_object(node)
-        except yaml.constructor.ConstructorError as error:
-            raise DescriptionError(f"not valid YAML: {error.problem}", position=where, path=_dotted(path)) from None
+        except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+            rule = "not valid YAML: not a value of the kind that it looks like"
+            raise DescriptionError(rule, position=where, path=_dotted(path), value=node.value) from None
 
     def _mapping(self, node: yaml.MappingNode, path: tuple[Key, ...]) -> dict[Any, Any]:
         data: dict[Any, Any] = {}
@@ -247,7 +260,7 @@ class _Reader:
                 raise DescriptionError("a key must be plain text", position=where, path=_dotted(path))
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise DescriptionError("merge keys (<<) are not used in descriptions", position=where)
-            key = self.loader.construct_object(key_node)
+            key = self._scalar(key_node, where, path)
             if not isinstance(key, str | int) or isinstance(key, bool):
                 key = key_node.value
             if key in data:

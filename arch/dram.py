@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file, library_names
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Duration
 
@@ -140,7 +140,7 @@ class Dram(Description):
     """One memory behind one address space."""
 
     kind: Literal["dram"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     standard: Standard
     description: str = ""
     source: str = ""

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+MAX_MESSAGE = 480
+"""Characters of an error message; of a longer one the middle is left out."""
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with what would move a terminal's cursor, colour it or hide text written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, at most so many characters of it: of a longer one the middle is left out."""
+    if len(text) <= most:
+        return text
+    end = (most - 5) // 3
+    return f"{text[: most - 5 - end]} ... {text[len(text) - end :]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 class LoomError(Exception):
     """Bad input or an unsupported request: one clear line, exit status 2 on the command line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(one_line(text), MAX_MESSAGE))
 
 
 class NotSupported(LoomError):

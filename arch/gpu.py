@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file, library_names
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
@@ -69,7 +69,7 @@ class Gpu(Description):
     """One GPU."""
 
     kind: Literal["gpu"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     product: str = Field(min_length=1)
     source: str = Field(min_length=1, description="datasheet, whitepaper, micro-benchmarks")
     architecture: Architecture

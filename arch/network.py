@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file, library_names
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import Bandwidth, Duration
 
@@ -103,7 +103,7 @@ class Network(Description):
     """Equal chips that only communicate, for studies of collectives alone."""
 
     kind: Literal["network"]
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")
+    name: Name
     description: str = ""
     chips: int = Field(ge=1, le=2**20)
     topology: Topology

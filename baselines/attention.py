@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
+from siliconloom.arch.kernels import kernel
 
 COMPUTE, EXPONENT, DRAM, LAUNCH = 0, 1, 2, 3
 BOUNDS = ("compute", "exponentials", "memory", "launch")
@@ -29,7 +29,7 @@ GOOD = 0.85
 """A split is taken once its waves are as full as this share of the best one's."""
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def prefill_times(
     batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, causal: Any, element: Any, rate: Any,
     rows_most: Any, columns_of: Any, packs: Any, written: Any, machine: Any, fitted: Any, time: Any, bound: Any,
@@ -94,7 +94,7 @@ def prefill_times(
             bound[i] = LAUNCH
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def splits_of(items: float, slots: float, steps: int) -> int:
     """In how many parts Flash-Decoding splits ``steps`` key blocks: the fewest that fill the waves well."""
     if items >= 0.8 * slots:
@@ -112,7 +112,7 @@ def splits_of(items: float, slots: float, steps: int) -> int:
     return 1
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def decode_times(
     batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, element: Any, rate: Any,
     machine: Any, kernel: Any, fitted: Any, time: Any, bound: Any,

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import sys
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,10 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name
+from siliconloom.arch.inputs import read_input, source_name
 
 Value = TypeVar("Value", int, float)
-MAX_BYTES = 2**30
+MAX_BYTES = 2**28
 """Most bytes of text that are read, unpacked."""
+MAX_CELLS = 12_000_000
+"""Most cells: each takes about 100 bytes while it is read."""
+MAX_HEADER = 4096
+"""Most characters of the line that names the columns."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,17 @@ class Cells:
 
 
 def read_text(path: Path | str) -> tuple[str, str]:
-    """Name for errors and text of a CSV file, gzipped when its name ends in ``.gz``; ``-`` is standard input."""
-    try:
-        if str(path) == "-":
-            return "<standard input>", sys.stdin.read()
-        if Path(path).is_dir():
-            raise LoomError(f"{path}: is a folder, a CSV file was expected")
-        with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise LoomError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_BYTES:
-        raise LoomError(f"{path}: more than {MAX_BYTES >> 20} MiB of text")
-    try:
-        return str(path), raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise LoomError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    """Name for errors and text of a CSV file, gzipped when its name ends in ``.gz``; ``-`` is standard input.
+
+    Raises
+    ------
+    LoomError
+        When it cannot be read, or has so many bytes or cells that reading it would take gigabytes of memory.
+    """
+    name, text = source_name(path), read_input(path, MAX_BYTES, "CSV file")
+    if text.count(",") + text.count("\n") > MAX_CELLS:
+        raise LoomError(f"{name}: more than {MAX_CELLS:,} cells")
+    return name, text
 
 
 def parse_cells(source: str, text: str, known: Sequence[str], needed: Sequence[str]) -> Cells:
@@ -141,6 +138,8 @@ def parse_cells(source: str, text: str, known: Sequence[str], needed: Sequence[s
         raise DescriptionError("the file is empty; its first line must name the columns", position=_at(source, 1))
     rows = lines if len(numbers) == len(lines) else [lines[number - 1] for number in numbers]
     top = numbers.pop(0)
+    if len(rows[0]) > MAX_HEADER:
+        raise DescriptionError(f"more than {MAX_HEADER} characters cannot name columns", position=_at(source, top))
     order = tuple(name.strip().strip('"') for name in rows[0].split(","))
     _check_header(Cells(source, order, {}, [top], lines), known, needed)
     if not numbers:

@@ -25,8 +25,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
+
+from siliconloom.arch.kernels import kernel
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = 0, 1, 2, 3
 LATENCY, LINK, NETWORK = 0, 1, 2
@@ -54,7 +55,7 @@ DIRECT_SMALL = 16384.0
 """NCCL_P2P_LL_THRESHOLD."""
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def protocol(
     n: Any, size: Any, around: Any, nodes: Any, rings: Any, most: Any, adds: Any, tuner: Any, last: Any
 ) -> Any:
@@ -89,7 +90,7 @@ def protocol(
         now = after
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def collective_times(
     kind: Any, gpus: Any, size: Any, machine: Any, tuner: Any, fitted: Any, time: Any, bound: Any
 ) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from siliconloom.arch.kernels import kernel
 
 Float = NDArray[np.float64]
 
@@ -43,7 +44,7 @@ TILES = {
 }
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@kernel(error_model="numpy")
 def gemm_times(
     m: Any, n: Any, k: Any, batch: Any, element: Any, rate: Any, output: Any,
     shapes: Any, splits: Any, machine: Any, fitted: Any, time: Any, bound: Any,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +23,7 @@ from pydantic import Field
 
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.files import write_file
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
 from siliconloom.baselines.operations import (
     COLUMNS,
@@ -269,25 +268,8 @@ def write_table(table: Table, path: Path | str) -> None:
         with gzip.GzipFile("", "wb", 9, packed, mtime=0) as file:
             file.write(raw)
         raw = packed.getvalue()
-    _replace(path, raw)
-    _replace(path.with_name(path.name.removesuffix(suffix) + ".yaml"), dumped.encode())
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise LoomError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    write_file(path, raw)
+    write_file(path.with_name(path.name.removesuffix(suffix) + ".yaml"), dumped.encode())
 
 
 def _digest(text: str) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.book import NONE, Book, Int
@@ -79,6 +79,8 @@ def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: S
 
     Steps do not overlap in it, so it is an upper bound for the algorithms of steps and rough for pipelined ones.
     """
+    if not len(transfers):
+        return 0.0  # nothing to send
     hops = np.diff(first)
     steps = int(transfers.step.max()) + 1
     crossed = hops[pair]
@@ -190,7 +192,7 @@ def _ring_steps(book: Book, order: Int, size: float, steps: int, adds: bool, beg
     return book.add(source, target, size, adds, step, waits, last=n)
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _fill_ring(
     order: Any, steps: int, begin: int, base: int, last: Any, source: Any, target: Any, waits: Any, step: Any
 ) -> None:

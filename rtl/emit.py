@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +12,7 @@ from typing import Any
 from amaranth.lib import wiring
 
 from siliconloom.arch.description import Chip, PimTile
-from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.bench.vectors import ProgramVectors
 from siliconloom.rtl.flows.constraints import constraints
 from siliconloom.rtl.flows.core import core_file
@@ -27,12 +23,11 @@ from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.flows.registers import registers_header, registers_json, registers_markdown
 from siliconloom.rtl.flows.systolic import systolic_design
 from siliconloom.rtl.flows.testbench import bench_files
+from siliconloom.rtl.folder import SCHEMA, SIDECAR, write_folder
 from siliconloom.rtl.library import Library, ResetStyle
+from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.design import npu_design
 from siliconloom.rtl.pim.design import pim_design
-
-SCHEMA = "siliconloom.rtl/1"
-SIDECAR = "siliconloom.json"
 
 
 @dataclass(frozen=True)
@@ -54,27 +49,9 @@ class Bundle:
         Raises
         ------
         LoomError
-            When the folder holds something else, or cannot be written.
+            When the folder holds something else, or cannot be written (`siliconloom.rtl.folder`).
         """
-        try:
-            _refuse_foreign(folder)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        except OSError as error:
-            raise LoomError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        try:
-            staging.chmod(0o755)
-            for name, text in self.files.items():
-                path = staging / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(staging, folder)
-        except OSError as error:
-            raise LoomError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        write_folder(folder, self.files, self.sidecar["chip"])
         return [folder / name for name in self.sidecar["verilog"]]
 
 
@@ -101,7 +78,7 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
     tile = chip.tile
-    name = re.sub(r"[^A-Za-z0-9_]", "_", chip.name)
+    name = module_prefix(chip.name)
     if isinstance(tile, PimTile):
         return pim_design(Library(name, reset), chip)
     if tile.kind == "systolic":
@@ -155,7 +132,6 @@ def package(chip: Chip, design: Design) -> Bundle:
             "messages_out": [_message(m) for m in fpga.protocol.outbound],
         },
         "bench": [name for name in bench | fpga_bench if name.endswith(".v")],
-        "sha256": {name: _digest(text) for name, text in files.items()},
     }
     files |= bench | fpga_bench
     files[f"{top.module_name}.f"] = "".join(f"{name}\n" for name in verilog)
@@ -178,6 +154,7 @@ def package(chip: Chip, design: Design) -> Bundle:
         files[f"software/{name}_registers.md"] = registers_markdown(design.registers, chip.digest)
     files |= design.files
     files["README.md"] = guide(chip, sidecar, sorted(files))
+    sidecar["sha256"] = {name: _digest(text) for name, text in files.items()}
     files[SIDECAR] = json.dumps(sidecar, indent=2) + "\n"
     return Bundle(files, top.module_name, sidecar)
 
@@ -241,22 +218,3 @@ def _message(message: Message) -> dict[str, Any]:
         "bytes": message.bytes,
         "ports": [{"name": port.name, "width": port.width} for port in message.ports],
     }
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Only an empty folder, or one that this tool wrote, may be replaced."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise LoomError(f"{folder}: is a file, a folder was expected")
-    if any(folder.iterdir()):
-        try:
-            ours = (
-                json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
-                .get("schema", "")
-                .startswith("siliconloom.rtl/")
-            )
-        except (OSError, ValueError, AttributeError):
-            ours = False
-        if not ours:
-            raise LoomError(f"{folder}: holds files that siliconloom did not write; name an empty or a new folder")

@@ -11,9 +11,11 @@ from itertools import count
 from typing import Any, Literal, get_args
 
 from amaranth import ClockDomain, Instance, Module, Shape, Signal, Value
-from amaranth._toolchain.yosys import find_yosys
+from amaranth._toolchain.yosys import YosysError, find_yosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
+
+from siliconloom.arch.errors import LoomError
 
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
 
@@ -195,7 +197,11 @@ def _to_verilog(rtlil_text: str) -> str:
         "attrmap -modattr -remove generator -remove top -remove src -remove amaranth.hierarchy",
         "write_verilog -norename -noattr",
     ]
-    return str(yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True))
+    try:
+        return str(yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True))
+    except YosysError as error:  # the circuits are sound: what stops it is the machine
+        said = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+        raise LoomError(f"Yosys could not write the Verilog: {said[-1].strip()}") from None
 
 
 def _plain_functions(text: str) -> str:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.kernels import kernel
 
 Int = NDArray[np.int64]
 
@@ -45,7 +45,7 @@ def read_changes(count: int, entries: Sequence[tuple[int, int, float]]) -> Chang
     return Changes(first, np.array([e[1] for e in ordered], np.int64), np.array([e[2] for e in ordered], np.float64))
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def work_end(first: Any, at: Any, factor: Any, thing: Any, start: Any, work: Any) -> Any:
     """When ``work`` picoseconds of a thing at its usual speed are done that begin at ``start``."""
     now, left, slow = start, np.float64(work), 1.0

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -21,6 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from siliconloom.arch.description import Chip
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.files import sweep_parts, write_file
 from siliconloom.arch.isa import Program
 from siliconloom.sim.engine import Run, run
 
@@ -88,30 +88,24 @@ class CostService:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 values = {f.name: stored[f.name] for f in fields(Run)}
+            return Run(**{name: value if value.ndim else value.item() for name, value in values.items()})
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        except Exception:  # zip and NumPy raise a dozen kinds for a file that is damaged
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        return Run(**{name: value if value.ndim else value.item() for name, value in values.items()})
 
     def _write(self, key: str, result: Run) -> None:
         """Write beside the final name and rename; a disk that is full or read-only only costs the next process time."""
         if self.folder is None:
             return
-        path = self._path(key)
-        with contextlib.suppress(OSError):
+        path, packed = self._path(key), io.BytesIO()
+        np.savez_compressed(packed, **asdict(result))
+        with contextlib.suppress(OSError, LoomError):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._trim()
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    np.savez_compressed(file, **asdict(result))
-                os.replace(name, path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_file(path, packed.getvalue())
 
     def _trim(self) -> None:
         """Once per process, let the oldest files go when there are too many bytes; parts that were left behind, too."""
@@ -120,6 +114,8 @@ class CostService:
             return
         self._trimmed = True
         found = []
+        for folder in self.folder.glob("*/"):
+            sweep_parts(folder)
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):
                 status = path.stat()

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.transfers import Transfers
@@ -118,7 +118,7 @@ def _epochs(wiring: Wiring, transfers: Transfers, disturbances: Sequence[Disturb
     return np.array(times, np.int64), Routes(found[0].pair, first, links), len(found[0].first) - 1
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _run(
     source: Any, target: Any, size: Any, adds: Any, left: Any, dependants: Any, followers: Any, work: Any, pair: Any,
     route_first: Any, route_links: Any, epochs: Any, pairs: int, per_byte: Any, latency: Any, whole: bool, delay: int,

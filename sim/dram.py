@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.dram import Dram
 from siliconloom.arch.errors import LoomError
-from siliconloom.sim import warmth
 from siliconloom.sim.dram_kernel import advance
 from siliconloom.sim.dram_repeat import Collapse, collapsed, locate
 from siliconloom.sim.dram_state import (
@@ -122,7 +121,6 @@ def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = Fa
             f"request {first}: cycle {int(cycle[first])} lies before {int(cycle[first - 1])}, the one before"
         )
     _check_addresses(dram, address)
-    warmth.discard_stale()
     cycle, write, address = (np.ascontiguousarray(column, np.int64) for column in (cycle, write, address))
     requests, shifts = len(cycle), dram.shifts()
     fields = np.array([shifts[f] for f in ("ch", "ra", "bg", "ba", "ro", "co")], np.int64)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.dram_state import (
     ACT,
     ACT_AT,
@@ -44,12 +43,12 @@ FORWARDED = 1
 """Cycles until a read of an address that waits to be written is answered, and until a write is acknowledged."""
 
 
-@njit(cache=True)
+@kernel()
 def _act_at(bank_at: Any, group_at: Any, rank_at: Any, ch: Any, b: Any, banks: Any, per_rank: Any) -> Any:
     return max(bank_at[ch, b, ACT_AT], max(group_at[ch, b // banks, TO_ACT], rank_at[ch, b // per_rank, TO_ACT]))
 
 
-@njit(cache=True)
+@kernel()
 def _oldest(queue: Any, count: Any, ch: Any, total: Any, request: Any) -> Any:
     found = True
     for b in range(total):
@@ -57,7 +56,7 @@ def _oldest(queue: Any, count: Any, ch: Any, total: Any, request: Any) -> Any:
     return found
 
 
-@njit(cache=True)
+@kernel()
 def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     """Run until ``goal`` requests have been taken, or all are done; tells whether that came, or nothing moves any more.
 

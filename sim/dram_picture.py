@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.dram_state import DUE_RANK, FAW, NEVER, NOW, OFFERED, PAGE, ROW_HITS, TIMEOUT
 
 UNSEEN = -1
 """In a picture: a closed row, the end of a chain, a bank that nothing can wake but another event."""
 
 
-@njit(cache=True)
+@kernel()
 def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     """Write the picture to ``out``; its length, or -1 when it does not fit or no request follows."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -86,7 +85,7 @@ def take_picture(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     return n if n <= room else -1
 
 
-@njit(cache=True)
+@kernel()
 def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, out: Any, n: Any, room: Any) -> Any:
     """One waiting request and, behind it, the reads that wait for the same answer; writes nothing beyond ``room``."""
     write, bank, row, column, sharing = asked
@@ -110,7 +109,7 @@ def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, 
     return n
 
 
-@njit(cache=True)
+@kernel()
 def take_phase(state: Any, out: Any) -> Any:
     """Write to ``out`` which rank and banks are refreshed next; its length."""
     channels, ranks = state.due.shape
@@ -125,7 +124,7 @@ def take_phase(state: Any, out: Any) -> Any:
     return n
 
 
-@njit(cache=True)
+@kernel()
 def restore_phase(state: Any, phase: Any) -> None:
     """Bring the turns of refresh to a phase that was taken."""
     channels, ranks = state.due.shape
@@ -135,7 +134,7 @@ def restore_phase(state: Any, phase: Any) -> None:
             state.due_bank[ch, rank] = phase[1 + ch * ranks + rank]
 
 
-@njit(cache=True)
+@kernel()
 def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
     """Bring queues, banks and times of ``state`` to the picture; its clock must say now and the next request."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -196,7 +195,7 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
             n += 4
 
 
-@njit(cache=True)
+@kernel()
 def _restore_request(sharing: Any, base: Any, picture: Any, n: Any) -> Any:
     request = base - picture[n]
     shared = picture[n + 1] & 1

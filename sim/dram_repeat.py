@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.dram_kernel import advance
 from siliconloom.sim.dram_picture import restore, restore_phase, take_phase, take_picture
 from siliconloom.sim.dram_state import (
@@ -85,7 +85,7 @@ class Memory(NamedTuple):
     """Per edge: when each request entered; then of each one answered how far it lies from the first, and when."""
 
 
-@njit(cache=True)
+@kernel()
 def locate(address: Any, fields: Any, line_shift: Any) -> Any:
     """Per address: line, channel, bank within the channel, row, burst within the row.
 
@@ -105,7 +105,7 @@ def locate(address: Any, fields: Any, line_shift: Any) -> Any:
     return line, channel, bank, row, column
 
 
-@njit(cache=True)
+@kernel()
 def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     """Run a whole trace, and no stretch twice; as `advance`. ``counts`` gets the numbers of a `Collapse`."""
     clock = state.clock
@@ -178,14 +178,14 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     return moving
 
 
-@njit(cache=True)
+@kernel()
 def _note_latest(clock: Any, latest: Any) -> None:
     """Put the last answer and end of a burst aside, so that those of the next stretch are seen alone."""
     latest[0], latest[1] = max(latest[0], clock[LAST]), max(latest[1], clock[FINISH])
     clock[LAST], clock[FINISH], clock[ANSWERED] = 0, 0, 0
 
 
-@njit(cache=True)
+@kernel()
 def _begin(state: Any, edge: Any, distance: Any, phase: Any, latest: Any) -> None:
     """Before a block is run: write down where everything stands."""
     clock = state.clock
@@ -198,7 +198,7 @@ def _begin(state: Any, edge: Any, distance: Any, phase: Any, latest: Any) -> Non
     edge[_REFRESHES], edge[_BURSTS], edge[_REFRESH_LATER] = clock[REFRESHES], clock[BURSTS], clock[NEXT_REFRESH]
 
 
-@njit(cache=True)
+@kernel()
 def _keep(memory: Any, state: Any, trace: Any, edge: Any, n: Any) -> None:
     """After a block was run: keep what came of it."""
     clock, outcome = state.clock, memory.outcome
@@ -229,7 +229,7 @@ def _keep(memory: Any, state: Any, trace: Any, edge: Any, n: Any) -> None:
     memory.edge_slots[slot] = memory.used[_EDGES] - 1
 
 
-@njit(cache=True)
+@kernel()
 def _repeat(memory: Any, state: Any, trace: Any, number: Any, latest: Any) -> None:
     """Let a block happen as it did before, but for the arrays of queues and banks."""
     edge, outcome, clock = memory.edge[number], memory.outcome, state.clock
@@ -251,7 +251,7 @@ def _repeat(memory: Any, state: Any, trace: Any, number: Any, latest: Any) -> No
     latest[0], latest[1] = max(latest[0], now + edge[_LAST]), max(latest[1], now + edge[_FINISH])
 
 
-@njit(cache=True)
+@kernel()
 def _awaken(machine: Any, state: Any, trace: Any, memory: Any, picture: Any, phase: Any) -> None:
     """Bring the arrays of the state to a picture that was reached without them."""
     first = memory.first[picture]
@@ -259,7 +259,7 @@ def _awaken(machine: Any, state: Any, trace: Any, memory: Any, picture: Any, pha
     restore_phase(state, memory.numbers[memory.first[phase] :])
 
 
-@njit(cache=True)
+@kernel()
 def _patterns(machine: Any, trace: Any) -> Any:
     """Per block the first one with the same pattern, -1 when there is no other; and the next that has others."""
     blocks = max((len(trace.cycle) - 1) // BLOCK, 0)
@@ -292,7 +292,7 @@ def _patterns(machine: Any, trace: Any) -> Any:
     return pattern, next_known
 
 
-@njit(cache=True)
+@kernel()
 def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
     rows, columns = machine.shape[4] - 1, machine.shape[5] - 1
     row, column = trace.row[b] - trace.row[a], trace.column[b] - trace.column[a]
@@ -308,7 +308,7 @@ def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _table(entries: Any) -> Any:
     """A power of two with room to spare."""
     size = 16
@@ -317,7 +317,7 @@ def _table(entries: Any) -> Any:
     return size
 
 
-@njit(cache=True)
+@kernel()
 def _empty(known: Any) -> Any:
     pictures = 4 * known + 4  # at both ends of a block; phase; arrivals
     return Memory(
@@ -327,7 +327,7 @@ def _empty(known: Any) -> Any:
     )  # fmt: skip
 
 
-@njit(cache=True)
+@kernel()
 def _intern(memory: Any, numbers: Any, length: Any) -> Any:
     """The number of this picture, new or not; -1 when there is none or no room."""
     if length < 0:
@@ -361,7 +361,7 @@ def _intern(memory: Any, numbers: Any, length: Any) -> Any:
     return new
 
 
-@njit(cache=True)
+@kernel()
 def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
     """Which arrivals a block has relative to now: 0 when all its requests are there, -1 when there is no room."""
     if trace.cycle[n + BLOCK - 1] <= now:
@@ -374,7 +374,7 @@ def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
     return found + 1 if found >= 0 else -1
 
 
-@njit(cache=True)
+@kernel()
 def _slot(memory: Any, edge: Any) -> Any:
     mixed = 0
     for i in range(_KEYS):
@@ -382,7 +382,7 @@ def _slot(memory: Any, edge: Any) -> Any:
     return (mixed ^ mixed >> 20) & (len(memory.edge_slots) - 1)
 
 
-@njit(cache=True)
+@kernel()
 def _find(memory: Any, picture: Any, pattern: Any, arrivals: Any, refresh: Any, phase: Any) -> Any:
     """The edge with this key, or -1; the edge that would be next serves to look for it."""
     key = memory.edge[memory.used[_EDGES]]

@@ -12,7 +12,6 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
-from siliconloom.sim import warmth
 from siliconloom.sim.levels import level_traffic
 from siliconloom.sim.state import (
     CYCLES,
@@ -128,7 +127,6 @@ def run(
         On a deadlock (with the waiting units, instructions and semaphores), a semaphore that overflows, or a time
         beyond the counter.
     """
-    warmth.discard_stale()
     from siliconloom.sim import kernel  # imports Numba, which costs most of a second
     from siliconloom.sim import recurrence as fast
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
 from siliconloom.sim.network import NetworkRun, Routes, deadlock_text, find_routes
@@ -55,7 +55,7 @@ def run_flows(wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: 
     return NetworkRun(picoseconds, busy, carried.astype(np.float64))
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _flow(
     size: Any, after: Any, waiting: Any, dependants: Any, waiter: Any, pair: Any, first: Any, links: Any,
     bandwidth: Any, done: Any,

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from siliconloom.arch.isa import Opcode, Unit
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.recurrence import back_edge, enter, leave
 from siliconloom.sim.state import (
     ACCOUNTED,
@@ -70,7 +69,7 @@ _S_DRAIN, _S_QUEUE = int(Stall.DRAIN), int(Stall.QUEUE_FULL)
 RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = range(5)
 
 
-@njit(cache=True)
+@kernel()
 def run(
     table: Any, causes: Any, constants: Any, loops: Any, album: Any, state: State, jumps: Any, protect: Any,
     record: Any, budget: Any,

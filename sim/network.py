@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
 
@@ -109,7 +109,7 @@ def _unique(key: Int, nodes: int) -> tuple[Int, Int]:
     return np.unique(key, return_inverse=True)
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _walk(
     sources: Any, targets: Any, by_target: Any, starts: Any, order: Any, link_target: Any, into: Any, incoming: Any,
     link_source: Any, ecmp: bool, first: Any, links: Any, hops: Any, write: bool,
@@ -225,7 +225,7 @@ def deadlock_text(wiring: Wiring, transfers: Transfers, done: Int) -> str:
     return f"deadlock: {unsent} messages never leave; these wait for each other: {', '.join(names)}{more}"
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
     for message in range(first.size - 1):
         for at in range(first[message], first[message + 1]):
@@ -234,7 +234,7 @@ def invert(first: Any, waits: Any, place: Any, followers: Any) -> None:
             place[before] += 1
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def push(times: Any, keys: Any, size: int, time: Any, key: int) -> None:
     at = size
     while at > 0:
@@ -246,7 +246,7 @@ def push(times: Any, keys: Any, size: int, time: Any, key: int) -> None:
     times[at], keys[at] = time, key
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def sink(times: Any, keys: Any, size: int) -> None:
     """Put the last of ``size`` + 1 entries in place of the first."""
     time, key = times[size], keys[size]
@@ -267,7 +267,7 @@ def sink(times: Any, keys: Any, size: int) -> None:
     times[at], keys[at] = time, key
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _run_in_order(
     size: Any, adds: Any, first: Any, waits: Any, work: Any, pair: Any, route_first: Any, route_links: Any,
     per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any, carried: Any,
@@ -309,7 +309,7 @@ def _run_in_order(
     return True
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _run(
     size: Any, adds: Any, left: Any, dependants: Any, followers: Any, work: Any, pair: Any, route_first: Any,
     route_links: Any, per_byte: Any, latency: Any, whole: bool, delay: int, add_per_byte: float, done: Any, busy: Any,

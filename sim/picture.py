@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from siliconloom.arch.isa import SEMAPHORES, Unit
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.state import (
     ACCOUNTED,
     CYCLES,
@@ -59,7 +58,7 @@ _S_EXECUTIONS = 1 + 2 * UNITS + UNITS * STALLS
 """Places within the marks (M) and the sums (S)."""
 
 
-@njit(cache=True)
+@kernel()
 def horizon(picture: Any) -> Any:
     """No instruction that has not started yet can start, or compare a time, before this cycle."""
     earliest = picture[picture[COUNTS_END]]
@@ -68,13 +67,13 @@ def horizon(picture: Any) -> Any:
     return earliest
 
 
-@njit(cache=True)
+@kernel()
 def copy_picture(picture: Any, into: Any) -> None:
     for at in range(picture[SUMS_END]):
         into[at] = picture[at]
 
 
-@njit(cache=True)
+@kernel()
 def capture(state: State, table: Any, constants: Any, op_low: Any, op_high: Any, pc_low: Any, pc_high: Any,
             picture: Any) -> Any:  # fmt: skip
     """Write the state into ``picture``, without predicates; false when it does not fit.
@@ -167,7 +166,7 @@ def capture(state: State, table: Any, constants: Any, op_low: Any, op_high: Any,
     return True
 
 
-@njit(cache=True)
+@kernel()
 def same_lengths(state: State, picture: Any) -> Any:
     """Whether queues and semaphores hold as many as in a picture; false where taking a new one would be in vain."""
     same = True
@@ -178,7 +177,7 @@ def same_lengths(state: State, picture: Any) -> Any:
     return same
 
 
-@njit(cache=True)
+@kernel()
 def restore(state: State, constants: Any, picture: Any) -> None:
     """Bring the state to what a picture shows: the inverse of `capture`."""
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]
@@ -243,7 +242,7 @@ def restore(state: State, constants: Any, picture: Any) -> None:
         at += 1
 
 
-@njit(cache=True)
+@kernel()
 def shift_between(before: Any, after: Any) -> Any:
     """By how many cycles ``after`` is the same state later than ``before``; -1 when it is another state."""
     counts_end, times_end = before[COUNTS_END], before[TIMES_END]
@@ -261,7 +260,7 @@ def shift_between(before: Any, after: Any) -> Any:
     return shift
 
 
-@njit(cache=True)
+@kernel()
 def owners_move(shift: Any, before: Any, after: Any, begun: Any, ended: Any) -> Any:
     """Whether every mark whose owner acted from ``begun`` to ``ended`` is ``shift`` later in ``after`` than ``before``.
 

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.kernels import kernel
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.pim import Command as Command
 
@@ -166,7 +166,7 @@ BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
 """Phases of computation: fill the global buffer, open rows, read results, multiply, close rows."""
 
 
-@njit(cache=True)
+@kernel()
 def _offered(macros: Any, done: Any, i: Any) -> Any:
     """First cycle in which a macro is offered."""
     if macros[i, 11] < 0:
@@ -174,7 +174,7 @@ def _offered(macros: Any, done: Any, i: Any) -> Any:
     return max(macros[i, 10], done[macros[i, 11]] + macros[i, 12])
 
 
-@njit(cache=True)
+@kernel()
 def _channel(constants: Any, macros: Any, compute: Any, transfer: Any, times: Any, counts: Any, commands: Any) -> Any:
     ranks, banks, group, groups, dual = constants[0], constants[1], constants[2], constants[3], constants[4]
     machines, singles = constants[5], constants[6]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from siliconloom.arch.isa import LEVELS, Opcode
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.picture import (
     COUNTS_END,
     FLAGS,
@@ -128,7 +128,7 @@ def empty_album(loops: Any) -> Album:
     )
 
 
-@njit(cache=True)
+@kernel()
 def _moves(shift: Any, before: Any, after: Any) -> Any:
     """Whether the marks, too, allow the time from ``before`` to ``after`` to be repeated."""
     if owners_move(shift, before, after, before, after) < 0:
@@ -143,7 +143,7 @@ def _moves(shift: Any, before: Any, after: Any) -> Any:
     return True
 
 
-@njit(cache=True)
+@kernel()
 def back_edge(state: State, table: Any, constants: Any, loops: Any, album: Album, protect: Any) -> Any:
     """At the end of an iteration: jump over whole periods, or remember the state. False on a time beyond the counter.
 
@@ -198,7 +198,7 @@ def back_edge(state: State, table: Any, constants: Any, loops: Any, album: Album
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _jump(state: State, constants: Any, old: Any, now: Any, shift: Any, periods: Any) -> Any:
     """Go on from ``now`` with ``periods`` times what led there from ``old``; false when a number would not fit."""
     mark, sums = now[TIMES_END], now[MARKS_END]
@@ -218,7 +218,7 @@ def _jump(state: State, constants: Any, old: Any, now: Any, shift: Any, periods:
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> None:
     clock = state.clock
     if clock[FOLDED] < state.folds.shape[0]:
@@ -227,7 +227,7 @@ def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iteration
     clock[FOLDED] += 1
 
 
-@njit(cache=True)
+@kernel()
 def enter(state: State, table: Any, constants: Any, loops: Any, album: Album, protect: Any) -> Any:
     """At a loop's first instruction: true when the whole loop was jumped because it began in this state before."""
     clock = state.clock
@@ -270,7 +270,7 @@ def enter(state: State, table: Any, constants: Any, loops: Any, album: Album, pr
     return False
 
 
-@njit(cache=True)
+@kernel()
 def leave(state: State, table: Any, constants: Any, album: Album) -> None:
     """After a loop's last iteration: remember what the loop has done from the state it began in."""
     level = state.clock[LEVEL]
@@ -285,7 +285,7 @@ def leave(state: State, table: Any, constants: Any, album: Album) -> None:
     )  # fmt: skip
 
 
-@njit(cache=True)
+@kernel()
 def _repeat(state: State, constants: Any, entered: Any, left: Any, now: Any, outcome: Any, protect: Any) -> Any:
     """Do from ``now`` what led from ``entered`` to ``left``; false when the states, or their marks, differ."""
     shift = shift_between(entered, now)

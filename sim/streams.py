@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.kernels import kernel
 from siliconloom.sim.changes import Changes, read_changes, work_end
 
 Int = NDArray[np.int64]
@@ -93,7 +93,7 @@ def run_tasks(tasks: Tasks, changes: Changes | None = None) -> StreamRun:
     return StreamRun(start, end)
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _times(
     duration: Any, first: Any, later: Any, lag: Any, left: Any, stream: Any, slow_first: Any, slow_at: Any,
     slow_factor: Any, start: Any, end: Any,

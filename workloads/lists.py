@@ -18,6 +18,8 @@ Count = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
 Pair = Size | tuple[Size, Size]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+Title = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/+-]*$")]
+"""What a workload may be called: nothing that a terminal, a table or a report takes for more than text."""
 
 DEFAULT_PRECISION = DataType.BF16
 
@@ -40,7 +42,7 @@ class GemmList(Description):
     """Matrix products that run in the order written and do not depend on each other."""
 
     kind: Literal["gemms"]
-    name: str | None = None
+    name: Title | None = None
     description: str = ""
     source: str = ""
     precision: DataType | None = None
@@ -98,7 +100,7 @@ class ConvolutionList(Description):
     """Convolutions that run in the order written, on a batch of images."""
 
     kind: Literal["convolutions"]
-    name: str | None = None
+    name: Title | None = None
     description: str = ""
     source: str = ""
     precision: DataType | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,6 +23,7 @@ from siliconloom.workloads.lists import (
     ConvolutionList,
     Count,
     GemmList,
+    Title,
     convolution_graph,
     gemm_graph,
 )  # fmt: skip
@@ -45,7 +47,7 @@ class Transformer(Description):
     """
 
     kind: Literal["transformer"]
-    name: str | None = None
+    name: Title | None = None
     description: str = ""
     source: str = ""
     model: dict[str, Any]
@@ -82,7 +84,7 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
     document.override(overrides or [], "workload.")
-    title = path.name.removesuffix(path.suffix).removesuffix(".config")
+    title = _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
     kind = document.expect_kind(["transformer", "gemms", "convolutions"])
     if kind == "gemms":
         return gemm_graph(document, title)
@@ -111,10 +113,15 @@ def _wrapped(document: Document, path: Path) -> Document:
     data: dict[str, Any] = {"kind": "transformer", "model": document.data}
     origin = document.data.get("_name_or_path")
     if isinstance(origin, str) and origin.strip("/."):
-        data["name"] = origin.rstrip("/").rpartition("/")[2]
+        data["name"] = _title(origin.rstrip("/").rpartition("/")[2])
     elif path.name == "config.json":
-        data["name"] = path.absolute().parent.name
+        data["name"] = _title(path.absolute().parent.name)
     return Document(data, positions, document.source)
+
+
+def _title(text: str) -> str:
+    """A name of somebody else's choice as one that a workload may have."""
+    return re.sub(r"[^A-Za-z0-9 ._/+-]", "_", text)[:200].lstrip(" ._/+-") or "workload"
 
 
 def _transformer(document: Document, title: str) -> Graph:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from siliconloom.arch.kernels import kernel
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+
+@kernel()
 def best_assignment(gain: Any) -> Any:
     """Column of each row of a square matrix; dual prices of rows and columns keep every reduced cost non-negative."""
     n = gain.shape[0]

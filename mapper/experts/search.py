@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.kernels import kernel
 from siliconloom.mapper.experts.assignment import best_assignment
 
 Float = NDArray[np.float64]
@@ -76,7 +76,7 @@ def _assigned(gain: Float, place: Int, layer: int, groups: int, *, after: bool) 
     return np.asarray(seat // (experts // groups), np.int64)
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel()
 def _swap(gain: Any, own: Any, load: Any, cap: Any, penalty: float, place: Any, groups: int) -> None:
     """Swap two experts of a layer while that gains."""
     layers, experts = load.shape

@@ -87,7 +87,7 @@ def sim(
     """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
     from siliconloom.arch import LoomError, load_chip, machine_kind
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.output import check_outputs, write_json, write_text
     from siliconloom.simulate import simulate, split_overrides
     from siliconloom.tables import console, progress_bar, simulation_tables
     from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
@@ -95,9 +95,7 @@ def sim(
 
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
-    for path in (trace, report, csv, json_file):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, (chip, workload))
     chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
     graph = load_workload(workload, workload_sets)
     asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
@@ -107,12 +105,10 @@ def sim(
     if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
         from siliconloom.systems.command import simulate_and_print
 
-        _announce_compilation()
         simulate_and_print(chip if described is None else described, chip_sets, graph, unsupported, exact, json_file)
         return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
-    _announce_compilation()
     with progress_bar(json_file != "-", "simulating") as progress:
         simulation = simulate(
             described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress, search=search
@@ -138,13 +134,12 @@ def sim(
 def workload(name: Workload, sets: Set = None, json_file: Json = None) -> None:
     """Say what a workload contains: parameters, FLOPs, weight and KV-cache bytes, operators."""
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.simulate import split_overrides
     from siliconloom.tables import console, workload_tables
     from siliconloom.workloads import load_workload
 
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (name,))
     chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
     summary = load_workload(name, workload_sets + chip_sets).summary()
     if json_file != "-":
@@ -164,11 +159,10 @@ def map_command(
     """Show the mapping of a workload to a chip, how it was chosen, and its lower bound."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.mapping import load_plan, mapping_tables, plan_summary
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.tables import console
 
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (chip, workload))
     plan = load_plan(chip, workload, parse_assignments(sets or []))
     if json_file != "-":
         mapping_tables(plan, console(), program=program)
@@ -194,11 +188,10 @@ def rtl(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.emit import check_reset, emit
     from siliconloom.link_parity import load_ring
-    from siliconloom.output import check_writable
+    from siliconloom.output import check_outputs
 
     style = check_reset(reset)
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (chip,))
     assignments = parse_assignments(sets or [])
     described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
     emit(described, folder, json_file, reset=style)
@@ -222,14 +215,13 @@ def synth(
     """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
     from siliconloom.arch import CheckFailed, load_chip
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.synth import check_request, synthesis_tables
     from siliconloom.synth import synth as run_synthesis
     from siliconloom.tables import console
 
     chosen = check_request(target, liberty)
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (chip, liberty))
     described = load_chip(chip, parse_assignments(sets or []))
     result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, progress=json_file != "-")
     if json_file != "-":
@@ -261,7 +253,7 @@ def verify(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.errors import nearest_name
     from siliconloom.link_parity import load_ring
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.tables import console
     from siliconloom.verify import verification_tables
     from siliconloom.verify import verify as run_verification
@@ -271,8 +263,7 @@ def verify(
         near = nearest_name(simulator, simulators)
         hint = f"; did you mean '{near}'?" if near else ""
         raise LoomError(f"--simulator: must be one of {', '.join(simulators)} (got '{simulator}'){hint}")
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (chip,))
     assignments = parse_assignments(sets or [])
     described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
     result = run_verification(
@@ -309,11 +300,10 @@ def gpu(
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.baselines.operations import read_operations
     from siliconloom.gpu import gpu_json, gpu_result, gpu_summary, gpu_tables, summary_tables
-    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.output import check_outputs, write_json, write_text
     from siliconloom.tables import console
 
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (name, operations))
     described = load_gpu(name, parse_assignments(sets or []))
     if operations is None:
         if json_file is not None:
@@ -322,7 +312,6 @@ def gpu(
             summary_tables(described, console())
         return
     rows = read_operations(operations)
-    _announce_gpu_compilation()
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
@@ -358,19 +347,16 @@ def compare(
     from siliconloom.arch.gpu import load_gpu
     from siliconloom.baselines.stacks import find_stack
     from siliconloom.compare import compare_tables, compare_workload
-    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.output import check_outputs, write_json, write_text
     from siliconloom.simulate import split_overrides
     from siliconloom.tables import console
     from siliconloom.workloads import load_workload
 
-    for path in (report, json_file):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"--report": report, "--json": json_file}, (chip, workload, *gpu.split(",")))
     chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
     gpus = [load_gpu(name.strip()) for name in gpu.split(",")]
     software = find_stack(stack)
     graph = load_workload(workload, workload_sets)
-    _announce_compilation()
     result = compare_workload(
         chip, chip_sets, graph, gpus, tensor=tensor, sustained=sustained, stack=software, prices=price or [],
         quiet=json_file == "-",
@@ -422,16 +408,14 @@ def collective_command(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.collective import collective_result, collective_tables, load_any, parse_size
     from siliconloom.communication import communication_result, communication_tables, is_program
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.tables import console
 
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"--json": json_file}, (system, operation, size))
     if is_program(operation):
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
         described, count = load_any(system, parse_assignments(sets or []), chips)
-        _announce_compilation()
         result = communication_result(described, operation, count, exact=exact, flows=flows)
         if json_file is not None:
             write_json(json_file, result)
@@ -442,7 +426,6 @@ def collective_command(
     if chips is None and not isinstance(parsed, float):
         chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
-    _announce_compilation()
     result = collective_result(described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted)
     if json_file is not None:
         write_json(json_file, result)
@@ -463,15 +446,12 @@ def plan(
     --set workload.phase=training, prefill or decode; --set run.steps=... times a whole training run with failures.
     """
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
     from siliconloom.tables import console
 
-    for path in (json_file, trace):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"--trace": trace, "--json": json_file}, (system, model))
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, parse_assignments(sets or []))
-    _announce_compilation()
     result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-", trace=trace)
     if json_file is not None:
         write_json(json_file, result)
@@ -489,8 +469,10 @@ def schema(
     ] = "-",
 ) -> None:
     """Print the JSON Schema of a description, for editors."""
-    from siliconloom.output import write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.schemas import schema_of
+
+    check_outputs({"-o": output})
 
     write_json(output, schema_of(kind))
 
@@ -501,9 +483,10 @@ def list_command(json_file: Json = None) -> None:
     from siliconloom.arch import chip_names, system_names
     from siliconloom.arch.gpu import gpu_names
     from siliconloom.arch.network import network_names
-    from siliconloom.output import write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.workloads import workload_names
 
+    check_outputs({"--json": json_file})
     found = {
         "chips": chip_names(), "systems": system_names(), "networks": network_names(), "gpus": gpu_names(),
         "workloads": workload_names(),
@@ -530,14 +513,11 @@ def dram(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.dram import load_dram
     from siliconloom.dram import commands_csv, dram_result, dram_tables
-    from siliconloom.output import check_writable, write_json, write_text
+    from siliconloom.output import check_outputs, write_json, write_text
     from siliconloom.tables import console
 
-    for path in (commands, json_file):
-        if path is not None:
-            check_writable(path)
+    check_outputs({"--commands": commands, "--json": json_file}, (memory, trace))
     described = load_dram(memory, parse_assignments(sets or []))
-    _announce_compilation()
     result, found = dram_result(described, trace, commands=commands is not None, exact=exact)
     if commands is not None:
         write_text(commands, commands_csv(found))
@@ -555,22 +535,11 @@ def reproduce(
     json_file: Json = None,
 ) -> None:
     """Derive published results again: ours, published, the error, and the cause where it is too large."""
-    from siliconloom.arch import CheckFailed
-    from siliconloom.output import check_writable, write_json
-    from siliconloom.reproduce.run import broken, reproduction_tables
-    from siliconloom.reproduce.run import reproduce as derive
-    from siliconloom.tables import console
+    from siliconloom.output import check_outputs
+    from siliconloom.reproduce.command import reproduce_and_print
 
-    if json_file is not None:
-        check_writable(json_file)
-    result = derive([card.lower() for card in cards or []])
-    if json_file != "-":
-        reproduction_tables(result, console())
-    if json_file is not None:
-        write_json(json_file, result)
-    wrong = broken(result)
-    if wrong:
-        raise CheckFailed(f"{len(wrong)} rows are outside their tolerance without a named cause, the first: {wrong[0]}")
+    check_outputs({"--json": json_file})
+    reproduce_and_print([card.lower() for card in cards or []], json_file)
 
 
 @app.command()
@@ -590,11 +559,10 @@ def measure(
 ) -> None:
     """Time this machine's GPU and write a baseline file (needs PyTorch)."""
     from siliconloom.measuring import measure_gpu, measurement_tables
-    from siliconloom.output import check_writable, write_json
+    from siliconloom.output import check_outputs, write_json
     from siliconloom.tables import console
 
-    if json_file is not None:
-        check_writable(json_file)
+    check_outputs({"-o": output, "--json": json_file}, shapes or [])
     asked = shapes or ["llama3-8b", "llama3-70b"]
     result, made = measure_gpu(output, asked, dtype, quick=quick, progress=json_file != "-")
     if json_file is not None:
@@ -606,42 +574,9 @@ def measure(
 @app.command()
 def warmup() -> None:
     """Compile the simulator's kernels now (once per installation), so that no later run waits for it."""
-    import numpy as np
+    from siliconloom.warming import warm_up
 
-    from siliconloom.arch import PimTile, load_chip
-    from siliconloom.arch.dram import load_dram
-    from siliconloom.arch.gpu import load_gpu
-    from siliconloom.arch.pim import Macro, MacroKind
-    from siliconloom.compare import gpu_step
-    from siliconloom.sim.dram import replay
-    from siliconloom.sim.pim import run_channel
-    from siliconloom.simulate import simulate
-    from siliconloom.workloads import load_workload
-
-    _announce_compilation()
-    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
-    replay(load_dram("hbm2"), *np.zeros((3, 1), np.int64))
-    tile = load_chip("pim-hbm").tile
-    assert isinstance(tile, PimTile)
-    run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
-    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16")]), tensor=2)
-    gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", "decode")]))
-
-
-def _announce_compilation() -> None:
-    """Say why the very first run takes a few seconds longer."""
-    from siliconloom.sim.warmth import is_compiled
-
-    if not is_compiled():
-        typer.echo("compiling the simulator's kernel, once per installation ...", err=True)
-
-
-def _announce_gpu_compilation() -> None:
-    from siliconloom.baselines import gemm
-    from siliconloom.sim.warmth import is_compiled
-
-    if not is_compiled("gemm.gemm_times", Path(gemm.__file__).resolve().parent):
-        typer.echo("compiling the GPU model's kernels, once per installation ...", err=True)
+    warm_up()
 
 
 PLANNED = {
@@ -670,6 +605,9 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    from siliconloom import streams
+
+    streams.prepare()
     debug = "--debug" in arguments
     if debug:  # accepted anywhere on the line
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
@@ -677,28 +615,50 @@ def main(arguments: list[str] | None = None) -> int:
         status = app(arguments, prog_name="loom", standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
+    except BrokenPipeError:
+        status = streams.BROKEN_PIPE
+    except SystemExit as end:  # typer's own answer to it
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        status = streams.BROKEN_PIPE
     except Exception as error:
         if debug:
             raise
-        sys.stdout.flush()
-        return _explain(error)
+        status = _explain(error)
     if status == INTERRUPTED:  # newer versions of typer return it, older ones raise
         print("loom: interrupted; nothing was left half written", file=sys.stderr)
+    try:
+        unwritten = streams.finish()
+    except BrokenPipeError:
+        return streams.BROKEN_PIPE
+    if unwritten is not None and status == 0:
+        print(f"loom: standard output: {unwritten}", file=sys.stderr)
+        return 2
     return int(status)
 
 
 def _explain(error: Exception) -> int:
     """One line for an error, and its exit status."""
-    from siliconloom.arch.errors import CheckFailed, LoomError
+    from siliconloom.arch.errors import MAX_MESSAGE, CheckFailed, LoomError, one_line, shortened
 
     if isinstance(error, LoomError):
         print(f"loom: {error}", file=sys.stderr)
         return 1 if isinstance(error, CheckFailed) else 2
     if hasattr(error, "format_message"):  # the command line itself is wrong
         wrong = str(error.format_message()).rstrip()
-        print(wrong if "\n" in wrong else f"loom: {wrong} (see loom --help)", file=sys.stderr)
+        usage = type(error).__name__ == "NoArgsIsHelpError"
+        text = wrong if usage else f"loom: {shortened(one_line(wrong), MAX_MESSAGE - 30)} (see loom --help)"
+        print(text, file=sys.stderr)
         return 2
-    print(f"loom: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+    text = shortened(one_line(str(error)), MAX_MESSAGE)
+    if isinstance(error, OSError):  # the machine, not the command
+        where = one_line(str(error.filename)) if error.filename else "standard output or a temporary file"
+        print(f"loom: {where}: {error.strerror or text}", file=sys.stderr)
+        return 2
+    if isinstance(error, MemoryError):
+        print("loom: there is not enough memory for this", file=sys.stderr)
+        return 2
+    print(f"loom: internal error: {type(error).__name__}: {text} (--debug shows where)", file=sys.stderr)
     return 70
 
 

@@ -25,11 +25,11 @@ from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.mapper.collectives import OPERATIONS, Size, candidates, collective, lower_bound
 from siliconloom.mapper.exchange import exchange_bound
-from siliconloom.networks import cheapest, costing, link_rows, link_table
+from siliconloom.networks import cheapest, check_clock, costing, link_rows, link_table
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import NetworkRun, farthest, run_transfers
 from siliconloom.systems.gpus import joined
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.collective/1"
 NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
@@ -117,6 +117,7 @@ def collective_result(
         moved = float(size.sum() - np.trace(size)) / chips
     else:
         bound, most = lower_bound(operation, wiring, size, in_switch=name == "in_switch", hops=hops), size
+        bound = bound if messages else 0.0
         moved = size * {"all_reduce": 2 * (chips - 1) / chips, "broadcast": 1.0, "send_receive": 1.0}.get(
             operation, (chips - 1) / chips
         )
@@ -157,8 +158,8 @@ def collective_result(
 def collective_tables(result: dict[str, Any], out: Console) -> None:
     """Print the time and the busiest links."""
     out.print(
-        f"[bold]{result['operation']}[/bold] of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
-        f"[bold]{result['system']}[/bold]"
+        f"{bold(result['operation'])} of {format_bytes(result['bytes'])} over {result['chips']:,} chips of "
+        f"{bold(result['system'])}"
     )
     rows: list[Row] = [("time", format_si(result["time_s"], "s"))]
     if (known := result["measured"]) is not None:
@@ -193,6 +194,7 @@ def _run(
     name, tried = cheapest(operation, names, wiring, size, costing(wiring, described))
     transfers = collective(operation, name, wiring, size)
     messages = int((transfers.source != transfers.target).sum())
+    check_clock(wiring, transfers)
     if flows:
         return name, run_flows(wiring, transfers, endpoint), tried, messages
     return name, run_transfers(wiring, transfers, endpoint, exact=exact), tried, messages

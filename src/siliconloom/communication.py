@@ -21,11 +21,11 @@ from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.collectives import OPERATIONS, Size, candidates
 from siliconloom.mapper.communication import Operator, lower
 from siliconloom.mapper.rendezvous import Call, Key, Meeting, match, read_calls
-from siliconloom.networks import cheapest, costing, link_rows, link_table
+from siliconloom.networks import cheapest, check_clock, costing, link_rows, link_table
 from siliconloom.sim.disturbed import Disturbance, run_disturbed
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import NetworkRun, run_transfers
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.communication/1"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -56,6 +56,7 @@ def communication_result(
     meetings = match(calls, document)
     disturbances = _disturbances(program, document, wiring)
     transfers, operators = lower(meetings, wiring, _chooser(described, wiring))
+    check_clock(wiring, transfers)
     again = 0
     if disturbances and flows:
         raise NotSupported("events in a program that runs as flows; leave --flows out")
@@ -91,7 +92,7 @@ def communication_result(
 
 def communication_tables(result: dict[str, Any], out: Console) -> None:
     """Print the time, the longest operators and the busiest links."""
-    out.print(f"[bold]{result['program']}[/bold] on {result['chips']:,} chips of [bold]{result['system']}[/bold]")
+    out.print(f"{bold(result['program'])} on {result['chips']:,} chips of {bold(result['system'])}")
     last = max(result["ranks"], key=lambda rank: rank["finish_s"])
     rows: list[Row] = [
         ("time", f"{format_si(result['time_s'], 's')}, until rank {last['rank']} is done"),

@@ -23,10 +23,12 @@ from siliconloom.systems import alone, load_machine, simulate_system
 from siliconloom.systems.command import gpu_system
 from siliconloom.systems.gpus import gpu_system_result
 from siliconloom.systems.report import system_result
-from siliconloom.tables import Row, progress_bar, table
+from siliconloom.tables import Row, bold, progress_bar, table
 from siliconloom.workloads import Graph, Phase
 
 SCHEMA = "siliconloom.compare/1"
+MOST_DOLLARS = 1_000_000_000
+"""An hour, of any machine: more is a slip of the keyboard."""
 
 
 def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
@@ -40,6 +42,8 @@ def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
             price = float("nan")
         if not equals or not np.isfinite(price) or price < 0:
             raise LoomError(f"--price {text}: must look like NAME=DOLLARS_PER_HOUR, such as h100=2.5")
+        if price > MOST_DOLLARS:
+            raise LoomError(f"--price {text}: must be at most {MOST_DOLLARS:,} dollars an hour")
         names = {n.lower(): n for n in known}
         if name.lower() not in names:
             near = nearest_name(name, known)
@@ -265,7 +269,7 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     """Print the totals side by side, then every operator."""
     machines = result["machines"]
     out.print(
-        f"[bold]{result['workload']}[/bold] ({result['phase']}, batch {result['batch']}, {result['tokens']:,} tokens, "
+        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['tokens']:,} tokens, "
         f"{result['precision']})"
     )
     for note in result["notes"]:

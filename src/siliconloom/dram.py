@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch import LoomError
 from siliconloom.arch.dram import Dram
+from siliconloom.arch.errors import shortened
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
+from siliconloom.baselines.cells import read_text
 from siliconloom.sim.dram import COMMANDS, Replay, replay
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 
 Int = NDArray[np.int64]
 SCHEMA = "siliconloom.dram/1"
@@ -33,14 +34,7 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
     LoomError
         With file and line, for a line that is no request, or a time that runs backwards.
     """
-    try:
-        opener = gzip.open if str(path).endswith(".gz") else open
-        with opener(path, "rt", encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, EOFError) as error:
-        raise LoomError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except UnicodeDecodeError:
-        raise LoomError(f"{path}: not a text file") from None
+    lines = read_text(path)[1].splitlines()
     if not lines or [cell.strip() for cell in lines[0].split(",")] != HEADER:
         raise LoomError(f"{path}:1: expected the header {','.join(HEADER)}")
     rows = np.zeros((3, len(lines) - 1), np.int64)
@@ -50,9 +44,11 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
             cycle, operation, address = line.split(",")
             rows[:, number] = int(cycle), OPERATIONS[operation.strip()], int(address, 0)
         except KeyError:
-            raise LoomError(f"{path}:{number + 2}: op must be R or W (got '{operation.strip()}')") from None
+            raise LoomError(
+                f"{path}:{number + 2}: op must be R or W (got '{shortened(operation.strip(), 60)}')"
+            ) from None
         except (ValueError, OverflowError):
-            raise LoomError(f"{path}:{number + 2}: expected cycle,op,address (got '{line}')") from None
+            raise LoomError(f"{path}:{number + 2}: expected cycle,op,address (got '{shortened(line, 60)}')") from None
         if rows[0, number] < last:
             raise LoomError(f"{path}:{number + 2}: cycle {rows[0, number]} lies before {last}, the one before")
         last = rows[0, number]
@@ -117,7 +113,7 @@ def commands_csv(found: Replay) -> str:
 
 def dram_tables(dram: Dram, result: dict[str, Any], out: Console) -> None:
     """Print what a replay took."""
-    out.print(f"[bold]{dram.name}[/bold] ({dram.standard}): {format_count(len(result['requests']), 'request')}")
+    out.print(f"{bold(dram.name)} ({dram.standard}): {format_count(len(result['requests']), 'request')}")
     share = result["bandwidth"] / result["peak_bandwidth"]
     columns = result["row_hits"] + result["row_misses"]
     rows = [

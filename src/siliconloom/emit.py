@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import get_args
 
@@ -12,11 +11,13 @@ from siliconloom.arch.errors import nearest_name
 from siliconloom.link_parity import ring_parts
 from siliconloom.output import write_json
 from siliconloom.rtl.emit import Bundle, build_rtl, package
+from siliconloom.rtl.folder import check_folder
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.link.design import ring_design
+from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.sim.memory import effective
-from siliconloom.tables import console, under_way
+from siliconloom.tables import bold, console, under_way
 from siliconloom.vectors import bench_vectors
 
 RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
@@ -39,7 +40,7 @@ def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync") -> Bundle:
     """
     if isinstance(chip, System):
         inner, engine, protocol, chips = ring_parts(chip)
-        design = ring_design(Library(re.sub(r"[^A-Za-z0-9_]", "_", chip.name), reset), inner, engine, protocol, chips)
+        design = ring_design(Library(module_prefix(chip.name), reset), inner, engine, protocol, chips)
         return package(inner.model_copy(update={"name": chip.name}), design)
     chip = effective(chip)
     whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
@@ -48,6 +49,7 @@ def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync") -> Bundle:
 
 def emit(chip: Chip | System, folder: Path, json_file: str | None, *, reset: ResetStyle = "sync") -> None:
     """Write the Verilog of ``chip`` and its flow files to ``folder``; the sidecar also goes to ``json_file``."""
+    check_folder(folder, chip.name)
     with under_way(json_file != "-", f"generating the Verilog of {chip.name} ..."):
         bundle = complete_rtl(chip, reset=reset)
     bundle.write(folder)
@@ -69,6 +71,6 @@ def emit(chip: Chip | System, folder: Path, json_file: str | None, *, reset: Res
     software = [name for name in bundle.files if name.startswith("software/")]
     if software:
         rows.append(("software", f"{len(software)} files in software/: register map, C header, program packer, driver"))
-    out.print(f"[bold]{chip.name}[/bold]: {sidecar['contains']}", soft_wrap=True)
+    out.print(f"{bold(chip.name)}: {sidecar['contains']}", soft_wrap=True)
     for label, text in rows:
         out.print(f"  {label:12s} {text}", soft_wrap=True)

@@ -15,7 +15,7 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import Operations
 from siliconloom.baselines.predict import predict
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.gpu/1"
 SHOWN = 40
@@ -67,7 +67,7 @@ def _digits(values: NDArray[np.float64]) -> list[float]:
 def gpu_tables(gpu: Gpu, operations: Operations, result: dict[str, Any], out: Console) -> None:
     """Print the first rows and their sum."""
     clock = "bursts at full clock" if result["clock"] == "burst" else "sustained, under the power limit"
-    out.print(f"[bold]{gpu.name}[/bold]: {len(operations):,} operations, {clock}")
+    out.print(f"{bold(gpu.name)}: {len(operations):,} operations, {clock}")
     rows: list[Row] = []
     for index, row in enumerate(result["rows"][:SHOWN]):
         share = row["roofline_us"] / row["time_us"]

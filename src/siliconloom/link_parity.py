@@ -38,7 +38,7 @@ from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.sim.engine import run
 from siliconloom.sim.memory import effective
 from siliconloom.sim.ring import ChipRun, Produced, run_ring
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 
 SCHEMA = "siliconloom.verification/4"
 TRACE = 1_000_000
@@ -335,7 +335,7 @@ def ring_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table."""
     block = result["block"]
     out.print(
-        f"[bold]{result['system']}[/bold]: {result['chips']} chips, {result['simulator']}, seed {result['seed']}, "
+        f"{bold(result['system'])}: {result['chips']} chips, {result['simulator']}, seed {result['seed']}, "
         f"{result['wall_s']:.1f} s"
     )
     out.print(f"  RTL:         {result['verified']}", soft_wrap=True)

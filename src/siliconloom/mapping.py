@@ -16,7 +16,7 @@ from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.placement import placement_rows, placement_table
 from siliconloom.sim.memory import effective
 from siliconloom.simulate import split_overrides
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 from siliconloom.workloads import load_workload
 
 SCHEMA = "siliconloom.mapping/1"
@@ -72,7 +72,7 @@ def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
 def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
     """Print the mapping."""
     chip, bound = plan.chip, plan.bound
-    out.print(f"[bold]{plan.graph.name}[/bold] ({plan.graph.phase.value}) on [bold]{chip.name}[/bold]")
+    out.print(f"{bold(plan.graph.name)} ({plan.graph.phase.value}) on {bold(chip.name)}")
     for note in plan.notes:
         out.print(f"note: {note}", style="yellow")
     size = len(plan.program.instructions)

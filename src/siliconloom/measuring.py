@@ -16,7 +16,7 @@ from siliconloom.baselines.roofline import compulsory_bytes, flops
 from siliconloom.baselines.tables import Table, write_table
 from siliconloom.baselines.torch_backend import open_backend
 from siliconloom.output import check_writable
-from siliconloom.tables import progress_bar, table
+from siliconloom.tables import bold, progress_bar, table
 
 SCHEMA = "siliconloom.measurement/1"
 SHOWN_SKIPPED = 5
@@ -69,7 +69,7 @@ def measurement_result(found: Measurement, made: Table, machine: Backend, output
 
 def measurement_tables(result: dict[str, Any], made: Table, out: Console) -> None:
     """Print the times, with the rates that they come to."""
-    out.print(f"[bold]{result['device']}[/bold] ({result['gpu']}), {', '.join(result['software'])}; {result['method']}")
+    out.print(f"{bold(result['device'])} ({result['gpu']}), {', '.join(result['software'])}; {result['method']}")
     work, moved = flops(made.operations).tolist(), compulsory_bytes(made.operations).tolist()
     rows = []
     for index, row in enumerate(result["rows"]):

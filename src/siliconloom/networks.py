@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from siliconloom.arch.description import System
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.network import Network, Wiring
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.transfers import Transfers
@@ -17,6 +18,24 @@ from siliconloom.sim.network import NetworkRun, find_routes
 from siliconloom.tables import table
 
 SHOWN = 16
+LONGEST_S = 2**62 * 1e-12
+"""Seconds that the clock of the network's simulator can count."""
+
+
+def check_clock(wiring: Wiring, transfers: Transfers) -> None:
+    """Refuse what could take longer than the clock counts: all bytes one after the other over the slowest link.
+
+    Raises
+    ------
+    LoomError
+        With how long it could take.
+    """
+    if not len(transfers):
+        return
+    work = 0.0 if transfers.work is None else float(transfers.work.astype(np.float64).sum()) * 1e-12
+    seconds = float(transfers.size.sum()) / float(wiring.bandwidth.min()) + work
+    if not seconds <= LONGEST_S:
+        raise LoomError(f"this could take {seconds:.3g} s, more than the {LONGEST_S:.3g} s that the clock counts")
 
 
 def link_rows(wiring: Wiring, run: NetworkRun, seconds: float) -> list[dict[str, Any]]:

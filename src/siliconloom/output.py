@@ -1,54 +1,92 @@
-"""Writing results: whole files or none."""
+"""Where a command's results go: files, each whole or not at all, and standard output."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
-import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.files import check_writable as check_file
+from siliconloom.arch.files import write_file
+from siliconloom.arch.inputs import files_read, forget_files_read
+
+STANDARD_OUTPUT = "-"
 
 
 def check_writable(path: str | Path) -> None:
     """Refuse an output path before any work is done for it; ``-`` is standard output."""
-    if str(path) == "-":
-        return
-    path = Path(path)
-    folder = path.parent
-    if path.is_dir():
-        raise LoomError(f"{path}: is a folder, a file name was expected")
-    if not folder.is_dir():
-        raise LoomError(f"{path}: the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise LoomError(f"{path}: cannot be written: permission denied")
+    if str(path) != STANDARD_OUTPUT:
+        check_file(path)
+
+
+def check_outputs(outputs: dict[str, str | Path | None], inputs: Iterable[object] = ()) -> None:
+    """Refuse what a command is told to write before any work is done for it; with this a command begins.
+
+    Parameters
+    ----------
+    outputs
+        Path of each option that names one, ``None`` where it is not given; at most one may be ``-``, and no two may
+        be the same file.
+    inputs
+        Paths or library names that the command reads, none of which may be written over.
+
+    Raises
+    ------
+    LoomError
+        With the option, or both.
+    """
+    forget_files_read()
+    known: dict[tuple[int, int] | str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        check_writable(path)
+        place = STANDARD_OUTPUT if str(path) == STANDARD_OUTPUT else _place(path)
+        if place is not None and place in known:
+            both = f"{known[place]} and {option}"
+            where = "standard output" if place == STANDARD_OUTPUT else path
+            raise LoomError(f"{both} both name {where}; give each a file of its own")
+        if place is not None:
+            known[place] = option
+    for given in inputs:
+        place = _place(str(given)) if isinstance(given, str | Path) else None
+        if place in known and place is not None:
+            raise LoomError(f"{known[place]} {given}: is an input of this command and would be overwritten")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` to a file in one step, so that no reader ever sees half of it; ``-`` is standard output."""
-    if str(path) == "-":
-        sys.stdout.write(text)
+    """Write ``text`` as UTF-8 in one step, so that no reader ever sees half of it; ``-`` is standard output."""
+    if str(path) == STANDARD_OUTPUT:
+        sys.stdout.flush()
+        binary = getattr(sys.stdout, "buffer", None)  # data is UTF-8 whatever the terminal speaks
+        if binary is None:
+            sys.stdout.write(text)
+        else:
+            binary.write(text.encode("utf-8", "backslashreplace"))
+            binary.flush()
         return
-    check_writable(path)
-    path = Path(path)
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise LoomError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    if _place(path) in {_place(each) for each in files_read()} - {None}:
+        raise LoomError(f"{path}: is an input of this command and would be overwritten")
+    write_file(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
     """Write ``data`` as indented JSON."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _place(path: str | Path) -> tuple[int, int] | str | None:
+    """What tells files apart: the inode of one that is there, the path of one to be; ``None`` for a terminal or null.
+
+    Character devices take what several write to them.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    return None if stat.S_ISCHR(status.st_mode) else (status.st_dev, status.st_ino)

@@ -23,7 +23,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.sim.engine import Run, run
 from siliconloom.sim.golden import Machine
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 
 SCHEMA = "siliconloom.verification/2"
 TRACE = 1_000_000
@@ -221,7 +221,7 @@ def _program(parity: Parity, stalled: bool) -> dict[str, Any]:
 
 def parity_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table of programs."""
-    out.print(f"[bold]{result['chip']}[/bold]: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
+    out.print(f"{bold(result['chip'])}: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
     out.print(f"  verified: {result['verified']}", soft_wrap=True)
     out.print()
     columns = [

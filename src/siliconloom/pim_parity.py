@@ -23,7 +23,7 @@ from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden_pim import PimMachine, read_out
 from siliconloom.sim.pim import ChannelRun, run_channel
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 
 SCHEMA = "siliconloom.verification/3"
 CONTEXT = 3
@@ -200,7 +200,7 @@ def _case(parity: PimParity) -> dict[str, Any]:
 
 def pim_tables(result: dict[str, Any], out: Console) -> None:
     """Print the parity table of macros."""
-    out.print(f"[bold]{result['chip']}[/bold]: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
+    out.print(f"{bold(result['chip'])}: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
     out.print(f"  verified: {result['verified']}", soft_wrap=True)
     out.print()
     columns = [

@@ -16,7 +16,7 @@ from siliconloom.arch.technology import TECHNOLOGIES
 from siliconloom.sim.energy import pim_energy
 from siliconloom.simulate import SCHEMA
 from siliconloom.systems import products
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 from siliconloom.workloads import Gemm, Graph
 
 
@@ -99,7 +99,7 @@ def _named(commands: dict[Command, int], tile: PimTile) -> dict[str, int]:
 
 def pim_tables(result: dict[str, Any], out: Console) -> None:
     """Print the result."""
-    out.print(f"[bold]{result['workload']}[/bold] ({result['precision']}) on [bold]{result['chip']}[/bold]")
+    out.print(f"{bold(result['workload'])} ({result['precision']}) on {bold(result['chip'])}")
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     bound, cycles = result["bound"], result["cycles"]

@@ -23,7 +23,7 @@ from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.systolic import operand_type
 from siliconloom.sim.memory import effective
-from siliconloom.tables import table, under_way
+from siliconloom.tables import bold, table, under_way
 
 SCHEMA = "siliconloom.synthesis/1"
 FLATTENED_ELEMENTS = 256
@@ -186,7 +186,7 @@ def _place(
 
 def synthesis_tables(result: dict[str, Any], out: Console) -> None:
     """Print what was found, within 80 columns."""
-    out.print(f"[bold]{result['chip']}[/bold]: {result['synthesized']}", soft_wrap=True)
+    out.print(f"{bold(result['chip'])}: {result['synthesized']}", soft_wrap=True)
     lines = [
         ("top module", result["top"]),
         ("target", f"{result['target']}, {result['tool']}, {result['seconds']:.1f} s"),

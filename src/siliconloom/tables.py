@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
+from siliconloom.arch.errors import one_line
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
 
 Row = tuple[str, ...]
@@ -18,10 +21,55 @@ BAR_AFTER = 2.0
 """Seconds after which work shows how far it is."""
 
 
+class Screen(Console):
+    """A terminal on which text is only text: names, paths and notes of users cannot colour it or move its cursor.
+
+    No markup is read; what stands out goes through `bold`, and `plain_text` shows control characters as escapes.
+    """
+
+    def __init__(self, *, width: int | None = None, stderr: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text that is printed, a table's cells and titles among it, comes through here."""
+        kept, spans, start = "", [], 0
+        for part in MARKS.split(plain_text(text)):
+            if part == BOLD:
+                start = len(kept)
+            elif part == NORMAL:
+                spans.append((start, len(kept)))
+            else:
+                kept += part
+        made = super().render_str(kept, **options)
+        for start, end in spans:
+            made.stylize("bold", start, end)
+        return made
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read this has gone, which is no failure of the command."""
+        raise BrokenPipeError
+
+
+BOLD, NORMAL = "\ue000", "\ue001"
+"""Characters for private use, which mark what `Screen` prints in bold."""
+MARKS = re.compile(f"([{BOLD}{NORMAL}])")
+KEPT = frozenset(("\n", BOLD, NORMAL))
+
+
+def bold(text: object) -> str:
+    """The text as one that stands out where `Screen` prints it."""
+    return BOLD + one_line(str(text)) + NORMAL
+
+
+def plain_text(text: str) -> str:
+    """The text with every control or format character but line breaks shown as an escape."""
+    return text if text.isprintable() else "".join(c if c in KEPT else one_line(c) for c in text)
+
+
 def console() -> Console:
     """Standard output; 100 columns wide when it is not a terminal, so that piped tables keep their shape."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=100)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=100)
 
 
 def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> Table:
@@ -38,8 +86,8 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
     """Print a simulation's result: what it took, where the time went, what held each unit up."""
     bound, cycles = result["bound"], result["cycles"]
     out.print(
-        f"[bold]{result['workload']}[/bold] ({result['phase']}, {result['tokens']} tokens, {result['precision']}) on "
-        f"[bold]{result['chip']}[/bold]"
+        f"{bold(result['workload'])} ({result['phase']}, {result['tokens']} tokens, {result['precision']}) on "
+        f"{bold(result['chip'])}"
     )
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
@@ -121,7 +169,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
 def workload_tables(summary: dict[str, Any], out: Console) -> None:
     """Print what a workload contains."""
     out.print(
-        f"[bold]{summary['name']}[/bold] ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
+        f"{bold(summary['name'])} ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
         f"{summary['precision']})"
     )
     for label, text in (
@@ -179,11 +227,11 @@ def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
 
     What is left is the time at the rate so far: an upper bound where the simulator may still jump.
     """
-    screen = Console(stderr=True)
+    screen = Screen(stderr=True)
     if not show or not screen.is_terminal:
         yield lambda _: None
         return
-    columns = TextColumn(text), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    columns = TextColumn(text, markup=False), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
     bar, began = Progress(*columns, console=screen, transient=True), time.monotonic()
     task = bar.add_task(text, total=1.0, left="")
 
@@ -216,5 +264,5 @@ def under_way(show: bool, text: str) -> Iterator[Callable[[str], None]]:
     if not show:
         yield lambda _: None
         return
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    with Screen(stderr=True).status(Text(plain_text(text))) as status:
+        yield lambda changed: status.update(Text(plain_text(changed)))

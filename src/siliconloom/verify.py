@@ -23,7 +23,7 @@ from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.rtl.systolic import arithmetic_of
 from siliconloom.sim.memory import effective
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
-from siliconloom.tables import table, under_way
+from siliconloom.tables import bold, table, under_way
 
 SCHEMA = "siliconloom.verification/1"
 BEATS = 1500
@@ -151,7 +151,7 @@ def verification_tables(result: dict[str, Any], out: Console) -> None:
         parity_tables(result, out)
         return
     out.print(
-        f"[bold]{result['chip']}[/bold]: {result['rows']} x {result['cols']} {result['dataflow'].replace('_', ' ')}, "
+        f"{bold(result['chip'])}: {result['rows']} x {result['cols']} {result['dataflow'].replace('_', ' ')}, "
         f"{result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s"
     )
     out.print(f"  verified: {result['verified']}", soft_wrap=True)

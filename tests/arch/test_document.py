@@ -130,5 +130,5 @@ def test_files_that_cannot_be_read(tmp_path):
         Document.load(binary)
     large = tmp_path / "large.yaml"
     large.write_bytes(b"a: " + b"x" * MAX_BYTES)
-    with pytest.raises(LoomError, match="more than a description may have"):
+    with pytest.raises(LoomError, match="more than a YAML file may have"):
         Document.load(large)

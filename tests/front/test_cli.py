@@ -99,7 +99,7 @@ def test_a_window_of_a_trace_shows_every_event_in_it(capsys, tmp_path):
 def test_the_progress_bar_comes_late_and_tells_an_upper_bound(monkeypatch):
     clock, screen = [0.0], io.StringIO()
     monkeypatch.setattr(tables.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(tables, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(tables, "Screen", lambda **_: Console(file=screen, force_terminal=True, width=120))
     with tables.progress_bar(True, "simulating") as advance:
         clock[0] = 1.9
         advance(0.01)

@@ -1,6 +1,7 @@
 """Published results: what is compared, and that the mechanisms are the publications'."""
 
 import json
+import signal
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.cli import main
-from siliconloom.reproduce import CARDS, run
+from siliconloom.reproduce import CARDS, run, workers
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.reproduce.fusemax import fusemax_stalled
 from siliconloom.reproduce.fusemax_events import block_ends, fusemax_event_latency
@@ -26,7 +27,10 @@ KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause", "e
 def test_every_card_holds_and_says_why_where_it_does_not_match(name, capsys):
     assert main(["reproduce", name, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["schema"], set(result)) == ("siliconloom.reproduction/1", {"schema", "version", "cards"})
+    assert (result["schema"], set(result)) == (
+        "siliconloom.reproduction/1",
+        {"schema", "version", "interrupted", "cards"},
+    )
     (card,) = result["cards"]
     assert set(card) == {"card", "title", "source", "rows", "holds", "wall_s"}
     assert (card["card"], card["holds"]) == (name, True)
@@ -43,6 +47,68 @@ def test_every_row_of_the_artifact_is_within_a_thousandth():
         rows = [row for row in run.load_card(name).rows if row.tolerance == 1e-3]
         assert len(rows) == count
         assert all(row.within and not row.cause for row in rows)
+
+
+QUICK = ["zero", "genz", "flat", "ulysses"]
+
+
+def test_cards_on_several_cores_are_the_same_in_the_order_asked_for(monkeypatch):
+    def told(cards):
+        return [{key: value for key, value in card.items() if key != "wall_s"} for card in cards["cards"]]
+
+    monkeypatch.setattr(run, "cores", lambda: 3)
+    beside = run.reproduce(QUICK)
+    monkeypatch.setattr(run, "cores", lambda: 1)
+    assert told(beside) == told(run.reproduce(QUICK))
+    assert [card["card"] for card in beside["cards"]] == QUICK
+
+
+def test_a_card_whose_process_fails_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(run, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "SERVE", "import sys; sys.stdin.readline(); sys.exit(3)")
+    assert main(["reproduce", "zero", "genz"]) == 2
+    assert "its process ended with status 3 before the card was derived" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_what_is_done_is_kept_when_interrupted(monkeypatch, capsys, tmp_path, several):
+    """The first card is printed and written although the next one never ends."""
+    serve = (
+        "import sys, time\nfrom siliconloom.reproduce import run\nderived = run.card_result\n"
+        "run.card_result = lambda name: derived(name) if name == 'zero' else time.sleep(1000)\nrun.serve()"
+    )
+    monkeypatch.setattr(run, "cores", lambda: several)
+    monkeypatch.setattr(workers, "SERVE", serve)
+    derived = run.card_result
+
+    def interrupted(name):
+        if name == "zero":
+            return derived(name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "card_result", interrupted)
+    if several > 1:
+        taken = workers._taken
+
+        def once(worker, busy):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)  # while it waits for the second
+            return taken(worker, busy)
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(workers, "_taken", once)
+        before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        assert main(["reproduce", "zero", "genz", "--json", str(tmp_path / "x.json")]) == 130
+    finally:
+        if several > 1:
+            signal.signal(signal.SIGALRM, before)
+    captured = capsys.readouterr()
+    assert "ZeRO" in captured.out
+    assert captured.err == "loom: interrupted; nothing was left half written\n"
+    result = json.loads((tmp_path / "x.json").read_text())
+    assert (result["interrupted"], [card["card"] for card in result["cards"]]) == (True, ["zero"])
 
 
 def test_tables_fit_a_terminal(capsys):

@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
@@ -89,6 +91,22 @@ def test_a_damaged_file_counts_as_absent_and_is_written_again(tmp_path, damage):
     service = CostService(tmp_path)
     assert equal(service.cost(program, chip), expected)
     assert equal(CostService(tmp_path).cost(program, chip), expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
+def test_whatever_byte_is_damaged_the_answer_is_right_or_absent(tmp_path_factory, flips):
+    folder, chip, program = tmp_path_factory.getbasetemp() / "damaged", load_chip("npu-edge"), product(8)
+    shutil.rmtree(folder, ignore_errors=True)
+    expected = CostService(folder).cost(program, chip)
+    (path,) = folder.rglob("*.npz")
+    content = bytearray(path.read_bytes())
+    for place, value in flips:
+        content[int(place * len(content))] = value
+    path.write_bytes(content)
+    found = CostService(folder)._read(cost_key(program, chip))
+    assert found is None or equal(found, expected)
+    assert path.exists() == (found is not None)
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):

@@ -26,7 +26,7 @@ from siliconloom.planning.search import ANY, Found, search, too_much
 from siliconloom.planning.step import Slowdown
 from siliconloom.planning.timeline import pipeline_trace
 from siliconloom.planning.training import Trainer
-from siliconloom.tables import Row, progress_bar, table
+from siliconloom.tables import Row, bold, progress_bar, table
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
@@ -228,7 +228,7 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     plan = Plan(**result["plan"])
     training = result["phase"] == "training"
     size, work = f"{result['parameters'] / 1e9:.4g} G parameters", f"{result['batch']:,} x {result['sequence']:,}"
-    out.print(f"[bold]{result['workload']}[/bold] ({size}, batch {work}) on [bold]{result['system']}[/bold]")
+    out.print(f"{bold(result['workload'])} ({size}, batch {work}) on {bold(result['system'])}")
     memory, looked = result["memory"], result["search"]
     parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in memory.items() if value)
     rows: list[Row] = [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -13,26 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from siliconloom import __version__
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.reproduce import CARDS
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.tables import table
+from siliconloom.reproduce.workers import cores, results
+from siliconloom.tables import bold, table
 
 SCHEMA = "siliconloom.reproduction/1"
 EXPECTED = Path(__file__).with_name("expected.csv")
+LONG = ("neupims", "neupims-simulator")
+"""Cards that take longest, which begin first."""
 SINGLE = 4
 """Rows of one kind up to which each is shown; more are shown as one line with the worst of them."""
 
 
+def check_cards(names: Sequence[str]) -> list[str]:
+    """The cards that are asked for, each once, or all in order; raises `LoomError` for a name that no card has."""
+    for name in names:
+        if name not in CARDS:
+            near = nearest_name(name, CARDS)
+            hint = f"did you mean '{near}'?" if near else "known: " + ", ".join(sorted(CARDS))
+            raise LoomError(f"{name}: no published result of that name is reproduced; {hint}")
+    return list(dict.fromkeys(names)) or sorted(CARDS)
+
+
 def load_card(name: str) -> Card:
     """Derive a card's rows; raises `LoomError` for a name that no card has."""
-    if name not in CARDS:
-        near = nearest_name(name, CARDS)
-        hint = f"did you mean '{near}'?" if near else "known: " + ", ".join(sorted(CARDS))
-        raise LoomError(f"{name}: no published result of that name is reproduced; {hint}")
+    check_cards([name])
     made = import_module(CARDS[name]).card()
     assert isinstance(made, Card)
     expected = expected_errors()
@@ -48,10 +60,26 @@ def expected_errors() -> dict[tuple[str, str], float]:
 
 def reproduce(names: Sequence[str] = ()) -> dict[str, Any]:
     """Derive the named cards, or all, under the versioned schema."""
-    return {"schema": SCHEMA, "version": __version__, "cards": [_result(name) for name in names or sorted(CARDS)]}
+    chosen = check_cards(names)
+    return gathered(chosen, list(derive(chosen)))
 
 
-def _result(name: str) -> dict[str, Any]:
+def derive(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The result of each card when it is there: on all cores, the longest first."""
+    if len(names) < 2 or cores() < 2:
+        yield from map(card_result, names)
+    else:
+        yield from results(sorted(names, key=lambda name: (name not in LONG, name)), cores())
+
+
+def gathered(names: Sequence[str], done: Sequence[dict[str, Any]], *, interrupted: bool = False) -> dict[str, Any]:
+    """The cards that are done in the order of ``names``, under the versioned schema."""
+    ordered = sorted(done, key=lambda card: names.index(card["card"]))
+    return {"schema": SCHEMA, "version": __version__, "interrupted": interrupted, "cards": ordered}
+
+
+def card_result(name: str) -> dict[str, Any]:
+    """A card as data: its rows with their verdicts, and how long it took."""
     began = time.perf_counter()
     card = load_card(name)
     rows = [
@@ -67,6 +95,18 @@ def _result(name: str) -> dict[str, Any]:
         "card": card.name, "title": card.title, "source": card.source, "rows": rows, "holds": card.holds,
         "wall_s": wall,
     }  # fmt: skip
+
+
+def serve() -> None:
+    """What a process of `siliconloom.reproduce.workers` does: read a name, write a result, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a card that prints would spoil the lines
+    for line in sys.stdin:
+        try:
+            answer: dict[str, Any] = {"result": card_result(line.strip())}
+        except Exception as error:
+            answer = {"error": f"{'' if isinstance(error, LoomError) else type(error).__name__ + ': '}{error}"}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def broken(result: dict[str, Any]) -> list[str]:
@@ -86,21 +126,18 @@ def _moved(row: dict[str, Any]) -> str:
     return f" (error {row['error']:+.2%}, {kept})"
 
 
-def reproduction_tables(result: dict[str, Any], out: Console) -> None:
-    """Print each card; rows of one kind that all hold are one line with the worst of them."""
-    for number, card in enumerate(result["cards"]):
-        if number:
-            out.print()
-        rows = card["rows"]
-        out.print(f"[bold]{card['card']}[/bold]  {card['title']}")
-        out.print(f"  {card['source']}", style="dim")
-        causes: list[str] = []
-        lines = [_line(name, row, causes) for name, row in _shown(rows)]
-        columns = [("quantity", "left"), ("ours", "right"), ("published", "right"), ("error", "right"),
-                   ("allowed", "right"), ("", "left")]  # fmt: skip
-        out.print(table(_count(rows), columns, lines))
-        for place, cause in enumerate(causes, 1):
-            out.print(f"  {place}) {escape(cause)}")
+def card_tables(card: dict[str, Any], out: Console) -> None:
+    """Print a card; rows of one kind that all hold are one line with the worst of them."""
+    rows = card["rows"]
+    out.print(f"{bold(card['card'])}  {card['title']}")
+    out.print(f"  {card['source']}", style="dim")
+    causes: list[str] = []
+    lines = [_line(name, row, causes) for name, row in _shown(rows)]
+    columns = [("quantity", "left"), ("ours", "right"), ("published", "right"), ("error", "right"),
+               ("allowed", "right"), ("", "left")]  # fmt: skip
+    out.print(table(_count(rows), columns, lines))
+    for place, cause in enumerate(causes, 1):
+        out.print(f"  {place}) {cause}")
 
 
 def _count(rows: Sequence[dict[str, Any]]) -> str:
@@ -135,7 +172,7 @@ def _line(name: str, row: dict[str, Any], causes: list[str]) -> tuple[str, ...]:
             causes.append(row["cause"])
         verdict = f"{verdict} cause {causes.index(row['cause']) + 1})".lstrip()
     return (
-        escape(name),
+        name,
         "-" if row["ours"] is None else f"{row['ours']:.4g}",
         f"{row['published']:.4g}",
         "-" if row["error"] is None else f"{row['error']:+.2%}",
@@ -151,4 +188,15 @@ def _allowed(row: dict[str, Any]) -> str:
     return f"{row['tolerance']:.1%}"
 
 
-__all__ = ["SCHEMA", "Row", "broken", "load_card", "reproduce", "reproduction_tables"]
+__all__ = [
+    "SCHEMA",
+    "Row",
+    "broken",
+    "card_tables",
+    "check_cards",
+    "derive",
+    "gathered",
+    "load_card",
+    "reproduce",
+    "serve",
+]

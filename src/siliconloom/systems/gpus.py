@@ -21,7 +21,7 @@ from siliconloom.baselines.model import ModelPrediction, predict_model
 from siliconloom.baselines.stacks import STACKS, Stack
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard
 from siliconloom.simulate import SCHEMA
-from siliconloom.tables import Row, table
+from siliconloom.tables import Row, bold, table
 from siliconloom.workloads import Graph, Phase
 
 __all__ = ["alone_gpu", "gpu_system_result", "gpu_system_tables", "joined"]
@@ -142,8 +142,8 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
     """Print a step on GPUs."""
     system, used = result["system"], result["memory"]
     out.print(
-        f"[bold]{result['workload']}[/bold] ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
-        f"[bold]{system['name']}[/bold]: {system['chips']} x {result['chip']}"
+        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
+        f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
     )
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")

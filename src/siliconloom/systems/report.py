@@ -13,7 +13,7 @@ from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
 from siliconloom.sim.energy import pim_energy
 from siliconloom.simulate import SCHEMA
 from siliconloom.systems.parts import SystemSimulation, Window
-from siliconloom.tables import table
+from siliconloom.tables import bold, table
 from siliconloom.workloads import Attention, Operator
 
 
@@ -170,8 +170,8 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
     """Print a step on a system."""
     system, bound, cycles = result["system"], result["bound"], result["cycles"]
     out.print(
-        f"[bold]{result['workload']}[/bold] ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
-        f"[bold]{system['name']}[/bold]: {system['chips']} x {result['chip']}"
+        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
+        f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
     )
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")

@@ -1,0 +1,74 @@
+"""Reading the files of users: bounded in bytes, packed or not, with every failure told in one line."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from siliconloom.arch.errors import LoomError
+
+STANDARD_INPUT = "-"
+_read: set[str] = set()
+
+
+def read_input(path: str | Path, most: int, what: str = "file") -> str:
+    """Text of a UTF-8 file, unpacked when its name ends in ``.gz``; ``-`` is standard input.
+
+    Parameters
+    ----------
+    most
+        Bytes that it may have, unpacked; no more are ever read.
+    what
+        Kind of file that was expected, for errors.
+
+    Raises
+    ------
+    LoomError
+        When it cannot be read, is too long or is not UTF-8 text.
+    """
+    name = source_name(path)
+    try:
+        raw = _standard_input(most) if str(path) == STANDARD_INPUT else _file(Path(path), most, what)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise LoomError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > most:
+        raise LoomError(f"{name}: over {most >> 20} MiB, more than a {what} may have")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LoomError(f"{name}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def source_name(path: str | Path) -> str:
+    """Name of an input that errors show."""
+    return "<standard input>" if str(path) == STANDARD_INPUT else str(path)
+
+
+def files_read() -> frozenset[str]:
+    """Paths of the files that were read since `forget_files_read`: no command writes over one of its inputs."""
+    return frozenset(_read)
+
+
+def forget_files_read() -> None:
+    """Begin a command."""
+    _read.clear()
+
+
+def _file(path: Path, most: int, what: str) -> bytes:
+    if path.is_dir():
+        raise LoomError(f"{path}: is a folder, a {what} was expected")
+    with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+        _read.add(str(path))
+        return file.read(most + 1)
+
+
+def _standard_input(most: int) -> bytes:
+    if sys.stdin is None:
+        raise LoomError("standard input is closed; name a file")
+    binary = getattr(sys.stdin, "buffer", None)
+    if binary is None:
+        return sys.stdin.read(most + 1).encode()
+    return cast(BinaryIO, binary).read(most + 1)

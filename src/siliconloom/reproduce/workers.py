@@ -1,0 +1,86 @@
+"""Cards on several cores: processes that take the names of cards and give their results, as lines.
+
+They are started afresh rather than forked, since Numba and the libraries below it do not promise to survive that, and
+in a session of their own, so that an interruption reaches only the process that the user sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from siliconloom.arch.errors import LoomError
+
+MOST = 8
+"""Processes at most: each holds some hundred megabytes."""
+SERVE = "from siliconloom.reproduce.run import serve; serve()"
+
+Worker = subprocess.Popen[str]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
+    """The result of each card when it is there, from as many processes.
+
+    Raises
+    ------
+    LoomError
+        When a card cannot be derived, or its process ends before it is.
+    """
+    waiting = list(reversed(names))
+    busy: dict[Worker, str] = {}
+    with selectors.DefaultSelector() as ready:
+        try:
+            for _ in range(min(processes, MOST, len(names))):
+                worker = _start()
+                busy[worker] = ""
+                assert worker.stdout is not None
+                ready.register(worker.stdout, selectors.EVENT_READ, worker)
+                _give(worker, waiting, busy)
+            while any(busy.values()):
+                for key, _ in ready.select():
+                    yield _taken(key.data, busy)
+                    _give(key.data, waiting, busy)
+        finally:
+            for worker in busy:
+                worker.kill()
+                worker.communicate()
+
+
+def _start() -> Worker:
+    paths = [each for each in sys.path if each]  # so that it finds the same package
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.Popen(
+        [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def _give(worker: Worker, waiting: list[str], busy: dict[Worker, str]) -> None:
+    busy[worker] = waiting.pop() if waiting else ""
+    if busy[worker]:
+        assert worker.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which the empty answer tells
+            print(busy[worker], file=worker.stdin, flush=True)
+
+
+def _taken(worker: Worker, busy: dict[Worker, str]) -> dict[str, Any]:
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
+    if not line:
+        raise LoomError(f"{busy[worker]}: its process ended with status {worker.wait()} before the card was derived")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise LoomError(f"{busy[worker]}: {answer['error']}")
+    found: dict[str, Any] = answer["result"]
+    return found

@@ -1,0 +1,102 @@
+"""What ``loom warmup`` does: small runs that between them call every kernel in every way that commands do.
+
+A command that is found to compile something after this needs a run here (``tests/front/test_warmth.py`` finds it).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from siliconloom.arch import PimTile, load_chip
+from siliconloom.arch.dram import load_dram
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.network import load_network
+from siliconloom.arch.pim import Macro, MacroKind
+from siliconloom.collective import collective_result
+from siliconloom.communication import communication_result
+from siliconloom.compare import gpu_step
+from siliconloom.mapper.experts import place_experts
+from siliconloom.mapper.experts.routing import routing_of
+from siliconloom.sim.changes import read_changes
+from siliconloom.sim.dram import replay
+from siliconloom.sim.pim import run_channel
+from siliconloom.sim.streams import Tasks, run_tasks
+from siliconloom.simulate import simulate
+from siliconloom.workloads import load_workload
+
+PROGRAM = """\
+kind: communication
+name: warm
+program:
+  - do:
+      - compute: {time: 1 us}
+      - all_reduce: {bytes: 64 KiB}
+"""
+EVENTS = """\
+events:
+  - {at: 100 ns, chip: 1, factor: 2}
+  - {at: 1 us, between: [0, 1], failed: true}
+  - {at: 2 us, between: [0, 1], failed: false}
+timeout: 20 us
+"""
+
+
+def _programs_of_tiles() -> None:
+    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], trace_limit=100)
+
+
+def _commands_of_memories() -> None:
+    request = np.zeros((3, 1), np.int64)
+    for exact in (False, True):
+        replay(load_dram("hbm2"), *request, exact=exact)
+
+
+def _commands_in_memory() -> None:
+    tile = load_chip("pim-hbm").tile
+    assert isinstance(tile, PimTile)
+    run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
+
+
+def _gpus() -> None:
+    for phase in ("prefill", "decode"):
+        gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", phase)]), tensor=2)
+
+
+def _collectives() -> None:
+    network = load_network("torus-2d")
+    for exact, flows in ((False, False), (True, False), (False, True)):
+        collective_result(network, "all_reduce", 65536.0, 8, exact=exact, flows=flows)
+
+
+def _communication() -> None:
+    with tempfile.TemporaryDirectory(prefix="loom-warmup-") as folder:
+        file = Path(folder) / "program.yaml"
+        for events in ("", EVENTS):
+            file.write_text(PROGRAM + events, encoding="utf-8")
+            communication_result(load_network("torus-2d"), str(file), 8)
+
+
+def _pipelines() -> None:
+    run_tasks(Tasks(), read_changes(1, []))
+
+
+def _experts() -> None:
+    trace = np.random.default_rng(0).integers(0, 8, (64, 3, 2))
+    for exhaustive in (False, True):
+        place_experts(routing_of(trace, 8), 2, exhaustive=exhaustive)
+
+
+RUNS: tuple[Callable[[], None], ...] = (
+    _programs_of_tiles, _commands_of_memories, _commands_in_memory, _gpus, _collectives, _communication, _pipelines,
+    _experts,
+)  # fmt: skip
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it where that was done before."""
+    for run in RUNS:
+        run()

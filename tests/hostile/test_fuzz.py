@@ -1,0 +1,25 @@
+"""2,000 hostile commands: each ends with an agreed status, one line of error, in bounds of time and memory.
+
+The cases are those of ``python -m benchmarks.fuzz``, whose long form runs 20,000; seeds follow ``--hypothesis-seed``.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PARTS = 2
+CASES = 2000
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_command_fails_in_any_way_but_the_agreed_ones(part, seed):
+    made = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fuzz", "--cases", str(CASES // PARTS), "--seed", str(PARTS * seed + part)],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert f"{CASES // PARTS} cases, 0 failed" in made.stdout
