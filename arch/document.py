@@ -37,7 +37,7 @@ class Description(BaseModel):
     ``true`` and ``false`` are not numbers, although Python takes them for 1 and 0.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -13,48 +13,179 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
+from siliconloom.arch.machine_code import (
+    call_key,
+    compiled_call_key,
+    emit_library,
+    has_code,
+    library_path,
+    load_library,
+)  # fmt: skip
+
 PACKAGE = __name__.partition(".")[0]
-KERNELS: dict[str, Any] = {}
+KERNELS: dict[str, Kernel] = {}
 """Every kernel of the modules that were imported, by module and name."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Kernel:
+    """A function that runs as machine code: from a library where one is kept, else through Numba.
+
+    Numba is imported when the first kernel is called for which there is no library (`siliconloom.arch.machine_code`).
+
+    Parameters
+    ----------
+    function
+        What is compiled; with ``NUMBA_DISABLE_JIT=1`` it runs as it stands.
+    options
+        Those of ``numba.njit``.
+    """
+
+    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
+        self.py_func, self.options = function, options
+        self._libraries: dict[str, Callable[..., Any] | None] = {}
+        self._calls = 0
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """Numba's own object for the function."""
+        return _compiled(self)
+
+    @property
+    def signatures(self) -> list[str]:
+        """Types with which it has been called in this process."""
+        found = [key for key, library in self._libraries.items() if library is not None]
+        return found + [str(s) for s in getattr(self.__dict__.get("dispatcher"), "signatures", ())]
+
+    def __call__(self, *arguments: Any) -> Any:
+        if INTERPRETED:
+            return self.py_func(*arguments)
+        if "dispatcher" in self.__dict__:
+            return self.dispatcher(*arguments)
+        self._calls += 1
+        if self._calls > OFTEN:  # Numba takes half a second to start, and a call of it a tenth of a call of ours
+            return self.dispatcher(*arguments)
+        key = call_key(arguments)
+        if key is not None and key not in self._libraries:
+            self._libraries[key] = self._library(key)
+        library = self._libraries.get(key) if key is not None else None
+        if library is not None:
+            return library(*arguments)
+        outcome = self.dispatcher(*arguments)
+        if key is not None:
+            self._keep(key)
+        return outcome
+
+    def _library(self, key: str) -> Callable[..., Any] | None:
+        paths = (self._path(folder, key) for folder in _folders(self.py_func))
+        return next((found for found in map(load_library, paths) if found is not None), None)
+
+    def _path(self, folder: Path, key: str) -> Path:
+        digest = hashlib.sha256(f"{sorted(self.options.items())} {kernel_digest(self.py_func)}".encode()).hexdigest()
+        module = self.py_func.__module__.rpartition(".")[2]
+        return library_path(folder, f"{module}.{self.py_func.__name__}", key, digest)
+
+    def _keep(self, key: str) -> None:
+        """Keep what Numba has compiled for arguments of these types as a library, in the first folder that takes it."""
+        signature = next((s for s in self.dispatcher.overloads if compiled_call_key(s) == key), None)
+        for folder in _folders(self.py_func) if signature is not None else ():
+            with contextlib.suppress(Exception):  # Numba keeps it, too
+                path = self._path(folder, key)
+                if path.with_suffix(".no").exists():  # it was found out before that none can be made
+                    return
+                _forget_libraries(path)
+                made = self.dispatcher.overloads[signature]
+                if not has_code(made):  # Numba had kept it, without what a library is made from
+                    made = _fresh(self, signature)
+                if not emit_library(made, path):
+                    path.with_suffix(".no").touch()
+                return
+
+
+OFTEN = 2000
+"""Calls of a kernel in a process from which on Numba pays."""
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""Kernels run as Python."""
 
 
 def kernel(**options: Any) -> Callable[[Function], Function]:
     """Make a function a kernel; ``options`` are those of ``numba.njit``."""
 
     def make(function: Function) -> Function:
-        made = _compiled(cast(FunctionType, function), options)
+        made = Kernel(cast(FunctionType, function), options)
         KERNELS[f"{function.__module__}.{function.__qualname__}"] = made
         return cast(Function, made)
 
     return make
 
 
-def _compiled(function: FunctionType, options: dict[str, Any]) -> Any:
-    from numba import njit  # costs most of a second
+def _folders(function: FunctionType) -> Iterator[Path]:
+    """Where libraries of a kernel may be kept: as Numba does beside the module, or where its variable says."""
+    here = Path(function.__code__.co_filename).resolve().parent
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    place = hashlib.sha256(str(here).encode()).hexdigest()[:16]
+    if named:
+        yield Path(named) / f"{here.name}_{place}"
+    else:
+        yield here / "__pycache__"
+        with contextlib.suppress(RuntimeError):  # there is no home
+            yield Path.home() / ".cache" / PACKAGE / f"{here.name}_{place}"
 
+
+def _forget_libraries(path: Path) -> None:
+    """Remove the oldest libraries of the same kernel; what other checkouts keep lies elsewhere."""
+    name = path.name.rpartition("-")[0]
+    kept = sorted(path.parent.glob(f"{name}-*.loom.so"), key=lambda each: each.stat().st_mtime)
+    for stale in kept[: max(len(kept) - KEPT, 0)]:
+        stale.unlink(missing_ok=True)
+        stale.with_suffix(".txt").unlink(missing_ok=True)
+
+
+KEPT = 16
+"""Libraries of one kernel that are kept: for types of arguments, processors, and the code of the last few changes."""
+
+
+def _fresh(made_for: Kernel, signature: Any) -> Any:
+    """What Numba makes of a kernel for a signature, compiled now."""
+    from numba import njit
+
+    dispatcher = njit(**made_for.options)(made_for.py_func)
+    dispatcher.compile(signature)
+    return dispatcher.overloads[signature]
+
+
+def _compiled(made_for: Kernel) -> Any:
+    from numba import njit  # costs most of a second
+    from numba.core import types
+    from numba.extending import typeof_impl
+
+    if Kernel not in typeof_impl.registry:
+        typeof_impl.register(Kernel)(lambda value, context: types.Dispatcher(value.dispatcher))
     _announce()
+    function, options = made_for.py_func, made_for.options
     try:
         made = njit(cache=True, **options)(function)
     except RuntimeError:  # there is nowhere to keep it
         made = njit(**options)(function)
     store = getattr(made, "_cache", None)
     if getattr(store, "_cache_file", None) is not None:
-        _guard(store, function, repr(sorted(options.items())))
+        _guard(store, made_for, repr(sorted(options.items())))
     return made
 
 
-def _guard(store: Any, function: FunctionType, options: str) -> None:
+def _guard(store: Any, made_for: Kernel, options: str) -> None:
     """Let a kernel's cache know what the kernel is made of, and survive disks that are full and files that are not."""
-    load, save = store.load_overload, store.save_overload
+    load, save, function = store.load_overload, store.save_overload, made_for.py_func
 
     def careful_load(signature: Any, target: Any) -> Any:
         store._cache_file._source_stamp = hashlib.sha256(f"{options} {kernel_digest(function)}".encode()).hexdigest()
@@ -154,4 +285,4 @@ def _announce() -> None:
     event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call, unused-ignore]
 
 
-__all__ = ["KERNELS", "kernel", "kernel_digest"]
+__all__ = ["KERNELS", "Kernel", "kernel", "kernel_digest"]

@@ -82,7 +82,7 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
     """Bound of a whole workload, its objects in the nearest memory or where they are placed."""
     operators = graph.operators()
     macs = sum(o.macs * o.repeat for o in operators)
-    listed = graph.digraph.number_of_edges() == 0
+    listed = not graph.dataflow.linked
     data: dict[str, int]
     if placement is not None:
         data = dict.fromkeys(chip.memory, 0)

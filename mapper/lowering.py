@@ -33,7 +33,7 @@ class Context:
 
     def input_of(self, operator: Operator, size: int) -> int:
         """Address of the operator's first operand: an earlier result, or fresh memory for an input."""
-        for name in self.graph.digraph.predecessors(operator.name):
+        for name in self.graph.dataflow.predecessors(operator.name):
             if name in self.outputs:
                 return self.outputs[name]
         return self.memory.take(operator.name, "input", size)

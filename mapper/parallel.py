@@ -17,12 +17,11 @@ from itertools import pairwise
 from math import ceil
 from typing import Any
 
-import networkx
-
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
-from siliconloom.workloads.graph import connect, is_optimizer
+from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.graph import is_optimizer
 
 COLUMNS = frozenset({"qkv", "up", "gate_up", "head", "q_up", "kv_up", "shared_gate_up"})
 """Last part of the names of products whose result is cut."""
@@ -122,7 +121,7 @@ class _Sharing:
     def __init__(self, graph: Graph, split: Split, messages: bool, key: str) -> None:
         self.graph, self.split, self.messages, self.key = graph, split, messages, key
         self.operators: dict[str, Operator] = {o.name: o for o in graph.operators()}
-        self.made = networkx.DiGraph()
+        self.made = Dataflow()
         self.context = split.context if graph.phase is not Phase.DECODE else 1
         spread, sharing = split.tensor, split.sharing
         if spread % sharing:
@@ -141,24 +140,24 @@ class _Sharing:
             before, changed, after = self._change(operator)
             for message in before:
                 self._add(message)
-            self.made.add_node(operator.name, operator=changed)
+            self.made.add(changed)
             entry = before[0].name if before else operator.name
-            for origin, _, elements in self.graph.digraph.in_edges(operator.name, data="elements"):
-                was, now = self.operators[origin], self.made.nodes[origin]["operator"]
+            for origin, elements in self.graph.dataflow.inputs(operator.name):
+                was, now = self.operators[origin], self.made[origin]
                 part = -(-elements * now.output_elements // (was.output_elements or 1))
-                connect(self.made, last[origin], entry, part)
+                self.made.connect(last[origin], entry, part)
             for earlier, later in pairwise([*before, changed]):
-                connect(self.made, earlier.name, later.name, earlier.output_elements)
+                self.made.connect(earlier.name, later.name, earlier.output_elements)
             at = operator.name
             for message in after:
                 self._add(message)
-                connect(self.made, at, message.name, message.elements)
+                self.made.connect(at, message.name, message.elements)
                 at = message.name
             last[operator.name] = at
-        return replace(self.graph, digraph=self.made)
+        return replace(self.graph, dataflow=self.made)
 
     def _add(self, message: Collective) -> None:
-        self.made.add_node(message.name, operator=message)
+        self.made.add(message)
 
     # one operator
 

@@ -172,7 +172,7 @@ def _levels(
     operator = task.operator
     if not isinstance(operator, Gemm):
         return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
-    makes = [makers[name] for name in graph.digraph.predecessors(operator.name) if name in makers]
+    makes = [makers[name] for name in graph.dataflow.predecessors(operator.name) if name in makers]
     keys = [
         (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
         (operator.name, "parameters" if operator.weight else "operand 1"),

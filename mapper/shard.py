@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import networkx
-
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.mapper.parallel import EXPERTS, Split, forward_name, share, summed
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.graph import connect, is_optimizer
+from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.graph import is_optimizer
 
 
 def tensor_shard(graph: Graph, tensor: int) -> Graph:
@@ -107,13 +106,13 @@ def with_context(graph: Graph, context: int) -> Graph:
 
 
 def _changed(graph: Graph, change: Callable[[Operator], Operator | None]) -> Graph:
-    digraph = networkx.DiGraph()
+    dataflow = Dataflow()
     for operator in graph.operators():
         made = change(operator)
         if made is not None:
-            digraph.add_node(operator.name, operator=made)
-    for source, target, elements in graph.digraph.edges(data="elements"):
-        if source in digraph and target in digraph:
-            before, after = graph.digraph.nodes[source]["operator"], digraph.nodes[source]["operator"]
-            connect(digraph, source, target, -(-elements * after.output_elements // (before.output_elements or 1)))
-    return replace(graph, digraph=digraph)
+            dataflow.add(made)
+    for source, target, elements in graph.dataflow.edges():
+        if source in dataflow and target in dataflow:
+            before, after = graph.dataflow[source], dataflow[source]
+            dataflow.connect(source, target, -(-elements * after.output_elements // (before.output_elements or 1)))
+    return replace(graph, dataflow=dataflow)

@@ -25,7 +25,7 @@ class Task:
 
 def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Task]:
     """Tasks of one block in program order."""
-    linked = graph.digraph.number_of_edges() > 0
+    linked = graph.dataflow.linked
     tasks: list[Task] = []
     index = 0
     while index < len(operators):
@@ -44,7 +44,7 @@ def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Ta
 
 
 def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, follower: Vector) -> bool:
-    if list(graph.digraph.successors(before.name)) != [follower.name]:
+    if graph.dataflow.successors(before.name) != [follower.name]:
         return False
     elements = gemm.batch * gemm.m * gemm.n
     if any(v.function in GATED for v in fused):

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-import networkx
-
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.graph import connect
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 
 
@@ -39,7 +37,7 @@ class Builder:
     """
 
     def __init__(self, precision: DataType, patterns: Mapping[str, DataType] | None = None) -> None:
-        self.digraph = networkx.DiGraph()
+        self.dataflow = Dataflow()
         self.precision, self.patterns = precision, dict(patterns or {})
         self._block, self._repeat, self._prefix = "", 1, ""
 
@@ -75,9 +73,9 @@ class Builder:
         return {"name": full, "block": self._block, "repeat": self._repeat, "precision": precision}
 
     def _add(self, operator: Operator, operands: tuple[Value, ...]) -> Value:
-        if operator.name in self.digraph:
+        if operator.name in self.dataflow:
             raise ValueError(f"two operators are named {operator.name}")
-        self.digraph.add_node(operator.name, operator=operator)
+        self.dataflow.add(operator)
         for value in operands:
-            connect(self.digraph, value.operator, operator.name, value.elements)
+            self.dataflow.connect(value.operator, operator.name, value.elements)
         return Value(operator.name, operator.output_elements)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
-
-import networkx
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
+
+if TYPE_CHECKING:
+    import networkx
 
 SCHEMA = "siliconloom.workload/1"
 
@@ -47,10 +50,9 @@ class Graph:
         Sequences (images of a convolution list).
     tokens
         Tokens processed by one execution of the graph.
-    digraph
-        Nodes are operator names in program order with ``operator=``; edges carry ``bytes=`` and ``elements=``.
-        A block that is executed several times stands once: the edges from one execution to the next are those from
-        the block before it, repeated.
+    dataflow
+        Operators in program order, and the elements that flow between them. A block that is executed several times
+        stands once: the edges from one execution to the next are those from the block before it, repeated.
     """
 
     name: str
@@ -59,11 +61,11 @@ class Graph:
     explicit_precision: bool
     batch: int
     tokens: int
-    digraph: networkx.DiGraph
+    dataflow: Dataflow
 
     def __post_init__(self) -> None:
-        position = {name: index for index, name in enumerate(self.digraph)}
-        for source, target in self.digraph.edges:
+        position = {name: index for index, name in enumerate(self.dataflow)}
+        for source, target, _ in self.dataflow.edges():
             if position[source] >= position[target]:
                 raise ValueError(f"{target} uses {source} before it is made")
         seen: set[str] = set()
@@ -74,7 +76,19 @@ class Graph:
 
     def operators(self) -> list[Operator]:
         """All operators in program order, which is a topological order; those of one block are contiguous."""
-        return [operator for _, operator in self.digraph.nodes(data="operator")]
+        return self.dataflow.operators()
+
+    @cached_property
+    def digraph(self) -> networkx.DiGraph:
+        """The same as a graph of NetworkX's: nodes carry ``operator=``, edges ``elements=`` and ``bytes=``."""
+        import networkx  # a sixth of a second that no command needs
+
+        made = networkx.DiGraph()
+        for operator in self.operators():
+            made.add_node(operator.name, operator=operator)
+        for source, target, elements in self.dataflow.edges():
+            made.add_edge(source, target, elements=elements, bytes=self.dataflow.bytes_of(source, elements))
+        return made
 
     def blocks(self) -> list[tuple[str, int, list[Operator]]]:
         """Block name, number of executions and operators, in program order."""
@@ -134,14 +148,14 @@ class Graph:
 
         Operators whose format differs from the graph's keep theirs, and so does the state of the optimizer.
         """
-        digraph = networkx.DiGraph()
+        dataflow = Dataflow()
         for operator in self.operators():
             if operator.precision == self.precision and not is_optimizer(operator):
                 operator = replace(operator, precision=dtype)
-            digraph.add_node(operator.name, operator=operator)
-        for source, target, elements in self.digraph.edges(data="elements"):
-            connect(digraph, source, target, elements)
-        return replace(self, precision=dtype, explicit_precision=True, digraph=digraph)
+            dataflow.add(operator)
+        for source, target, elements in self.dataflow.edges():
+            dataflow.connect(source, target, elements)
+        return replace(self, precision=dtype, explicit_precision=True, dataflow=dataflow)
 
     def summary(self) -> dict[str, Any]:
         """Plain data for printing as JSON, under the schema ``siliconloom.workload/1``."""
@@ -180,14 +194,6 @@ def is_optimizer(operator: Operator) -> bool:
     return isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER
 
 
-def connect(digraph: networkx.DiGraph, source: str, target: str, elements: int) -> None:
-    """Add an edge of ``elements`` values at the precision of ``source``; a second edge of the same ends adds up."""
-    if digraph.has_edge(source, target):
-        elements += digraph.edges[source, target]["elements"]
-    size = digraph.nodes[source]["operator"].precision.size(elements)
-    digraph.add_edge(source, target, elements=elements, bytes=size)
-
-
 def _row(operator: Operator) -> dict[str, Any]:
     shape = {key: value.value if isinstance(value, StrEnum) else value for key, value in operator.shape.items()}
     return {
@@ -206,6 +212,6 @@ def _row(operator: Operator) -> dict[str, Any]:
 
 
 __all__ = [
-    "SCHEMA", "Attention", "Collective", "Gemm", "Graph", "Operator", "Phase", "SharedAttention", "Vector", "connect",
+    "SCHEMA", "Attention", "Collective", "Dataflow", "Gemm", "Graph", "Operator", "Phase", "SharedAttention", "Vector",
     "is_optimizer",
 ]  # fmt: skip

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import networkx
 from pydantic import Field, model_validator
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
 
@@ -150,12 +150,12 @@ def convolution_graph(document: Document, name: str) -> Graph:
 
 
 def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[Operator], batch: int) -> Graph:
-    digraph: Any = networkx.DiGraph()
+    dataflow = Dataflow()
     for operator in operators:
-        digraph.add_node(operator.name, operator=operator)
+        dataflow.add(operator)
     return Graph(
         name=entries.name or name, phase=Phase.PREFILL, precision=entries.precision or DEFAULT_PRECISION,
-        explicit_precision=entries.precision is not None, batch=batch, tokens=batch, digraph=digraph,
+        explicit_precision=entries.precision is not None, batch=batch, tokens=batch, dataflow=dataflow,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import networkx
 from pydantic import Field, TypeAdapter
 
 from siliconloom.arch.datatype import DataType
@@ -16,6 +15,7 @@ from siliconloom.arch.document import Description, Document, find_file, library_
 from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.attention import Run
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.lists import (
@@ -131,14 +131,14 @@ def _transformer(document: Document, title: str) -> Graph:
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
     run = _run(document, entry, model)
     precision = entry.precision or model.dtype or DEFAULT_PRECISION
-    digraph = forward_graph(model, run, precision, entry.operator_precision)
+    dataflow = forward_graph(model, run, precision, entry.operator_precision)
     graph = Graph(
         name=entry.name or title, phase=entry.phase, precision=precision,
-        explicit_precision=entry.precision is not None, batch=run.batch, tokens=run.tokens, digraph=digraph,
+        explicit_precision=entry.precision is not None, batch=run.batch, tokens=run.tokens, dataflow=dataflow,
     )  # fmt: skip
-    _check_patterns(document, entry, digraph)
+    _check_patterns(document, entry, dataflow)
     if entry.phase is Phase.TRAINING:
-        return replace(graph, digraph=training_graph(digraph, graph.blocks(), model.hidden))
+        return replace(graph, dataflow=training_graph(dataflow, graph.blocks(), model.hidden))
     return graph
 
 
@@ -168,9 +168,9 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
     return Run(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
 
 
-def _check_patterns(document: Document, entry: Transformer, digraph: networkx.DiGraph) -> None:
+def _check_patterns(document: Document, entry: Transformer, dataflow: Dataflow) -> None:
     for pattern in entry.operator_precision:
-        if not any(fnmatchcase(name, pattern) for name in digraph):
-            blocks = ", ".join(dict.fromkeys(str(name) for name in digraph))
+        if not any(fnmatchcase(name, pattern) for name in dataflow):
+            blocks = ", ".join(dict.fromkeys(str(name) for name in dataflow))
             rule = f"no operator matches '{pattern}'; there are {blocks}"
             raise document.error(rule, ("operator_precision", pattern))

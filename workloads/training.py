@@ -10,11 +10,9 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-import networkx
-
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.graph import connect
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 
 Block = tuple[str, int, list[Operator]]
@@ -34,7 +32,7 @@ _INSTEAD = {
 }
 
 
-def training_graph(forward: networkx.DiGraph, blocks: list[Block], hidden: int) -> networkx.DiGraph:
+def training_graph(forward: Dataflow, blocks: list[Block], hidden: int) -> Dataflow:
     """One training step.
 
     Gradients, like the operands, are at the precision of their forward operator. Where a value is used more than
@@ -49,10 +47,11 @@ def training_graph(forward: networkx.DiGraph, blocks: list[Block], hidden: int) 
         Width of the model; the optimizer's matrices are as wide where that divides a block's parameters, else as
         wide as the greatest common divisor.
     """
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(forward.nodes(data=True))
-    for source, target, elements in forward.edges(data="elements"):
-        connect(graph, source, target, elements)
+    graph = Dataflow()
+    for operator in forward.operators():
+        graph.add(operator)
+    for source, target, elements in forward.edges():
+        graph.connect(source, target, elements)
     step = _Step(forward, graph)
     for block in reversed(blocks):
         step.add_backward(block)
@@ -68,7 +67,7 @@ class _Step:
     ``weight_gradients[u]`` the makers of the gradient of u's parameters.
     """
 
-    def __init__(self, forward: networkx.DiGraph, graph: networkx.DiGraph) -> None:
+    def __init__(self, forward: Dataflow, graph: Dataflow) -> None:
         self.forward, self.graph = forward, graph
         self.gradients: dict[str, list[tuple[str, int]]] = {}
         self.weight_gradients: dict[str, list[str]] = {}
@@ -86,7 +85,7 @@ class _Step:
         entering = [u for u in self.forward if u not in inside and inside.intersection(self.forward.successors(u))]
         for index, source in enumerate(entering):
             entry = f"{name}.entry.gradient" if index == 0 else f"{name}.entry_{index}.gradient"
-            self._sum(self.forward.nodes[source]["operator"], entry, common)
+            self._sum(self.forward[source], entry, common)
 
     def add_optimizer(self, block: Block, hidden: int) -> None:
         """Adam on a block's parameters: reads weight, gradient and two moments, writes weight and moments."""
@@ -102,8 +101,8 @@ class _Step:
         self._add(optimizer)
         for operator in operators:
             for maker in self.weight_gradients.get(operator.name, []):
-                elements = self.graph.nodes[maker]["operator"].output_elements
-                connect(self.graph, maker, optimizer.name, elements)
+                elements = self.graph[maker].output_elements
+                self.graph.connect(maker, optimizer.name, elements)
 
     def _differentiate(self, operator: Operator, common: dict[str, Any]) -> list[str]:
         """Add the backward of one operator; returns the makers of the gradient of its operands."""
@@ -174,11 +173,10 @@ class _Step:
         self.gradients[operator.name] = [(add.name, add.output_elements)]
 
     def _operands(self, operator: Operator) -> list[tuple[str, int]]:
-        edges = self.forward.in_edges(operator.name, data="elements")
-        return [(source, elements) for source, _, elements in edges]
+        return self.forward.inputs(operator.name)
 
     def _add(self, operator: Operator, of: str | None = None, stored: list[tuple[str, int]] | None = None) -> None:
         """Add an operator that reads the gradient of the forward operator ``of`` and ``stored`` results."""
-        self.graph.add_node(operator.name, operator=operator)
+        self.graph.add(operator)
         for source, elements in (self.gradients.get(of, []) if of else []) + (stored or []):
-            connect(self.graph, source, operator.name, elements)
+            self.graph.connect(source, operator.name, elements)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import networkx
-
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, Placement
 from siliconloom.workloads.attention import Run, add_attention
 from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
 
 LONGEST_PATTERN = 16
@@ -18,7 +17,7 @@ LONGEST_PATTERN = 16
 
 def forward_graph(
     model: Architecture, run: Run, precision: DataType, patterns: Mapping[str, DataType] | None = None
-) -> networkx.DiGraph:
+) -> Dataflow:
     """Operators of one forward pass, in program order.
 
     In prefill and decode only the last token of each sequence goes through the head; in training all do, and a
@@ -34,7 +33,7 @@ def forward_graph(
             builder.layer(index if len(layers) > 1 else None)
             x = _layer(builder, layer, run, model.hidden, x)
     _head(builder, model, run, x)
-    return builder.digraph
+    return builder.dataflow
 
 
 def layer_blocks(layers: Sequence[Layer]) -> list[tuple[str, int, list[Layer]]]:

@@ -20,14 +20,14 @@ from siliconloom.workloads.transformer import forward_graph
 def build(config: dict[str, Any], phase: Phase, batch: int, q_len: int, kv_len: int) -> Graph:
     model = read_architecture(Document.parse(json.dumps(config)))
     run = Run(phase=phase, batch=batch, q_len=q_len, kv_len=kv_len)
-    digraph = forward_graph(model, run, DataType.BF16)
+    dataflow = forward_graph(model, run, DataType.BF16)
     graph = Graph(
         name="random", phase=phase, precision=DataType.BF16, explicit_precision=False, batch=batch, tokens=run.tokens,
-        digraph=digraph,
+        dataflow=dataflow,
     )  # fmt: skip
     if phase is not Phase.TRAINING:
         return graph
-    return Graph(**{**vars(graph), "digraph": training_graph(digraph, graph.blocks(), model.hidden)})
+    return Graph(**{**vars(graph), "dataflow": training_graph(dataflow, graph.blocks(), model.hidden)})
 
 
 @st.composite

@@ -226,7 +226,7 @@ def _block(
 
 def _cached(part: Graph, append: Vector) -> int:
     """Tokens of which the cache holds keys and values after a step."""
-    attention = part.digraph.nodes[f"{append.name.rpartition('.')[0]}.attention"]["operator"]
+    attention = part.dataflow[f"{append.name.rpartition('.')[0]}.attention"]
     assert isinstance(attention, Attention)
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
     return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
@@ -242,7 +242,7 @@ def _kept(part: Graph, own: set[str], back: set[str], tensor: int) -> tuple[floa
     kept: dict[str, float] = {}
     entering: dict[str, float] = {}
     operators: dict[str, Operator] = {o.name: o for o in part.operators()}
-    for source, target, elements in part.digraph.edges(data="elements"):
+    for source, target, elements in part.dataflow.edges():
         maker, scattered = _maker(part, source)
         if maker not in own and target not in own and target not in back:
             continue
@@ -260,7 +260,7 @@ def _kept(part: Graph, own: set[str], back: set[str], tensor: int) -> tuple[floa
 def _maker(part: Graph, name: str) -> tuple[str, bool]:
     """The operator whose result a message carries, and whether each chip gets a part of it first."""
     scattered = False
-    while isinstance(operator := part.digraph.nodes[name]["operator"], Collective):
+    while isinstance(operator := part.dataflow[name], Collective):
         scattered |= operator.operation == "reduce_scatter"
-        name = next(iter(part.digraph.predecessors(name)))
+        name = part.dataflow.predecessors(name)[0]
     return name, scattered

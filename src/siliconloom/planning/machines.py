@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import networkx
-
 from siliconloom.arch import Chip, DataType
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
@@ -17,6 +15,7 @@ from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.simulate import simulate
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Phase, SharedAttention
+from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.graph import is_optimizer
 
 Rows = list[dict[str, Any]]
@@ -160,26 +159,27 @@ def without_messages(graph: Graph) -> Graph:
 
 def subgraph(graph: Graph, operators: Sequence[Operator]) -> Graph:
     """A graph of these operators, and the edges between them."""
-    digraph = networkx.DiGraph()
+    dataflow = Dataflow()
     for operator in operators:
-        digraph.add_node(operator.name, operator=operator)
-    for source, target, data in graph.digraph.edges(data=True):
-        if source in digraph and target in digraph:
-            digraph.add_edge(source, target, **data)
-    return replace(graph, digraph=digraph)
+        dataflow.add(operator)
+    for source, target, elements in graph.dataflow.edges():
+        if source in dataflow and target in dataflow:
+            dataflow.connect(source, target, elements)
+    return replace(graph, dataflow=dataflow)
 
 
 def _once(graph: Graph) -> Graph:
     """Every block executed once: a layer's time does not depend on how many there are."""
-    digraph = networkx.DiGraph()
+    dataflow = Dataflow()
     for operator in graph.operators():
-        digraph.add_node(operator.name, operator=replace(operator, repeat=1))
-    digraph.add_edges_from(graph.digraph.edges(data=True))
-    return replace(graph, digraph=digraph)
+        dataflow.add(replace(operator, repeat=1))
+    for source, target, elements in graph.dataflow.edges():
+        dataflow.connect(source, target, elements)
+    return replace(graph, dataflow=dataflow)
 
 
 def alone(graph: Graph, attention: Attention) -> Graph:
     """A graph of one attention, done as in ``graph``."""
-    digraph = networkx.DiGraph()
-    digraph.add_node(attention.name, operator=attention)
-    return replace(graph, digraph=digraph, batch=attention.batch, tokens=attention.batch * attention.q_len)
+    dataflow = Dataflow()
+    dataflow.add(attention)
+    return replace(graph, dataflow=dataflow, batch=attention.batch, tokens=attention.batch * attention.q_len)

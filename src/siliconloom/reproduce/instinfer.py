@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import networkx
-
 from siliconloom.arch import load_chip
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.simulate import simulate
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
+from siliconloom.workloads.dataflow import Dataflow
 
 MODEL = "gpt3-13b"
 """40 layers, 40 heads of 128: the shape of OPT-13B."""
@@ -35,11 +34,13 @@ def decode(batch: int, context: int) -> Graph:
 
 def attention_only(graph: Graph) -> Graph:
     """The attention of all layers of ``graph``, nothing else."""
-    digraph = networkx.DiGraph()
+    dataflow = Dataflow()
     for operator in graph.operators():
         if isinstance(operator, Attention):
-            digraph.add_node(operator.name, operator=operator)
-    return replace(graph, name=f"{graph.name}.attention", phase=Phase.DECODE, explicit_precision=True, digraph=digraph)
+            dataflow.add(operator)
+    return replace(
+        graph, name=f"{graph.name}.attention", phase=Phase.DECODE, explicit_precision=True, dataflow=dataflow
+    )
 
 
 def step_seconds(batch: int, context: int) -> tuple[float, float]:

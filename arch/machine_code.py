@@ -1,0 +1,233 @@
+"""Machine code of kernels as shared libraries, which run without Numba.
+
+Importing Numba and letting it register what it knows takes half a second, the machine code itself a millisecond. So
+what Numba has compiled is also kept as a shared library (LLVM's code, linked by the system's linker), and later
+processes call it through `ctypes` by Numba's calling convention: the place of the result, the place of an exception,
+then every argument with arrays, tuples and named tuples flattened. Where there is no linker, or a kernel does what
+such a library cannot (raise, allocate, return arrays), there is none, and Numba's own cache serves as before.
+
+Only processors with the same instructions may use a library: their flags are part of its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SCALARS: dict[str, Any] = {
+    "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint8": ctypes.c_uint8,
+    "float64": ctypes.c_double, "bool": ctypes.c_uint8,
+}  # fmt: skip
+"""Scalars that are passed, and the C types that they are passed as."""
+LINKERS = ("cc", "gcc", "clang")
+DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
+"""Called for memory whose count falls to zero: never for arrays of NumPy's, which come without a count."""
+NOTHING = 0, -2
+"""Return codes of a call without exception; the second returned ``None``."""
+
+
+def type_key(value: Any) -> str | None:
+    """The type of an argument as text, such as ``A int64 2 C``; ``None`` for one that cannot be passed."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.aligned or not value.dtype.isnative:
+            return None
+        order = "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
+        return _array_key(value.dtype.name, value.ndim, order, value.flags.writeable)
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    if isinstance(value, int):
+        return "int64" if -(2**63) <= value < 2**63 else None
+    if isinstance(value, float):  # also numpy's float64
+        return "float64"
+    if isinstance(value, np.generic):
+        return value.dtype.name if value.dtype.name in SCALARS else None
+    if isinstance(value, tuple):
+        return _tuple_key(type(value).__name__ if hasattr(value, "_fields") else "", map(type_key, value))
+    return None
+
+
+def _array_key(dtype: str, dimensions: int, order: str, writeable: bool) -> str | None:
+    if dtype not in SCALARS:
+        return None
+    return f"A{'' if writeable else ' const'} {dtype} {dimensions} {order}"
+
+
+def _tuple_key(name: str, members: Iterable[str | None]) -> str | None:
+    found = list(members)
+    if any(each is None for each in found):
+        return None
+    return f"{name}({', '.join(each for each in found if each)})"
+
+
+def compiled_key(kind: Any) -> str | None:
+    """`type_key` of the values that have a type of Numba's."""
+    from numba.core import types
+
+    if isinstance(kind, types.Array):
+        if not kind.aligned:
+            return None
+        dtype = str(kind.dtype)
+        return _array_key("bool" if dtype == "boolean" else dtype, kind.ndim, kind.layout, kind.mutable)
+    if isinstance(kind, types.Boolean):
+        return "bool"
+    if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
+        return _tuple_key(kind.instance_class.__name__, map(compiled_key, kind.types))
+    if isinstance(kind, types.Tuple | types.UniTuple):
+        return _tuple_key("", map(compiled_key, kind.types))
+    return str(kind) if str(kind) in SCALARS else None
+
+
+def call_key(arguments: tuple[Any, ...]) -> str | None:
+    """The types of a call's arguments as text."""
+    return _tuple_key("", map(type_key, arguments))
+
+
+def compiled_call_key(signature: Any) -> str | None:
+    """`call_key` of the calls that have a signature of Numba's."""
+    return _tuple_key("", map(compiled_key, getattr(signature, "args", signature)))
+
+
+def library_path(folder: Path, name: str, key: str, digest: str) -> Path:
+    """Where the library of a kernel called with such arguments is kept, if it is fresh."""
+    text = f"{key} {digest} {processor()}"
+    return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.loom.so"
+
+
+@cache
+def processor() -> str:
+    """What tells processors apart that cannot run each other's code."""
+    flags = ""
+    with contextlib.suppress(OSError):
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    return f"{platform.system()} {platform.machine()} {flags}"
+
+
+def has_code(compiled: Any) -> bool:
+    """Tell whether a ``CompileResult`` of Numba's holds the code that it was made from: not after its cache."""
+    return not getattr(compiled.library, "_disable_inspection", True)
+
+
+def emit_library(compiled: Any, path: Path) -> bool:
+    """Write what Numba has just compiled as a shared library; false when that cannot be done.
+
+    Parameters
+    ----------
+    compiled
+        Numba's ``CompileResult``, not one that was loaded from its cache.
+    path
+        The file to write, which appears whole or not at all; the result's type stands beside it.
+    """
+    linker = next((found for found in map(shutil.which, LINKERS) if found), None)
+    result = _result_key(compiled.signature.return_type)
+    if linker is None or result is None or platform.system() != "Linux":
+        return False
+    from llvmlite import binding
+
+    name = compiled.fndesc.llvm_func_name
+    module = binding.parse_assembly(compiled.library.get_llvm_str())
+    if module.get_function(name).is_declaration:
+        return False
+    module.link_in(binding.parse_assembly(DESTRUCTOR))
+    for function in module.functions:
+        if not function.is_declaration and function.name != name:
+            function.linkage = "internal"
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, reloc="pic",
+        codemodel="small",
+    )  # fmt: skip
+    passes = binding.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1)))
+    runtime = [f.name for f in module.functions if f.is_declaration and f.name.startswith(("NRT_", "Py", "numba_"))]
+    if runtime:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".loom-", dir=path.parent) as work:
+        made = Path(work) / "kernel.so"
+        (Path(work) / "kernel.o").write_bytes(machine.emit_object(module))
+        command = [linker, "-shared", "-o", str(made), str(Path(work) / "kernel.o"), "-lm"]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        (Path(work) / "kernel.txt").write_text(f"{name}\n{result}\n", encoding="utf-8")
+        os.replace(Path(work) / "kernel.txt", path.with_suffix(".txt"))
+        os.replace(made, path)
+    return True
+
+
+def _result_key(kind: Any) -> str | None:
+    """A scalar, a flat tuple of scalars, or nothing."""
+    if str(kind) == "none":
+        return "none"
+    key = compiled_key(kind)
+    return None if key is None or "A" in key or key.count("(") > 1 else key
+
+
+def load_library(path: Path) -> Callable[..., Any] | None:
+    """The kernel of a library, to be called with arguments of the types that it was made for; ``None`` without one."""
+    try:
+        name, result = path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:2]
+        function = getattr(ctypes.CDLL(str(path)), name)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return _caller(function, result)
+
+
+def _caller(function: Any, result: str) -> Callable[..., Any]:
+    function.restype = ctypes.c_int32
+    members = [SCALARS[each] for each in result.strip("()").split(", ")] if result != "none" else []
+    place = type("Result", (ctypes.Structure,), {"_fields_": [(f"_{i}", each) for i, each in enumerate(members)]})
+    truths = [each == "bool" for each in result.strip("()").split(", ")]
+
+    def call(*arguments: Any) -> Any:
+        out, fault = place(), ctypes.c_void_p()
+        flat = [each for argument in arguments for each in _flatten(argument)]
+        status = function(ctypes.byref(out), ctypes.byref(fault), *flat)
+        if status not in NOTHING:
+            raise AssertionError(f"a kernel ended with status {status}: a bug")
+        if not members:
+            return None
+        values = tuple(
+            bool(getattr(out, f"_{i}")) if truth else getattr(out, f"_{i}") for i, truth in enumerate(truths)
+        )
+        return values if result.startswith("(") else values[0]
+
+    return call
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    """An argument as Numba passes it: of an array its owner (none), items, bytes of one, data, shape and strides."""
+    if isinstance(value, np.ndarray):
+        yield ctypes.c_void_p(0)
+        yield ctypes.c_void_p(0)
+        yield ctypes.c_int64(value.size)
+        yield ctypes.c_int64(value.itemsize)
+        yield ctypes.c_void_p(value.__array_interface__["data"][0])
+        for extent in value.shape + value.strides:
+            yield ctypes.c_int64(extent)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _flatten(each)
+    elif isinstance(value, bool | np.bool_):
+        yield ctypes.c_uint8(bool(value))
+    elif isinstance(value, float):
+        yield ctypes.c_double(value)
+    elif isinstance(value, np.generic):
+        yield SCALARS[value.dtype.name](value.item())
+    else:
+        yield ctypes.c_int64(value)
+
+
+__all__ = ["call_key", "compiled_call_key", "emit_library", "has_code", "library_path", "load_library"]
