@@ -1,23 +1,50 @@
 """What a machine is: typed descriptions, units of measure, the instruction set, technology tables."""
 
-from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import (
-    Chip,
-    Memory,
-    NpuTile,
-    PimTile,
-    System,
-    SystolicArray,
-    SystolicTile,
-    chip_names,
-    load_chip,
-    load_group,
-    load_system,
-    machine_kind,
-    system_names,
-)  # fmt: skip
-from siliconloom.arch.document import Description, Document
-from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from siliconloom.arch.datatype import DataType
+    from siliconloom.arch.description import (
+        Chip,
+        Memory,
+        NpuTile,
+        PimTile,
+        System,
+        SystolicArray,
+        SystolicTile,
+        load_chip,
+        load_group,
+        load_system,
+        machine_kind,
+    )  # fmt: skip
+    from siliconloom.arch.document import Description, Document
+    from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
+    from siliconloom.arch.names import chip_names, system_names
+
+MODULES = {
+    "datatype": ("DataType",),
+    "description": (
+        "Chip", "Memory", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "load_chip", "load_group",
+        "load_system", "machine_kind",
+    ),
+    "document": ("Description", "Document"),
+    "errors": ("CheckFailed", "DescriptionError", "LoomError", "NotSupported"),
+    "names": ("chip_names", "system_names"),
+}  # fmt: skip
+"""Where each name comes from; it is imported when it is first asked for, so that an error costs no description."""
+_MODULE_OF = {name: module for module, names in MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.document import Description, Document, Name, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.gpu import is_gpu
 from siliconloom.arch.link import LinkProtocol
+from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
 from siliconloom.arch.ring import RingEngine
-
-LIBRARY = Path(__file__).parent / "library"
 
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
@@ -465,18 +463,3 @@ def machine_kind(name: str) -> str:
     if is_gpu(name):
         return "gpu"
     return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])
-
-
-def chip_names() -> list[str]:
-    """Names of the library's chips."""
-    return _names_of("chip")
-
-
-def system_names() -> list[str]:
-    """Names of the library's systems."""
-    return _names_of("system")
-
-
-def _names_of(kind: str) -> list[str]:
-    names = library_names(LIBRARY)
-    return [n for n in names if f"\nkind: {kind}\n" in "\n" + (LIBRARY / f"{n}.yaml").read_text(encoding="utf-8")]

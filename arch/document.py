@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name, shortened
 from siliconloom.arch.inputs import read_input
+from siliconloom.arch.names import library_names
 
 MAX_BYTES = 16 * 2**20
 MAX_NODES = 200_000
@@ -37,7 +38,9 @@ class Description(BaseModel):
     ``true`` and ``false`` are not numbers, although Python takes them for 1 and 0.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -299,11 +302,6 @@ def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".y
     raise LoomError(f"{name}: no such file and no {what} of that name in the library; {hint}")
 
 
-def library_names(folder: Path) -> list[str]:
-    """Names of the entries of a library folder, sorted."""
-    return sorted(p.stem for p in folder.glob("*.yaml"))
-
-
 def _has_index(here: object, index: int) -> bool:
     return isinstance(here, list) and index < len(here)
 
@@ -326,5 +324,5 @@ def _dotted(path: Sequence[Key]) -> str:
 
 
 __all__ = [
-    "Description", "Document", "Key", "find_file", "library_names", "parse_assignments",
+    "Description", "Document", "Key", "find_file", "parse_assignments",
 ]  # fmt: skip

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from siliconloom.arch.document import Description, Document, Name, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.names import library_names
 from siliconloom.arch.quantity import Duration
 
 LIBRARY = Path(__file__).parent / "library" / "dram"

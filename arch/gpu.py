@@ -11,11 +11,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, Name, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
-
-LIBRARY = Path(__file__).parent / "library" / "gpu"
 
 Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
 BYTES_OF = {"fp64": 8.0, "tf32": 4.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
@@ -138,15 +137,10 @@ class Gpu(Description):
 def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:
     """Read a GPU from a file or the library; library names are taken in any case (``H100``)."""
     known = {n.lower(): n for n in gpu_names()}
-    document = Document.load(find_file(known.get(name.lower(), name), LIBRARY, "GPU"))
+    document = Document.load(find_file(known.get(name.lower(), name), LIBRARY / "gpu", "GPU"))
     document.override(overrides or [])
     document.expect_kind(["gpu"])
     return document.validate(Gpu)
-
-
-def gpu_names() -> list[str]:
-    """Names of the library's GPUs."""
-    return library_names(LIBRARY)
 
 
 def is_gpu(name: str) -> bool:

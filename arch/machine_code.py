@@ -128,7 +128,8 @@ def emit_library(compiled: Any, path: Path) -> bool:
     compiled
         Numba's ``CompileResult``, not one that was loaded from its cache.
     path
-        The file to write, which appears whole or not at all; the result's type stands beside it.
+        The file to write, which appears whole or not at all. Beside it stand the function's name, the type of its
+        result and the file's SHA-256.
     """
     linker = next((found for found in map(shutil.which, LINKERS) if found), None)
     result = _result_key(compiled.signature.return_type)
@@ -161,7 +162,8 @@ def emit_library(compiled: Any, path: Path) -> bool:
         command = [linker, "-shared", "-o", str(made), str(Path(work) / "kernel.o"), "-lm"]
         if subprocess.run(command, capture_output=True, check=False).returncode:
             return False
-        (Path(work) / "kernel.txt").write_text(f"{name}\n{result}\n", encoding="utf-8")
+        digest = hashlib.sha256(made.read_bytes()).hexdigest()
+        (Path(work) / "kernel.txt").write_text(f"{name}\n{result}\n{digest}\n", encoding="utf-8")
         os.replace(Path(work) / "kernel.txt", path.with_suffix(".txt"))
         os.replace(made, path)
     return True
@@ -178,7 +180,9 @@ def _result_key(kind: Any) -> str | None:
 def load_library(path: Path) -> Callable[..., Any] | None:
     """The kernel of a library, to be called with arguments of the types that it was made for; ``None`` without one."""
     try:
-        name, result = path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:2]
+        name, result, digest = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            return None  # damaged: running it would end the process
         function = getattr(ctypes.CDLL(str(path)), name)
     except (OSError, ValueError, AttributeError):
         return None

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, Name, find_file, library_names
+from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.quantity import Bandwidth, Duration
 
-LIBRARY = Path(__file__).parent / "library" / "network"
+if TYPE_CHECKING:  # loading NumPy takes longer than checking a description
+    import numpy as np
+    from numpy.typing import NDArray
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+    Int = NDArray[np.int64]
+    Float = NDArray[np.float64]
 
 TopologyKind = Literal[
     "ring", "switch", "fully_connected", "mesh", "torus", "fat_tree", "dragonfly", "hierarchical", "edges"
@@ -145,6 +145,8 @@ class Wiring:
 
     def outgoing(self) -> tuple[Int, Int]:
         """Links by source node: first positions, and link numbers."""
+        import numpy as np
+
         order = np.argsort(self.source, kind="stable")
         first = np.zeros(self.nodes + 1, np.int64)
         np.cumsum(np.bincount(self.source, minlength=self.nodes), out=first[1:])
@@ -243,6 +245,8 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
                 if not 0 <= node < nodes:
                     raise LoomError(f"edges: node {node} is outside 0 to {nodes - 1}")
             builder.join(*edge.between, _changed(link, edge))
+    import numpy as np
+
     ends = np.array(builder.ends, np.int64).reshape(-1, 2)
     rates = np.array([r for r, _ in builder.rates], np.float64)
     delays = np.array([d for _, d in builder.rates], np.int64)
@@ -315,12 +319,7 @@ def _grid(builder: _Builder, shape: tuple[int, ...], *, wrap: bool) -> None:
 
 def load_network(name: str, overrides: list[tuple[str, str]] | None = None) -> Network:
     """Read a bare network from a file or the library."""
-    document = Document.load(find_file(name, LIBRARY, "network"))
+    document = Document.load(find_file(name, LIBRARY / "network", "network"))
     document.override(overrides or [])
     document.expect_kind(["network"])
     return document.validate(Network)
-
-
-def network_names() -> list[str]:
-    """Names of the library's bare networks."""
-    return library_names(LIBRARY)

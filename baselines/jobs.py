@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from siliconloom.arch.document import Document, library_names
+from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.names import library_names
 from siliconloom.baselines.operations import ALIASES, PRECISIONS, Op, Operations, Precision, read_operations
-from siliconloom.workloads.load import LIBRARY
+from siliconloom.workloads.names import LIBRARY
 
 
 @dataclass(frozen=True, kw_only=True)

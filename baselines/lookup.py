@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from siliconloom.baselines import tables
 from siliconloom.baselines.operations import KERNELS, Operations
-from siliconloom.baselines.tables import Method
+from siliconloom.baselines.tables import Method, Table
 
 LEAST_SPREAD = 0.02
 """Two laboratories never agree better than this; half the spread of several is taken, or this."""
@@ -31,31 +32,45 @@ class Measured:
 
 def measured(gpu: str, operations: Operations) -> list[Measured | None]:
     """What the package's tables have of every row on the GPU of that library name; bursts only."""
-    known = _index(gpu)
-    return [known.get(key) for key in _keys(operations)]
-
-
-@cache
-def _index(gpu: str) -> dict[Key, Measured]:
+    asked = _keys(operations)
+    wanted = set(asked)
     times: defaultdict[Key, dict[str, float]] = defaultdict(dict)
-    for table in tables.all_tables(gpu=gpu, fit=True):
-        if table.provenance.method is not Method.SHORT_BURST:
-            continue
-        table = table.select(table.operations.among(*KERNELS))
+    for table in _tables(gpu):
+        table = table.select(_possible(table.operations, operations))
         for key, time, software in zip(
             _keys(table.operations), table.time_us.tolist(), table.software.tolist(), strict=True
         ):
-            times[key][f"{table.name}: {software}" if software else table.name] = time * 1e-6
-    found = {}
-    for key, by in times.items():
-        values = sorted(by.values())
-        spread = (values[-1] - values[0]) / (values[-1] + values[0])
-        found[key] = Measured(float(np.median(values)), max(spread, LEAST_SPREAD), tuple(sorted(by)))
-    return found
+            if key in wanted:
+                times[key][f"{table.name}: {software}" if software else table.name] = time * 1e-6
+    found = {key: _agreed(by) for key, by in times.items()}
+    return [found.get(key) for key in asked]
+
+
+def _agreed(by: dict[str, float]) -> Measured:
+    values = sorted(by.values())
+    spread = (values[-1] - values[0]) / (values[-1] + values[0])
+    return Measured(median(values), max(spread, LEAST_SPREAD), tuple(sorted(by)))
+
+
+@cache
+def _tables(gpu: str) -> list[Table]:
+    found = (t for t in tables.all_tables(gpu=gpu, fit=True) if t.provenance.method is Method.SHORT_BURST)
+    return [table.select(table.operations.among(*KERNELS)) for table in found]
+
+
+def _possible(rows: Operations, asked: Operations) -> NDArray[np.bool_]:
+    """Rows each of whose numbers occurs somewhere in what is asked: few, and all that are asked among them."""
+    mask = np.ones(len(rows), bool)
+    for mine, theirs in zip(_columns(rows), _columns(asked), strict=True):
+        mask &= np.isin(mine, theirs)
+    return mask
+
+
+def _columns(o: Operations) -> list[NDArray[Any]]:
+    columns: list[NDArray[Any]] = [o.op, o.m, o.n, o.k, o.batch, o.q_len, o.kv_len, o.heads, o.kv_heads, o.head_dim]
+    return [*columns, o.causal, o.element_bytes(), o.gpus, o.bytes]
 
 
 def _keys(o: Operations) -> list[Key]:
     """Equal for equal work: 16-bit formats take the same time."""
-    columns: list[NDArray[Any]] = [o.op, o.m, o.n, o.k, o.batch, o.q_len, o.kv_len, o.heads, o.kv_heads, o.head_dim]
-    columns += [o.causal, o.element_bytes(), o.gpus, o.bytes]
-    return list(zip(*(c.tolist() for c in columns), strict=True))
+    return list(zip(*(c.tolist() for c in _columns(o)), strict=True))

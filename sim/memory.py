@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
-
 from siliconloom.arch.description import Chip, Memory
 from siliconloom.arch.dram import Dram
-from siliconloom.sim.dram import replay
 
 PROBE = 1 << 17
 """Requests of the stream that measures a channel: tens of refreshes, hundreds of rows."""
@@ -34,6 +31,10 @@ class Delivered:
 @cache
 def delivered(dram: Dram) -> Delivered:
     """Replay a stream of `PROBE` reads of consecutive lines, offered as fast as the controller takes them."""
+    import numpy as np
+
+    from siliconloom.sim.dram import replay  # only chips whose memory is described by its DRAM need it
+
     o = dram.organization
     lines = np.arange(PROBE, dtype=np.int64) % (o.capacity // o.request_bytes)
     found = replay(dram, np.zeros(PROBE, np.int64), np.zeros(PROBE, np.int64), lines * o.request_bytes)

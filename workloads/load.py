@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.document import Description, Document, find_file, library_names
+from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.attention import Run
@@ -27,10 +27,10 @@ from siliconloom.workloads.lists import (
     convolution_graph,
     gemm_graph,
 )  # fmt: skip
+from siliconloom.workloads.names import LIBRARY
 from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph
 
-LIBRARY = Path(__file__).parent / "library"
 DEFAULT_SEQUENCE = 2048
 
 Length = Annotated[int, Field(ge=1, le=2**24, strict=True)]
@@ -99,11 +99,6 @@ def workload_schema() -> dict[str, Any]:
         Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
     )
     return kinds.json_schema()
-
-
-def workload_names() -> list[str]:
-    """Names of the library's workloads."""
-    return library_names(LIBRARY)
 
 
 def _wrapped(document: Document, path: Path) -> Document:

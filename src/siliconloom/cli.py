@@ -88,7 +88,8 @@ def sim(
     from siliconloom.arch import LoomError, load_chip, machine_kind
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.simulate import simulate, split_overrides
+    from siliconloom.overrides import split_overrides
+    from siliconloom.simulate import simulate
     from siliconloom.tables import console, progress_bar, simulation_tables
     from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
     from siliconloom.workloads import load_workload
@@ -135,7 +136,7 @@ def workload(name: Workload, sets: Set = None, json_file: Json = None) -> None:
     """Say what a workload contains: parameters, FLOPs, weight and KV-cache bytes, operators."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_outputs, write_json
-    from siliconloom.simulate import split_overrides
+    from siliconloom.overrides import split_overrides
     from siliconloom.tables import console, workload_tables
     from siliconloom.workloads import load_workload
 
@@ -348,7 +349,7 @@ def compare(
     from siliconloom.baselines.stacks import find_stack
     from siliconloom.compare import compare_tables, compare_workload
     from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.simulate import split_overrides
+    from siliconloom.overrides import split_overrides
     from siliconloom.tables import console
     from siliconloom.workloads import load_workload
 
@@ -480,11 +481,9 @@ def schema(
 @app.command(name="list")
 def list_command(json_file: Json = None) -> None:
     """List the library: chips, systems, networks, GPUs and workloads."""
-    from siliconloom.arch import chip_names, system_names
-    from siliconloom.arch.gpu import gpu_names
-    from siliconloom.arch.network import network_names
+    from siliconloom.arch.names import chip_names, gpu_names, network_names, system_names
     from siliconloom.output import check_outputs, write_json
-    from siliconloom.workloads import workload_names
+    from siliconloom.workloads.names import workload_names
 
     check_outputs({"--json": json_file})
     found = {

@@ -12,12 +12,12 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.communication import read_matrix
-from siliconloom.arch.description import System, system_names
+from siliconloom.arch.description import System
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
-from siliconloom.arch.network import LIBRARY as NETWORKS
-from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, network_names, wire
+from siliconloom.arch.names import LIBRARY, network_names, system_names
+from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, wire
 from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import format_bytes, format_si, parse
 from siliconloom.baselines.interpolation import curve
@@ -227,7 +227,7 @@ def _measured(gpu: Gpu, operation: str, chips: int, size: float) -> dict[str, An
 
 def _kind(name: str) -> object:
     try:
-        return Document.load(find_file(name, NETWORKS, "network")).data.get("kind")
+        return Document.load(find_file(name, LIBRARY / "network", "network")).data.get("kind")
     except LoomError:
         return None
 

@@ -13,9 +13,9 @@ from siliconloom.mapper.attention import AttentionTiling
 from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
+from siliconloom.overrides import split_overrides
 from siliconloom.placement import placement_rows, placement_table
 from siliconloom.sim.memory import effective
-from siliconloom.simulate import split_overrides
 from siliconloom.tables import bold, table
 from siliconloom.workloads import load_workload
 

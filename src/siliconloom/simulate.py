@@ -12,6 +12,7 @@ from siliconloom.arch.isa import Opcode, Program, Unit
 from siliconloom.arch.vector import BUILT
 from siliconloom.mapper.bounds import placed_bound
 from siliconloom.mapper.plan import Plan, map_workload
+from siliconloom.overrides import split_overrides
 from siliconloom.sim.costs import CostService
 from siliconloom.sim.energy import COMPONENTS, energy, memory_energy
 from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
@@ -44,13 +45,6 @@ class Simulation:
     def result(self) -> dict[str, Any]:
         """The result under its versioned schema, as ``--json`` prints it."""
         return _result(self)
-
-
-def split_overrides(assignments: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Overrides of the chip, and those of the workload with their leading ``workload.`` taken off."""
-    chip = [(path, value) for path, value in assignments if not path.startswith("workload.")]
-    workload = [(path.removeprefix("workload."), value) for path, value in assignments if path.startswith("workload.")]
-    return chip, workload
 
 
 def simulate(

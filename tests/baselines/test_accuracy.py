@@ -5,7 +5,8 @@ import pytest
 import yaml
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.gpu import gpu_names, load_gpu
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import efficiency, tables
 from siliconloom.baselines.efficiency import FOLDER, load_efficiency
 from siliconloom.baselines.families import split

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.gpu import gpu_names, load_gpu
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
 from siliconloom.baselines.operations import PRECISIONS, make_operations

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
-from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, load_network, network_names, wire
+from siliconloom.arch.names import network_names
+from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, load_network, wire
 from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.collectives import algorithms, candidates, collective, cost, lower_bound, sample
 from siliconloom.sim.flows import run_flows
