@@ -16,13 +16,14 @@ from siliconloom.mapper.attention import (
 )
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
-from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
+from siliconloom.mapper.gemm import GemmLowering
+from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmMemories
 from siliconloom.mapper.layout import Layout, declare_rings, layouts
 from siliconloom.mapper.lowering import Context
 from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.placement import Placement, measure, place
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmMemories, GemmTiling, choose_tilings
+from siliconloom.mapper.tiling import GemmTiling, choose_tilings
 from siliconloom.mapper.vector import (
     VectorLowering,
     VectorTiling,
@@ -310,10 +311,11 @@ def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Par
 
 
 def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
-    """Room for the largest norm's parameters and for the bias of a result tile."""
+    """Room for the largest norm's parameters, and for what requantises the columns of a result tile."""
     norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    biases = [BIAS_BYTES * min(o.n, 16 * tile.array.cols) for o in operators if isinstance(o, Gemm) and o.bias]
-    return max([0, *norms, *biases])
+    most = max(min(16 * tile.array.cols, tile.scratchpad.capacity // (32 * PARAMETER_BYTES)), 2 * tile.array.cols)
+    scales = [PARAMETER_BYTES * min(o.n, most) for o in operators if isinstance(o, Gemm)]
+    return max([0, *norms, *scales])
 
 
 def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> Sequence[Tiling | None]:

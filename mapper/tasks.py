@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.tiling import GemmShape
+from siliconloom.mapper.gemm_cost import GemmShape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
@@ -88,10 +88,8 @@ def gemm_shape(task: Task, chip: Chip) -> GemmShape:
     assert isinstance(tile, NpuTile)
     gemm = share(task.operator, chip.tile_count, tile)
     assert isinstance(gemm, Gemm)
-    functions = [v.function for v in task.fused]
-    passes = sum(vector_cost(f).passes for f in functions) or 1
+    functions = tuple(v.function for v in task.fused) or (VectorFunction.REQUANTIZE,)
     return GemmShape(
-        batch=gemm.batch, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.precision, weight=gemm.weight, bias=gemm.bias,
-        output_halved=any(f in GATED for f in functions), vector_passes=passes,
-        residual=VectorFunction.ADD in functions,
+        batch=gemm.batch, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.precision, weight=gemm.weight, functions=functions,
+        output_halved=any(f in GATED for f in functions), residual=VectorFunction.ADD in functions,
     )  # fmt: skip
