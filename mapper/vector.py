@@ -8,11 +8,20 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
-from siliconloom.mapper.builder import affine
+from siliconloom.mapper.builder import SLOTS, affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import Context, Nest, when
 from siliconloom.mapper.tasks import Task, share
-from siliconloom.sim.timing.units import vector_cycles
+from siliconloom.sim.timing.units import (
+    LOAD_WRITE,
+    QUEUE_POP,
+    STORE_WRITE,
+    TRANSFER_START,
+    access_cycles,
+    fetch_cycles,
+    moved_bytes,
+    vector_cycles,
+)
 from siliconloom.workloads import Vector
 
 
@@ -31,13 +40,14 @@ class VectorTiling:
 
 @dataclass(frozen=True)
 class VectorShape:
-    """What one tile of the chip computes."""
+    """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it."""
 
     function: VectorFunction
     rows: int
     cols: int
     inputs: int
     outputs: int
+    passes: int
     constants: int
     dtype: DataType
 
@@ -60,36 +70,80 @@ def vector_shape(task: Task, chip: Chip) -> VectorShape:
         operator.cols,
         operator.inputs,
         operator.outputs,
+        operator.passes,
         constant_elements(operator),
         operator.precision,
     )
 
 
 def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> VectorTiling | None:
-    """As many rows as the buffers hold; a single row that does not fit is cut when the function allows it."""
-    tile, memory = chip.tile, chip.nearest
+    """The cheapest tile: few large ones pay for parameters and latencies less often, several overlap.
+
+    A single row that does not fit is cut when the function allows it.
+    """
+    tile = chip.tile
     assert isinstance(tile, NpuTile)
-    size = shape.dtype.size
+    size, by_row = shape.dtype.size, vector_cost(shape.function).by_row
     if size(shape.constants) > layout.constants:
         return None
     cols = shape.cols
     room = min(layout.vector // shape.inputs, layout.results // shape.outputs)
     if size(cols) > room:
-        if vector_cost(shape.function).by_row:
+        if by_row:
             return None
         cols = max(1, room * 8 // shape.dtype.bits)
     rows = min(shape.rows, max(1, room // size(cols)))
-    if vector_cost(shape.function).by_row:
+    if by_row:
         rows = min(rows, ROW_LIMIT)
-    tiles = -(-shape.rows // rows) * -(-shape.cols // cols)
-    reads = size(shape.rows * shape.cols) * shape.inputs + size(shape.constants)
-    writes = size(shape.rows * shape.cols) * shape.outputs
-    rate = min(memory.total_bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
-    port = round((reads + writes) / rate)
-    vector = tiles * vector_cycles(tile.vector, shape.function, rows, cols)
-    latency = 2 * chip.cycles(memory.latency)
-    edge = round(size(rows * cols) * (shape.inputs + shape.outputs) / rate) + vector // tiles
-    return VectorTiling(rows, cols, reads, writes, port, vector, max(port, vector) + edge + latency)
+    sizes = [(r, cols) for r in _halvings(rows)]
+    if not by_row:
+        sizes += [(1, c) for c in _halvings(cols)[1:]]
+    return min((_cost(chip, tile, shape, r, c) for r, c in sizes), key=lambda tiling: tiling.cycles)
+
+
+def _halvings(total: int) -> list[int]:
+    """A size and what its halves, quarters and so on round up to, down to a 64th."""
+    return sorted({-(-total // (1 << n)) for n in range(7)}, reverse=True)
+
+
+def _cost(chip: Chip, tile: NpuTile, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
+    """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
+    memory, size, unit = chip.nearest, shape.dtype.size, tile.vector
+    read = written = port = vector = tiles = 0
+    for tall, many in _parts(shape.rows, rows):
+        for wide, count in _parts(shape.cols, cols):
+            lines, width = (1, size(tall * wide)) if wide == shape.cols else (tall, size(wide))
+            moved, held = moved_bytes(memory, lines, width), access_cycles(chip, memory, lines, width)
+            tiles += many * count
+            read += many * count * shape.inputs * moved
+            written += many * count * shape.outputs * moved
+            port += many * count * (shape.inputs + shape.outputs) * held
+            vector += many * count * shape.passes * vector_cycles(unit, shape.function, tall, wide)
+    one = port // (tiles * (shape.inputs + shape.outputs))
+    load, compute, store = one * shape.inputs, vector // tiles, one * shape.outputs
+    latency = chip.cycles(memory.latency)
+    arrive = latency + QUEUE_POP + TRANSFER_START + LOAD_WRITE
+    away = latency + QUEUE_POP + TRANSFER_START + STORE_WRITE
+    fetch, _ = fetch_cycles(chip)
+    issued = shape.inputs + shape.outputs + shape.passes
+    sequencer = tiles * (issued * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
+    constants = 0
+    if shape.constants:
+        constants = access_cycles(chip, memory, 1, size(shape.constants))
+        read += moved_bytes(memory, 1, size(shape.constants))
+    paces = (
+        port + arrive + compute + away,
+        load + arrive + max(vector, tiles * (load + arrive + compute + store) // SLOTS)  # a store may go before a load
+        + store + away,
+        sequencer + arrive + compute + away,
+    )  # fmt: skip
+    return VectorTiling(rows, cols, read, written, port, vector, fetch + constants + max(paces))
+
+
+def _parts(total: int, size: int) -> list[tuple[int, int]]:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = divmod(total, size)
+    return [(size, full)] + ([(rest, 1)] if rest else [])
 
 
 class VectorLowering:
@@ -112,7 +166,7 @@ class VectorLowering:
 
     def emit(self) -> None:
         """Write the task."""
-        builder, rings, shape, size = self.context.builder, self.context.rings, self.shape, self.shape.dtype.size
+        rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
         if shape.constants:
             width = size(shape.constants)
             self.nest.load(
@@ -138,23 +192,7 @@ class VectorLowering:
                 last = None if None in masks[1] else sum(m or 0 for m in masks[1])
                 first_wait, first_levels = when(first if shape.constants else None, rings.constants.full_bit)
                 last_post, last_levels = when(last if shape.constants else None, rings.constants.free_bit)
-                builder.vector(
-                    shape.function,
-                    rows.size,
-                    cols.size,
-                    shape.dtype,
-                    rings.vector,
-                    rings.results,
-                    second=rings.constants if shape.constants else None,
-                    inputs=shape.inputs,
-                    wait=rings.vector.full_bit | rings.results.free_bit,
-                    release=rings.vector.free_bit,
-                    post=rings.results.full_bit,
-                    first_wait=first_wait,
-                    first=first_levels,
-                    last_post=last_post,
-                    last=last_levels,
-                )
+                self._compute(rows.size, cols.size, (first_wait, first_levels), (last_post, last_levels))
                 rings.vector.read()
                 rings.results.written()
                 for index in range(shape.outputs):
@@ -171,6 +209,25 @@ class VectorLowering:
                     )
         if shape.constants:
             rings.constants.read()
+
+    def _compute(self, rows: int, cols: int, first: tuple[int, int], last: tuple[int, int]) -> None:
+        """One instruction for each pass; all but the first go on with what the one before left in the result.
+
+        Of more than two operands the first is weighted alone, each other one added to the sum.
+        """
+        rings, shape = self.context.rings, self.shape
+        summed = shape.passes > 1 and shape.inputs > 1
+        for index in range(shape.passes):
+            begins, ends = index == 0, index == shape.passes - 1
+            self.context.builder.vector(
+                shape.function, rows, cols, shape.dtype, rings.vector, rings.results,
+                second=rings.constants if shape.constants else None,
+                inputs=(1 if begins else 2) if summed else shape.inputs,
+                wait=rings.vector.full_bit | rings.results.free_bit if begins else 0,
+                release=rings.vector.free_bit if ends else 0, post=rings.results.full_bit if ends else 0,
+                first_wait=first[0] if begins else 0, first=first[1] if begins else 0,
+                last_post=last[0] if ends else 0, last=last[1] if ends else 0,
+            )  # fmt: skip
 
 
 def too_small(chip: Chip, what: str) -> LoomError:

@@ -61,7 +61,7 @@ PLAIN_COLUMNS = (
     "operator",
 )
 """Columns copied from the instruction."""
-TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output")
+TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
 
@@ -166,7 +166,8 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, 
     if i.opcode == Opcode.MATMUL:
         run = gemm_run(tile.array, i.m, i.n, i.k)
         put(first_load=run.first_load, stream=run.stream_beats, folds=run.folds, advance=run.advance,
-            output=run.output_beats, completion=0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE)  # fmt: skip
+            output=run.output_beats, stationary=run.stationary_beats,
+            completion=0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE)  # fmt: skip
         count[Counter.MACS] = i.m * i.n * i.k
         if isinstance(tile, NpuTile):
             _count_matmul(i, tile, count)

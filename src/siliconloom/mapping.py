@@ -57,7 +57,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
 
 def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
     operator, tiling = mapped.task.operator, mapped.tiling
-    bound = mean_bound(plan.chip, operator, plan.placement)
+    bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
     return {
         "name": operator.name,
         "kind": operator.kind,
@@ -86,12 +86,12 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
             f"  estimate     {plan.estimated_cycles:,} cycles ({bound.lower_bound_cycles / plan.estimated_cycles:.1%} "
             "of it the bound)"
         )
-        slots = ", ".join(f"{name} 2 x {format_bytes(size)}" for name, size in vars(plan.layout).items() if size)
-        out.print(f"  buffers      {slots}", soft_wrap=True)
+        slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(plan.layout).items() if size)
+        out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
     out.print()
     rows = []
     for mapped in plan.tasks:
-        own = mean_bound(chip, mapped.task.operator, plan.placement)
+        own = mean_bound(chip, mapped.task.operator, plan.placement, mapped.task.fused)
         tiling = mapped.tiling
         fused = "".join(" +" + v.name.rsplit(".", 1)[-1] for v in mapped.task.fused)
         estimate = "-" if tiling is None else f"{mapped.estimated_cycles:,}"

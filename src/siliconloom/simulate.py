@@ -110,6 +110,12 @@ def _check_floors(simulation: Simulation) -> None:
     if outcome.cycles < bound.lower_bound_cycles:
         raise AssertionError(f"{outcome.cycles} cycles are below the lower bound of {bound.lower_bound_cycles}: a bug")
     chip = simulation.chip
+    for mapped, own in zip(simulation.plan.tasks, outcome.own.tolist(), strict=True):
+        least = placed_bound(chip, mapped.task.operator, simulation.plan.placement, mapped.task.fused)
+        if own < least.lower_bound_cycles:
+            raise AssertionError(
+                f"{mapped.task.operator.name}: {own} cycles are below its bound of {least.lower_bound_cycles}: a bug"
+            )
     for memory, traffic in zip(chip.memory.values(), outcome.traffic.sum(axis=0), strict=False):
         moved = int(traffic[READ] + traffic[WRITE])
         if moved * chip.clock * chip.tile_count > outcome.cycles * memory.total_bandwidth + memory.access_bytes:
@@ -240,10 +246,10 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index] * tiles
-        cycles = int(outcome.exclusive[index])
+        cycles = int(outcome.own[index])
         macs = operator.macs * operator.repeat
         joules = energy(chip, operator.precision, counters, outcome.traffic[index] * tiles)
-        bound = placed_bound(chip, operator, simulation.plan.placement)
+        bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])
             for unit, name in UNIT_NAMES.items()
@@ -257,6 +263,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
             "start_cycle": int(outcome.start[index]),
             "end_cycle": int(outcome.end[index]),
             "cycles": cycles,
+            "overlap_cycles": cycles - int(outcome.exclusive[index]),
             "macs": macs,
             "utilization": macs / (cycles * chip.peak_macs) if cycles else 0.0,
             "bound_cycles": bound.lower_bound_cycles,

@@ -39,7 +39,11 @@ def test_every_library_model_runs_on_every_npu_above_its_bound(chip, workload):
     result = simulation.result()
     assert result["cycles"] >= result["bound"]["lower_bound_cycles"] > 0
     assert 0 < result["utilization"] <= 1
-    assert sum(o["cycles"] for o in result["operators"]) == result["cycles"]
+    assert sum(o["cycles"] - o["overlap_cycles"] for o in result["operators"]) == result["cycles"]
+    for o in result["operators"]:
+        assert o["cycles"] >= max(o["bound_cycles"], *o["busy_cycles"].values())
+        assert o["overlap_cycles"] >= 0
+        assert o["utilization"] <= 1
     assert result["macs"] == graph.macs
     assert result["macs_executed"] >= graph.macs
     moved = result["traffic"][next(iter(result["traffic"]))]
