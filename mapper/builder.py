@@ -195,10 +195,13 @@ class ProgramBuilder:
     def matmul(
         self, m: int, n: int, k: int, dtype: DataType, a: Ring, b: Ring, c: Ring, *, wait: int = 0, release: int = 0,
         first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0, accumulate: bool = False,
+        b_offset: int = 0,
     ) -> None:  # fmt: skip
-        """C[m,n] (+)= A[m,k] B[k,n]; the rings' cursors are moved by the caller."""
+        """C[m,n] (+)= A[m,k] B[k,n]; B begins so many bytes into its slot. The caller moves the rings' cursors."""
+        second = b.read_slot()
+        second.base += b_offset
         self._add(
-            opcode=Opcode.MATMUL, m=m, n=n, k=k, dtype=dtype, a=a.read_slot(), b=b.read_slot(), c=c.write_slot(),
+            opcode=Opcode.MATMUL, m=m, n=n, k=k, dtype=dtype, a=a.read_slot(), b=second, c=c.write_slot(),
             wait=wait, release=release, first_wait=first_wait, first=first, last_post=last_post, last=last,
             accumulate=int(accumulate), overwrite=0 if accumulate else first,
         )  # fmt: skip

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.mapper.attention import (
-    AttentionLowering,
-    AttentionTiling,
-    attention_shape,
-    choose_attention_tilings,
-)
+from siliconloom.mapper.attention import AttentionLowering
+from siliconloom.mapper.attention_cost import AttentionTiling, attention_shape, choose_attention_tilings
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
 from siliconloom.mapper.gemm import GemmLowering
@@ -149,11 +145,12 @@ def map_workload(
 
 def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
     """Blocks in program order, cut where an object goes on in another memory level."""
-    nearest = next(iter(chip.memory))
+    tile, nearest = chip.tile, next(iter(chip.memory))
+    assert isinstance(tile, NpuTile)
     parts = []
     makers: dict[str, str] = {}
     for _, repeat, operators in graph.blocks():
-        tasks = tuple(block_tasks(graph, operators, repeat))
+        tasks = tuple(block_tasks(graph, operators, tile))
         names = [task.operator.name for task in tasks]
         makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
         if placement is None:
@@ -315,6 +312,7 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
     most = max(min(16 * tile.array.cols, tile.scratchpad.capacity // (32 * PARAMETER_BYTES)), 2 * tile.array.cols)
     scales = [PARAMETER_BYTES * min(o.n, most) for o in operators if isinstance(o, Gemm)]
+    scales += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
     return max([0, *norms, *scales])
 
 

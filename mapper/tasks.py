@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
@@ -21,9 +22,16 @@ class Task:
     fused: tuple[Vector, ...] = ()
     depends: bool = True
     """Reads a result of the task before it, or of an earlier one that nothing has waited for yet."""
+    serves: str | None = None
+    """Operator of the workload that this one brings operands into order for; itself when ``None``."""
+
+    @property
+    def owner(self) -> str:
+        """Operator of the workload that the task's time belongs to."""
+        return self.serves or self.operator.name
 
 
-def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Task]:
+def block_tasks(graph: Graph, operators: list[Operator], tile: NpuTile) -> list[Task]:
     """Tasks of one block in program order."""
     linked = graph.dataflow.linked
     tasks: list[Task] = []
@@ -32,6 +40,7 @@ def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Ta
         first = operators[index]
         fused: list[Vector] = []
         index += 1
+        tasks += [Task(before, (), linked, first.name) for before in rearrangements(graph, first, tile)]
         while isinstance(first, Gemm) and index < len(operators):
             follower = operators[index]
             before = fused[-1] if fused else first
@@ -41,6 +50,43 @@ def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Ta
             index += 1
         tasks.append(Task(first, tuple(fused), linked))
     return tasks
+
+
+def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vector]:
+    """What brings operands into the order in which the array takes them, where the workload does not say how.
+
+    - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
+      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it.
+    - Experts take the rows of their tokens, which lie anywhere.
+    """
+    common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
+    if isinstance(operator, Attention) and tile.array.dataflow != "input_stationary":
+        tokens = operator.q_len if operator.causal else operator.kv_len
+        rows = operator.batch * tokens * operator.kv_heads
+        name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
+        return [Vector(name=name, function=function, rows=rows, cols=operator.head_dim, **common)]
+    if _is_expert(operator) and not _after_expert(graph, operator.name):
+        assert isinstance(operator, Gemm)
+        rows = operator.batch * operator.m
+        name, function = f"{operator.name}.gather", VectorFunction.GATHER
+        return [Vector(name=name, function=function, rows=rows, cols=operator.k, **common)]
+    return []
+
+
+def _is_expert(operator: Operator) -> bool:
+    return isinstance(operator, Gemm) and operator.stored is not None
+
+
+def _after_expert(graph: Graph, name: str) -> bool:
+    """Whether an operand is an expert's result, perhaps through an activation: its rows are in order already."""
+    for before in graph.digraph.predecessors(name):
+        operator = graph.digraph.nodes[before]["operator"]
+        if _is_expert(operator) or (
+            isinstance(operator, Vector)
+            and any(_is_expert(graph.digraph.nodes[n]["operator"]) for n in graph.digraph.predecessors(before))
+        ):
+            return True
+    return False
 
 
 def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, follower: Vector) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import SystolicArray
+from siliconloom.sim.timing.systolic import gemm_run
 from siliconloom.sim.timing.units import LOADER_GAP, OPERAND_LATENCY
 
 Int = NDArray[np.int64]
@@ -34,6 +35,14 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
     )
     pace: Int = paced - np.maximum(first, beats) + np.maximum(first + LOADER_GAP + OPERAND_LATENCY, beats)
     return pace
+
+
+def product_pace(array: SystolicArray, m: int, n: int, k: int) -> int:
+    """`matmul_pace` of one shape."""
+    run = gemm_run(array, m, n, k)
+    if array.dataflow == "output_stationary":
+        return run.advance + max(k + OPERAND_LATENCY, array.rows)
+    return run.advance + max(run.stream_beats, run.first_load + LOADER_GAP + OPERAND_LATENCY)
 
 
 def first_load(array: SystolicArray, k: Int) -> Int:

@@ -9,7 +9,7 @@ from rich.console import Console
 from siliconloom.arch import load_chip
 from siliconloom.arch.isa import WORD_BITS, disassemble
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.mapper.attention import AttentionTiling
+from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
@@ -132,5 +132,5 @@ def _describe(mapped: MappedTask) -> str:
         kept = ("B" if tiling.order == "n_outer" else "A") + " kept" if tiling.resident else "reloaded"
         return f"{tiling.m} x {tiling.n} x {tiling.k}, {tiling.order[0]} outer, {kept}"
     if isinstance(tiling, AttentionTiling):
-        return f"{tiling.queries} queries, {tiling.keys} keys"
+        return f"{tiling.queries} queries x {tiling.heads} heads, {tiling.keys} keys"
     return f"{tiling.rows} x {tiling.cols}"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import SystolicArray, load_chip
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.sim.timing.pace import matmul_pace
+from siliconloom.sim.timing.pace import matmul_pace, product_pace
 from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
 from siliconloom.sim.timing.units import (
     LOADER_GAP,
@@ -103,7 +103,7 @@ def test_the_mapper_s_pace_is_that_of_equal_matmuls_back_to_back(array, m, n, k)
         starts.append(times.last_fire)
         start = timeline.stream_free if array.dataflow == "output_stationary" else timeline.load_free + LOADER_GAP
     pace = matmul_pace(array, *(np.array([size]) for size in (m, n, k)))
-    assert starts[3] - starts[2] == pace[0]
+    assert starts[3] - starts[2] == pace[0] == product_pace(array, m, n, k)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 6))

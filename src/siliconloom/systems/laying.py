@@ -215,7 +215,7 @@ class Laying:
             busy += int(simulation.run.operator_busy[index, Unit.MATMUL]) // repeat
             vector += int(simulation.run.operator_busy[index, Unit.VECTOR]) // repeat
             macs += operator.macs
-            if operator.name in follow:
+            if mapped.task.owner in follow:
                 after += -(-cycles // repeat)
             else:
                 before += -(-cycles // repeat)
