@@ -37,7 +37,9 @@ class AttentionLowering:
         size, memory, name = self.dtype.size, context.memory, task.operator.name
         self.q_row, self.o_row = size(shape.heads * shape.head_dim), size(shape.heads * shape.v_head_dim)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
-        tokens, repeat = shape.batch * shape.kv_heads * shape.kv_len * context.chip.tile_count, task.operator.repeat
+        whole, repeat = task.operator, task.operator.repeat
+        assert isinstance(whole, Attention)
+        tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads) * whole.kv_len
         self.q_base = context.input_of(task.operator, shape.batch * shape.q_len * self.q_row)
         self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
         if not shape.values_in_keys:

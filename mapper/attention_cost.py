@@ -12,7 +12,6 @@ from siliconloom.mapper.builder import SLOTS
 from siliconloom.mapper.gemm_cost import PARAMETER_BYTES
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import segments
-from siliconloom.mapper.tasks import Task, share
 from siliconloom.sim.timing.pace import output_latency, product_pace
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
@@ -57,15 +56,6 @@ class Part:
     queries: int
     key_start: int
     keys: int
-
-
-def attention_shape(task: Task, chip: Chip) -> Attention:
-    """The part that one tile of the chip computes."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    operator = share(task.operator, chip.tile_count, tile)
-    assert isinstance(operator, Attention)
-    return operator
 
 
 def query_parts(shape: Attention) -> list[Part]:
@@ -232,4 +222,4 @@ def _halvings(total: int) -> list[int]:
     return sizes
 
 
-__all__ = ["AttentionTiling", "Part", "attention_shape", "choose_attention_tilings", "query_parts"]
+__all__ = ["AttentionTiling", "Part", "choose_attention_tilings", "query_parts"]

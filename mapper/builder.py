@@ -112,10 +112,13 @@ class ProgramBuilder:
 
     def __init__(self) -> None:
         self.drafts: list[_Draft] = []
+        self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
         self.depth = 0
         self.operator = 0
+        self.tiles: int | None = None
+        """Tiles that execute what is added now; ``None`` throughout when all of them do."""
 
     def semaphore(self, name: str, initial: int, cause: str) -> int:
         """Declare a semaphore; returns its number."""
@@ -225,10 +228,12 @@ class ProgramBuilder:
     def finish(self, operators: tuple[str, ...]) -> Program:
         """Close the program and check it."""
         self._add(opcode=Opcode.END)
-        return Program(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators)
+        working = tuple(tiles for tiles in self.working if tiles is not None)
+        return Program(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
+        self.working.append(self.tiles)
 
 
 def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None, joins: bool = True) -> dict[str, int]:

@@ -9,7 +9,7 @@ from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.mapper.attention import AttentionLowering
-from siliconloom.mapper.attention_cost import AttentionTiling, attention_shape, choose_attention_tilings
+from siliconloom.mapper.attention_cost import AttentionTiling, choose_attention_tilings
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
 from siliconloom.mapper.gemm import GemmLowering
@@ -18,6 +18,7 @@ from siliconloom.mapper.layout import Layout, declare_rings, layouts
 from siliconloom.mapper.lowering import Context
 from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.placement import Placement, measure, place
+from siliconloom.mapper.sharing import Share, shares
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
 from siliconloom.mapper.tiling import GemmTiling, choose_tilings
 from siliconloom.mapper.vector import (
@@ -32,19 +33,31 @@ from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 Tiling = GemmTiling | AttentionTiling | VectorTiling
 
+MOST_SHARES = 6
+"""Ways to share an operator among the tiles that are costed, once one fits."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was decided for a task: each tile's part of it, and how that is tiled."""
+
+    tiling: Tiling
+    share: Share
+
 
 @dataclass(frozen=True)
 class MappedTask:
     """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
 
     Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
-    ``tiling`` is the first of those.
+    ``tiling`` is the first of those, ``tiles`` how many of the chip's tiles share it.
     """
 
     task: Task
     repeat: int
     tiling: Tiling | None
     runs: tuple[tuple[int, Tiling], ...] = ()
+    tiles: int = 1
 
     @property
     def estimated_cycles(self) -> int:
@@ -100,8 +113,8 @@ class Part:
     levels: dict[str, tuple[str, ...]]
 
 
-Choice = tuple[Layout, list[dict[str, Tiling]]]
-"""Division of the buffers, and the tiling of every operator in each part."""
+Choice = tuple[Layout, list[dict[str, Chosen]]]
+"""Division of the buffers, and what is chosen for every task in each part."""
 
 
 def map_workload(
@@ -203,10 +216,11 @@ def _lower_all(
     """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
     builder = ProgramBuilder()
+    builder.tiles = chip.tile_count
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs = dict[str, int](), dict[str, int]()
-    tasks, runs = list[Task](), list[list[tuple[int, Tiling]]]()
+    tasks, runs = list[Task](), list[list[tuple[int, Chosen]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
@@ -221,7 +235,13 @@ def _lower_all(
                 runs[builder.operator].append((part.count, tiled[name]))
                 _lower(context, task, tiled[name])
     mapped = tuple(
-        MappedTask(task, sum(count for count, _ in run), run[0][1], tuple(run))
+        MappedTask(
+            task,
+            sum(count for count, _ in run),
+            run[0][1].tiling,
+            tuple((count, made.tiling) for count, made in run),
+            run[0][1].share.tiles,
+        )  # fmt: skip
         for task, run in zip(tasks, runs, strict=True)
     )
     return builder.finish(tuple(numbers)), mapped
@@ -267,7 +287,7 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
         loop = [Instruction(opcode=Opcode.LOOP, m=count)], [Instruction(opcode=Opcode.NEXT)]
         drafts += [*loop[0], product, *loop[1]] if count > 1 else [product]
         names.append(operator.name)
-        mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None))
+        mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None, (), chip.tile_count))
     program = Program((*drafts, Instruction(opcode=Opcode.END)), (), tuple(names))
     return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
@@ -277,7 +297,7 @@ def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Par
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    known: dict[tuple[str, tuple[str, ...]], Sequence[Tiling | None]] = {}
+    known: dict[tuple[str, tuple[str, ...]], Sequence[Chosen | None]] = {}
     for part in parts:
         for task in part.tasks:
             name = task.operator.name
@@ -287,16 +307,16 @@ def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Par
     fitting: list[tuple[int, Choice]] = []
     blocked = "any operator"
     for number, layout in enumerate(candidates):
-        total, tilings = 0, list[dict[str, Tiling]]()
+        total, tilings = 0, list[dict[str, Chosen]]()
         for part in parts:
             tilings.append({})
             for name, level in part.levels.items():
-                tiling = known[name, level][number]
-                if tiling is None:
+                chosen = known[name, level][number]
+                if chosen is None:
                     blocked = f"operator {name}"
                     break
-                tilings[-1][name] = tiling
-                total += part.count * tiling.cycles
+                tilings[-1][name] = chosen
+                total += part.count * chosen.tiling.cycles
             else:
                 continue
             break
@@ -316,28 +336,49 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     return max([0, *norms, *scales])
 
 
-def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> Sequence[Tiling | None]:
-    """The task's best tiling under each layout, its objects in the memory levels that `Part.levels` lists."""
-    if isinstance(task.operator, Gemm):
+def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> list[Chosen | None]:
+    """The task's best share and tiling under each layout, its objects in the levels that `Part.levels` lists.
+
+    Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
+    """
+    found: list[Chosen | None] = [None] * len(candidates)
+    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
+        known = [chosen.tiling.cycles for chosen in found if chosen is not None]
+        if len(known) == len(found) and (least >= max(known) or number >= MOST_SHARES):
+            break
+        working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
+        for place, tiling in enumerate(_tilings(working, candidates, task, share.operator, levels)):
+            before = found[place]
+            if tiling is not None and (before is None or tiling.cycles < before.tiling.cycles):
+                found[place] = Chosen(tiling, share)
+    return found
+
+
+def _tilings(
+    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...]
+) -> Sequence[Tiling | None]:  # fmt: skip
+    if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(task, chip), memories)
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories)
     chip = chip.seen_from(levels[0])
-    if isinstance(task.operator, Attention):
-        return choose_attention_tilings(chip, candidates, attention_shape(task, chip))
-    if isinstance(task.operator, Vector):
-        shape = vector_shape(task, chip)
-        return [choose_vector_tiling(chip, layout, shape) for layout in candidates]
-    raise NotSupported(f"operators of kind {task.operator.kind}")
+    if isinstance(part, Attention):
+        return choose_attention_tilings(chip, candidates, part)
+    if isinstance(part, Vector):
+        return [choose_vector_tiling(chip, layout, vector_shape(part)) for layout in candidates]
+    raise NotSupported(f"operators of kind {part.kind}")
 
 
-def _lower(context: Context, task: Task, tiling: Tiling) -> None:
+def _lower(context: Context, task: Task, chosen: Chosen) -> None:
+    tiling, part = chosen.tiling, chosen.share.operator
+    context.builder.tiles = chosen.share.tiles
     if isinstance(tiling, GemmTiling):
-        GemmLowering(context, task, gemm_shape(task, context.chip), tiling).emit()
+        GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
     elif isinstance(tiling, AttentionTiling):
-        AttentionLowering(context, task, attention_shape(task, context.chip), tiling).emit()
+        assert isinstance(part, Attention)
+        AttentionLowering(context, task, part, tiling).emit()
     else:
-        VectorLowering(context, task, vector_shape(task, context.chip), tiling).emit()
+        VectorLowering(context, task, vector_shape(part), tiling).emit()
 
 
 __all__ = ["MappedTask", "Plan", "Tiling", "map_workload"]

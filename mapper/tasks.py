@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.gemm_cost import GemmShape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
@@ -105,37 +105,11 @@ def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, foll
     )  # fmt: skip
 
 
-def share(operator: Operator, tiles: int, tile: NpuTile) -> Operator:
-    """The part of ``operator`` that the busiest of ``tiles`` equal tiles computes."""
-    if tiles == 1:
-        return operator
-    if isinstance(operator, Gemm):
-        if operator.batch >= tiles:
-            return replace(operator, batch=-(-operator.batch // tiles))
-        if operator.n >= tiles * tile.array.cols or operator.m < tiles:
-            n = -(-operator.n // tiles)
-            return replace(operator, n=n + n % 2 if operator.n % 2 == 0 else n)
-        return replace(operator, m=-(-operator.m // tiles))
-    if isinstance(operator, Attention):
-        if operator.batch * operator.kv_heads >= tiles or operator.q_len == 1:
-            pairs = -(-operator.batch * operator.kv_heads // tiles)
-            group = operator.heads // operator.kv_heads
-            return replace(operator, batch=1, kv_heads=pairs, heads=pairs * group)
-        return replace(operator, q_len=-(-operator.q_len // tiles))
-    assert isinstance(operator, Vector)
-    if operator.rows >= tiles:
-        return replace(operator, rows=-(-operator.rows // tiles))
-    return replace(operator, cols=-(-operator.cols // tiles)) if not vector_cost(operator.function).by_row else operator
-
-
-def gemm_shape(task: Task, chip: Chip) -> GemmShape:
-    """The shape that one tile works on, with its epilogue."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    gemm = share(task.operator, chip.tile_count, tile)
-    assert isinstance(gemm, Gemm)
+def gemm_shape(part: Operator, task: Task) -> GemmShape:
+    """What a tile computes of a product, its epilogue included."""
+    assert isinstance(part, Gemm)
     functions = tuple(v.function for v in task.fused) or (VectorFunction.REQUANTIZE,)
     return GemmShape(
-        batch=gemm.batch, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.precision, weight=gemm.weight, functions=functions,
+        batch=part.batch, m=part.m, n=part.n, k=part.k, dtype=part.precision, weight=part.weight, functions=functions,
         output_halved=any(f in GATED for f in functions), residual=VectorFunction.ADD in functions,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.builder import SLOTS, affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import Context, Nest, when
-from siliconloom.mapper.tasks import Task, share
+from siliconloom.mapper.tasks import Task
 from siliconloom.sim.timing.units import (
     LOAD_WRITE,
     QUEUE_POP,
@@ -22,7 +22,7 @@ from siliconloom.sim.timing.units import (
     moved_bytes,
     vector_cycles,
 )
-from siliconloom.workloads import Vector
+from siliconloom.workloads import Operator, Vector
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,13 @@ def constant_elements(operator: Vector) -> int:
     return 0 if operator.function in (VectorFunction.GATHER, VectorFunction.OPTIMIZER) else operator.weights
 
 
-def vector_shape(task: Task, chip: Chip) -> VectorShape:
-    """The shape that one tile works on; element-wise work is cut into rows that fit any buffer."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    assert isinstance(task.operator, Vector)
-    operator = share(task.operator, chip.tile_count, tile)
-    assert isinstance(operator, Vector)
+def vector_shape(part: Operator) -> VectorShape:
+    """What a tile computes of an operator."""
+    assert isinstance(part, Vector)
     return VectorShape(
-        operator.function,
-        operator.rows,
-        operator.cols,
-        operator.inputs,
-        operator.outputs,
-        operator.passes,
-        constant_elements(operator),
-        operator.precision,
-    )
+        part.function, part.rows, part.cols, part.inputs, part.outputs, part.passes, constant_elements(part),
+        part.precision,
+    )  # fmt: skip
 
 
 def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> VectorTiling | None:

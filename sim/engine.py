@@ -64,9 +64,9 @@ class Run:
     operator_busy
         Per operator and `Unit`.
     counters
-        Per operator and `Counter`, over the whole run.
+        Per operator and `Counter`, over the whole run and all tiles.
     traffic
-        Per operator, memory level and column of `sim.levels.level_traffic`, over the whole run.
+        Per operator, memory level and column of `sim.levels.level_traffic`, likewise.
     trace
         Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
         were asked for; ``trace_rows`` is how many there would have been without that limit.

@@ -90,7 +90,7 @@ class Tables:
     instructions
         One row per instruction, one column per entry of `COLUMNS`.
     counters
-        One row per instruction, one column per `Counter`, each for one execution.
+        One row per instruction, one column per `Counter`, each for one execution on all tiles that take part.
     semaphores
         Initial counts.
     causes
@@ -107,17 +107,21 @@ class Tables:
 
 
 def build_tables(program: Program, chip: Chip) -> Tables:
-    """Time every instruction of ``program`` on one tile of ``chip``."""
+    """Time every instruction of ``program`` on one tile of ``chip``; the tiles at work share the memory."""
     tile = chip.tile
     if isinstance(tile, PimTile):
         raise NotSupported("simulating a pim tile")
     rows = np.zeros((len(program.instructions), len(COLUMNS)), np.int64)
     counters = np.zeros((len(program.instructions), len(Counter)), np.int64)
-    levels = instruction_levels(program, chip)
+    levels, sharing = instruction_levels(program, chip), {chip.tile_count: chip}
     for number, instruction in enumerate(program.instructions):
         for name in PLAIN_COLUMNS:
             rows[number, COLUMNS[name]] = int(getattr(instruction, name))
-        _time(instruction, chip, tile, levels[number], rows[number], counters[number])
+        working = program.tiles_of(number, chip.tile_count)
+        if working not in sharing:
+            sharing[working] = chip.model_copy(update={"tile_count": working})
+        _time(instruction, sharing[working], tile, levels[number], rows[number], counters[number])
+        counters[number] *= working
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
     for number, semaphore in enumerate(program.semaphores):

@@ -62,6 +62,7 @@ def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
         "name": operator.name,
         "kind": operator.kind,
         "repeat": mapped.repeat,
+        "tiles": mapped.tiles,
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else vars(tiling),

@@ -118,7 +118,7 @@ def _check_floors(simulation: Simulation) -> None:
             )
     for memory, traffic in zip(chip.memory.values(), outcome.traffic.sum(axis=0), strict=False):
         moved = int(traffic[READ] + traffic[WRITE])
-        if moved * chip.clock * chip.tile_count > outcome.cycles * memory.total_bandwidth + memory.access_bytes:
+        if moved * chip.clock > outcome.cycles * memory.total_bandwidth + memory.access_bytes:
             raise AssertionError("more bytes moved than a memory's bandwidth allows: a bug")
 
 
@@ -132,12 +132,11 @@ def _result(simulation: Simulation) -> dict[str, Any]:
     chip, graph, plan, outcome = simulation.chip, simulation.graph, simulation.plan, simulation.run
     operators = _operators(simulation)
     joules = {name: sum(o["energy"][name] for o in operators) for name in COMPONENTS}
-    tiles = chip.tile_count
-    total = outcome.counters.sum(axis=0) * tiles
+    total = outcome.counters.sum(axis=0)
     bound = plan.bound
     traffic: dict[str, int] = {}
     detail: dict[str, dict[str, int]] = {}
-    levels = outcome.traffic.sum(axis=0) * tiles
+    levels = outcome.traffic.sum(axis=0)
     for name, moved in zip(chip.memory, levels.tolist(), strict=False):
         detail[name] = {
             "read": moved[READ], "write": moved[WRITE], "useful_read": moved[USEFUL_READ],
@@ -198,7 +197,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
 def _memory_levels(simulation: Simulation) -> dict[str, Any]:
     """Per memory level: what lies there, what moved, the time that this takes at the level's full bandwidth."""
     chip, plan, outcome = simulation.chip, simulation.plan, simulation.run
-    traffic = outcome.traffic.sum(axis=0) * chip.tile_count
+    traffic = outcome.traffic.sum(axis=0)
     joules = memory_energy(chip, traffic) if chip.memory else {}
     levels: dict[str, Any] = {}
     for number, (name, memory) in enumerate(chip.memory.items()):
@@ -241,14 +240,14 @@ def _units(simulation: Simulation) -> dict[str, Any]:
 
 
 def _operators(simulation: Simulation) -> list[dict[str, Any]]:
-    chip, outcome, tiles = simulation.chip, simulation.run, simulation.chip.tile_count
+    chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
-        counters = outcome.counters[index] * tiles
+        counters = outcome.counters[index]
         cycles = int(outcome.own[index])
         macs = operator.macs * operator.repeat
-        joules = energy(chip, operator.precision, counters, outcome.traffic[index] * tiles)
+        joules = energy(chip, operator.precision, counters, outcome.traffic[index])
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])
@@ -260,6 +259,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
             "block": operator.block,
             "kind": operator.kind,
             "repeat": operator.repeat,
+            "tiles": mapped.tiles,
             "start_cycle": int(outcome.start[index]),
             "end_cycle": int(outcome.end[index]),
             "cycles": cycles,

@@ -200,7 +200,6 @@ class Laying:
         unbound = simulate(chip.model_copy(update={"memory": fast}), graph, exact=self.exact)
         order = [o.name for o in self.graph.operators()]
         follow = frozenset(order[order.index(self.attention.name) :])
-        tiles = chip.tile_count
         before = after = ends = own = weights = traffic = busy = macs = vector = 0
         for index, mapped in enumerate(simulation.plan.tasks):
             operator, repeat = mapped.task.operator, mapped.repeat
@@ -208,7 +207,7 @@ class Laying:
             if operator.block != self.attention.block:
                 ends += cycles
                 continue
-            counters = simulation.run.counters[index] * tiles
+            counters = simulation.run.counters[index]
             own += int(unbound.run.exclusive[index]) // repeat
             weights += used_weight_bytes(operator)
             traffic += int(counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]) // repeat
