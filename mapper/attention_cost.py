@@ -29,6 +29,8 @@ from siliconloom.workloads import Attention
 
 SLACK = 1.005
 """Among tilings within half a per cent of the fastest, the one that moves the fewest bytes is taken."""
+KEPT = 3
+"""Candidates of each layout that are looked at again."""
 CAUSAL_SEGMENTS = 8
 """Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
 
@@ -73,8 +75,8 @@ def query_parts(shape: Attention) -> list[Part]:
     return parts
 
 
-def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[AttentionTiling | None]:
-    """For each layout the cheapest query and key tile that fits its buffers, or ``None``."""
+def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[list[AttentionTiling]]:
+    """For each layout the cheapest tilings that fit its buffers, the best first."""
     size, wide = shape.precision.size, shape.precision.accumulator.size
     costs = _Costs(chip, shape)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
@@ -85,7 +87,7 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         for heads in _halvings(shape.heads // shape.kv_heads)
         if queries * heads <= ROW_LIMIT
     ]
-    found: list[AttentionTiling | None] = []
+    found: list[list[AttentionTiling]] = []
     for layout in layouts:
         fitting: list[AttentionTiling] = []
         for queries, keys, heads in tilings:
@@ -105,7 +107,9 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
             fitting.append(costs.of(queries, keys, heads))
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
-        found.append(min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None))
+        frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
+        others = sorted((t for t in fitting if t != frugal), key=lambda t: t.cycles)
+        found.append([frugal, *others[: KEPT - 1]] if frugal else [])
     return found
 
 

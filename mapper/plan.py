@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.mapper.attention import AttentionLowering
-from siliconloom.mapper.attention_cost import AttentionTiling, choose_attention_tilings
+from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
+from siliconloom.mapper.choice import Choice, Chosen, Part, Tiling, choose_layouts
 from siliconloom.mapper.gemm import GemmLowering
-from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmMemories
-from siliconloom.mapper.layout import Layout, declare_rings, layouts
+from siliconloom.mapper.layout import Layout, declare_rings
 from siliconloom.mapper.lowering import Context
 from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.placement import Placement, measure, place
-from siliconloom.mapper.sharing import Share, shares
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmTiling, choose_tilings
-from siliconloom.mapper.vector import (
-    VectorLowering,
-    VectorTiling,
-    choose_vector_tiling,
-    constant_elements,
-    too_small,
-    vector_shape,
-)
-from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-
-Tiling = GemmTiling | AttentionTiling | VectorTiling
-
-MOST_SHARES = 6
-"""Ways to share an operator among the tiles that are costed, once one fits."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What was decided for a task: each tile's part of it, and how that is tiled."""
-
-    tiling: Tiling
-    share: Share
+from siliconloom.mapper.tiling import GemmTiling
+from siliconloom.mapper.vector import VectorLowering, vector_shape
+from siliconloom.workloads import Attention, Gemm, Graph
 
 
 @dataclass(frozen=True)
@@ -99,27 +79,10 @@ class Plan:
         return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
-@dataclass(frozen=True)
-class Part:
-    """Repetitions of a block in which every object stays in its memory level.
-
-    ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a
-    product; for others the one it spends the most time with.
-    """
-
-    first: int
-    count: int
-    tasks: tuple[Task, ...]
-    levels: dict[str, tuple[str, ...]]
-
-
-Choice = tuple[Layout, list[dict[str, Chosen]]]
-"""Division of the buffers, and what is chosen for every task in each part."""
-
-
 def map_workload(
-    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None
-) -> Plan:
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None,
+    *, search: bool = True,
+) -> Plan:  # fmt: skip
     """Tile and lower ``graph`` for ``chip``.
 
     Parameters
@@ -127,8 +90,10 @@ def map_workload(
     chip, graph
         What to map, and onto what.
     cycles
-        What a program takes, such as `sim.costs.CostService` answers: every way to share out the buffers is then
-        lowered and the fastest taken. By default the mapper's own estimate decides.
+        What a program takes on the chip, such as `sim.costs.CostService` answers: the few best candidates of a task are
+        then lowered and the fastest taken. By default the mapper's own estimates decide.
+    search
+        With ``cycles``: lower the whole workload for every way to share out the buffers, too, and take the fastest.
     placement
         Where everything lies on a chip with several memory levels; by default `placement.place` decides.
 
@@ -145,12 +110,13 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
-    choices = _choose_layouts(chip, chip.tile, graph, parts)
+    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles)
+    choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if len(chip.memory) > 1:
         placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
-        choices = _choose_layouts(chip, chip.tile, graph, parts)
-    if cycles is None:
+        choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    if cycles is None or not search:
         return _plan(chip, chip.tile, graph, parts, choices[0], notes, placement)
     plans = [_plan(chip, chip.tile, graph, parts, choice, notes, placement) for choice in choices]
     return min(plans, key=lambda plan: cycles(plan.program))
@@ -220,7 +186,7 @@ def _lower_all(
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs = dict[str, int](), dict[str, int]()
-    tasks, runs = list[Task](), list[list[tuple[int, Chosen]]]()
+    tasks, runs = list[Task](), list[list[tuple[int, Tiling, int]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
@@ -232,16 +198,10 @@ def _lower_all(
                     tasks.append(task)
                     runs.append([])
                 builder.operator = numbers[name]
-                runs[builder.operator].append((part.count, tiled[name]))
+                runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share.tiles))
                 _lower(context, task, tiled[name])
     mapped = tuple(
-        MappedTask(
-            task,
-            sum(count for count, _ in run),
-            run[0][1].tiling,
-            tuple((count, made.tiling) for count, made in run),
-            run[0][1].share.tiles,
-        )  # fmt: skip
+        MappedTask(task, sum(count for count, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2])
         for task, run in zip(tasks, runs, strict=True)
     )
     return builder.finish(tuple(numbers)), mapped
@@ -292,81 +252,16 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
     return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
-def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part]) -> list[Choice]:
-    """Every layout of the buffers in which all operators find room, with their tilings; the best estimate first."""
-    operators = graph.operators()
-    constants = _constant_bytes(tile, operators)
-    candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    known: dict[tuple[str, tuple[str, ...]], Sequence[Chosen | None]] = {}
-    for part in parts:
-        for task in part.tasks:
-            name = task.operator.name
-            key = name, part.levels[name]
-            if key not in known:
-                known[key] = _choose(chip, candidates, task, key[1])
-    fitting: list[tuple[int, Choice]] = []
-    blocked = "any operator"
-    for number, layout in enumerate(candidates):
-        total, tilings = 0, list[dict[str, Chosen]]()
-        for part in parts:
-            tilings.append({})
-            for name, level in part.levels.items():
-                chosen = known[name, level][number]
-                if chosen is None:
-                    blocked = f"operator {name}"
-                    break
-                tilings[-1][name] = chosen
-                total += part.count * chosen.tiling.cycles
-            else:
-                continue
-            break
-        else:
-            fitting.append((total, (layout, tilings)))
-    if not fitting:
-        raise too_small(chip, blocked)
-    return [choice for _, choice in sorted(fitting, key=lambda f: f[0])]
-
-
-def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
-    """Room for the largest norm's parameters, and for what requantises the columns of a result tile."""
-    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    most = max(min(16 * tile.array.cols, tile.scratchpad.capacity // (32 * PARAMETER_BYTES)), 2 * tile.array.cols)
-    scales = [PARAMETER_BYTES * min(o.n, most) for o in operators if isinstance(o, Gemm)]
-    scales += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
-    return max([0, *norms, *scales])
-
-
-def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> list[Chosen | None]:
-    """The task's best share and tiling under each layout, its objects in the levels that `Part.levels` lists.
-
-    Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
-    """
-    found: list[Chosen | None] = [None] * len(candidates)
-    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
-        known = [chosen.tiling.cycles for chosen in found if chosen is not None]
-        if len(known) == len(found) and (least >= max(known) or number >= MOST_SHARES):
-            break
-        working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        for place, tiling in enumerate(_tilings(working, candidates, task, share.operator, levels)):
-            before = found[place]
-            if tiling is not None and (before is None or tiling.cycles < before.tiling.cycles):
-                found[place] = Chosen(tiling, share)
-    return found
-
-
-def _tilings(
-    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...]
-) -> Sequence[Tiling | None]:  # fmt: skip
-    if isinstance(part, Gemm):
-        a, b, c = (chip.memory[name] for name in levels)
-        memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(part, task), memories)
-    chip = chip.seen_from(levels[0])
-    if isinstance(part, Attention):
-        return choose_attention_tilings(chip, candidates, part)
-    if isinstance(part, Vector):
-        return [choose_vector_tiling(chip, layout, vector_shape(part)) for layout in candidates]
-    raise NotSupported(f"operators of kind {part.kind}")
+def _alone(
+    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], task: Task, layout: Layout,
+    chosen: Chosen,
+) -> int:  # fmt: skip
+    """Cycles of one execution of a task by itself."""
+    once = replace(task, operator=replace(task.operator, repeat=1))
+    name = task.operator.name
+    part = Part(0, 1, (once,), {name: (next(iter(chip.memory)),) * 3})
+    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), MemoryMap(chip))
+    return cycles(program)
 
 
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:

@@ -1,7 +1,7 @@
 """How the tiles of a chip share an operator: along which dimensions it is cut, and how many of them take part.
 
-All tiles that take part run the same program on equal shares; what a cut does not divide, each of them reads for itself.
-So more tiles can mean more bytes, and one tile with all of the memory's bandwidth can be faster than several.
+All tiles that take part run the same program on equal shares; what a cut does not divide, each of them reads for
+itself. So more tiles can mean more bytes, and one tile with all of the memory's bandwidth can be faster than several.
 """
 
 from __future__ import annotations

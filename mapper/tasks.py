@@ -62,9 +62,9 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vect
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention) and tile.array.dataflow != "input_stationary":
         tokens = operator.q_len if operator.causal else operator.kv_len
-        rows = operator.batch * tokens * operator.kv_heads
+        rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
-        return [Vector(name=name, function=function, rows=rows, cols=operator.head_dim, **common)]
+        return [Vector(name=name, function=function, rows=rows, cols=cols, **common)]
     if _is_expert(operator) and not _after_expert(graph, operator.name):
         assert isinstance(operator, Gemm)
         rows = operator.batch * operator.m

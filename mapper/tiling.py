@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmMemories, GemmShape, Order, gemm_costs
+from siliconloom.mapper.builder import LONGEST_ROW
+from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmCosts, GemmMemories, GemmShape, Order, gemm_costs
 from siliconloom.mapper.layout import Layout
 
 SLACK = 1.005
@@ -43,9 +44,10 @@ class GemmTiling:
 
 def choose_tilings(
     chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None
-) -> list[GemmTiling | None]:
-    """For each layout the cheapest tiling that fits it, or ``None``; candidates are costed once for all of them.
+) -> list[list[GemmTiling]]:
+    """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
+    One of each kind: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
     """
     tile = chip.tile
@@ -65,38 +67,30 @@ def choose_tilings(
     fits = np.array([_fits(layout, shape, m, n, k) for layout in layouts])
     some = fits.any(axis=0)
     if not some.any():
-        return [None] * len(layouts)
+        return [[] for _ in layouts]
     m, n, k, fits = m[some], n[some], k[some], fits[:, some]
     orders: tuple[Order, ...] = ("n_outer", "m_outer")
     costs = [gemm_costs(chip, memories, shape, m, n, k, order) for order in orders]
-    found: list[GemmTiling | None] = []
+    found: list[list[GemmTiling]] = []
+    whole = k == shape.k
     for fit in fits:
-        if not fit.any():
-            found.append(None)
-            continue
-        limit = SLACK * min(int(cost.cycles[fit].min()) for cost in costs)
-        picks = []
+        found.append([])
         for order, cost in zip(orders, costs, strict=True):
-            moved = np.where(fit & (cost.cycles <= limit), cost.reads + cost.writes, np.iinfo(np.int64).max)
-            pick = int(np.lexsort((cost.cycles, moved))[0])
-            picks.append((int(moved[pick]), int(cost.cycles[pick]), order, cost, pick))
-        _, _, order, cost, pick = min(picks, key=lambda p: p[:2])
-        found.append(
-            GemmTiling(
-                int(m[pick]),
-                int(n[pick]),
-                int(k[pick]),
-                order,
-                bool(k[pick] == shape.k),
-                int(cost.reads[pick]),
-                int(cost.writes[pick]),
-                int(cost.array[pick]),
-                int(cost.port[pick]),
-                int(cost.vector[pick]),
-                int(cost.cycles[pick]),
-            )
-        )
+            for kind in (fit & whole, fit & ~whole):
+                if kind.any():
+                    found[-1].append(_best(cost, kind, m, n, k, order, shape.k))
+        found[-1].sort(key=lambda tiling: tiling.cycles)
     return found
+
+
+def _best(cost: GemmCosts, among: NDArray[np.bool_], m: Int, n: Int, k: Int, order: Order, total: int) -> GemmTiling:
+    """Of those that are nearly the fastest, the one that moves the fewest bytes."""
+    near = np.flatnonzero(among & (cost.cycles <= SLACK * cost.cycles[among].min()))
+    moved = cost.reads[near] + cost.writes[near]
+    least = near[moved == moved.min()]
+    pick = int(least[np.argmin(cost.cycles[least])])
+    values = (v[pick] for v in (cost.reads, cost.writes, cost.array, cost.port, cost.vector, cost.cycles))
+    return GemmTiling(int(m[pick]), int(n[pick]), int(k[pick]), order, bool(k[pick] == total), *map(int, values))
 
 
 def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
@@ -109,6 +103,8 @@ def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[n
         & (-(-m * outputs * bits // 8) <= layout.results)
         & (PARAMETER_BYTES * n <= layout.constants)
     )
+    if shape.weight:  # such a tile is one row of a transfer
+        fits &= -(-k * n * bits // 8) <= LONGEST_ROW
     if shape.residual:
         fits &= -(-m * outputs * bits // 8) <= layout.vector
     return fits

@@ -8,7 +8,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
-from siliconloom.mapper.builder import SLOTS, affine
+from siliconloom.mapper.builder import LONGEST_ROW, SLOTS, affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import Context, Nest, when
 from siliconloom.mapper.tasks import Task
@@ -66,8 +66,8 @@ def vector_shape(part: Operator) -> VectorShape:
     )  # fmt: skip
 
 
-def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> VectorTiling | None:
-    """The cheapest tile: few large ones pay for parameters and latencies less often, several overlap.
+def choose_vector_tilings(chip: Chip, layout: Layout, shape: VectorShape) -> list[VectorTiling]:
+    """The two cheapest tiles, the best first: few pay for parameters and latencies less often, several overlap.
 
     A single row that does not fit is cut when the function allows it.
     """
@@ -75,12 +75,12 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
     assert isinstance(tile, NpuTile)
     size, by_row = shape.dtype.size, vector_cost(shape.function).by_row
     if size(shape.constants) > layout.constants:
-        return None
-    cols = shape.cols
+        return []
+    cols = min(shape.cols, LONGEST_ROW)
     room = min(layout.vector // shape.inputs, layout.results // shape.outputs)
     if size(cols) > room:
         if by_row:
-            return None
+            return []
         cols = max(1, room * 8 // shape.dtype.bits)
     rows = min(shape.rows, max(1, room // size(cols)))
     if by_row:
@@ -88,7 +88,7 @@ def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> Vect
     sizes = [(r, cols) for r in _halvings(rows)]
     if not by_row:
         sizes += [(1, c) for c in _halvings(cols)[1:]]
-    return min((_cost(chip, tile, shape, r, c) for r, c in sizes), key=lambda tiling: tiling.cycles)
+    return sorted((_cost(chip, tile, shape, r, c) for r, c in sizes), key=lambda tiling: tiling.cycles)[:2]
 
 
 def _halvings(total: int) -> list[int]:

@@ -93,7 +93,7 @@ def simulate(
     described, chip = chip, effective(chip)
     began = time.perf_counter()
     service = costs or CostService(None)
-    plan = map_workload(chip, workload, (lambda p: service.cost(p, chip).cycles) if search else None)
+    plan = map_workload(chip, workload, lambda p: service.cost(p, chip).cycles, search=search)
     mapped = time.perf_counter() - began
     if (costs or search) and not exact and not trace_limit:
         outcome = service.cost(plan.program, chip)

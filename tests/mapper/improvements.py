@@ -103,7 +103,7 @@ def _text(path, value):
 
 
 def comparisons(seed, count):
-    """(ratio of times, name of the change, chip, workload) of so many comparisons; above 1 the better chip is slower."""
+    """(ratio of times, change, chip, workload) of so many comparisons; above 1 the better chip is slower."""
     r = random.Random(seed)
     made = 0
     while made < count:
