@@ -23,11 +23,11 @@ from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 Tiling = GemmTiling | AttentionTiling | VectorTiling
 
-MOST_SHARES = 3
+MOST_SHARES = 5
 """Ways to share an operator among the tiles that are costed, once one fits."""
 MEASURED = 4
 """Most candidates of a task that are simulated."""
-NEAR = 1.02
+NEAR = 1.01
 """A candidate this close to what no mapping beats is taken as it is."""
 FAR = 1.3
 """Candidates whose estimate is this many times the best one are not simulated."""
@@ -131,7 +131,7 @@ def _choose(
     found: list[list[Chosen]] = [[] for _ in candidates]
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
         best = [min(chosen.cycles for chosen in some) for some in found if some]
-        if best and len(best) == len(found) and (least >= max(best) or number >= MOST_SHARES):
+        if best and len(best) == len(found) and (NEAR * least >= max(best) or number >= MOST_SHARES):
             break
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
         for some, tilings in zip(found, _tilings(working, candidates, task, share.operator, levels), strict=True):
@@ -150,9 +150,9 @@ def _measured(
     for layout, some in zip(candidates, found, strict=True):
         for chosen in some:
             pool.setdefault(chosen, layout)
-    if len(pool) < 2:
-        return found
     order = sorted(pool, key=lambda chosen: chosen.cycles)
+    if len(pool) < 2 or order[0].cycles <= NEAR * floor:
+        return found
     known: dict[Chosen, int] = {}
     for chosen in order[:MEASURED]:
         best = min(known.values(), default=0)
@@ -175,7 +175,7 @@ def _tilings(
     if isinstance(part, Attention):
         return choose_attention_tilings(chip, candidates, part)
     if isinstance(part, Vector):
-        return [choose_vector_tilings(chip, layout, vector_shape(part)) for layout in candidates]
+        return choose_vector_tilings(chip, candidates, vector_shape(part))
     raise NotSupported(f"operators of kind {part.kind}")
 
 

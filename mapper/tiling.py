@@ -59,7 +59,7 @@ def choose_tilings(
         grid.ravel()
         for grid in np.meshgrid(
             _sizes(shape.m, 1),
-            _sizes(shape.n, 2 * array.cols if shape.output_halved else array.cols),
+            2 * _sizes(shape.n // 2, array.cols) if shape.output_halved else _sizes(shape.n, array.cols),
             _sizes(shape.k, array.rows),
             indexing="ij",
         )
@@ -111,9 +111,12 @@ def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[n
 
 
 def _sizes(total: int, grain: int) -> Int:
-    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``."""
+    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``.
+
+    Half and a quarter of ``grain``, too: a small tile may suit the other units, and a smaller array would take it.
+    """
     sizes = {total}
-    size = grain
+    size = max(grain // 4, 1)
     while size < total:
         sizes.add(size)
         size *= 2

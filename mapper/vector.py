@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.datatype import DataType
@@ -66,13 +67,21 @@ def vector_shape(part: Operator) -> VectorShape:
     )  # fmt: skip
 
 
-def choose_vector_tilings(chip: Chip, layout: Layout, shape: VectorShape) -> list[VectorTiling]:
-    """The two cheapest tiles, the best first: few pay for parameters and latencies less often, several overlap.
+def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorShape) -> list[list[VectorTiling]]:
+    """For each layout the two cheapest tiles, the best first: few pay for latencies less often, several overlap."""
+    costs: dict[tuple[int, int], VectorTiling] = {}
+    found = []
+    for layout in layouts:
+        sizes = _sizes(layout, shape)
+        for size in sizes:
+            if size not in costs:
+                costs[size] = _cost(chip, shape, *size)
+        found.append(sorted((costs[size] for size in sizes), key=lambda tiling: tiling.cycles)[:2])
+    return found
 
-    A single row that does not fit is cut when the function allows it.
-    """
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
+
+def _sizes(layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
+    """Rows and columns of tiles to try; a single row that does not fit is cut when the function allows it."""
     size, by_row = shape.dtype.size, vector_cost(shape.function).by_row
     if size(shape.constants) > layout.constants:
         return []
@@ -86,9 +95,7 @@ def choose_vector_tilings(chip: Chip, layout: Layout, shape: VectorShape) -> lis
     if by_row:
         rows = min(rows, ROW_LIMIT)
     sizes = [(r, cols) for r in _halvings(rows)]
-    if not by_row:
-        sizes += [(1, c) for c in _halvings(cols)[1:]]
-    return sorted((_cost(chip, tile, shape, r, c) for r, c in sizes), key=lambda tiling: tiling.cycles)[:2]
+    return sizes if by_row else [*sizes, *((1, c) for c in _halvings(cols)[1:])]
 
 
 def _halvings(total: int) -> list[int]:
@@ -96,8 +103,10 @@ def _halvings(total: int) -> list[int]:
     return sorted({-(-total // (1 << n)) for n in range(7)}, reverse=True)
 
 
-def _cost(chip: Chip, tile: NpuTile, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
+def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
     memory, size, unit = chip.nearest, shape.dtype.size, tile.vector
     read = written = port = vector = tiles = 0
     for tall, many in _parts(shape.rows, rows):
