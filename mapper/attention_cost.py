@@ -12,6 +12,7 @@ from siliconloom.mapper.builder import SLOTS
 from siliconloom.mapper.gemm_cost import PARAMETER_BYTES
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import segments
+from siliconloom.mapper.tiling import SLACK
 from siliconloom.sim.timing.pace import output_latency, product_pace
 from siliconloom.sim.timing.units import (
     ACCUMULATOR_WRITE,
@@ -27,8 +28,6 @@ from siliconloom.sim.timing.units import (
 )
 from siliconloom.workloads import Attention
 
-SLACK = 1.005
-"""Among tilings within half a per cent of the fastest, the one that moves the fewest bytes is taken."""
 KEPT = 3
 """Candidates of each layout that are looked at again."""
 CAUSAL_SEGMENTS = 8

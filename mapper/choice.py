@@ -17,7 +17,7 @@ from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmMemories
 from siliconloom.mapper.layout import Layout, layouts
 from siliconloom.mapper.sharing import Share, shares
 from siliconloom.mapper.tasks import Task, gemm_shape
-from siliconloom.mapper.tiling import GemmTiling, choose_tilings
+from siliconloom.mapper.tiling import SLACK, GemmTiling, choose_tilings
 from siliconloom.mapper.vector import VectorTiling, choose_vector_tilings, constant_elements, too_small, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
@@ -139,7 +139,16 @@ def _choose(
     if measure is not None and len(chip.memory) == 1:
         floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
         found = _measured(candidates, task, found, floor, measure)
-    return [min(some, key=lambda chosen: chosen.cycles, default=None) for some in found]
+    return [_frugal(some) for some in found]
+
+
+def _frugal(some: Sequence[Chosen]) -> Chosen | None:
+    """Of those that are nearly the fastest, the one that moves the fewest bytes."""
+    limit = SLACK * min((chosen.cycles for chosen in some), default=0)
+    near = [chosen for chosen in some if chosen.cycles <= limit]
+    return min(
+        near, key=lambda c: (c.share.tiles * (c.tiling.read_bytes + c.tiling.write_bytes), c.cycles), default=None
+    )
 
 
 def _measured(
