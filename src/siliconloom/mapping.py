@@ -14,6 +14,7 @@ from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.placement import placement_rows, placement_table
+from siliconloom.sim.engine import run
 from siliconloom.sim.memory import effective
 from siliconloom.simulate import split_overrides
 from siliconloom.tables import bold, table
@@ -25,7 +26,9 @@ SCHEMA = "siliconloom.mapping/1"
 def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> Plan:
     """Load chip and workload by file or library name and map one to the other."""
     chip_sets, workload_sets = split_overrides(overrides)
-    return map_workload(effective(load_chip(chip, chip_sets)), load_workload(workload, workload_sets))
+    machine = effective(load_chip(chip, chip_sets))
+    graph = load_workload(workload, workload_sets)
+    return map_workload(machine, graph, lambda program: run(program, machine).cycles, search=False)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def simulate(
     described, chip = chip, effective(chip)
     began = time.perf_counter()
     service = costs or CostService(None)
-    plan = map_workload(chip, workload, lambda p: service.cost(p, chip).cycles, search=search)
+    # single tasks take less time to simulate than to look up
+    trial = service.cost if search else run
+    plan = map_workload(chip, workload, lambda p: trial(p, chip).cycles, search=search)
     mapped = time.perf_counter() - began
     if (costs or search) and not exact and not trace_limit:
         outcome = service.cost(plan.program, chip)
