@@ -110,7 +110,7 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
         cycles, passes = _unit_cycles(chip, operator, ())
         compute += cycles * operator.repeat
         # what follows a product may be computed on its sums, in the pass that takes them from the accumulator
-        after = (graph.digraph.nodes[name]["operator"] for name in graph.digraph.successors(operator.name))
+        after = (graph.dataflow[name] for name in graph.dataflow.successors(operator.name))
         followed = any(isinstance(follower, Vector) for follower in after)
         vector += 0 if isinstance(operator, Gemm) and followed else passes * operator.repeat
     return _bound(chip, data, compute, vector)

@@ -79,11 +79,11 @@ def _is_expert(operator: Operator) -> bool:
 
 def _after_expert(graph: Graph, name: str) -> bool:
     """Whether an operand is an expert's result, perhaps through an activation: its rows are in order already."""
-    for before in graph.digraph.predecessors(name):
-        operator = graph.digraph.nodes[before]["operator"]
+    for before in graph.dataflow.predecessors(name):
+        operator = graph.dataflow[before]
         if _is_expert(operator) or (
             isinstance(operator, Vector)
-            and any(_is_expert(graph.digraph.nodes[n]["operator"]) for n in graph.digraph.predecessors(before))
+            and any(_is_expert(graph.dataflow[n]) for n in graph.dataflow.predecessors(before))
         ):
             return True
     return False
