@@ -223,14 +223,23 @@ class Semaphore:
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions, semaphores and the names of the operators they belong to."""
+    """Instructions, semaphores and the names of the operators they belong to.
+
+    ``tiles`` says how many of a chip's tiles execute each instruction, each on its share, while the others are idle and
+    leave the memory to them; all of them when it is empty.
+    """
 
     instructions: tuple[Instruction, ...]
     semaphores: tuple[Semaphore, ...] = ()
     operators: tuple[str, ...] = ("program",)
+    tiles: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
+
+    def tiles_of(self, number: int, chip_tiles: int) -> int:
+        """Tiles that execute an instruction, of so many that the chip has."""
+        return self.tiles[number] if self.tiles else chip_tiles
 
     def encode(self) -> bytes:
         """The program as it stands in memory: 256 bytes an instruction."""

@@ -1,181 +1,29 @@
 """Lowering of attention: scores, softmax and context stay on the tile (FlashAttention, Dao et al., 2022).
 
 For each sequence and key-value head, query rows are taken in tiles; the heads that share a key-value head are stacked
-as rows. A key-value tile gives scores S = Q K^T in the accumulator, the vector unit turns them into probabilities,
-and the array multiplies those with V. When all keys fit one tile, that is the result; otherwise the softmax is the
-online one and the vector unit merges each tile's context into the running result.
+as rows, all of them or as many as fit. A key-value tile gives scores S = Q K^T in the accumulator, the vector unit
+turns them into probabilities, and the array multiplies those with V. When all keys fit one tile, that is the result;
+otherwise the softmax is the online one and the vector unit merges each tile's context into the running result.
 
 The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
-causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see.
+causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. Where
+the values are part of the keys (the latent of absorbed MLA), a tile is loaded once for both products, two key tiles to
+a slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.isa import Unit
-from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
+from siliconloom.arch.isa import Address, Unit
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.attention_cost import AttentionTiling, Part, query_parts
 from siliconloom.mapper.builder import SLOTS, affine
-from siliconloom.mapper.layout import Layout
-from siliconloom.mapper.lowering import STILL, Context, Nest, Segment, Walk, segments, when
-from siliconloom.mapper.tasks import Task, share
-from siliconloom.sim.timing.systolic import gemm_run
-from siliconloom.sim.timing.units import vector_cycles
+from siliconloom.mapper.gemm_cost import PARAMETER_BYTES
+from siliconloom.mapper.lowering import STILL, Context, Nest, Segment, Walk, when
+from siliconloom.mapper.tasks import Task
 from siliconloom.workloads import Attention
-
-CAUSAL_SEGMENTS = 8
-"""Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
-
-
-@dataclass(frozen=True)
-class AttentionTiling:
-    """Query and key tile sizes (in tokens), what they move and what they should take."""
-
-    queries: int
-    keys: int
-    read_bytes: int
-    write_bytes: int
-    array_cycles: int
-    memory_cycles: int
-    vector_cycles: int
-    cycles: int
-
-
-@dataclass(frozen=True)
-class Part:
-    """A range of query tokens and the range of keys that some of them may see."""
-
-    query_start: int
-    queries: int
-    key_start: int
-    keys: int
-
-
-def attention_shape(task: Task, chip: Chip) -> Attention:
-    """The part that one tile of the chip computes."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    operator = share(task.operator, chip.tile_count, tile)
-    assert isinstance(operator, Attention)
-    return operator
-
-
-def query_parts(shape: Attention) -> list[Part]:
-    """Cut the queries so that each part reads only the keys that its mask admits."""
-    past = shape.kv_len - shape.q_len
-    masked = shape.causal or shape.window is not None
-    count = min(CAUSAL_SEGMENTS, shape.q_len) if masked else 1
-    size, parts = -(-shape.q_len // count), []
-    for segment in segments(shape.q_len, size):
-        for index in range(segment.count):
-            start = segment.start + index * segment.size
-            end = past + start + segment.size if shape.causal else shape.kv_len
-            begin = 0 if shape.window is None else max(0, past + start + 1 - shape.window)
-            parts.append(Part(start, segment.size, begin, end - begin))
-    return parts
-
-
-def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[AttentionTiling | None]:
-    """For each layout the cheapest query and key tile that fits its buffers, or ``None``."""
-    group, size = shape.heads // shape.kv_heads, shape.precision.size
-    wide = shape.precision.accumulator.size
-    costs = _Costs(chip, shape)
-    key_sizes = _halvings(max(p.keys for p in costs.parts))
-    query_sizes = _halvings(max(p.queries for p in costs.parts))
-    found: list[AttentionTiling | None] = []
-    for layout in layouts:
-        best: AttentionTiling | None = None
-        for keys in key_sizes:
-            if size(keys * max(shape.head_dim, shape.v_head_dim)) > layout.weights:
-                continue
-            for queries in query_sizes:
-                rows = queries * group
-                if (
-                    (rows > ROW_LIMIT and queries > 1)
-                    or size(rows * shape.head_dim) > layout.moving
-                    or wide(rows * keys) > layout.partial
-                    or size(rows * keys) > layout.probabilities
-                    or wide(rows * shape.v_head_dim) > layout.context
-                    or size(rows * shape.v_head_dim) > layout.results
-                ):
-                    continue
-                cost = costs.of(queries, keys)
-                if best is None or cost.cycles < best.cycles:
-                    best = cost
-        found.append(best)
-    return found
-
-
-class _Costs:
-    """What attention of one shape should take under each tiling; every part of it is worked out once."""
-
-    def __init__(self, chip: Chip, shape: Attention) -> None:
-        assert isinstance(chip.tile, NpuTile)
-        self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
-        memory, array = chip.nearest, chip.tile.array
-        self.rate = min(memory.total_bandwidth / chip.clock / chip.tile_count, chip.tile.dma.bytes_per_cycle)
-        self.latency = chip.cycles(memory.latency)
-        self.fill = array.rows // array.load_rows + array.rows + array.cols + array.multiply_stages
-        self.of = cache(self._of)
-        self.products, self.lanes = cache(self._products), cache(self._lanes)
-
-    def _products(self, rows: int, keys: int) -> int:
-        """Array cycles of the scores and the context of ``rows`` queries and ``keys`` keys."""
-        runs = (
-            gemm_run(self.tile.array, rows, keys, self.shape.head_dim),
-            gemm_run(self.tile.array, rows, self.shape.v_head_dim, keys),
-        )
-        return sum(run.advance + max(run.first_load, run.stream_beats) for run in runs)
-
-    def _lanes(self, rows: int, keys: int, one_tile: bool) -> int:
-        """Vector cycles of the same."""
-        softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
-        merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-        unit = self.tile.vector
-        return vector_cycles(unit, softmax, rows, keys) + vector_cycles(unit, merge, rows, self.shape.v_head_dim)
-
-    def _of(self, queries: int, keys: int) -> AttentionTiling:
-        shape, size = self.shape, self.shape.precision.size
-        group, pairs = shape.heads // shape.kv_heads, shape.batch * shape.kv_heads
-        array = vector = reads = writes = tiles = 0
-        turns = 0.0
-        for part in self.parts:
-            one_tile = part.keys <= keys
-            key_segments = segments(part.keys, keys)
-            for q in segments(part.queries, queries):
-                rows = q.size * group
-                for k in key_segments:
-                    count = q.count * k.count
-                    products, lanes = self.products(rows, k.size), self.lanes(rows, k.size, one_tile)
-                    array += count * products
-                    vector += count * lanes
-                    # the turn-around of the double buffers: K and V tiles, and scores to probabilities to context
-                    moved = size(k.size * (shape.head_dim + shape.v_head_dim))
-                    worked = products + 2 * self.fill
-                    turns += count * max(2 * self.latency + moved / self.rate + worked, worked + lanes) / SLOTS
-                    reads += count * moved
-                    tiles += count
-                reads += q.count * size(rows * shape.head_dim)
-                writes += q.count * size(rows * shape.v_head_dim)
-        port = round(pairs * (reads + writes) / self.rate)
-        sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
-        edge = 2 * self.latency + (array + vector) // tiles
-        cycles = max(pairs * array, port, pairs * vector, sequencer, round(pairs * turns)) + edge
-        return AttentionTiling(
-            queries, keys, pairs * reads, pairs * writes, pairs * array, port, pairs * vector, cycles
-        )
-
-
-def _halvings(total: int) -> list[int]:
-    sizes, size = [total], total
-    while size > 1:
-        size = -(-size // 2)
-        sizes.append(size)
-    return sizes
 
 
 class AttentionLowering:
@@ -189,23 +37,38 @@ class AttentionLowering:
         size, memory, name = self.dtype.size, context.memory, task.operator.name
         self.q_row, self.o_row = size(shape.heads * shape.head_dim), size(shape.heads * shape.v_head_dim)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
-        tokens, repeat = shape.batch * shape.kv_heads * shape.kv_len * context.chip.tile_count, task.operator.repeat
+        whole, repeat = task.operator, task.operator.repeat
+        assert isinstance(whole, Attention)
+        tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads) * whole.kv_len
         self.q_base = context.input_of(task.operator, shape.batch * shape.q_len * self.q_row)
         self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
-        self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)
+        if not shape.values_in_keys:
+            self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)
+        self.scale_bytes = PARAMETER_BYTES * shape.v_head_dim
+        self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
         self.o_base = context.output_of(task, shape.batch * shape.q_len * self.o_row)
 
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""
         parts = query_parts(self.shape)
+        constants, builder = self.context.rings.constants, self.context.builder
+        scales = affine(self.scale_base, (self.context.layer, self.scale_bytes))
+        self.nest.load(constants, 1, self.scale_bytes, self.scale_bytes, scales, depends=False)
+        builder.barrier(Unit.VECTOR, wait=constants.full_bit)
         for index, part in enumerate(parts):
             self.final = index == len(parts) - 1
             for sequence in self.nest.walk(self.shape.batch, 1):
                 for head in self.nest.walk(self.shape.kv_heads, 1):
-                    if part.keys <= self.tiling.keys:
-                        self._over_queries(part, sequence, head)
-                    else:
-                        self._over_keys(part, sequence, head)
+                    for subset in self.nest.walk(self.group, self.tiling.heads):
+                        self.subset = subset
+                        if self.shape.values_in_keys:
+                            self._shared(part, sequence, head)
+                        elif part.keys <= self.tiling.keys:
+                            self._over_queries(part, sequence, head)
+                        else:
+                            self._over_keys(part, sequence, head)
+        builder.barrier(Unit.VECTOR, post=constants.free_bit)
+        constants.read()
 
     def _over_queries(self, part: Part, sequence: Walk, head: Walk) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
@@ -224,10 +87,6 @@ class AttentionLowering:
                 queries.size,
                 rings.context.full_bit | rings.results.free_bit,
                 rings.results.full_bit,
-                0,
-                0,
-                0,
-                0,
             )
             rings.results.written()
             self._store(part, sequence, head, queries)
@@ -251,7 +110,12 @@ class AttentionLowering:
                 first_wait, first = when(keys.first, rings.results.free_bit)
                 last_post, last = when(keys.last, rings.results.full_bit)
                 self._merge(
-                    VectorFunction.RESCALE, queries.size, rings.context.full_bit, 0, first_wait, first, last_post, last
+                    VectorFunction.RESCALE,
+                    queries.size,
+                    rings.context.full_bit,
+                    0,
+                    (first_wait, first),
+                    (last_post, last),
                 )
 
             pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
@@ -260,14 +124,48 @@ class AttentionLowering:
             rings.results.written()
             self._store(part, sequence, head, queries)
 
+    def _shared(self, part: Part, sequence: Walk, head: Walk) -> None:
+        """Keys that hold the values: two tiles to a slot, both their scores before both their contexts."""
+        rings, builder, keys = self.context.rings, self.context.builder, self.tiling.keys
+        slot = keys if part.keys <= keys else SLOTS * keys
+        for queries in self.nest.walk(part.queries, self.tiling.queries):
+            self._load_q(part, sequence, head, queries)
+            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            for walk in self.nest.walk(part.keys, slot):
+                self._load_cache(self.k_base, self.k_row, part, sequence, head, walk)
+                tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
+                one = part.keys <= keys
+                for start, size in tiles:
+                    softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_ONLINE
+                    self._scores(
+                        queries.size, size, softmax, moving=False, offset=start, opens=start == 0, closes=False
+                    )
+                for start, size in tiles:
+                    ends = start + size == walk.size
+                    self._context(queries.size, size, offset=start, opens=False, closes=ends)
+                    first_wait, first = when(walk.first if start == 0 else None, rings.results.free_bit)
+                    last_post, last = when(walk.last if ends else None, rings.results.full_bit)
+                    merge = VectorFunction.REQUANTIZE if one else VectorFunction.RESCALE
+                    self._merge(merge, queries.size, rings.context.full_bit, 0, (first_wait, first), (last_post, last))
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
+            rings.moving.read()
+            rings.results.written()
+            self._store(part, sequence, head, queries)
+
     def _load_q(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
-        shape, row = self.shape, self.q_row
-        width = self.group * self.k_row
-        base = self.q_base + (part.query_start + queries.start) * row
-        address = affine(
-            base, (sequence.loop, shape.q_len * row), (head.loop, width), (queries.loop, queries.size * row)
-        )
-        self.nest.load(self.context.rings.moving, queries.size, width, row, address)
+        address = self._rows(self.q_base, self.q_row, self.k_row, part, sequence, head, queries)
+        width = self.subset.size * self.k_row
+        self.nest.load(self.context.rings.moving, queries.size, width, self.q_row, address)
+
+    def _rows(
+        self, base: int, row: int, width: int, part: Part, sequence: Walk, head: Walk, queries: Walk
+    ) -> Address:  # fmt: skip
+        """Where a tile of queries or results begins: a row to a token, ``width`` bytes of it to a head."""
+        return affine(
+            base + (part.query_start + queries.start) * row + self.subset.start * width,
+            (sequence.loop, self.shape.q_len * row), (head.loop, self.group * width),
+            (self.subset.loop, self.subset.size * width), (queries.loop, queries.size * row),
+        )  # fmt: skip
 
     def _load_k(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
         self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
@@ -291,101 +189,64 @@ class AttentionLowering:
             self.context.rings.weights, count, row, row, affine(base + (part.key_start + start) * row, *terms)
         )
 
-    def _scores(self, queries: int, keys: int, softmax: VectorFunction, *, moving: bool) -> None:
-        """S = Q K^T, then probabilities."""
-        builder, rings, rows = self.context.builder, self.context.rings, queries * self.group
-        wait, release = rings.weights.full_bit, rings.weights.free_bit
+    def _scores(
+        self, queries: int, keys: int, softmax: VectorFunction, *, moving: bool, offset: int = 0, opens: bool = True,
+        closes: bool = True,
+    ) -> None:  # fmt: skip
+        """S = Q K^T, then probabilities; the keys begin ``offset`` tokens into a slot that is waited for and freed."""
+        builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
+        wait, release = opens * rings.weights.full_bit, closes * rings.weights.free_bit
         if moving:
             wait, release = wait | rings.moving.full_bit, release | rings.moving.free_bit
         builder.matmul(
-            rows,
-            keys,
-            self.shape.head_dim,
-            self.dtype,
-            rings.moving,
-            rings.weights,
-            rings.partial,
-            wait=wait,
-            release=release,
-            first_wait=rings.partial.free_bit,
-            last_post=rings.partial.full_bit,
-        )
-        rings.weights.read()
+            rows, keys, self.shape.head_dim, self.dtype, rings.moving, rings.weights, rings.partial, wait=wait,
+            release=release, first_wait=rings.partial.free_bit, last_post=rings.partial.full_bit,
+            b_offset=offset * self.k_row,
+        )  # fmt: skip
+        if closes:
+            rings.weights.read()
         if moving:
             rings.moving.read()
         builder.vector(
-            softmax,
-            rows,
-            keys,
-            self.dtype,
-            rings.partial,
-            rings.probabilities,
-            wait=rings.partial.full_bit | rings.probabilities.free_bit,
-            release=rings.partial.free_bit,
+            softmax, rows, keys, self.dtype, rings.partial, rings.probabilities,
+            wait=rings.partial.full_bit | rings.probabilities.free_bit, release=rings.partial.free_bit,
             post=rings.probabilities.full_bit,
-        )
+        )  # fmt: skip
         rings.partial.written()
         rings.partial.read()
         rings.probabilities.written()
 
-    def _context(self, queries: int, keys: int) -> None:
+    def _context(self, queries: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
         """Multiply the probabilities with V."""
         builder, rings = self.context.builder, self.context.rings
         builder.matmul(
-            queries * self.group,
-            self.shape.v_head_dim,
-            keys,
-            self.dtype,
-            rings.probabilities,
-            rings.weights,
-            rings.context,
-            wait=rings.probabilities.full_bit | rings.weights.full_bit,
-            release=rings.probabilities.free_bit | rings.weights.free_bit,
-            first_wait=rings.context.free_bit,
-            last_post=rings.context.full_bit,
-        )
+            queries * self.subset.size, self.shape.v_head_dim, keys, self.dtype, rings.probabilities, rings.weights,
+            rings.context, wait=rings.probabilities.full_bit | opens * rings.weights.full_bit,
+            release=rings.probabilities.free_bit | closes * rings.weights.free_bit,
+            first_wait=rings.context.free_bit, last_post=rings.context.full_bit, b_offset=offset * self.k_row,
+        )  # fmt: skip
         rings.probabilities.read()
-        rings.weights.read()
+        if closes:
+            rings.weights.read()
 
     def _merge(
-        self,
-        function: VectorFunction,
-        queries: int,
-        wait: int,
-        post: int,
-        first_wait: int,
-        first: int,
-        last_post: int,
-        last: int,
-    ) -> None:
+        self, function: VectorFunction, queries: int, wait: int, post: int, first: tuple[int, int] = (0, 0),
+        last: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
         """Bring the context from the accumulator into the result tile."""
         rings = self.context.rings
         self.context.builder.vector(
-            function,
-            queries * self.group,
-            self.shape.v_head_dim,
-            self.dtype,
-            rings.context,
-            rings.results,
-            wait=wait,
-            release=rings.context.free_bit,
-            post=post,
-            first_wait=first_wait,
-            first=first,
-            last_post=last_post,
-            last=last,
-        )
+            function, queries * self.subset.size, self.shape.v_head_dim, self.dtype, rings.context, rings.results,
+            wait=wait, release=rings.context.free_bit, post=post, first_wait=first[0], first=first[1],
+            last_post=last[0], last=last[1],
+        )  # fmt: skip
         rings.context.written()
         rings.context.read()
 
     def _store(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
-        shape, row, rings = self.shape, self.o_row, self.context.rings
-        width = self.group * self.v_row
-        base = self.o_base + (part.query_start + queries.start) * row
-        address = affine(
-            base, (sequence.loop, shape.q_len * row), (head.loop, width), (queries.loop, queries.size * row)
-        )
-        self.nest.store(rings.results, queries.size, width, row, address, final=self.final)
+        address = self._rows(self.o_base, self.o_row, self.v_row, part, sequence, head, queries)
+        width = self.subset.size * self.v_row
+        self.nest.store(self.context.rings.results, queries.size, width, self.o_row, address, final=self.final)
 
 
 Stage = Callable[[Walk], None]

@@ -112,10 +112,13 @@ class ProgramBuilder:
 
     def __init__(self) -> None:
         self.drafts: list[_Draft] = []
+        self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
         self.depth = 0
         self.operator = 0
+        self.tiles: int | None = None
+        """Tiles that execute what is added now; ``None`` throughout when all of them do."""
 
     def semaphore(self, name: str, initial: int, cause: str) -> int:
         """Declare a semaphore; returns its number."""
@@ -195,10 +198,13 @@ class ProgramBuilder:
     def matmul(
         self, m: int, n: int, k: int, dtype: DataType, a: Ring, b: Ring, c: Ring, *, wait: int = 0, release: int = 0,
         first_wait: int = 0, first: int = 0, last_post: int = 0, last: int = 0, accumulate: bool = False,
+        b_offset: int = 0,
     ) -> None:  # fmt: skip
-        """C[m,n] (+)= A[m,k] B[k,n]; the rings' cursors are moved by the caller."""
+        """C[m,n] (+)= A[m,k] B[k,n]; B begins so many bytes into its slot. The caller moves the rings' cursors."""
+        second = b.read_slot()
+        second.base += b_offset
         self._add(
-            opcode=Opcode.MATMUL, m=m, n=n, k=k, dtype=dtype, a=a.read_slot(), b=b.read_slot(), c=c.write_slot(),
+            opcode=Opcode.MATMUL, m=m, n=n, k=k, dtype=dtype, a=a.read_slot(), b=second, c=c.write_slot(),
             wait=wait, release=release, first_wait=first_wait, first=first, last_post=last_post, last=last,
             accumulate=int(accumulate), overwrite=0 if accumulate else first,
         )  # fmt: skip
@@ -222,10 +228,12 @@ class ProgramBuilder:
     def finish(self, operators: tuple[str, ...]) -> Program:
         """Close the program and check it."""
         self._add(opcode=Opcode.END)
-        return Program(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators)
+        working = tuple(tiles for tiles in self.working if tiles is not None)
+        return Program(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
+        self.working.append(self.tiles)
 
 
 def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None, joins: bool = True) -> dict[str, int]:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from siliconloom.arch.isa import Unit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.builder import affine
+from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmShape
 from siliconloom.mapper.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.tasks import GATED, Task
-from siliconloom.mapper.tiling import GemmShape, GemmTiling
-
-BIAS_BYTES = 4
-"""A bias element has the accumulator's width."""
+from siliconloom.mapper.tiling import GemmTiling
+from siliconloom.workloads import Gemm
 
 
 class GemmLowering:
@@ -20,32 +19,38 @@ class GemmLowering:
 
     Loop nest, outermost first: batch, then n and m in the order of the tiling, then k. The operand of the outer loop
     is *resident* when its tile spans all of k: it is loaded once and kept while the inner loop runs. Parameters lie in
-    memory tile by tile (they are rearranged once, off line); everything else lies row by row.
+    memory tile by tile (they are rearranged once, off line); everything else lies row by row. What requantising needs
+    of each column (its bias among it) is loaded once for each tile of columns, or for each result tile when those take
+    turns.
     """
 
     def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task.depends)
         self.n_outer = tiling.order == "n_outer"
-        self.stored_n = shape.n // 2 if shape.output_halved else shape.n
-        size, memory, name = shape.dtype.size, context.memory, task.operator.name
+        self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
+        size, memory, name, whole = shape.dtype.size, context.memory, task.operator.name, task.operator
+        assert isinstance(whole, Gemm)
         self.a_bytes, self.b_bytes, self.c_bytes = (
             size(shape.m * shape.k),
             size(shape.k * shape.n),
-            size(shape.m * self.stored_n),
+            size(shape.m * shape.stored_n),
         )
         self.a_base = context.input_of(task.operator, shape.batch * self.a_bytes)
         if shape.weight:
             self.b_base = context.parameters(task.operator)
         else:
             self.b_base = memory.take(name, "operand 1", shape.batch * self.b_bytes)
-        self.bias_base = memory.take(name, "bias", BIAS_BYTES * shape.batch * shape.n) if shape.bias else 0
+        self.scale_bytes = PARAMETER_BYTES * whole.batch * whole.n
+        self.scale_base = memory.take(name, "scales", self.scale_bytes, task.operator.repeat)
         self.c_base = context.output_of(task, shape.batch * self.c_bytes)
         self.residual_base = memory.take(name, "residual", shape.batch * self.c_bytes) if shape.residual else 0
 
     def emit(self) -> None:
         """Write the task."""
         for batch in self.nest.walk(self.shape.batch, 1):
+            if self.scales == "batch":
+                self._open_scales(batch, None)
             for outer in self._walk(self.n_outer):
                 self._enter(batch, outer)
                 for inner in self._walk(not self.n_outer):
@@ -54,6 +59,8 @@ class GemmLowering:
                         self._product(batch, n, m, k)
                     self._epilogue(batch, n, m)
                 self._leave()
+            if self.scales == "batch":
+                self._close_scales()
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         return self.nest.walk(self.shape.n, self.tiling.n) if over_n else self.nest.walk(self.shape.m, self.tiling.m)
@@ -61,9 +68,8 @@ class GemmLowering:
     def _enter(self, batch: Walk, outer: Walk) -> None:
         """Load what stays while the inner loop runs."""
         builder, rings = self.context.builder, self.context.rings
-        if self.shape.bias and self.n_outer:
-            self._load_bias(batch, outer)
-            builder.barrier(Unit.VECTOR, wait=rings.constants.full_bit)
+        if self.scales == "outer":
+            self._open_scales(batch, outer)
         if self.tiling.resident:
             if self.n_outer:
                 self._load_b(batch, outer, None)
@@ -77,9 +83,8 @@ class GemmLowering:
             ring = rings.weights if self.n_outer else rings.moving
             builder.barrier(Unit.MATMUL, release=ring.free_bit)
             ring.read()
-        if self.shape.bias and self.n_outer:
-            builder.barrier(Unit.VECTOR, post=rings.constants.free_bit)
-            rings.constants.read()
+        if self.scales == "outer":
+            self._close_scales()
 
     def _product(self, batch: Walk, n: Walk, m: Walk, k: Walk) -> None:
         """One tile product, added to the result tile; operands that are not resident are loaded for it."""
@@ -134,11 +139,22 @@ class GemmLowering:
             terms.append((k.loop, step))
         self.nest.load(ring, rows, width, pitch, affine(base, *terms), depends=not shape.weight)
 
-    def _load_bias(self, batch: Walk, n: Walk) -> None:
-        width = BIAS_BYTES * n.size
-        address = affine(
-            self.bias_base + BIAS_BYTES * n.start, (batch.loop, BIAS_BYTES * self.shape.n), (n.loop, width)
-        )
+    def _open_scales(self, batch: Walk, n: Walk | None) -> None:
+        self._load_scales(batch, n)
+        self.context.builder.barrier(Unit.VECTOR, wait=self.context.rings.constants.full_bit)
+
+    def _close_scales(self) -> None:
+        ring = self.context.rings.constants
+        self.context.builder.barrier(Unit.VECTOR, post=ring.free_bit)
+        ring.read()
+
+    def _load_scales(self, batch: Walk, n: Walk | None) -> None:
+        start, cols = (0, self.shape.n) if n is None else (n.start, n.size)
+        width = PARAMETER_BYTES * cols
+        terms = [(self.context.layer, self.scale_bytes), (batch.loop, PARAMETER_BYTES * self.shape.n)]
+        if n is not None:
+            terms.append((n.loop, width))
+        address = affine(self.scale_base + PARAMETER_BYTES * start, *terms)
         self.nest.load(self.context.rings.constants, 1, width, width, address, depends=False)
 
     def _epilogue(self, batch: Walk, n: Walk, m: Walk) -> None:
@@ -146,22 +162,22 @@ class GemmLowering:
         builder, rings, shape, size = self.context.builder, self.context.rings, self.shape, self.shape.dtype.size
         cols = n.size // 2 if shape.output_halved else n.size
         start = n.start // 2 if shape.output_halved else n.start
-        row = size(self.stored_n)
+        row = size(shape.stored_n)
         where = [(batch.loop, self.c_bytes), (m.loop, m.size * row), (n.loop, size(cols))]
         offset = m.start * row + size(start)
         wait, release = rings.partial.full_bit | rings.results.free_bit, rings.partial.free_bit
-        per_tile_bias = shape.bias and not self.n_outer
-        if per_tile_bias:
-            self._load_bias(batch, n)
+        per_tile = self.scales == "tile"
+        if per_tile:
+            self._load_scales(batch, n)
             wait |= rings.constants.full_bit
-        functions = [v.function for v in self.task.fused] or [VectorFunction.REQUANTIZE]
+        functions = shape.functions
         for index, function in enumerate(functions):
             second = None
             if function == VectorFunction.ADD:
                 self.nest.load(rings.vector, m.size, size(cols), row, affine(self.residual_base + offset, *where))
                 second, wait, release = rings.vector, wait | rings.vector.full_bit, release | rings.vector.free_bit
             last = index == len(functions) - 1
-            post = rings.results.full_bit | (rings.constants.free_bit if per_tile_bias else 0)
+            post = rings.results.full_bit | (rings.constants.free_bit if per_tile else 0)
             builder.vector(
                 function, m.size, n.size if function in GATED else cols, shape.dtype,
                 rings.partial if index == 0 else None, rings.results, second=second, inputs=2 if second else 1,
@@ -173,6 +189,6 @@ class GemmLowering:
         rings.partial.written()
         rings.partial.read()
         rings.results.written()
-        if per_tile_bias:
+        if per_tile:
             rings.constants.read()
         self.nest.store(rings.results, m.size, size(cols), row, affine(self.c_base + offset, *where))

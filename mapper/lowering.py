@@ -33,7 +33,8 @@ class Context:
 
     def input_of(self, operator: Operator, size: int) -> int:
         """Address of the operator's first operand: an earlier result, or fresh memory for an input."""
-        for name in self.graph.dataflow.predecessors(operator.name):
+        known = operator.name in self.graph.dataflow  # what the mapper adds by itself is not
+        for name in self.graph.dataflow.predecessors(operator.name) if known else ():
             if name in self.outputs:
                 return self.outputs[name]
         return self.memory.take(operator.name, "input", size)

@@ -23,7 +23,7 @@ class Item:
     Parameters
     ----------
     operator, role
-        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``bias``, ``input``, ``operand N``,
+        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``scales``, ``input``, ``operand N``,
         ``residual`` or ``result``.
     units, unit_bytes
         Equal parts that may lie in different levels, such as the parameters of each layer.
@@ -41,7 +41,7 @@ class Item:
     @property
     def held(self) -> Held:
         """What a memory level must hold for the object to lie there."""
-        if self.role in ("parameters", "bias"):
+        if self.role in ("parameters", "scales"):
             return "parameters"
         return "cache" if self.role in ("keys", "values") else "activations"
 

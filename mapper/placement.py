@@ -94,17 +94,18 @@ def measure(program: Program, memory: MemoryMap) -> list[Demand]:
     moved = dict.fromkeys(memory.items, 0)
     cycles = {key: [0.0] * len(levels) for key in memory.items}
     times = [1]
-    for i in program.instructions:
+    sharing = {count: chip.model_copy(update={"tile_count": count}) for count in {*program.tiles, chip.tile_count}}
+    for at, i in enumerate(program.instructions):
         if i.opcode == Opcode.LOOP:
             times.append(times[-1] * i.m)
         elif i.opcode == Opcode.NEXT:
             times.pop()
         if i.opcode not in (Opcode.LOAD, Opcode.STORE):
             continue
-        key = owner.of(i.memory.base).key
-        moved[key] += times[-1] * moved_bytes(levels[0], i.m, i.n) * chip.tile_count
+        key, working = owner.of(i.memory.base).key, sharing[program.tiles_of(at, chip.tile_count)]
+        moved[key] += times[-1] * moved_bytes(levels[0], i.m, i.n) * working.tile_count
         for number, level in enumerate(levels):
-            port = access_cycles(chip, level, i.m, i.n)
+            port = access_cycles(working, level, i.m, i.n)
             cycles[key][number] += times[-1] * max(port, chip.cycles(level.latency) / SLOTS)
     return [Demand(item, moved[key], tuple(cycles[key])) for key, item in memory.items.items()]
 

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.mapper.attention import (
-    AttentionLowering,
-    AttentionTiling,
-    attention_shape,
-    choose_attention_tilings,
-)
+from siliconloom.mapper.attention import AttentionLowering
+from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
-from siliconloom.mapper.gemm import BIAS_BYTES, GemmLowering
-from siliconloom.mapper.layout import Layout, declare_rings, layouts
+from siliconloom.mapper.choice import Choice, Chosen, Part, Tiling, choose_layouts
+from siliconloom.mapper.gemm import GemmLowering
+from siliconloom.mapper.layout import Layout, declare_rings
 from siliconloom.mapper.lowering import Context
 from siliconloom.mapper.memory import MemoryMap
 from siliconloom.mapper.placement import Placement, measure, place
 from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.tiling import GemmMemories, GemmTiling, choose_tilings
-from siliconloom.mapper.vector import (
-    VectorLowering,
-    VectorTiling,
-    choose_vector_tiling,
-    constant_elements,
-    too_small,
-    vector_shape,
-)
-from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-
-Tiling = GemmTiling | AttentionTiling | VectorTiling
+from siliconloom.mapper.tiling import GemmTiling
+from siliconloom.mapper.vector import VectorLowering, vector_shape
+from siliconloom.workloads import Attention, Gemm, Graph
 
 
 @dataclass(frozen=True)
@@ -41,13 +30,14 @@ class MappedTask:
     """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
 
     Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
-    ``tiling`` is the first of those.
+    ``tiling`` is the first of those, ``tiles`` how many of the chip's tiles share it.
     """
 
     task: Task
     repeat: int
     tiling: Tiling | None
     runs: tuple[tuple[int, Tiling], ...] = ()
+    tiles: int = 1
 
     @property
     def estimated_cycles(self) -> int:
@@ -89,27 +79,10 @@ class Plan:
         return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
-@dataclass(frozen=True)
-class Part:
-    """Repetitions of a block in which every object stays in its memory level.
-
-    ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a
-    product; for others the one it spends the most time with.
-    """
-
-    first: int
-    count: int
-    tasks: tuple[Task, ...]
-    levels: dict[str, tuple[str, ...]]
-
-
-Choice = tuple[Layout, list[dict[str, Tiling]]]
-"""Division of the buffers, and the tiling of every operator in each part."""
-
-
 def map_workload(
-    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None
-) -> Plan:
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int] | None = None, placement: Placement | None = None,
+    *, search: bool = True,
+) -> Plan:  # fmt: skip
     """Tile and lower ``graph`` for ``chip``.
 
     Parameters
@@ -117,8 +90,10 @@ def map_workload(
     chip, graph
         What to map, and onto what.
     cycles
-        What a program takes, such as `sim.costs.CostService` answers: every way to share out the buffers is then
-        lowered and the fastest taken. By default the mapper's own estimate decides.
+        What a program takes on the chip, such as `sim.costs.CostService` answers: the few best candidates of a task are
+        then lowered and the fastest taken. By default the mapper's own estimates decide.
+    search
+        With ``cycles``: lower the whole workload for every way to share out the buffers, too, and take the fastest.
     placement
         Where everything lies on a chip with several memory levels; by default `placement.place` decides.
 
@@ -135,12 +110,13 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
-    choices = _choose_layouts(chip, chip.tile, graph, parts)
+    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles)
+    choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if len(chip.memory) > 1:
         placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
-        choices = _choose_layouts(chip, chip.tile, graph, parts)
-    if cycles is None:
+        choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    if cycles is None or not search:
         return _plan(chip, chip.tile, graph, parts, choices[0], notes, placement)
     plans = [_plan(chip, chip.tile, graph, parts, choice, notes, placement) for choice in choices]
     return min(plans, key=lambda plan: cycles(plan.program))
@@ -148,11 +124,12 @@ def map_workload(
 
 def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
     """Blocks in program order, cut where an object goes on in another memory level."""
-    nearest = next(iter(chip.memory))
+    tile, nearest = chip.tile, next(iter(chip.memory))
+    assert isinstance(tile, NpuTile)
     parts = []
     makers: dict[str, str] = {}
     for _, repeat, operators in graph.blocks():
-        tasks = tuple(block_tasks(graph, operators, repeat))
+        tasks = tuple(block_tasks(graph, operators, tile))
         names = [task.operator.name for task in tasks]
         makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
         if placement is None:
@@ -205,10 +182,11 @@ def _lower_all(
     """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
     builder = ProgramBuilder()
+    builder.tiles = chip.tile_count
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs = dict[str, int](), dict[str, int]()
-    tasks, runs = list[Task](), list[list[tuple[int, Tiling]]]()
+    tasks, runs = list[Task](), list[list[tuple[int, Tiling, int]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
@@ -220,10 +198,10 @@ def _lower_all(
                     tasks.append(task)
                     runs.append([])
                 builder.operator = numbers[name]
-                runs[builder.operator].append((part.count, tiled[name]))
+                runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share.tiles))
                 _lower(context, task, tiled[name])
     mapped = tuple(
-        MappedTask(task, sum(count for count, _ in run), run[0][1], tuple(run))
+        MappedTask(task, sum(count for count, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2])
         for task, run in zip(tasks, runs, strict=True)
     )
     return builder.finish(tuple(numbers)), mapped
@@ -269,75 +247,33 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
         loop = [Instruction(opcode=Opcode.LOOP, m=count)], [Instruction(opcode=Opcode.NEXT)]
         drafts += [*loop[0], product, *loop[1]] if count > 1 else [product]
         names.append(operator.name)
-        mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None))
+        mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None, (), chip.tile_count))
     program = Program((*drafts, Instruction(opcode=Opcode.END)), (), tuple(names))
     return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
-def _choose_layouts(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part]) -> list[Choice]:
-    """Every layout of the buffers in which all operators find room, with their tilings; the best estimate first."""
-    operators = graph.operators()
-    constants = _constant_bytes(tile, operators)
-    candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    known: dict[tuple[str, tuple[str, ...]], Sequence[Tiling | None]] = {}
-    for part in parts:
-        for task in part.tasks:
-            name = task.operator.name
-            key = name, part.levels[name]
-            if key not in known:
-                known[key] = _choose(chip, candidates, task, key[1])
-    fitting: list[tuple[int, Choice]] = []
-    blocked = "any operator"
-    for number, layout in enumerate(candidates):
-        total, tilings = 0, list[dict[str, Tiling]]()
-        for part in parts:
-            tilings.append({})
-            for name, level in part.levels.items():
-                tiling = known[name, level][number]
-                if tiling is None:
-                    blocked = f"operator {name}"
-                    break
-                tilings[-1][name] = tiling
-                total += part.count * tiling.cycles
-            else:
-                continue
-            break
-        else:
-            fitting.append((total, (layout, tilings)))
-    if not fitting:
-        raise too_small(chip, blocked)
-    return [choice for _, choice in sorted(fitting, key=lambda f: f[0])]
+def _alone(
+    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], task: Task, layout: Layout,
+    chosen: Chosen,
+) -> int:  # fmt: skip
+    """Cycles of one execution of a task by itself."""
+    once = replace(task, operator=replace(task.operator, repeat=1))
+    name = task.operator.name
+    part = Part(0, 1, (once,), {name: (next(iter(chip.memory)),) * 3})
+    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), MemoryMap(chip))
+    return cycles(program)
 
 
-def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
-    """Room for the largest norm's parameters and for the bias of a result tile."""
-    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    biases = [BIAS_BYTES * min(o.n, 16 * tile.array.cols) for o in operators if isinstance(o, Gemm) and o.bias]
-    return max([0, *norms, *biases])
-
-
-def _choose(chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...]) -> Sequence[Tiling | None]:
-    """The task's best tiling under each layout, its objects in the memory levels that `Part.levels` lists."""
-    if isinstance(task.operator, Gemm):
-        a, b, c = (chip.memory[name] for name in levels)
-        memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(task, chip), memories)
-    chip = chip.seen_from(levels[0])
-    if isinstance(task.operator, Attention):
-        return choose_attention_tilings(chip, candidates, attention_shape(task, chip))
-    if isinstance(task.operator, Vector):
-        shape = vector_shape(task, chip)
-        return [choose_vector_tiling(chip, layout, shape) for layout in candidates]
-    raise NotSupported(f"operators of kind {task.operator.kind}")
-
-
-def _lower(context: Context, task: Task, tiling: Tiling) -> None:
+def _lower(context: Context, task: Task, chosen: Chosen) -> None:
+    tiling, part = chosen.tiling, chosen.share.operator
+    context.builder.tiles = chosen.share.tiles
     if isinstance(tiling, GemmTiling):
-        GemmLowering(context, task, gemm_shape(task, context.chip), tiling).emit()
+        GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
     elif isinstance(tiling, AttentionTiling):
-        AttentionLowering(context, task, attention_shape(task, context.chip), tiling).emit()
+        assert isinstance(part, Attention)
+        AttentionLowering(context, task, part, tiling).emit()
     else:
-        VectorLowering(context, task, vector_shape(task, context.chip), tiling).emit()
+        VectorLowering(context, task, vector_shape(part), tiling).emit()
 
 
 __all__ = ["MappedTask", "Plan", "Tiling", "map_workload"]

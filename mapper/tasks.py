@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.tiling import GemmShape
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.gemm_cost import GemmShape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
@@ -21,9 +22,16 @@ class Task:
     fused: tuple[Vector, ...] = ()
     depends: bool = True
     """Reads a result of the task before it, or of an earlier one that nothing has waited for yet."""
+    serves: str | None = None
+    """Operator of the workload that this one brings operands into order for; itself when ``None``."""
+
+    @property
+    def owner(self) -> str:
+        """Operator of the workload that the task's time belongs to."""
+        return self.serves or self.operator.name
 
 
-def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Task]:
+def block_tasks(graph: Graph, operators: list[Operator], tile: NpuTile) -> list[Task]:
     """Tasks of one block in program order."""
     linked = graph.dataflow.linked
     tasks: list[Task] = []
@@ -32,6 +40,7 @@ def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Ta
         first = operators[index]
         fused: list[Vector] = []
         index += 1
+        tasks += [Task(before, (), linked, first.name) for before in rearrangements(graph, first, tile)]
         while isinstance(first, Gemm) and index < len(operators):
             follower = operators[index]
             before = fused[-1] if fused else first
@@ -41,6 +50,43 @@ def block_tasks(graph: Graph, operators: list[Operator], repeat: int) -> list[Ta
             index += 1
         tasks.append(Task(first, tuple(fused), linked))
     return tasks
+
+
+def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vector]:
+    """What brings operands into the order in which the array takes them, where the workload does not say how.
+
+    - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
+      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it.
+    - Experts take the rows of their tokens, which lie anywhere.
+    """
+    common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
+    if isinstance(operator, Attention) and tile.array.dataflow != "input_stationary":
+        tokens = operator.q_len if operator.causal else operator.kv_len
+        rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
+        name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
+        return [Vector(name=name, function=function, rows=rows, cols=cols, **common)]
+    if _is_expert(operator) and not _after_expert(graph, operator.name):
+        assert isinstance(operator, Gemm)
+        rows = operator.batch * operator.m
+        name, function = f"{operator.name}.gather", VectorFunction.GATHER
+        return [Vector(name=name, function=function, rows=rows, cols=operator.k, **common)]
+    return []
+
+
+def _is_expert(operator: Operator) -> bool:
+    return isinstance(operator, Gemm) and operator.stored is not None
+
+
+def _after_expert(graph: Graph, name: str) -> bool:
+    """Whether an operand is an expert's result, perhaps through an activation: its rows are in order already."""
+    for before in graph.dataflow.predecessors(name):
+        operator = graph.dataflow[before]
+        if _is_expert(operator) or (
+            isinstance(operator, Vector)
+            and any(_is_expert(graph.dataflow[n]) for n in graph.dataflow.predecessors(before))
+        ):
+            return True
+    return False
 
 
 def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, follower: Vector) -> bool:
@@ -59,39 +105,11 @@ def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, foll
     )  # fmt: skip
 
 
-def share(operator: Operator, tiles: int, tile: NpuTile) -> Operator:
-    """The part of ``operator`` that the busiest of ``tiles`` equal tiles computes."""
-    if tiles == 1:
-        return operator
-    if isinstance(operator, Gemm):
-        if operator.batch >= tiles:
-            return replace(operator, batch=-(-operator.batch // tiles))
-        if operator.n >= tiles * tile.array.cols or operator.m < tiles:
-            n = -(-operator.n // tiles)
-            return replace(operator, n=n + n % 2 if operator.n % 2 == 0 else n)
-        return replace(operator, m=-(-operator.m // tiles))
-    if isinstance(operator, Attention):
-        if operator.batch * operator.kv_heads >= tiles or operator.q_len == 1:
-            pairs = -(-operator.batch * operator.kv_heads // tiles)
-            group = operator.heads // operator.kv_heads
-            return replace(operator, batch=1, kv_heads=pairs, heads=pairs * group)
-        return replace(operator, q_len=-(-operator.q_len // tiles))
-    assert isinstance(operator, Vector)
-    if operator.rows >= tiles:
-        return replace(operator, rows=-(-operator.rows // tiles))
-    return replace(operator, cols=-(-operator.cols // tiles)) if not vector_cost(operator.function).by_row else operator
-
-
-def gemm_shape(task: Task, chip: Chip) -> GemmShape:
-    """The shape that one tile works on, with its epilogue."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    gemm = share(task.operator, chip.tile_count, tile)
-    assert isinstance(gemm, Gemm)
-    functions = [v.function for v in task.fused]
-    passes = sum(vector_cost(f).passes for f in functions) or 1
+def gemm_shape(part: Operator, task: Task) -> GemmShape:
+    """What a tile computes of a product, its epilogue included."""
+    assert isinstance(part, Gemm)
+    functions = tuple(v.function for v in task.fused) or (VectorFunction.REQUANTIZE,)
     return GemmShape(
-        batch=gemm.batch, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.precision, weight=gemm.weight, bias=gemm.bias,
-        output_halved=any(f in GATED for f in functions), vector_passes=passes,
-        residual=VectorFunction.ADD in functions,
+        batch=part.batch, m=part.m, n=part.n, k=part.k, dtype=part.precision, weight=part.weight, functions=functions,
+        output_halved=any(f in GATED for f in functions), residual=VectorFunction.ADD in functions,
     )  # fmt: skip

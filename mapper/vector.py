@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
-from siliconloom.mapper.builder import affine
+from siliconloom.mapper.builder import LONGEST_ROW, SLOTS, affine
 from siliconloom.mapper.layout import Layout
 from siliconloom.mapper.lowering import Context, Nest, when
-from siliconloom.mapper.tasks import Task, share
-from siliconloom.sim.timing.units import vector_cycles
-from siliconloom.workloads import Vector
+from siliconloom.mapper.tasks import Task
+from siliconloom.sim.timing.units import (
+    LOAD_WRITE,
+    QUEUE_POP,
+    STORE_WRITE,
+    TRANSFER_START,
+    access_cycles,
+    fetch_cycles,
+    moved_bytes,
+    vector_cycles,
+)
+from siliconloom.workloads import Operator, Vector
 
 
 @dataclass(frozen=True)
@@ -31,13 +41,14 @@ class VectorTiling:
 
 @dataclass(frozen=True)
 class VectorShape:
-    """What one tile of the chip computes."""
+    """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it."""
 
     function: VectorFunction
     rows: int
     cols: int
     inputs: int
     outputs: int
+    passes: int
     constants: int
     dtype: DataType
 
@@ -47,49 +58,91 @@ def constant_elements(operator: Vector) -> int:
     return 0 if operator.function in (VectorFunction.GATHER, VectorFunction.OPTIMIZER) else operator.weights
 
 
-def vector_shape(task: Task, chip: Chip) -> VectorShape:
-    """The shape that one tile works on; element-wise work is cut into rows that fit any buffer."""
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    assert isinstance(task.operator, Vector)
-    operator = share(task.operator, chip.tile_count, tile)
-    assert isinstance(operator, Vector)
+def vector_shape(part: Operator) -> VectorShape:
+    """What a tile computes of an operator."""
+    assert isinstance(part, Vector)
     return VectorShape(
-        operator.function,
-        operator.rows,
-        operator.cols,
-        operator.inputs,
-        operator.outputs,
-        constant_elements(operator),
-        operator.precision,
-    )
+        part.function, part.rows, part.cols, part.inputs, part.outputs, part.passes, constant_elements(part),
+        part.precision,
+    )  # fmt: skip
 
 
-def choose_vector_tiling(chip: Chip, layout: Layout, shape: VectorShape) -> VectorTiling | None:
-    """As many rows as the buffers hold; a single row that does not fit is cut when the function allows it."""
-    tile, memory = chip.tile, chip.nearest
-    assert isinstance(tile, NpuTile)
-    size = shape.dtype.size
+def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorShape) -> list[list[VectorTiling]]:
+    """For each layout the two cheapest tiles, the best first: few pay for latencies less often, several overlap."""
+    costs: dict[tuple[int, int], VectorTiling] = {}
+    found = []
+    for layout in layouts:
+        sizes = _sizes(layout, shape)
+        for size in sizes:
+            if size not in costs:
+                costs[size] = _cost(chip, shape, *size)
+        found.append(sorted((costs[size] for size in sizes), key=lambda tiling: tiling.cycles)[:2])
+    return found
+
+
+def _sizes(layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
+    """Rows and columns of tiles to try; a single row that does not fit is cut when the function allows it."""
+    size, by_row = shape.dtype.size, vector_cost(shape.function).by_row
     if size(shape.constants) > layout.constants:
-        return None
-    cols = shape.cols
+        return []
+    cols = min(shape.cols, LONGEST_ROW)
     room = min(layout.vector // shape.inputs, layout.results // shape.outputs)
     if size(cols) > room:
-        if vector_cost(shape.function).by_row:
-            return None
+        if by_row:
+            return []
         cols = max(1, room * 8 // shape.dtype.bits)
     rows = min(shape.rows, max(1, room // size(cols)))
-    if vector_cost(shape.function).by_row:
+    if by_row:
         rows = min(rows, ROW_LIMIT)
-    tiles = -(-shape.rows // rows) * -(-shape.cols // cols)
-    reads = size(shape.rows * shape.cols) * shape.inputs + size(shape.constants)
-    writes = size(shape.rows * shape.cols) * shape.outputs
-    rate = min(memory.total_bandwidth / chip.clock / chip.tile_count, tile.dma.bytes_per_cycle)
-    port = round((reads + writes) / rate)
-    vector = tiles * vector_cycles(tile.vector, shape.function, rows, cols)
-    latency = 2 * chip.cycles(memory.latency)
-    edge = round(size(rows * cols) * (shape.inputs + shape.outputs) / rate) + vector // tiles
-    return VectorTiling(rows, cols, reads, writes, port, vector, max(port, vector) + edge + latency)
+    sizes = [(r, cols) for r in _halvings(rows)]
+    return sizes if by_row else [*sizes, *((1, c) for c in _halvings(cols)[1:])]
+
+
+def _halvings(total: int) -> list[int]:
+    """A size and what its halves, quarters and so on round up to, down to a 64th."""
+    return sorted({-(-total // (1 << n)) for n in range(7)}, reverse=True)
+
+
+def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
+    """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    memory, size, unit = chip.nearest, shape.dtype.size, tile.vector
+    read = written = port = vector = tiles = 0
+    for tall, many in _parts(shape.rows, rows):
+        for wide, count in _parts(shape.cols, cols):
+            lines, width = (1, size(tall * wide)) if wide == shape.cols else (tall, size(wide))
+            moved, held = moved_bytes(memory, lines, width), access_cycles(chip, memory, lines, width)
+            tiles += many * count
+            read += many * count * shape.inputs * moved
+            written += many * count * shape.outputs * moved
+            port += many * count * (shape.inputs + shape.outputs) * held
+            vector += many * count * shape.passes * vector_cycles(unit, shape.function, tall, wide)
+    one = port // (tiles * (shape.inputs + shape.outputs))
+    load, compute, store = one * shape.inputs, vector // tiles, one * shape.outputs
+    latency = chip.cycles(memory.latency)
+    arrive = latency + QUEUE_POP + TRANSFER_START + LOAD_WRITE
+    away = latency + QUEUE_POP + TRANSFER_START + STORE_WRITE
+    fetch, _ = fetch_cycles(chip)
+    issued = shape.inputs + shape.outputs + shape.passes
+    sequencer = tiles * (issued * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
+    constants = 0
+    if shape.constants:
+        constants = access_cycles(chip, memory, 1, size(shape.constants))
+        read += moved_bytes(memory, 1, size(shape.constants))
+    paces = (
+        port + arrive + compute + away,
+        load + arrive + max(vector, tiles * (load + arrive + compute + store) // SLOTS)  # a store may go before a load
+        + store + away,
+        sequencer + arrive + compute + away,
+    )  # fmt: skip
+    return VectorTiling(rows, cols, read, written, port, vector, fetch + constants + max(paces))
+
+
+def _parts(total: int, size: int) -> list[tuple[int, int]]:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = divmod(total, size)
+    return [(size, full)] + ([(rest, 1)] if rest else [])
 
 
 class VectorLowering:
@@ -112,7 +165,7 @@ class VectorLowering:
 
     def emit(self) -> None:
         """Write the task."""
-        builder, rings, shape, size = self.context.builder, self.context.rings, self.shape, self.shape.dtype.size
+        rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
         if shape.constants:
             width = size(shape.constants)
             self.nest.load(
@@ -138,23 +191,7 @@ class VectorLowering:
                 last = None if None in masks[1] else sum(m or 0 for m in masks[1])
                 first_wait, first_levels = when(first if shape.constants else None, rings.constants.full_bit)
                 last_post, last_levels = when(last if shape.constants else None, rings.constants.free_bit)
-                builder.vector(
-                    shape.function,
-                    rows.size,
-                    cols.size,
-                    shape.dtype,
-                    rings.vector,
-                    rings.results,
-                    second=rings.constants if shape.constants else None,
-                    inputs=shape.inputs,
-                    wait=rings.vector.full_bit | rings.results.free_bit,
-                    release=rings.vector.free_bit,
-                    post=rings.results.full_bit,
-                    first_wait=first_wait,
-                    first=first_levels,
-                    last_post=last_post,
-                    last=last_levels,
-                )
+                self._compute(rows.size, cols.size, (first_wait, first_levels), (last_post, last_levels))
                 rings.vector.read()
                 rings.results.written()
                 for index in range(shape.outputs):
@@ -171,6 +208,25 @@ class VectorLowering:
                     )
         if shape.constants:
             rings.constants.read()
+
+    def _compute(self, rows: int, cols: int, first: tuple[int, int], last: tuple[int, int]) -> None:
+        """One instruction for each pass; all but the first go on with what the one before left in the result.
+
+        Of more than two operands the first is weighted alone, each other one added to the sum.
+        """
+        rings, shape = self.context.rings, self.shape
+        summed = shape.passes > 1 and shape.inputs > 1
+        for index in range(shape.passes):
+            begins, ends = index == 0, index == shape.passes - 1
+            self.context.builder.vector(
+                shape.function, rows, cols, shape.dtype, rings.vector, rings.results,
+                second=rings.constants if shape.constants else None,
+                inputs=(1 if begins else 2) if summed else shape.inputs,
+                wait=rings.vector.full_bit | rings.results.free_bit if begins else 0,
+                release=rings.vector.free_bit if ends else 0, post=rings.results.full_bit if ends else 0,
+                first_wait=first[0] if begins else 0, first=first[1] if begins else 0,
+                last_post=last[0] if ends else 0, last=last[1] if ends else 0,
+            )  # fmt: skip
 
 
 def too_small(chip: Chip, what: str) -> LoomError:

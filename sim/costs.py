@@ -140,7 +140,7 @@ def cost_key(program: Program, chip: Chip) -> str:
     digest.update(chip.digest.encode())
     digest.update(program.encode())
     operators = [i.operator for i in program.instructions]
-    digest.update(repr((program.semaphores, operators, len(program.operators))).encode())
+    digest.update(repr((program.semaphores, operators, len(program.operators), program.tiles)).encode())
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ COMPONENTS = ("array", "scratchpad", "accumulator", "vector", "memory")
 
 
 def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str, float]:
-    """Joules per component of one tile's counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
+    """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
     technology, tile = TECHNOLOGIES[chip.technology], chip.tile
     joules = dict.fromkeys(COMPONENTS, 0.0)
     joules["array"] = int(counters[Counter.MACS]) * technology.mac(dtype)

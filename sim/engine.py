@@ -56,13 +56,17 @@ class Run:
     busy, stalls
         Per `Unit`, and per `Unit` and `Stall`; each row of both adds up to ``cycles``.
     start, end, exclusive
-        Per operator: first start, last end, and its share of the total (the shares add up to ``cycles``).
+        Per operator: first start, last end, and its share of the total (the shares add up to ``cycles``): what runs
+        beside a neighbour counts for one of the two.
+    own
+        Per operator: its share, or the cycles for which it held one resource (memory port, array, the array's load
+        port, vector unit) where that is longer. What ``own`` exceeds the share by, it ran beside its neighbours.
     operator_busy
         Per operator and `Unit`.
     counters
-        Per operator and `Counter`, over the whole run.
+        Per operator and `Counter`, over the whole run and all tiles.
     traffic
-        Per operator, memory level and column of `sim.levels.level_traffic`, over the whole run.
+        Per operator, memory level and column of `sim.levels.level_traffic`, likewise.
     trace
         Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
         were asked for; ``trace_rows`` is how many there would have been without that limit.
@@ -84,6 +88,7 @@ class Run:
     start: Int
     end: Int
     exclusive: Int
+    own: Int
     operator_busy: Int
     counters: Int
     traffic: Int
@@ -195,6 +200,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     most = np.abs(tables.counters).astype(float) * executions[:, None]
     if most.sum() >= 2.0**62:
         raise LoomError("what the program counts (operations, bytes) does not fit 62 bits")
+    held = _held(tables, executions, operators, bool(constants["output_stationary"]))
     counters = np.zeros((operators, len(Counter)), np.int64)
     np.add.at(counters, operator, tables.counters * executions[:, None])
     traced, folded = int(clock[TRACED]), int(clock[FOLDED])
@@ -209,6 +215,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
         start=np.minimum(state.operator[OP_START], state.operator[OP_END]),
         end=state.operator[OP_END],
         exclusive=exclusive,
+        own=np.maximum(exclusive, held),
         operator_busy=operator_busy,
         counters=counters,
         traffic=level_traffic(program, chip, executions),
@@ -220,6 +227,29 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
         waiting=state.unit[WAITING],
         wall_s=wall,
     )
+
+
+def _held(tables: Tables, executions: Int, operators: int, output_stationary: bool) -> Int:
+    """Per operator: cycles for which it held the resource that it held the longest; no two hold one at once.
+
+    The array is held from a fold's tile becoming active, or from its drain (output stationary), until the next one's.
+    """
+    rows = tables.instructions
+    column = {name: rows[:, number] for name, number in COLUMNS.items()}
+    product, unit = column["opcode"] == Opcode.MATMUL, column["unit"]
+    last = column["stream"]
+    if output_stationary:
+        last = np.maximum(last, dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))["array_rows"])
+    cycles = (
+        np.where((unit == Unit.LOAD) | (unit == Unit.STORE), column["duration"], 0),
+        np.where(unit == Unit.VECTOR, column["duration"], 0),
+        np.where(product, column["advance"] + last, 0),
+        np.where(product, column["stationary"], 0),
+    )
+    held = np.zeros((len(cycles), operators), np.int64)
+    for number, each in enumerate(cycles):
+        np.add.at(held[number], column["operator"], each * executions)
+    return np.asarray(held.max(axis=0))
 
 
 def _failure(program: Program, tables: Tables, status: int, state: State) -> LoomError:

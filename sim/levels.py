@@ -75,7 +75,7 @@ READ, WRITE, USEFUL_READ, USEFUL_WRITE = range(4)
 
 
 def level_traffic(program: Program, chip: Chip, executions: np.ndarray) -> np.ndarray:
-    """Bytes that one tile moved, per operator, memory level and column (`READ` and so on).
+    """Bytes that all tiles moved, per operator, memory level and column (`READ` and so on).
 
     ``executions`` counts how often each instruction ran.
     """
@@ -84,7 +84,8 @@ def level_traffic(program: Program, chip: Chip, executions: np.ndarray) -> np.nd
     for number, level in enumerate(instruction_levels(program, chip)):
         if level == NO_LEVEL:
             continue
-        i, times = program.instructions[number], int(executions[number])
+        i = program.instructions[number]
+        times = int(executions[number]) * program.tiles_of(number, chip.tile_count)
         store = i.opcode == Opcode.STORE
         row = traffic[i.operator, level]
         row[WRITE if store else READ] += times * moved_bytes(memories[level], i.m, i.n)

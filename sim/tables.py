@@ -61,7 +61,7 @@ PLAIN_COLUMNS = (
     "operator",
 )
 """Columns copied from the instruction."""
-TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output")
+TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
 
@@ -90,7 +90,7 @@ class Tables:
     instructions
         One row per instruction, one column per entry of `COLUMNS`.
     counters
-        One row per instruction, one column per `Counter`, each for one execution.
+        One row per instruction, one column per `Counter`, each for one execution on all tiles that take part.
     semaphores
         Initial counts.
     causes
@@ -107,17 +107,21 @@ class Tables:
 
 
 def build_tables(program: Program, chip: Chip) -> Tables:
-    """Time every instruction of ``program`` on one tile of ``chip``."""
+    """Time every instruction of ``program`` on one tile of ``chip``; the tiles at work share the memory."""
     tile = chip.tile
     if isinstance(tile, PimTile):
         raise NotSupported("simulating a pim tile")
     rows = np.zeros((len(program.instructions), len(COLUMNS)), np.int64)
     counters = np.zeros((len(program.instructions), len(Counter)), np.int64)
-    levels = instruction_levels(program, chip)
+    levels, sharing = instruction_levels(program, chip), {chip.tile_count: chip}
     for number, instruction in enumerate(program.instructions):
         for name in PLAIN_COLUMNS:
             rows[number, COLUMNS[name]] = int(getattr(instruction, name))
-        _time(instruction, chip, tile, levels[number], rows[number], counters[number])
+        working = program.tiles_of(number, chip.tile_count)
+        if working not in sharing:
+            sharing[working] = chip.model_copy(update={"tile_count": working})
+        _time(instruction, sharing[working], tile, levels[number], rows[number], counters[number])
+        counters[number] *= working
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
     for number, semaphore in enumerate(program.semaphores):
@@ -166,7 +170,8 @@ def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, 
     if i.opcode == Opcode.MATMUL:
         run = gemm_run(tile.array, i.m, i.n, i.k)
         put(first_load=run.first_load, stream=run.stream_beats, folds=run.folds, advance=run.advance,
-            output=run.output_beats, completion=0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE)  # fmt: skip
+            output=run.output_beats, stationary=run.stationary_beats,
+            completion=0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE)  # fmt: skip
         count[Counter.MACS] = i.m * i.n * i.k
         if isinstance(tile, NpuTile):
             _count_matmul(i, tile, count)

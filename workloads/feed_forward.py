@@ -44,7 +44,7 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     active = min(spec.experts, tokens * spec.top_k)
     rows = -(-tokens * spec.top_k // active)
     logits = builder.gemm("router", x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
-    route = builder.vector("top_k", VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts)
+    route = builder.vector("top_k", VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k)
     experts = {"batch": active, "stored": spec.experts, "chosen": spec.top_k}
     taken = tokens * spec.top_k * hidden
     routed = _gated(builder, "expert_", x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)

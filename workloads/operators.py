@@ -289,6 +289,8 @@ class Vector(Operator):
         Parameter elements used: gamma and beta of a norm, the table of a gather.
     tied
         Name of the operator that stores those parameters, when it is another one.
+    chosen
+        Elements that a top-k takes of each row, one after the other.
     """
 
     function: VectorFunction
@@ -298,9 +300,22 @@ class Vector(Operator):
     outputs: int = 1
     weights: int = 0
     tied: str | None = None
+    chosen: int = 1
 
     kind: ClassVar[str] = "vector"
-    _dimensions: ClassVar[tuple[str, ...]] = ("function", "rows", "cols", "inputs", "outputs", "weights", "tied")
+    _dimensions: ClassVar[tuple[str, ...]] = (
+        "function", "rows", "cols", "inputs", "outputs", "weights", "tied", "chosen",
+    )  # fmt: skip
+
+    @property
+    def passes(self) -> int:
+        """How often the vector unit goes through its function: once for each element that a top-k takes.
+
+        More than two operands are weighted and added one by one; two go through together.
+        """
+        if self.function == VectorFunction.TOP_K:
+            return self.chosen
+        return self.inputs if self.function == VectorFunction.ADD and self.inputs > 2 else 1
 
     @property
     def vector_elements(self) -> int:

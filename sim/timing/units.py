@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
 from siliconloom.arch.description import INTERVAL_ONE, Chip, Memory, NpuTile, VectorUnit
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.vector import VectorFunction, vector_cost
+
+Count = TypeVar("Count", int, NDArray[np.int64])
+"""One size, or an array of sizes, of which the same is asked: the mapper costs many tilings at once."""
 
 OPERAND_LATENCY = 4
 """Cycles from a matmul leaving its queue to its first stationary operand firing: address, data, buffer, register."""
@@ -30,7 +38,7 @@ FETCH_START = 2
 """Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
 
 
-def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: int, cols: int) -> int:
+def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: Count, cols: Count) -> Count:
     """Cycles of one vector instruction over ``rows`` x ``cols`` elements.
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
@@ -42,41 +50,55 @@ def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: int, cols: i
     return VECTOR_START + cost.once_lines(unit.lanes) + slots + (cost.reductions + 1) * unit.latency
 
 
-def moved_bytes(memory: Memory, rows: int, row_bytes: int) -> int:
+def moved_bytes(memory: Memory, rows: Count, row_bytes: Count) -> Count:
     """Bytes that a transfer moves: each row is rounded up to the memory's access size."""
     return rows * -(-row_bytes // memory.access_bytes) * memory.access_bytes
 
 
-def transfer_cycles(chip: Chip, moved: int, memory: Memory | None = None) -> int:
+def transfer_cycles(chip: Chip, moved: Count, memory: Memory | None = None) -> Count:
     """Cycles for which ``moved`` bytes, spread evenly over a memory's ports, hold the memory port of a tile.
 
-    ``memory`` is the nearest level of ``chip`` when not given.
+    The memory's time follows the bytes: a last beat that is not full takes its share of a beat's interval. ``memory``
+    is the nearest level of ``chip`` when not given.
     """
     assert isinstance(chip.tile, NpuTile)
-    beats = -(-moved // chip.tile.dma.bytes_per_cycle)
-    return max(-(-beats * chip.interval_of(memory or chip.nearest) // INTERVAL_ONE), 1)
+    bus, interval = chip.tile.dma.bytes_per_cycle, chip.interval_of(memory or chip.nearest)
+    passed = moved // bus * interval - (-(moved % bus) * interval // bus)
+    return _largest(-(-passed // INTERVAL_ONE), 1)
 
 
-def striped_bytes(memory: Memory, rows: int, row_bytes: int) -> int:
+def striped_bytes(memory: Memory, rows: Count, row_bytes: Count) -> Count:
     """Bytes that all ports could have moved while the busiest one moved its part of a transfer.
 
     Rows follow one another and each begins at a stripe; a row of fewer stripes than there are ports leaves the other
     ports idle. With one port this is `moved_bytes`.
     """
-    row = moved_bytes(memory, 1, row_bytes)
+    row = -(-row_bytes // memory.access_bytes) * memory.access_bytes
     if memory.channels == 1:
         return rows * row
-    rounds, rest = divmod(row, memory.channels * memory.stripe)
-    return rows * memory.channels * (rounds * memory.stripe + min(rest, memory.stripe))
+    across = memory.channels * memory.stripe
+    rest = -_largest(-(row % across), -memory.stripe)
+    return rows * memory.channels * (row // across * memory.stripe + rest)
 
 
-def access_cycles(chip: Chip, memory: Memory, rows: int, row_bytes: int) -> int:
+def access_cycles(chip: Chip, memory: Memory, rows: Count, row_bytes: Count) -> Count:
     """Cycles for which a transfer of ``rows`` x ``row_bytes`` from or to ``memory`` holds a tile's memory port."""
     cycles = transfer_cycles(chip, moved_bytes(memory, rows, row_bytes), memory)
     if memory.channels == 1:
         return cycles
-    busiest = striped_bytes(memory, rows, row_bytes) * chip.clock * chip.tile_count
-    return max(cycles, -(-busiest // memory.total_bandwidth))
+    busiest = striped_bytes(memory, rows, row_bytes)
+    rate, share = memory.total_bandwidth, chip.clock * chip.tile_count
+    if isinstance(busiest, int):
+        return max(cycles, -(-busiest * share // rate))
+    paced: NDArray[np.int64] = np.ceil(busiest * (share / rate)).astype(np.int64)  # the product need not fit 64 bits
+    return np.maximum(cycles, paced)
+
+
+def _largest(a: Count, b: int) -> Count:
+    """The larger, element by element where there are several."""
+    if isinstance(a, int):
+        return max(a, b)
+    return np.maximum(a, b)
 
 
 def fetch_cycles(chip: Chip) -> tuple[int, int]:

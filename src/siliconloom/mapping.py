@@ -9,12 +9,13 @@ from rich.console import Console
 from siliconloom.arch import load_chip
 from siliconloom.arch.isa import WORD_BITS, disassemble
 from siliconloom.arch.quantity import format_bytes
-from siliconloom.mapper.attention import AttentionTiling
+from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import mean_bound
 from siliconloom.mapper.plan import MappedTask, Plan, map_workload
 from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.overrides import split_overrides
 from siliconloom.placement import placement_rows, placement_table
+from siliconloom.sim.engine import run
 from siliconloom.sim.memory import effective
 from siliconloom.tables import bold, table
 from siliconloom.workloads import load_workload
@@ -25,7 +26,9 @@ SCHEMA = "siliconloom.mapping/1"
 def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> Plan:
     """Load chip and workload by file or library name and map one to the other."""
     chip_sets, workload_sets = split_overrides(overrides)
-    return map_workload(effective(load_chip(chip, chip_sets)), load_workload(workload, workload_sets))
+    machine = effective(load_chip(chip, chip_sets))
+    graph = load_workload(workload, workload_sets)
+    return map_workload(machine, graph, lambda program: run(program, machine).cycles, search=False)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -57,11 +60,12 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
 
 def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
     operator, tiling = mapped.task.operator, mapped.tiling
-    bound = mean_bound(plan.chip, operator, plan.placement)
+    bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
     return {
         "name": operator.name,
         "kind": operator.kind,
         "repeat": mapped.repeat,
+        "tiles": mapped.tiles,
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else vars(tiling),
@@ -86,12 +90,12 @@ def mapping_tables(plan: Plan, out: Console, *, program: bool = False) -> None:
             f"  estimate     {plan.estimated_cycles:,} cycles ({bound.lower_bound_cycles / plan.estimated_cycles:.1%} "
             "of it the bound)"
         )
-        slots = ", ".join(f"{name} 2 x {format_bytes(size)}" for name, size in vars(plan.layout).items() if size)
-        out.print(f"  buffers      {slots}", soft_wrap=True)
+        slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(plan.layout).items() if size)
+        out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
     out.print()
     rows = []
     for mapped in plan.tasks:
-        own = mean_bound(chip, mapped.task.operator, plan.placement)
+        own = mean_bound(chip, mapped.task.operator, plan.placement, mapped.task.fused)
         tiling = mapped.tiling
         fused = "".join(" +" + v.name.rsplit(".", 1)[-1] for v in mapped.task.fused)
         estimate = "-" if tiling is None else f"{mapped.estimated_cycles:,}"
@@ -132,5 +136,5 @@ def _describe(mapped: MappedTask) -> str:
         kept = ("B" if tiling.order == "n_outer" else "A") + " kept" if tiling.resident else "reloaded"
         return f"{tiling.m} x {tiling.n} x {tiling.k}, {tiling.order[0]} outer, {kept}"
     if isinstance(tiling, AttentionTiling):
-        return f"{tiling.queries} queries, {tiling.keys} keys"
+        return f"{tiling.queries} queries x {tiling.heads} heads, {tiling.keys} keys"
     return f"{tiling.rows} x {tiling.cols}"

@@ -13,7 +13,7 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.charts import bars, grouped, roofline, stacked, timeline
 from siliconloom.sim.engine import run
 from siliconloom.simulate import UNIT_NAMES, Simulation
-from siliconloom.tables import shape_text
+from siliconloom.tables import shape_text, share_of
 
 TIMELINE_ROWS = 120
 """Executions that the timeline shows, about."""
@@ -25,6 +25,7 @@ COLUMNS = (
     "start_cycle",
     "end_cycle",
     "cycles",
+    "overlap_cycles",
     "macs",
     "utilization",
     "bound_cycles",
@@ -66,7 +67,7 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
         else "none",
         operator_chart=bars(
             [
-                (o["name"], o["cycles"] / cycles, f"{o['cycles'] / cycles:.1%}  {o['cycles']:,} cycles", o["bound"])
+                (o["name"], share_of(o, cycles), f"{share_of(o, cycles):.1%}  {o['cycles']:,} cycles", o["bound"])
                 for o in operators[:16]
                 if o["cycles"]
             ]
@@ -112,7 +113,7 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
             {
                 **o,
                 "shape_text": shape_text(o),
-                "share": o["cycles"] / cycles,
+                "share": share_of(o, cycles),
                 "traffic": format_bytes(o["read_bytes"] + o["write_bytes"]),
                 "energy_text": format_si(o["energy_j"], "J"),
                 "reached": o["bound_cycles"] / o["cycles"] if o["cycles"] else None,

@@ -128,10 +128,11 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
             o["name"] + ("".join(" +" + f.rsplit(".", 1)[-1] for f in o["fused"])),
             f"x{o['repeat']}",
             f"{o['cycles']:,}",
-            f"{o['cycles'] / cycles:.1%}" if cycles else "-",
+            f"{o['overlap_cycles']:,}" if o["overlap_cycles"] else "-",
+            f"{share_of(o, cycles):.1%}" if cycles else "-",
             f"{o['utilization']:.1%}" if o["macs"] else "-",
             o["bound"],
-            f"{min(o['bound_cycles'] / o['cycles'], 9.99):.0%}" if o["cycles"] else "-",
+            f"{o['bound_cycles'] / o['cycles']:.0%}" if o["cycles"] else "-",
             format_bytes(o["read_bytes"] + o["write_bytes"]),
         )
         for o in sorted(result["operators"], key=lambda o: -o["cycles"])[:20]
@@ -140,6 +141,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         ("operator", "left"),
         ("times", "right"),
         ("cycles", "right"),
+        ("overlap", "right"),
         ("share", "right"),
         ("array", "right"),
         ("bound", "left"),
@@ -164,6 +166,11 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         for name, u in result["units"].items()
     ]
     out.print(table("units", [("unit", "left"), ("busy", "right"), ("waiting for", "left")], units))
+
+
+def share_of(operator: dict[str, Any], cycles: int) -> float:
+    """Part of a run's ``cycles`` that is an operator's; the parts of all operators add up to one."""
+    return float((operator["cycles"] - operator["overlap_cycles"]) / cycles)
 
 
 def workload_tables(summary: dict[str, Any], out: Console) -> None:

@@ -62,6 +62,16 @@ def test_one_row_buffer_is_never_faster_and_cannot_interleave():
         on(graph, ("chip.pim.dual_row_buffer", "false"), ("policy.interleave", "always"))
 
 
+@pytest.mark.parametrize("model", ["gpt2", "gpt3-13b"])
+def test_interleaving_left_out_changes_nothing_but_a_note(model):
+    """One sequence has no halves; what that leaves out must not move work from memory to the arrays."""
+    graph = decode(model, batch=1, context=500, layers=2)
+    never, always = (on(graph, ("policy.interleave", how)) for how in ("never", "always"))
+    assert always.cycles == never.cycles
+    assert always.offloaded == never.offloaded
+    assert any("left out: policy.interleave" in note for note in always.notes) == always.offloaded
+
+
 def test_windows_of_their_own_are_never_slower():
     graph = decode("gpt3-7b", batch=128, layers=2)
     sets = ("policy.tensor", "4"), ("policy.attention", "pim")

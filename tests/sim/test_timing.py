@@ -1,12 +1,21 @@
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch import SystolicArray, load_chip
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.timing.pace import matmul_pace, product_pace
 from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
-from siliconloom.sim.timing.units import moved_bytes, transfer_cycles, vector_cycles
+from siliconloom.sim.timing.units import (
+    LOADER_GAP,
+    OPERAND_LATENCY,
+    access_cycles,
+    moved_bytes,
+    transfer_cycles,
+    vector_cycles,
+)
 
 DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
 sizes = st.integers(1, 70)
@@ -82,6 +91,35 @@ def test_a_wide_load_port_divides_the_load_time():
     wide = SystolicArray(rows=128, cols=128, dataflow="weight_stationary", load_rows=8)
     ends = [stall_free_schedule(a, gemm_folds(a, 1, 1280, 128))[-1].last_output for a in (narrow, wide)]
     assert ends[0] - ends[1] == 10 * (128 - 16)
+
+
+@given(arrays(), sizes, sizes, sizes)
+def test_the_mapper_s_pace_is_that_of_equal_matmuls_back_to_back(array, m, n, k):
+    """An instruction leaves its queue the cycle after the one before it has its last tile active (weights, inputs)."""
+    timeline, run, starts = ArrayTimeline(array), gemm_run(array, m, n, k), []
+    start = 0
+    for _ in range(4):
+        times = timeline.run(run, start + OPERAND_LATENCY)
+        starts.append(times.last_fire)
+        start = timeline.stream_free if array.dataflow == "output_stationary" else timeline.load_free + LOADER_GAP
+    pace = matmul_pace(array, *(np.array([size]) for size in (m, n, k)))
+    assert starts[3] - starts[2] == pace[0] == product_pace(array, m, n, k)
+
+
+@given(st.integers(1, 10_000), st.integers(0, 6))
+def test_a_wider_dma_never_makes_a_transfer_longer(moved, doublings):
+    """DRAM time follows bytes: a last beat that is not full takes its share of a beat."""
+    narrow, wide = (load_chip("npu-edge", [("tile.dma.bytes_per_cycle", str(64 << d))]) for d in (0, doublings))
+    assert transfer_cycles(wide, moved) <= transfer_cycles(narrow, moved) + 1
+    assert transfer_cycles(wide, moved) >= moved * wide.clock / wide.nearest.bandwidth
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1), st.sampled_from([1, 3, 8]))
+def test_many_transfers_at_once_take_what_each_takes(transfers, ports):
+    chip = load_chip("npu-edge", [("memory.dram.ports", str(ports)), ("tile.dma.bytes_per_cycle", "128")])
+    rows, width = np.array(transfers).T
+    together = access_cycles(chip, chip.nearest, rows, width)
+    assert together.tolist() == [access_cycles(chip, chip.nearest, r, w) for r, w in transfers]
 
 
 @given(st.sampled_from(list(VectorFunction)), st.integers(1, 300), st.integers(1, 300))

@@ -146,7 +146,7 @@ class ChipMachine:
             done = simulate(self.chip.model_copy(update={"memory": roomy}), _once(work))
             times: dict[str, float] = defaultdict(float)
             for index, mapped in enumerate(done.plan.tasks):
-                times[mapped.task.operator.name] += float(done.run.exclusive[index]) / done.chip.clock
+                times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
             self._found[key] = times
         return self._found[key]
 

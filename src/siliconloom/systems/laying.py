@@ -80,7 +80,10 @@ class Laying:
         if not choices:
             raise refused[0]
         best = min(choices, key=lambda s: s.cycles)
-        return replace(best, notes=(*best.notes, *(f"left out: {error}" for error in refused)))
+        left = [str(error) for error in refused]
+        if self.policy.interleave == "always" and best.offloaded and not best.interleaved:
+            left.append("policy.interleave: always needs at least two sequences in a stage")
+        return replace(best, notes=(*best.notes, *(f"left out: {text}" for text in left)))
 
     def _step(self, offloaded: bool, began: float) -> SystemSimulation:
         pipeline, used = self._stages(offloaded)
@@ -93,13 +96,12 @@ class Laying:
             windows = [Window("layers", arrays.layer, 0, layers), Window("embedding and head", arrays.ends, 0)]
             return self._made(pipeline, passes, False, False, windows, arrays, None, layers, used, simulation, began)
         plans = []
-        if self.policy.interleave != "always":
-            plans.append(self._turns(slowest, layers))
         halves = self.pim is not None and self.pim.dual_row_buffer and self.policy.weights != "pim"
-        if self.policy.interleave != "never" and len(slowest) > 1 and halves:
+        divisible = len(slowest) > 1 and halves
+        if self.policy.interleave != "always" or not divisible:  # one sequence takes turns, as with "never"
+            plans.append(self._turns(slowest, layers))
+        if self.policy.interleave != "never" and divisible:
             plans.append(self._interleaved(slowest, layers))
-        if not plans:
-            raise LoomError("policy.interleave: always needs at least two sequences in a stage")
         best = min(plans, key=lambda plan: sum(w.cycles * w.repeat for w in plan[0]))
         windows, arrays, simulation, channels, interleaved, moved = best
         return self._made(
@@ -198,7 +200,6 @@ class Laying:
         unbound = simulate(chip.model_copy(update={"memory": fast}), graph, exact=self.exact)
         order = [o.name for o in self.graph.operators()]
         follow = frozenset(order[order.index(self.attention.name) :])
-        tiles = chip.tile_count
         before = after = ends = own = weights = traffic = busy = macs = vector = 0
         for index, mapped in enumerate(simulation.plan.tasks):
             operator, repeat = mapped.task.operator, mapped.repeat
@@ -206,14 +207,14 @@ class Laying:
             if operator.block != self.attention.block:
                 ends += cycles
                 continue
-            counters = simulation.run.counters[index] * tiles
+            counters = simulation.run.counters[index]
             own += int(unbound.run.exclusive[index]) // repeat
             weights += used_weight_bytes(operator)
             traffic += int(counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]) // repeat
             busy += int(simulation.run.operator_busy[index, Unit.MATMUL]) // repeat
             vector += int(simulation.run.operator_busy[index, Unit.VECTOR]) // repeat
             macs += operator.macs
-            if operator.name in follow:
+            if mapped.task.owner in follow:
                 after += -(-cycles // repeat)
             else:
                 before += -(-cycles // repeat)

@@ -1,0 +1,112 @@
+"""Cycles and bytes that one operator cannot do without, whatever the tiling: folds, passes, traffic of finite buffers.
+
+Cycles are those of one tile that works alone; an operator's are shared evenly by a chip's tiles at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.workloads import Attention, Gemm, Operator, Vector
+
+GRID = 1.02
+"""Panel sizes that are looked at lie this far apart at most; between two of them the better end of each term counts."""
+
+
+def array_floor(array: SystolicArray, operator: Operator) -> int:
+    """Cycles of the array: beats of whole folds, or the loads of their stationary operand if those take longer.
+
+    A beat goes past one fold of at most R x C stationary values, and an output tile is at most R x C sums, however the
+    dimensions are cut; loads bring p rows a cycle, each fold at least once.
+    """
+    rows, cols = array.rows, array.cols
+    if isinstance(operator, Gemm):
+        return operator.batch * _product_floor(array, operator.m, operator.n, operator.k)
+    if type(operator) is not Attention:
+        return -(-operator.macs // (rows * cols))
+    # Under a mask queries see different numbers of keys, so only the sum over all (query, key) pairs is rounded.
+    pairs, deep, wide = operator.batch * operator.heads * operator.pairs, operator.head_dim, operator.v_head_dim
+    if array.dataflow == "weight_stationary":
+        keys, heads = operator.kv_read, operator.batch * operator.kv_heads
+        beats = -(-pairs * -(-deep // rows) // cols) + -(-pairs * -(-wide // cols) // rows)
+        loads = -(-keys // cols) * -(-deep // array.load_rows) + -(-wide // cols) * -(-keys // array.load_rows)
+        return max(beats, heads * loads)
+    if array.dataflow == "input_stationary":
+        return -(-pairs * -(-deep // rows) // cols) + pairs * wide // (rows * cols)
+    return pairs * max(deep, rows) // (rows * cols) + pairs * -(-wide // cols) // rows
+
+
+def _product_floor(array: SystolicArray, m: int, n: int, k: int) -> int:
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        return -(-m // rows) * -(-n // cols) * max(k, rows)
+    outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    return -(-outer // cols) * max(-(-k // rows) * beats, -(-k // array.load_rows))
+
+
+def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()) -> int:
+    """Cycles of the vector unit for an operator and what is computed on its results before they leave the tile.
+
+    Sums reach the scratchpad through the vector unit only, so every product makes one pass over its results at least.
+    """
+    lanes = tile.vector.lanes
+    if isinstance(operator, Vector):
+        return _function_floor(tile, operator)
+    if isinstance(operator, Attention):
+        results = operator.batch * operator.heads * operator.q_len * operator.v_head_dim
+        slots = vector_cost(VectorFunction.SOFTMAX).passes * operator.vector_elements + results
+        return -(-slots // lanes)
+    if not isinstance(operator, Gemm):
+        return 0
+    own = 0 if fused else -(-operator.batch * operator.m * operator.n // lanes)
+    return own + sum(_function_floor(tile, v) for v in fused)
+
+
+def _function_floor(tile: NpuTile, operator: Vector) -> int:
+    cost, lanes = vector_cost(operator.function), tile.vector.lanes
+    if not cost.by_row:
+        slots = operator.passes * cost.slot_cycles(lanes) * operator.rows * operator.cols
+        return -(-slots // lanes)
+    row = operator.precision.size(operator.cols)
+    held = min(ROW_LIMIT, max(tile.scratchpad.capacity // (row * (operator.inputs + operator.outputs)), 1))
+    lines = cost.passes * operator.rows + cost.setup * -(-operator.rows // held)
+    return operator.passes * -(-operator.cols // lanes) * lines
+
+
+def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
+    """Bytes of A and B that one execution reads, with the scratchpads and accumulators of all tiles put together.
+
+    Results are complete before they leave the accumulator of P sums, so a result tile is at most P. Take panels of
+    ``x`` rows of A, of which the scratchpad S keeps as much as it holds while B goes by: what is kept is read once,
+    the rest once for every result tile along n, and B once for every panel. Panels of B likewise; the least of all
+    panel sizes counts (as in Orojenesis, Huang et al., ISCA 2024, with what is partly kept besides).
+    """
+    size = operator.precision.size
+    a, b = size(operator.m * operator.k), size(operator.k * operator.n)
+    room = tile.scratchpad.capacity * tiles
+    sums = max(tile.accumulator.capacity * tiles // operator.precision.accumulator.size(1), 1)
+
+    def with_panels(total: int, kept: int, other: int, across: int) -> float:
+        at = _grid(total)
+        row = max(size(operator.k), 1)
+        share = np.minimum(1.0, room / (row * at[:-1]))
+        again = share + (1 - share) * np.maximum(1.0, across * at[:-1] / sums)
+        return float((kept * again + other * np.maximum(1.0, total / at[1:])).min())
+
+    least = min(with_panels(operator.m, a, b, operator.n), with_panels(operator.n, b, a, operator.m))
+    return operator.batch * max(int(least), a + b)
+
+
+def _grid(total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Sizes from 1 to ``total``, each pair of neighbours at most a factor `GRID` apart, or one; the first one twice."""
+    steps = int(np.log(max(total, 2)) / np.log(GRID)) + 2
+    sizes = np.unique(np.append(np.floor(GRID ** np.arange(steps)), total))
+    sizes = sizes[sizes <= total]
+    return np.concatenate([sizes[:1], sizes])
+
+
+__all__ = ["array_floor", "read_floor", "vector_floor"]

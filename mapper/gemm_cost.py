@@ -1,0 +1,204 @@
+"""What a GEMM's tilings should take: many at once, with the durations that the simulator itself uses.
+
+Every unit's own work is exact: the sums, over full tiles and the rests at the edges, of `sim.timing`'s durations. What
+is estimated is how they go together: the unit, or the turn-around of a double buffer, that needs the longest sets the
+pace, and before and behind its work come the stages that nothing hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import Chip, Memory, NpuTile, VectorUnit
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.builder import SLOTS
+from siliconloom.sim.timing.pace import first_load, matmul_pace, output_latency
+from siliconloom.sim.timing.units import (
+    ACCUMULATOR_WRITE,
+    BARRIER,
+    LOAD_WRITE,
+    QUEUE_POP,
+    STORE_WRITE,
+    TRANSFER_START,
+    access_cycles,
+    fetch_cycles,
+    moved_bytes,
+    vector_cycles,
+)
+
+Int = NDArray[np.int64]
+Order = Literal["n_outer", "m_outer"]
+
+PARAMETER_BYTES = 8
+"""Of each column, for requantising its sums: a bias, a multiplier, a shift, and the zero point it is clipped around."""
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """What one tile of the chip computes: ``batch`` products C[m,n] = A[m,k] B[k,n] and their epilogue.
+
+    ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
+    gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
+    added from memory.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: DataType
+    weight: bool
+    functions: tuple[VectorFunction, ...]
+    output_halved: bool
+    residual: bool
+
+    @property
+    def stored_n(self) -> int:
+        """Columns of the result that is stored."""
+        return self.n // 2 if self.output_halved else self.n
+
+
+@dataclass(frozen=True)
+class GemmMemories:
+    """Memory levels of the moving operand A, of B, and of results and residual."""
+
+    a: Memory
+    b: Memory
+    c: Memory
+
+
+@dataclass(frozen=True)
+class GemmCosts:
+    """Of each tiling: bytes moved, each unit's own cycles, and what all of it together should take."""
+
+    reads: Int
+    writes: Int
+    array: Int
+    port: Int
+    vector: Int
+    cycles: Int
+
+
+def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int, order: Order) -> GemmCosts:
+    """Cost the tilings ``m`` x ``n`` x ``k`` of one order of the outer loops."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    bits, array, unit = shape.dtype.bits, tile.array, tile.vector
+    sums = 2 if shape.output_halved else 1
+    columns = np.maximum(n // sums, 1)
+    m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
+    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
+    whole_k, n_outer = k_tiles == 1, order == "n_outer"
+    a_times = n_tiles if n_outer else np.where(whole_k, 1, n_tiles)
+    b_times = np.where(whole_k, 1, m_tiles) if n_outer else m_tiles
+    parameter_times = np.ones_like(m) if n_outer else np.where(n_tiles == 1, 1, m_tiles)
+
+    a = _Transfers(chip, memories.a, bits, shape.k)
+    b = _Transfers(chip, memories.b, bits, None if shape.weight else shape.n)
+    c = _Transfers(chip, memories.c, bits, shape.stored_n)
+    c_parts = _parts(shape.stored_n, columns)
+    a_bytes, a_time = a.total(m_parts, k_parts)
+    b_bytes, b_time = b.total(k_parts, n_parts)
+    c_bytes, c_time = c.total(m_parts, c_parts)
+    p_bytes, p_time = _Transfers(chip, memories.b, 8, None).total(_parts(PARAMETER_BYTES, np.full_like(m, 8)), n_parts)
+    reads = a_bytes * a_times + b_bytes * b_times + p_bytes * parameter_times + c_bytes * shape.residual
+    port = a_time * a_times + b_time * b_times + p_time * parameter_times + c_time * (1 + shape.residual)
+
+    compute = vector = np.zeros_like(m)
+    for tall, m_count in m_parts:
+        for wide, n_count in n_parts:
+            for deep, k_count in k_parts:
+                compute = compute + m_count * n_count * k_count * matmul_pace(array, tall, wide, np.maximum(deep, 1))
+            vector = vector + m_count * n_count * _epilogue(shape, unit, tall, wide)
+
+    results = m_tiles * n_tiles
+    issue = tile.sequencer.issue_cycles
+    loads = 2 - whole_k.astype(np.int64)
+    sequencer = results * (
+        k_tiles * ((1 + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
+        + (len(shape.functions) + 1 + shape.residual) * issue
+        + tile.sequencer.loop_cycles
+    )
+
+    # What one tile takes at each stage.
+    start = QUEUE_POP + TRANSFER_START
+    a_one, b_one, c_one = a.one(m, k), b.one(k, n), c.one(m, columns)
+    arrive = chip.cycles(max(memories.a.latency, memories.b.latency)) + start + LOAD_WRITE
+    away = chip.cycles(memories.c.latency) + start + STORE_WRITE
+    first = first_load(array, k)
+    product = compute / (results * k_tiles)
+    out = output_latency(array) + ACCUMULATOR_WRITE
+    epilogue = _epilogue(shape, unit, m, n) + QUEUE_POP
+    # A slot of a double buffer is taken from the start of its load until the product that reads it is done, so each
+    # pair of products takes at least that long; the same holds for sums and results.
+    inner = np.where(whole_k, a_one if n_outer else b_one, a_one + b_one)
+    operand_turn = results * k_tiles * (inner + arrive + first + product) / SLOTS
+    kept, outer = (b_one, n_tiles) if n_outer else (a_one, m_tiles)
+    kept_turn = np.where(whole_k, outer * (kept + arrive + BARRIER + first) + results * product, 0) / SLOTS
+    partial_turn = results * (first + product * k_tiles + out + epilogue) / SLOTS
+    result_turn = results * (epilogue + c_one + start) / SLOTS
+    # Each pace, with what comes before the first of its steps and behind the last.
+    fetch, _ = fetch_cycles(chip)
+    lead = fetch + a_one + b_one + arrive + first
+    tail = out + epilogue + c_one + away
+    paces = (
+        lead + shape.batch * np.maximum.reduce([compute, sequencer, operand_turn, kept_turn, partial_turn]) + tail,
+        lead + product * k_tiles + out + shape.batch * np.maximum(vector, result_turn) + c_one + away,
+        fetch + shape.batch * port + arrive + first + product + out + epilogue + away,
+    )
+    return GemmCosts(
+        shape.batch * reads, shape.batch * c_bytes, shape.batch * compute, shape.batch * port, shape.batch * vector,
+        np.ceil(np.maximum.reduce(paces)).astype(np.int64),
+    )  # fmt: skip
+
+
+def _epilogue(shape: GemmShape, unit: VectorUnit, m: Int, n: Int) -> Int:
+    """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
+    total, columns = np.zeros_like(n), n // (2 if shape.output_halved else 1)
+    for index, function in enumerate(shape.functions):
+        total = total + vector_cycles(unit, function, m, n if shape.output_halved and index == 0 else columns)
+    return total
+
+
+class _Transfers:
+    """Transfers of the tiles of one operand; ``width`` is that of its rows, ``None`` if it lies tile by tile."""
+
+    def __init__(self, chip: Chip, memory: Memory, bits: int, width: int | None) -> None:
+        self.chip, self.memory, self.bits, self.width = chip, memory, bits, width
+
+    def one(self, rows: Int, cols: Int) -> Int:
+        """Port cycles of one tile."""
+        return self._both(rows, cols)[1]
+
+    def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
+        """Bytes and port cycles of all tiles."""
+        size = time = np.zeros_like(row_parts[0][0])
+        for tall, many in row_parts:
+            for wide, count in col_parts:
+                moved, held = self._both(tall, wide)
+                size, time = size + many * count * moved, time + many * count * held
+        return size, time
+
+    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        """Rows that adjoin are one row, as the builder makes them."""
+        joins = np.ones_like(cols, dtype=np.bool_) if self.width is None else cols == self.width
+        lines = np.where(joins, 1, rows)
+        width = -(-np.where(joins, rows * cols, cols) * self.bits // 8)
+        return moved_bytes(self.memory, lines, width), access_cycles(self.chip, self.memory, lines, width)
+
+
+Parts = list[tuple[Int, Int]]
+
+
+def _parts(total: int, size: Int) -> Parts:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = total // size, total % size
+    return [(size, full), (rest, (rest > 0).astype(np.int64))]
+
+
+__all__ = ["PARAMETER_BYTES", "GemmCosts", "GemmMemories", "GemmShape", "Order", "gemm_costs"]

@@ -1,0 +1,57 @@
+"""How fast matmul instructions of one shape follow one another: what the mapper costs its tilings with.
+
+Everything is `sim.timing.systolic.gemm_run` and the constants of `sim.timing.units` put together, for arrays of shapes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import SystolicArray
+from siliconloom.sim.timing.systolic import gemm_run
+from siliconloom.sim.timing.units import LOADER_GAP, OPERAND_LATENCY
+
+Int = NDArray[np.int64]
+
+
+def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
+    """Cycles from a matmul's first tile becoming active to that of an equal one right behind it.
+
+    A matmul leaves its queue only when the last tile of the one before is active, so the loads of its own first tile
+    hide behind no more than that tile's beats.
+    """
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        folds = -(-m // rows) * -(-n // cols)
+        apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, rows)
+        return apart
+    outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    full, rest = k // rows, k % rows
+    full_load, rest_load = rows // array.load_rows, -(-rest // array.load_rows)
+    first = np.where(full > 0, full_load, rest_load)
+    paced: Int = -(-outer // cols) * (
+        full * np.maximum(full_load, beats) + np.where(rest > 0, np.maximum(rest_load, beats), 0)
+    )
+    pace: Int = paced - np.maximum(first, beats) + np.maximum(first + LOADER_GAP + OPERAND_LATENCY, beats)
+    return pace
+
+
+def product_pace(array: SystolicArray, m: int, n: int, k: int) -> int:
+    """`matmul_pace` of one shape."""
+    run = gemm_run(array, m, n, k)
+    if array.dataflow == "output_stationary":
+        return run.advance + max(k + OPERAND_LATENCY, array.rows)
+    return run.advance + max(run.stream_beats, run.first_load + LOADER_GAP + OPERAND_LATENCY)
+
+
+def first_load(array: SystolicArray, k: Int) -> Int:
+    """Cycles from a matmul leaving its queue to its first tile being active, or its first beat (output stationary)."""
+    if array.dataflow == "output_stationary":
+        return np.full_like(k, OPERAND_LATENCY)
+    return OPERAND_LATENCY + -(-np.minimum(k, array.rows) // array.load_rows)
+
+
+def output_latency(array: SystolicArray) -> int:
+    """Cycles from a beat entering the array to its sums leaving it."""
+    return array.rows + array.cols - 1 + array.multiply_stages
