@@ -267,6 +267,8 @@ def _changed(link: LinkPort, edge: Edge) -> LinkPort:
 def _with_changes(
     topology: Topology, link: LinkPort, ends: Int, rates: Float, delays: Int, nodes: int
 ) -> tuple[Int, Float, Int]:
+    import numpy as np
+
     keep = np.ones(len(ends), bool)
     for edge in topology.edges:
         a, b = edge.between

@@ -10,21 +10,31 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from siliconloom.arch.isa import Instruction, Opcode, Program, Unit
-from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds
-from siliconloom.sim.timing.units import (
-    ACCUMULATOR_WRITE,
-    BARRIER,
-    LOAD_WRITE,
-    LOADER_GAP,
-    OPERAND_LATENCY,
-    QUEUE_REFILL,
-    STORE_WRITE,
-    TRANSFER_START,
-    fetch_cycles,
-    moved_bytes,
-    transfer_cycles,
-    vector_cycles,
-)  # fmt: skip
+
+# Durations in cycles, from docs/timing.md. Nothing here is taken from `siliconloom.sim`: what is checked may not check
+# itself.
+OPERANDS_ENTER = 4
+"""A matmul's first stationary line enters the array this long after it left its queue."""
+NEXT_MATMUL = 1
+SUMS_WRITTEN = 2
+"""From the cycle in which a result leaves the array: one to the accumulator, one until it is known to be there."""
+QUEUE_PLACE = 2
+BARRIER = 2
+FIRST_ADDRESS = 1
+LOADED, STORED = 2, 3
+"""From a transfer's last address and the latency to its end, less the first address: load 3, store 4 in all."""
+FETCHED = 2
+WORD_BYTES = 256
+VECTOR_FUNCTIONS = {
+    # passes over all rows, reductions over whole rows, lines of parameters of each block of columns, bytes of each
+    # group of parameters that is read once
+    "softmax": (2, 1, 0, (8,)), "softmax_online": (4, 2, 0, ()), "layer_norm": (2, 1, 8, ()),
+    "rms_norm": (2, 1, 8, ()), "top_k": (1, 1, 0, ()), "gelu": (1, 0, 0, (256,)), "silu": (1, 0, 0, (256,)),
+    "gated_gelu": (1, 0, 0, (8, 256)), "gated_silu": (1, 0, 0, (8, 256)), "add": (1, 0, 0, (8,)),
+    "multiply": (1, 0, 0, (8,)), "rope": (2, 0, 0, ()), "optimizer": (8, 0, 0, ()), "requantize": (1, 0, 8, ()),
+    "copy": (1, 0, 0, ()), "kv_append": (1, 0, 0, ()), "relu": (1, 0, 0, ()), "rescale": (1, 0, 0, ()),
+    "gather": (1, 0, 0, ()),
+}  # fmt: skip
 
 PORT = (Unit.LOAD, Unit.STORE)
 WORKERS = (Unit.LOAD, Unit.STORE, Unit.MATMUL, Unit.VECTOR)
@@ -94,10 +104,12 @@ class Reference:
         self.counts = [s.initial for s in program.semaphores] + [0] * 24
         self.posts: dict[int, list[int]] = {}
         self.workers = {unit: Worker() for unit in WORKERS}
-        self.array = ArrayTimeline(chip.tile.array)
+        self.array = Array(chip.tile.array)
         self.port_free = self.cycles = self.now = 0
         self.log: list[tuple[int, int, int]] = []
-        fetch_first, fetch_interval = fetch_cycles(chip)
+        dma, nearest = chip.tile.dma, next(iter(chip.memory.values()))
+        fetch_first = FETCHED + self.clocks(nearest.latency)
+        fetch_interval = math.ceil(Fraction(WORD_BYTES, min(dma.bytes_per_cycle, dma.port_bytes)))
         todo = steps(program)
 
         def following(now):
@@ -136,7 +148,7 @@ class Reference:
         if step is None:
             return True
         worker = self.workers[step.instruction.unit]
-        held = len(worker.queue) + sum(self.now < popped + QUEUE_REFILL for popped in worker.popped)
+        held = len(worker.queue) + sum(self.now < popped + QUEUE_PLACE for popped in worker.popped)
         if held >= self.tile.sequencer.queue_depth:
             return False
         worker.queue.append(step)
@@ -178,20 +190,18 @@ class Reference:
         if entry.is_barrier:
             consumed, done = now + BARRIER, now + BARRIER
         elif unit == Unit.MATMUL:
-            times = [
-                self.array.fold(fold, now + OPERAND_LATENCY) for fold in gemm_folds(self.tile.array, i.m, i.n, i.k)
-            ]
-            consumed, done = times[-1].last_fire + 1, times[-1].last_output + 1 + ACCUMULATOR_WRITE
+            consumed, left, loader_free = self.array.multiply(i.m, i.n, i.k, now + OPERANDS_ENTER)
+            done = left + SUMS_WRITTEN
             stationary = self.tile.array.dataflow != "output_stationary"
-            worker.free = self.array.load_free + LOADER_GAP if stationary else consumed
+            worker.free = loader_free + NEXT_MATMUL if stationary else consumed
         elif unit in PORT:
             memory = self.memory_at(i.memory.base)
             worker.free = self.port_free = now + self.port_cycles(memory, i)
-            consumed = worker.free + TRANSFER_START
-            pipeline = LOAD_WRITE if unit == Unit.LOAD else STORE_WRITE
-            done = consumed + self.chip.cycles(memory.latency) + pipeline
+            consumed = worker.free + FIRST_ADDRESS
+            pipeline = LOADED if unit == Unit.LOAD else STORED
+            done = consumed + self.clocks(memory.latency) + pipeline
         else:
-            consumed = done = now + vector_cycles(self.tile.vector, i.function, i.m, i.n)
+            consumed = done = now + self.vector_cycles(i)
             worker.free = consumed
         # completions leave in order, one a cycle
         consumed, done = max(consumed, worker.consumed + 1), max(done, worker.done + 1)
@@ -214,15 +224,85 @@ class Reference:
             address -= memory.capacity * memory.devices
         raise AssertionError("an address beyond the last level")
 
+    def clocks(self, picoseconds):
+        """Cycles that cover a time."""
+        return math.ceil(Fraction(picoseconds * self.chip.clock, 10**12))
+
+    def vector_cycles(self, i):
+        """One to begin, parameters read once, then block by block of columns; a wait for each reduction and the end."""
+        lanes, latency = self.tile.vector.lanes, self.tile.vector.latency
+        blocks = math.ceil(i.n / lanes)
+        if i.function == "transpose":  # one element a cycle
+            return 1 + blocks * i.m * lanes + latency
+        passes, reductions, lines, once = VECTOR_FUNCTIONS[i.function]
+        cycles = 1 + sum(math.ceil(size / lanes) for size in once) + (reductions + 1) * latency
+        for _ in range(blocks):
+            cycles += lines + passes * i.m
+        return cycles
+
     def port_cycles(self, memory, i):
-        """Rows one after the other, each dealt out to the ports piece by piece; the busiest port sets the pace."""
+        """Rows one after the other, in whole accesses; time follows bytes, at the tile's share of the memory.
+
+        With several ports each row is dealt out to them piece by piece, and the busiest sets the pace.
+        """
+        row = math.ceil(i.n / memory.access_bytes) * memory.access_bytes
         ports, busiest = memory.ports * memory.devices, 0
         for _ in range(i.m):
-            loads, left, port = [0] * ports, moved_bytes(memory, 1, i.n), 0
+            loads, left, port = [0] * ports, row, 0
             while left:
                 piece = min(left, memory.interleave or 256)
                 loads[port] += piece
                 left, port = left - piece, (port + 1) % ports
             busiest += max(loads)
-        rate = Fraction(memory.bandwidth * memory.devices, ports * self.chip.clock)
-        return max(transfer_cycles(self.chip, moved_bytes(memory, i.m, i.n), memory), math.ceil(busiest / rate))
+        bus, rate = self.tile.dma.bytes_per_cycle, memory.bandwidth * memory.devices
+        interval = max(math.ceil(Fraction(bus * self.chip.clock * self.chip.tile_count * 65536, rate)), 65536)
+        full, rest = divmod(i.m * row, bus)
+        parts = full * interval + math.ceil(Fraction(rest * interval, bus))  # of 1/65536 cycle
+        cycles = max(math.ceil(Fraction(parts, 65536)), 1)
+        if ports == 1:
+            return cycles
+        one = Fraction(rate, ports * self.chip.clock * self.chip.tile_count)
+        return max(cycles, math.ceil(busiest / one))
+
+
+class Array:
+    """The array, beat by beat: loads fill a shadow, a swap makes it active, moving beats pass, results leave behind."""
+
+    def __init__(self, array):
+        self.kind, self.rows, self.cols = array.dataflow, array.rows, array.cols
+        self.load_rows, self.through = array.load_rows, array.rows + array.cols - 1 + array.multiply_stages
+        self.loader_free = 0
+        """First cycle in which the shadow takes a beat."""
+        self.moved = -1
+        """Cycle of the latest moving beat."""
+        self.drained = -(2**62)
+        """Output stationary: cycle of the latest fold's last beat, R cycles before which no other may end."""
+
+    def multiply(self, m, n, k, ready):
+        """Cycle after the last operand entered, that of the last result, and when the loader is free again."""
+        if self.kind == "output_stationary":
+            return self.keep_sums(m, n, k, ready)
+        outer, beats = (n, m) if self.kind == "weight_stationary" else (m, n)
+        entered = 0
+        for _ in range(0, outer, self.cols):
+            left = k
+            while left > 0:
+                cycle, waiting = max(ready, self.loader_free), min(left, self.rows)
+                while waiting > 0:
+                    waiting -= self.load_rows
+                    cycle += 1
+                swap = max(cycle, self.moved)
+                self.loader_free = swap
+                entered = self.moved = swap + beats
+                left -= self.rows
+        return entered + 1, entered + self.through, self.loader_free
+
+    def keep_sums(self, m, n, k, ready):
+        last = left = 0
+        for first_row in range(0, m, self.rows):
+            for _ in range(0, n, self.cols):
+                begin = max(ready, self.moved + 1)
+                last = max(begin + k - 1, self.drained + self.rows)
+                self.moved = self.drained = last
+                left = last + self.through + min(self.rows, m - first_row) - 1
+        return last + 1, left, None
