@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch.document import Description, Document, Name
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.inputs import read_table
 from siliconloom.arch.network import Algorithm
 from siliconloom.arch.quantity import BYTES, Bandwidth, Duration, parse
 
@@ -252,9 +253,9 @@ def read_matrix(path: Path) -> tuple[tuple[float, ...], ...]:
         When the file cannot be read, is not square, or holds something else than bytes.
     """
     try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LoomError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        rows = [row for row in csv.reader(read_table(path).splitlines()) if row]
+    except csv.Error as error:
+        raise LoomError(f"{path}: cannot be read: {error}") from None
     found = []
     for line, row in enumerate(rows, 1):
         if len(row) != len(rows):

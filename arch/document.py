@@ -7,6 +7,7 @@ the nearest valid name.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -289,7 +290,7 @@ def parse_assignments(texts: Iterable[str]) -> list[tuple[str, str]]:
 def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".yaml",)) -> Path:
     """Path of a file named on the command line, or of the library entry of that name in ``folder``."""
     path = Path(name)
-    if path.exists():
+    if os.path.exists(name):  # false, too, for a name that is too long for a file's
         return path
     names = library_names(folder)
     entry = folder / f"{name}.yaml"

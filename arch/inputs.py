@@ -11,6 +11,10 @@ from typing import BinaryIO, cast
 from siliconloom.arch.errors import LoomError
 
 STANDARD_INPUT = "-"
+TABLE_BYTES = 2**28
+"""Most bytes of a CSV file's text, unpacked."""
+TABLE_CELLS = 12_000_000
+"""Most cells of a CSV file: each takes about 100 bytes while it is read."""
 _read: set[str] = set()
 
 
@@ -40,6 +44,14 @@ def read_input(path: str | Path, most: int, what: str = "file") -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LoomError(f"{name}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def read_table(path: str | Path) -> str:
+    """Text of a CSV file, which is refused before its cells would take gigabytes; raises what `read_input` does."""
+    text = read_input(path, TABLE_BYTES, "CSV file")
+    if text.count(",") + text.count("\n") > TABLE_CELLS:
+        raise LoomError(f"{source_name(path)}: more than {TABLE_CELLS:,} cells")
+    return text
 
 
 def source_name(path: str | Path) -> str:

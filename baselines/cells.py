@@ -12,14 +12,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import DescriptionError, LoomError, Position, nearest_name
-from siliconloom.arch.inputs import read_input, source_name
+from siliconloom.arch.errors import DescriptionError, Position, nearest_name
+from siliconloom.arch.inputs import read_table, source_name
 
 Value = TypeVar("Value", int, float)
-MAX_BYTES = 2**28
-"""Most bytes of text that are read, unpacked."""
-MAX_CELLS = 12_000_000
-"""Most cells: each takes about 100 bytes while it is read."""
 MAX_HEADER = 4096
 """Most characters of the line that names the columns."""
 
@@ -112,10 +108,7 @@ def read_text(path: Path | str) -> tuple[str, str]:
     LoomError
         When it cannot be read, or has so many bytes or cells that reading it would take gigabytes of memory.
     """
-    name, text = source_name(path), read_input(path, MAX_BYTES, "CSV file")
-    if text.count(",") + text.count("\n") > MAX_CELLS:
-        raise LoomError(f"{name}: more than {MAX_CELLS:,} cells")
-    return name, text
+    return source_name(path), read_table(path)
 
 
 def parse_cells(source: str, text: str, known: Sequence[str], needed: Sequence[str]) -> Cells:

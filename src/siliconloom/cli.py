@@ -651,7 +651,8 @@ def _explain(error: Exception) -> int:
         return 2
     text = shortened(one_line(str(error)), MAX_MESSAGE)
     if isinstance(error, OSError):  # the machine, not the command
-        where = one_line(str(error.filename)) if error.filename else "standard output or a temporary file"
+        named = shortened(one_line(str(error.filename)), 200)
+        where = named if error.filename else "standard output or a temporary file"
         print(f"loom: {where}: {error.strerror or text}", file=sys.stderr)
         return 2
     if isinstance(error, MemoryError):

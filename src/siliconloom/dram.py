@@ -12,7 +12,7 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch import LoomError
 from siliconloom.arch.dram import Dram
-from siliconloom.arch.errors import shortened
+from siliconloom.arch.errors import NotSupported, shortened
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
 from siliconloom.baselines.cells import read_text
 from siliconloom.sim.dram import COMMANDS, Replay, replay
@@ -20,6 +20,8 @@ from siliconloom.tables import bold, table
 
 Int = NDArray[np.int64]
 SCHEMA = "siliconloom.dram/1"
+LAST_CYCLE = 2**36
+"""Latest cycle of a request: refreshes are run one by one also where nothing else happens, 5 s of CPU until then."""
 HEADER = ["cycle", "op", "address"]
 OPERATIONS = {"R": 0, "W": 1}
 
@@ -49,6 +51,8 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
             ) from None
         except (ValueError, OverflowError):
             raise LoomError(f"{path}:{number + 2}: expected cycle,op,address (got '{shortened(line, 60)}')") from None
+        if rows[0, number] > LAST_CYCLE:
+            raise NotSupported(f"{path}:{number + 2}: cycle {rows[0, number]}, after {LAST_CYCLE}: each refresh is run")
         if rows[0, number] < last:
             raise LoomError(f"{path}:{number + 2}: cycle {rows[0, number]} lies before {last}, the one before")
         last = rows[0, number]

@@ -87,6 +87,8 @@ def _place(path: str | Path) -> tuple[int, int] | str | None:
     """
     try:
         status = os.stat(path)
-    except (OSError, ValueError):
+    except OSError:
         return os.path.realpath(path)
+    except ValueError:  # no file is called that; whoever opens it says so
+        return str(path)
     return None if stat.S_ISCHR(status.st_mode) else (status.st_dev, status.st_ino)
