@@ -15,6 +15,7 @@ import enum
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
@@ -99,19 +100,29 @@ class Kernel:
         """Keep what Numba has compiled for arguments of these types as a library, in the first folder that takes it."""
         signature = next((s for s in self.dispatcher.overloads if compiled_call_key(s) == key), None)
         for folder in _folders(self.py_func) if signature is not None else ():
+            path = self._path(folder, key)
+            mark = path.with_suffix(".no")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                if mark.exists() and (mark.read_text() == "none" or time.time() - mark.stat().st_mtime < PATIENCE):
+                    return  # none can be made, or another process is making it
+                mark.write_text("trying")
+            except OSError:
+                continue
             with contextlib.suppress(Exception):  # Numba keeps it, too
-                path = self._path(folder, key)
-                if path.with_suffix(".no").exists():  # it was found out before that none can be made
-                    return
                 _forget_libraries(path)
                 made = self.dispatcher.overloads[signature]
                 if not has_code(made):  # Numba had kept it, without what a library is made from
                     made = _fresh(self, signature)
-                if not emit_library(made, path):
-                    path.with_suffix(".no").touch()
-                return
+                if emit_library(made, path):
+                    mark.unlink()
+                else:
+                    mark.write_text("none")
+            return
 
 
+PATIENCE = 600.0
+"""Seconds after which a process that began to make a library is taken to have died."""
 OFTEN = 2000
 """Calls of a kernel in a process from which on Numba pays."""
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")

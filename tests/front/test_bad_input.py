@@ -83,7 +83,7 @@ CASES = [
             "--set",
             "workload.precision=int8",
         ],
-        "192 B of mine's memory.dram, which has 100 B",
+        "256 B of mine's memory.dram, which has 100 B",
     ),
     # memory levels
     ([*MEMORY, "memory.dram.ports=0"], "memory.dram.ports: must be greater than or equal to 1 (got 0)"),
