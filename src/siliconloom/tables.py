@@ -148,6 +148,10 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         ("reached", "right"),
         ("traffic", "right"),
     ]
+    if not any(o["overlap_cycles"] for o in result["operators"]):  # a column of dashes
+        hidden = next(i for i, (name, _) in enumerate(columns) if name == "overlap")
+        columns = columns[:hidden] + columns[hidden + 1 :]
+        rows = [(*row[:hidden], *row[hidden + 1 :]) for row in rows]  # type: ignore[misc]
     left_out = len(result["operators"]) - len(rows)
     out.print(
         table("operators by time" + (f" (first 20; {left_out} more in --csv)" if left_out else ""), columns, rows)

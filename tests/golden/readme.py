@@ -1,0 +1,79 @@
+"""The outputs that README.md shows are what its commands print.
+
+``python -m tests.golden.readme`` runs the command of every block that begins with ``$ loom`` and writes the lines that
+the block shows as they are printed now; ``--slow`` runs those that build Verilog, too. A block shows a choice of
+lines, in their order; ``...`` stands for others. A line is known by what stands in front of its first figures.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCK = re.compile(r"(?<=```\n)\$ loom (?P<command>.*)\n(?P<shown>(?:.*\n)*?)(?=```)")
+VOLATILE = re.compile(r"simulated in|verilator, seed")
+"""Lines with times of a machine: they stay as they are."""
+SLOW = ("verify",)
+
+
+def label(line: str) -> str:
+    """What a line is about: its first column, or its words up to the first figure."""
+    first = re.split(r"\s{2,}", line.strip(), maxsplit=1)[0]
+    return re.split(r"\d", first, maxsplit=1)[0] if VOLATILE.search(line) else first
+
+
+def output(command: str) -> list[str]:
+    """Lines that a command prints in a terminal of a hundred columns."""
+    done = subprocess.run(
+        [sys.executable, "-m", "siliconloom", *shlex.split(command)], capture_output=True, text=True, check=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )  # fmt: skip
+    return [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def refreshed(command: str, shown: str) -> str:
+    """The lines of a block as the command prints them now.
+
+    Raises
+    ------
+    ValueError
+        When the command prints no line of the name of one that the block shows.
+    """
+    printed, place, made = output(command), 0, []
+    for line in shown.splitlines():
+        if line.strip() in ("", "...") or VOLATILE.search(line):
+            made.append(line)
+            continue
+        found = next((n for n in range(place, len(printed)) if label(printed[n]) == label(line)), None)
+        if found is None:
+            raise ValueError(f"loom {command} prints no line '{label(line)}'")
+        made.append(printed[found])
+        place = found + 1
+    return "".join(f"{line}\n" for line in made)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Command and shown lines of every block."""
+    return [(match["command"], match["shown"]) for match in BLOCK.finditer(text)]
+
+
+def write(slow: bool) -> None:
+    """Bring README.md up to date; prints the commands whose lines changed."""
+    text = README.read_text(encoding="utf-8")
+    for command, shown in blocks(text):
+        if command.split()[0] in SLOW and not slow:
+            continue
+        new = refreshed(command, shown)
+        if new != shown:
+            print(f"changed: loom {command}")
+            text = text.replace(f"$ loom {command}\n{shown}", f"$ loom {command}\n{new}")
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write("--slow" in sys.argv)

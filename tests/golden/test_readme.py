@@ -1,0 +1,25 @@
+"""README's figures are those that its commands print."""
+
+import pytest
+
+from tests.golden import readme
+
+BLOCKS = readme.blocks(readme.README.read_text(encoding="utf-8")) if readme.README.exists() else []
+pytestmark = pytest.mark.checkout
+
+
+def test_blocks_are_found():
+    assert {command.split()[0] for command, _ in BLOCKS} >= {"sim", "compare", "verify"}
+
+
+@pytest.mark.parametrize(("command", "shown"), [b for b in BLOCKS if b[0].split()[0] not in readme.SLOW])
+def test_readme_shows_what_is_printed(command, shown):
+    assert readme.refreshed(command, shown) == shown, "python -m tests.golden.readme"
+
+
+def test_a_figure_that_is_stale_is_found(monkeypatch):
+    monkeypatch.setattr(readme, "output", lambda command: ["title", "  time   2 s  (3 cycles)", "", "unit   busy"])
+    assert readme.refreshed("x", "title\n...\nunit   busy\n") == "title\n...\nunit   busy\n"
+    assert readme.refreshed("x", "  time   1 s  (3 cycles)\n") == "  time   2 s  (3 cycles)\n"
+    with pytest.raises(ValueError, match="prints no line 'energy'"):
+        readme.refreshed("x", "title\n  energy   2 J\n")
