@@ -74,6 +74,20 @@ def scale_sim(full: bool) -> list[dict[str, Any]]:
     return rows
 
 
+def block(full: bool) -> dict[str, float]:
+    """The distinct products of a GPT-2 block, each simulator in one process of its own: what a person waits for."""
+    peer = ScaleSim()
+    if not (full and peer.available):
+        return {}
+    gemms = [o for o in load_workload("gpt2-block-gemms").operators() if isinstance(o, Gemm)]
+    theirs = peer.gemms([(g.m, g.n, g.k) for g in gemms])
+    ours = sorted(measured([*LOOM, "sim", "systolic-ws-128", "gpt2-block-gemms", "--json", "-"])[0] for _ in range(5))[
+        2
+    ]
+    return {"products": len(gemms), "scale_sim_process_s": theirs.process_s, "process_s": ours,
+            "process_ratio": theirs.process_s / ours}  # fmt: skip
+
+
 def _our_gemm(gemm: Gemm) -> dict[str, float]:
     """The same product on the same bare array: a whole ``loom sim`` process, and mapping and simulation alone."""
     path = CACHE / "gemm.yaml"
@@ -93,7 +107,13 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all six GEMMs of the block for SCALE-Sim (minutes)")
     full = parser.parse_args().full
     CACHE.mkdir(parents=True, exist_ok=True)
-    result = {"machine": machine(), "engine": engine(), "models": models(), "scale_sim": scale_sim(full)}
+    result = {
+        "machine": machine(),
+        "engine": engine(),
+        "models": models(),
+        "scale_sim": scale_sim(full),
+        "block": block(full),
+    }
     kernel = result["engine"]
     print(
         f"engine: {kernel['events_per_s'] / 1e6:.1f} M events/s; first run with compilation {kernel['cold_first_run_s']:.1f} s\n"
@@ -117,6 +137,10 @@ def main() -> None:
                   f"{r['scale_sim_s']:6.1f} {r['simulation_s']:9.5f} {r['simulation_ratio']:9,.0f}x")  # fmt: skip
         print("Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours load the next fold's\n"
               "weights behind the present one and fill once, as the RTL does: 2R + C + 1 + folds x max(M, R).")  # fmt: skip
+    if result["block"]:
+        b = result["block"]
+        print(f"\nGPT-2 block, {b['products']} products, one process each: SCALE-Sim {b['scale_sim_process_s']:.1f} s, "
+              f"ours {b['process_s']:.2f} s, {b['process_ratio']:.0f}x")  # fmt: skip
     path = HERE / "results" / "path.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(f"\nwritten: {path.relative_to(HERE.parent)}")

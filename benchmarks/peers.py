@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +86,15 @@ class ScaleSim:
 
     def gemm(self, m: int, n: int, k: int, rows: int = 128, cols: int = 128) -> Peer:
         """Simulate one product in a process of its own."""
+        return self.gemms([(m, n, k)], rows, cols)
+
+    def gemms(self, shapes: Sequence[tuple[int, int, int]], rows: int = 128, cols: int = 128) -> Peer:
+        """Simulate products one after the other in one process; the cycles are the first one's."""
         work = CACHE / "scale-sim-run"
         work.mkdir(parents=True, exist_ok=True)
-        (work / "topology.csv").write_text(f"Layer,M,N,K,\ngemm,{m},{n},{k},\n")
+        (work / "topology.csv").write_text(
+            "Layer,M,N,K,\n" + "".join(f"g{i},{m},{n},{k},\n" for i, (m, n, k) in enumerate(shapes))
+        )
         (work / "chip.cfg").write_text(CONFIG.format(rows=rows, cols=cols))
         (work / "layout.csv").write_text("Layer,\n")
         files = (work / name for name in ("chip.cfg", "topology.csv", "layout.csv", "out"))
