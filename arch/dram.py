@@ -21,6 +21,9 @@ LIBRARY = Path(__file__).parent / "library" / "dram"
 FIELDS = ("ch", "ra", "bg", "ba", "ro", "co")
 """Parts of an address: channel, rank, bank group, bank, row, column."""
 
+_PART = re.compile("(ch|ra|bg|ba|ro|co)([0-9]{0,2})")
+_XOR = re.compile(r"(ch|ra|bg|ba)\^(ro|co)([0-9]{1,2})")
+
 Standard = Literal["DDR4", "DDR5", "LPDDR5", "LPDDR5X", "GDDR6", "HBM2", "HBM2E", "HBM3", "HBM3E"]
 Cycles = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -120,7 +123,19 @@ class DramController(Description):
     """Queues and policies of one channel's controller."""
 
     scheduler: Literal["fr_fcfs", "fcfs"] = Field(default="fr_fcfs", description="ready first, or in order of arrival")
-    page: Literal["open", "closed", "timeout"] = "open"
+    page: Literal["open", "closed", "timeout", "auto_precharge"] = Field(
+        default="open",
+        description="closed: a row is closed by its last waiting burst; auto_precharge: by every burst",
+    )
+    admission: Literal["channel", "shared"] = Field(
+        default="channel",
+        description="who waits for a full queue: later requests of the same channel, or all later requests",
+    )
+    queues: Literal["bank", "shared"] = Field(
+        default="bank",
+        description="shared: a request keeps its place in the read or write queue until its burst; bank: until it "
+        "moves to its bank's queue",
+    )
     timeout: Cycles = Field(default=200, description="idle cycles until a row is closed, with page: timeout")
     read_queue: int = Field(default=32, ge=1, le=1024)
     write_queue: int = Field(default=32, ge=1, le=1024)
@@ -149,16 +164,35 @@ class Dram(Description):
     organization: DramOrganization
     timing: DramTiming
     controller: DramController = DramController()
-    mapping: str = Field(description="order of ro, ra, bg, ba, ch, co in an address, from its top bit down")
+    mapping: str = Field(
+        description="order of ro, ra, bg, ba, ch, co in an address, from its top bit down; a part with bits (co2) is "
+        "split off its field, the one without has the rest"
+    )
+    xor: tuple[str, ...] = Field(
+        default=(),
+        description="what is mixed into ch, ra, bg or ba: `ba^ro0` is exclusive-or with the row's bits from 0 on",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Dram:
-        parts = re.findall("..?", self.mapping)
-        if sorted(parts) != sorted(FIELDS):
+        parts = _PART.findall(self.mapping)
+        whole = [field for field, bits in parts if not bits]
+        if "".join(field + bits for field, bits in parts) != self.mapping or sorted(whole) != sorted(FIELDS):
             raise ValueError(
-                f"mapping must be a permutation of {' '.join(FIELDS)}, each once, such as rorabgbachco "
-                f"(got '{self.mapping}')"
+                f"mapping must be a permutation of {' '.join(FIELDS)}, each once, such as rorabgbachco, and parts of "
+                f"some bits split off, such as rocobabgrachco2 (got '{self.mapping}')"
             )
+        widths = self.widths()
+        for field in FIELDS:
+            split = [int(bits) for other, bits in parts if other == field and bits]
+            if 0 in split or sum(split) > widths[field]:
+                raise ValueError(f"mapping: {field} has {widths[field]} bits (got {split} of them split off)")
+        for text in self.xor:
+            found = _XOR.fullmatch(text)
+            if found is None:
+                raise ValueError(f"xor must be of ch, ra, bg, ba with bits of ro or co, such as ba^ro0 (got '{text}')")
+            if int(found[3]) >= max(widths[found[2]], 1):
+                raise ValueError(f"xor: {found[2]} has {widths[found[2]]} bits, none from {found[3]} on (got '{text}')")
         return self
 
     @property
@@ -173,19 +207,40 @@ class Dram(Description):
             self.organization.channels * self.organization.request_bytes / self.burst_cycles / self.clock_period * 1e12
         )
 
-    def shifts(self) -> dict[str, tuple[int, int]]:
-        """First bit and number of bits of every part of an address."""
+    def widths(self) -> dict[str, int]:
+        """Bits of every field of an address."""
         o = self.organization
         sizes = {
             "ch": o.channels, "ra": o.ranks, "bg": o.bank_groups, "ba": o.banks, "ro": o.rows,
             "co": o.columns // o.burst_length,
         }  # fmt: skip
-        found, position = {}, o.request_bytes.bit_length() - 1
-        for part in reversed(re.findall("..", self.mapping)):
-            bits = sizes[part].bit_length() - 1
-            found[part] = (position, bits)
+        return {field: sizes[field].bit_length() - 1 for field in FIELDS}
+
+    def layout(self) -> list[tuple[str, int, int, int]]:
+        """Parts of an address from its lowest bit: field, first bit, bits, and which of the field's bits is first."""
+        parts = _PART.findall(self.mapping)
+        widths = self.widths()
+        rest = {
+            field: bits - sum(int(b) for other, b in parts if other == field and b) for field, bits in widths.items()
+        }
+        done = dict.fromkeys(FIELDS, 0)
+        found, position = [], self.organization.request_bytes.bit_length() - 1
+        for field, text in reversed(parts):
+            bits = int(text) if text else rest[field]
+            found.append((field, position, bits, done[field]))
             position += bits
+            done[field] += bits
         return found
+
+    def shifts(self) -> dict[str, tuple[int, int]]:
+        """First bit and number of bits of every field that is not split."""
+        split = {field for field, bits in _PART.findall(self.mapping) if bits}
+        return {field: (first, bits) for field, first, bits, _ in self.layout() if field not in split}
+
+    def mixed(self) -> list[tuple[str, str, int]]:
+        """Exclusive-ors: field, the field mixed into it, and its first bit."""
+        found = [_XOR.fullmatch(text) for text in self.xor]
+        return [(m[1], m[2], int(m[3])) for m in found if m is not None]
 
 
 def load_dram(name: str, overrides: list[tuple[str, str]] | None = None) -> Dram:

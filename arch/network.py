@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.names import LIBRARY
@@ -24,6 +25,9 @@ if TYPE_CHECKING:  # loading NumPy takes longer than checking a description
 
     Int = NDArray[np.int64]
     Float = NDArray[np.float64]
+
+LINK_BYTES = 160
+"""Memory of one full-duplex link while the graph is made."""
 
 TopologyKind = Literal[
     "ring", "switch", "fully_connected", "mesh", "torus", "fat_tree", "dragonfly", "hierarchical", "edges"
@@ -154,18 +158,27 @@ class Wiring:
 
 
 class _Builder:
+    """Full-duplex links, many at once: columns of ends, bandwidths and latencies."""
+
     def __init__(self, link: LinkPort) -> None:
+        import numpy as np
+
         self.link = link
-        self.ends: list[tuple[int, int]] = []
-        self.rates: list[tuple[float, int]] = []
+        self.ends: list[Int] = [np.zeros((0, 2), np.int64)]
+        self.rates: list[Float] = [np.zeros(0)]
+        self.delays: list[Int] = [np.zeros(0, np.int64)]
         self.names: dict[int, str] = {}
 
-    def join(self, a: int, b: int, link: LinkPort | None = None) -> None:
-        """A full-duplex link."""
+    def join(self, a: int | Int, b: int | Int, link: LinkPort | None = None) -> None:
+        """Full-duplex links between nodes and nodes, each both ways, one link after the other."""
+        import numpy as np
+
         found = link or self.link
-        for ends in ((a, b), (b, a)):
-            self.ends.append(ends)
-            self.rates.append((float(found.count * found.bandwidth), found.latency))
+        pairs = np.stack(np.broadcast_arrays(np.atleast_1d(np.asarray(a, np.int64)), b), axis=1)
+        count = 2 * len(pairs)
+        self.ends.append(np.stack([pairs, pairs[:, ::-1]], axis=1).reshape(count, 2))
+        self.rates.append(np.full(count, float(found.count * found.bandwidth)))
+        self.delays.append(np.full(count, found.latency, np.int64))
 
 
 def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
@@ -176,6 +189,8 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
     LoomError
         When the chips do not fill the topology's shape, or a link names a node that is not there.
     """
+    import numpy as np
+
     builder = _Builder(link)
     shape: tuple[int, ...] = ()
     group = 0
@@ -186,37 +201,31 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
         shape = (chips,) if kind == "ring" else _shape(topology, chips)
         _grid(builder, shape, wrap=kind != "mesh")
     elif kind == "fully_connected":
-        for a in range(chips):
-            for b in range(a + 1, chips):
-                builder.join(a, b)
+        require_memory(f"fully connected, {chips:,} chips", chips**2 * LINK_BYTES, "fewer --chips need less")
+        builder.join(*np.triu_indices(chips, 1))
     elif kind == "switch":
         nodes = chips + 1
         builder.names[chips] = "switch"
-        for chip in range(chips):
-            builder.join(chip, chips)
+        builder.join(np.arange(chips), chips)
     elif kind == "fat_tree":
         group = _leaf(topology, chips)
         leaves = chips // group
         nodes = chips + leaves + (topology.spines if leaves > 1 else 0)
         for leaf in range(leaves):
             builder.names[chips + leaf] = f"leaf {leaf}"
-            for chip in range(leaf * group, (leaf + 1) * group):
-                builder.join(chip, chips + leaf)
+        builder.join(np.arange(chips), chips + np.arange(chips) // group)
         for spine in range(topology.spines if leaves > 1 else 0):
             builder.names[chips + leaves + spine] = f"spine {spine}"
-            for leaf in range(leaves):
-                builder.join(chips + leaf, chips + leaves + spine, upper)
+            builder.join(chips + np.arange(leaves), chips + leaves + spine, upper)
     elif kind == "hierarchical":
         group = _leaf(topology, chips)
         leaves = chips // group
         nodes = chips + leaves + (1 if leaves > 1 else 0)
-        for chip in range(chips):
-            builder.names[chips + chip // group] = f"node {chip // group}"
-            builder.join(chip, chips + chip // group)
+        builder.names.update({chips + node: f"node {node}" for node in range(leaves)})
+        builder.join(np.arange(chips), chips + np.arange(chips) // group)
         if leaves > 1:
             builder.names[chips + leaves] = "fabric"
-            for chip in range(chips):
-                builder.join(chip, chips + leaves, upper)
+            builder.join(np.arange(chips), chips + leaves, upper)
     elif kind == "dragonfly":
         group = _leaf(topology, chips)
         routers = chips // group
@@ -225,16 +234,14 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
             raise LoomError(f"dragonfly: {routers} routers do not fill groups of {topology.routers}")
         for router in range(routers):
             builder.names[chips + router] = f"router {router}"
-            for chip in range(router * group, (router + 1) * group):
-                builder.join(chip, chips + router)
-            for other in range(router + 1, (router // topology.routers + 1) * topology.routers):
-                builder.join(chips + router, chips + other)
+            builder.join(np.arange(router * group, (router + 1) * group), chips + router)
+            others = np.arange(router + 1, (router // topology.routers + 1) * topology.routers)
+            builder.join(np.full(len(others), chips + router), chips + others)
         groups = routers // topology.routers
-        for a in range(groups):
-            for b in range(a + 1, groups):  # a group's links to the others are spread over its routers
-                ra = a * topology.routers + (b - 1) % topology.routers
-                rb = b * topology.routers + a % topology.routers
-                builder.join(chips + ra, chips + rb, upper)
+        require_memory(f"dragonfly, {groups:,} groups", groups**2 * LINK_BYTES, "fewer or larger groups need less")
+        a, b = np.triu_indices(groups, 1)  # a group's links to the others are spread over its routers
+        ra, rb = a * topology.routers + (b - 1) % topology.routers, b * topology.routers + a % topology.routers
+        builder.join(chips + ra, chips + rb, upper)
         group *= topology.routers
     else:
         nodes = chips + topology.switches
@@ -245,11 +252,7 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
                 if not 0 <= node < nodes:
                     raise LoomError(f"edges: node {node} is outside 0 to {nodes - 1}")
             builder.join(*edge.between, _changed(link, edge))
-    import numpy as np
-
-    ends = np.array(builder.ends, np.int64).reshape(-1, 2)
-    rates = np.array([r for r, _ in builder.rates], np.float64)
-    delays = np.array([d for _, d in builder.rates], np.int64)
+    ends, rates, delays = np.concatenate(builder.ends), np.concatenate(builder.rates), np.concatenate(builder.delays)
     if kind != "edges" and topology.edges:
         ends, rates, delays = _with_changes(topology, link, ends, rates, delays, nodes)
     sizes = (group,) * (chips // group) if group else ()
@@ -307,16 +310,17 @@ def _leaf(topology: Topology, chips: int) -> int:
 
 def _grid(builder: _Builder, shape: tuple[int, ...], *, wrap: bool) -> None:
     """Neighbours along every dimension, the last one fastest; of two chips in a row one link, not two."""
+    import numpy as np
+
     total = prod(shape)
+    chips = np.arange(total)
     stride = total
     for side in shape:
         stride //= side
-        for chip in range(total):
-            place = chip // stride % side
-            if place + 1 < side:
-                builder.join(chip, chip + stride)
-            elif wrap and side > 2:
-                builder.join(chip, chip - (side - 1) * stride)
+        place = chips // stride % side
+        ends = np.where(place + 1 < side, chips + stride, chips - (side - 1) * stride)
+        there = (place + 1 < side) | (wrap and side > 2)
+        builder.join(chips[there], ends[there])
 
 
 def load_network(name: str, overrides: list[tuple[str, str]] | None = None) -> Network:

@@ -10,6 +10,7 @@ in turn, then back); in-switch reduction (SHARP, Graham et al., 2016); all-to-al
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
-from siliconloom.arch.transfers import Transfers
+from siliconloom.arch.transfers import Pattern, Transfers
 from siliconloom.mapper.book import NONE, Book, Int
 from siliconloom.mapper.exchange import direct_exchange, equal_parts, hierarchical_exchange, ring_exchange
 from siliconloom.mapper.trees import PIECES_MOST, binomial_tree, double_tree
@@ -32,12 +34,21 @@ Size = float | NDArray[np.float64]
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive")
 DIRECT_MOST = 1024
 """Chips up to which all send to all within one step, when the algorithm is chosen by cost."""
+PAIR_BYTES = 160
+"""Memory that a message from each chip to each takes until it has been run."""
+GATHER_BYTES = 160
+"""The same for what comes back."""
 DIRECT_SUMS_MOST = 256
 """The same for all-reduce, whose choice is to take no longer than its run."""
 
 
 def collective(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Transfers:
-    """Messages of a collective over all chips of ``wiring``.
+    """Every message of a collective over all chips of ``wiring``; see `pattern`."""
+    return pattern(operation, algorithm, wiring, size).transfers()
+
+
+def pattern(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Pattern:
+    """Messages of a collective over all chips of ``wiring``, those that come again written down once.
 
     ``size`` are bytes, or of all-to-all what each chip (row) has for each (column).
 
@@ -45,6 +56,8 @@ def collective(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Tr
     ------
     NotSupported
         When the algorithm does not do the operation, or not on this topology.
+    LoomError
+        When writing it down takes more memory than there may be.
     """
     maker = _MAKERS.get((operation, algorithm))
     if maker is None:
@@ -52,12 +65,17 @@ def collective(operation: str, algorithm: str, wiring: Wiring, size: Size) -> Tr
         raise NotSupported(f"{operation} by {algorithm}; there are {known}")
     if (why := _unfit(operation, algorithm, wiring)) is not None:
         raise NotSupported(f"{algorithm}: {why}")
+    n = wiring.chips
+    if (algorithm == "direct" and operation != "send_receive") or operation == "all_to_all":
+        need = n * n * (PAIR_BYTES + (GATHER_BYTES if operation == "all_reduce" else 0))
+        key = f"{operation} by {algorithm} over {n:,} chips"
+        require_memory(key, need, "every chip has a message of its own for every other; fewer --chips need less")
     book = Book()
     if isinstance(size, np.ndarray):
         EXCHANGES[algorithm](book, wiring, size)
     else:
         maker(book, wiring, float(size))
-    return book.transfers()
+    return book.pattern()
 
 
 def algorithms(operation: str) -> list[str]:
@@ -74,48 +92,69 @@ def candidates(operation: str, wiring: Wiring) -> list[str]:
     return found
 
 
-def cost(wiring: Wiring, transfers: Transfers, pair: Short, first: Int, links: Short, endpoint: Endpoint) -> float:
+def cost(wiring: Wiring, found: Pattern, pair: Short, first: Int, links: Short, endpoint: Endpoint) -> float:
     """Seconds by the alpha-beta model: step after step, its busiest link, its longest path, its sums.
 
     Steps do not overlap in it, so it is an upper bound for the algorithms of steps and rough for pipelined ones.
     """
-    if not len(transfers):
+    slots = found.slots
+    if not len(slots):
         return 0.0  # nothing to send
     hops = np.diff(first)
-    steps = int(transfers.step.max()) + 1
-    crossed = hops[pair]
-    message = np.repeat(np.arange(len(transfers)), crossed)
-    offset = np.arange(len(message)) - np.repeat(np.cumsum(crossed) - crossed, crossed)
-    link = links[first[pair[message]] + offset]
-    load = np.bincount(
-        transfers.step[message].astype(np.int64) * len(wiring.source) + link,
-        weights=transfers.size[message] / wiring.bandwidth[link], minlength=steps * len(wiring.source),
-    ).reshape(steps, -1)  # fmt: skip
+    turns = np.repeat(found.turns, np.diff(found.begin))
+    order = np.argsort(slots.step, kind="stable")
+    steps = int((slots.step + turns).max())
+    load, wait, added = np.zeros(steps), np.zeros(steps), np.zeros(steps)
     delay = np.zeros(len(hops))
     np.add.at(delay, np.repeat(np.arange(len(hops)), hops), wiring.latency[links] * 1e-12)
-    wait = np.zeros(steps)
-    np.maximum.at(wait, transfers.step, delay[pair])
-    added = np.zeros(steps)
-    np.maximum.at(added, transfers.step, np.where(transfers.adds, 2.0 * transfers.size / endpoint.memory, 0.0))
-    return float((load.max(axis=1) + wait + added + endpoint.delay * 1e-12).sum())
+    adding = np.where(slots.adds, 2.0 * slots.size / endpoint.memory, 0.0)
+    starts = np.searchsorted(slots.step[order], np.arange(steps + 1))
+    _load(
+        order, starts, turns, int(turns.max()), slots.size, adding, pair, first, links, wiring.bandwidth, delay, load,
+        wait, added,
+    )  # fmt: skip
+    return float((load + wait + added + endpoint.delay * 1e-12).sum())
 
 
-def sample(operation: str, algorithm: str, wiring: Wiring, size: Size) -> list[tuple[Transfers, int]]:
-    """Messages to cost an algorithm by, and how often they come: of rings, whose steps are alike, one of each kind.
+@kernel()
+def _load(
+    order: Any, starts: Any, turns: Any, most: int, size: Any, adding: Any, pair: Any, first: Any, links: Any,
+    bandwidth: Any, delay: Any, load: Any, wait: Any, added: Any,
+) -> None:  # fmt: skip
+    """Per step its busiest link's time, longest path and longest sum; slots are in ``order`` of their first step."""
+    busy = np.zeros(bandwidth.size)
+    for step in range(load.size):
+        for write in range(2):  # then take back what was put there
+            for begun in range(max(step - most + 1, 0), step + 1):
+                for at in range(starts[begun], starts[begun + 1]):
+                    slot = order[at]
+                    if begun + turns[slot] <= step:
+                        continue
+                    route = pair[slot]
+                    for hop in range(first[route], first[route + 1]):
+                        link = links[hop]
+                        busy[link] = 0.0 if write else busy[link] + size[slot] / bandwidth[link]
+                        load[step] = max(load[step], busy[link])
+                    wait[step] = max(wait[step], delay[route])
+                    added[step] = max(added[step], adding[slot])
 
-    So that choosing an algorithm for thousands of chips does not write millions of messages down.
+
+def sample(found: Pattern) -> list[tuple[Pattern, int]]:
+    """What to cost a collective by, and how often it comes: of groups whose turns are alike, one turn of each.
+
+    So that choosing an algorithm for thousands of chips does not walk through millions of messages. Groups of the same
+    steps (two rings at once) are taken together. Where a turn takes several steps (pieces), all is kept.
     """
-    kinds = {"all_reduce": (True, False), "all_gather": (False,), "reduce_scatter": (True,)}.get(operation, ())
-    if algorithm not in ("ring", "bidirectional_ring") or not kinds or isinstance(size, np.ndarray):
-        return [(collective(operation, algorithm, wiring, size), 1)]
-    orders = [_order(wiring)] if algorithm == "ring" else [_order(wiring), _order(wiring)[::-1]]
-    found = []
-    for adds in kinds:
-        book = Book()
-        for order in orders:
-            _ring_steps(book, order, size / wiring.chips / len(orders), 1, adds, 0, None)
-        found.append((book.transfers(), wiring.chips - 1))
-    return found
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for group, (a, b) in enumerate(itertools.pairwise(found.begin.tolist())):
+        steps = found.slots.step[a:b]
+        if steps.min() < steps.max():
+            return [(found, 1)]
+        kinds.setdefault((int(steps[0]), int(found.turns[group])), []).append(group)
+    spans = sorted((first, first + turns) for first, turns in kinds)
+    if any(end > begin for (_, end), (begin, _) in itertools.pairwise(spans)):
+        return [(found, 1)]
+    return [(found.once(groups), turns) for (_, turns), groups in kinds.items()]
 
 
 def lower_bound(operation: str, wiring: Wiring, size: float, *, in_switch: bool, hops: int) -> float:
@@ -186,24 +225,10 @@ def _order(wiring: Wiring) -> Int:
 
 def _ring_steps(book: Book, order: Int, size: float, steps: int, adds: bool, begin: int, last: Int | None) -> Int:
     """``steps`` times every chip sends what it just received to the next; the numbers of the last step."""
-    n = len(order)
-    source, target, waits, step = (np.empty(n * steps, np.int32) for _ in range(4))
-    _fill_ring(order, steps, begin, book.count, np.full(n, NONE) if last is None else last, source, target, waits, step)
-    return book.add(source, target, size, adds, step, waits, last=n)
-
-
-@kernel()
-def _fill_ring(
-    order: Any, steps: int, begin: int, base: int, last: Any, source: Any, target: Any, waits: Any, step: Any
-) -> None:
-    """Columns of a ring's steps; what the chip before sent one step ago is what each message waits for."""
-    n = order.size
-    for turn in range(steps):
-        for place in range(n):
-            at = turn * n + place
-            source[at], target[at] = order[place], order[(place + 1) % n]
-            waits[at] = last[(place - 1) % n] if turn == 0 else base + (turn - 1) * n + (place - 1) % n
-            step[at] = begin + turn
+    book.group(steps)
+    before = np.roll(np.arange(len(order)), 1)
+    waits = () if last is None else (last[before],)
+    return book.add(order, np.roll(order, -1), size, adds, begin, *waits, previous=book.count + before)
 
 
 def _ring_reduce(book: Book, order: Int, size: float, begin: int = 0, last: Int | None = None) -> Int:
@@ -304,14 +329,12 @@ def _hierarchical(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, 
         following = chips + np.where(place + 1 < side, stride, -(side - 1) * stride)
         before = np.empty_like(chips)
         before[following] = chips
-        arrivals: list[Int] = []
+        book.group(side - 1, always=True, whole=not adds)
         each = part / side if adds else part
-        for turn in range(side - 1):
-            waits = [*heard, arrivals[-1]] if arrivals else heard
-            sent = book.add(chips, following, each, adds, step + turn, *waits)
-            arrivals.append(sent[before])
+        sent = book.add(chips, following, each, adds, step, *heard, previous=book.count + before)
         step += side - 1
-        heard = arrivals[-1:] if adds else heard + arrivals  # a sum has all that came; a gathered part is one of many
+        arrived = sent[before]  # with the last turn, and so with all before it
+        heard = [arrived] if adds else [*heard, arrived]  # a sum has all that came; a gathered part is one of many
         part = part / side if adds else part * side
 
 
@@ -322,24 +345,20 @@ def _in_switch(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, boo
     chips = np.arange(n)
     hub = np.full(n, switch)
     share = size if both[1] else size / n
-    for piece in range(pieces):
-        sent = book.add(chips, hub, size / pieces if both[0] else size / n / pieces, False, piece)
-        waits = [np.full(n, number) for number in sent.tolist()]
-        book.add(hub, chips, share / pieces, False, piece + 1, *waits)
+    book.group(pieces)
+    sent = book.add(chips, hub, size / pieces if both[0] else size / n / pieces, False, 0)
+    whole = book.add(hub[:1], hub[:1], 0.0, False, 0, *sent[:, None])
+    book.add(hub, chips, share / pieces, False, 1, np.full(n, whole[0]))
 
 
 def _broadcast_ring(book: Book, wiring: Wiring, size: float) -> None:
     order = _order(wiring)
     n = wiring.chips
     pieces = int(min(max(size / 65536, 1), PIECES_MOST))
-    sent: Int | None = None
-    for piece in range(pieces):
-        before = sent
-        number = book.count + np.arange(n - 1)
-        waits = [np.concatenate([[NONE], number[:-1]])]
-        if before is not None:
-            waits.append(before)
-        sent = book.add(order[:-1], order[1:], size / pieces, False, piece + np.arange(n - 1), *waits)
+    book.group(pieces)
+    number = book.count + np.arange(n - 1)
+    chain = np.concatenate([[NONE], number[:-1]])
+    book.add(order[:-1], order[1:], size / pieces, False, np.arange(n - 1), chain, previous=number)
 
 
 def _send_receive(book: Book, wiring: Wiring, size: float) -> None:

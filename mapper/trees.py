@@ -22,28 +22,28 @@ def binomial_tree(book: Book, wiring: Wiring, size: float, *, both: tuple[bool, 
     n = wiring.chips
     depth = (n - 1).bit_length()
     pieces = pieces_of(wiring, size, depth)
-    for piece in range(pieces):
-        arrived: Int = np.full((n, depth), NONE)
-        last: Int = np.full(n, NONE)
-        if both[0]:
-            for level in range(depth):
-                source = np.arange(1 << level, n, 2 << level)
-                waits = [arrived[source, below] for below in range(level)]
-                sent = book.add(source, source - (1 << level), size / pieces, True, piece + level, *waits)
-                arrived[source - (1 << level), level] = sent
-            for level in range(depth):
-                last[0] = max(last[0], arrived[0, level])
-        roots = [arrived[0, level] for level in range(depth)] if both[0] else []
-        if both[1]:
-            known = last.copy()
-            for level in range(depth - 1, -1, -1):
-                target = np.arange(1 << level, n, 2 << level)
-                source = target - (1 << level)
-                waits = [known[source]]
-                if both[0]:
-                    waits += [np.where(source == 0, root, NONE) for root in roots]
-                begin = piece + (depth if both[0] else 0) + depth - 1 - level
-                known[target] = book.add(source, target, size / pieces, False, begin, *waits)
+    book.group(pieces)
+    arrived: Int = np.full((n, depth), NONE)
+    last: Int = np.full(n, NONE)
+    if both[0]:
+        for level in range(depth):
+            source = np.arange(1 << level, n, 2 << level)
+            waits = [arrived[source, below] for below in range(level)]
+            sent = book.add(source, source - (1 << level), size / pieces, True, level, *waits)
+            arrived[source - (1 << level), level] = sent
+        for level in range(depth):
+            last[0] = max(last[0], arrived[0, level])
+    roots = [arrived[0, level] for level in range(depth)] if both[0] else []
+    if both[1]:
+        known = last.copy()
+        for level in range(depth - 1, -1, -1):
+            target = np.arange(1 << level, n, 2 << level)
+            source = target - (1 << level)
+            waits = [known[source]]
+            if both[0]:
+                waits += [np.where(source == 0, root, NONE) for root in roots]
+            begin = (depth if both[0] else 0) + depth - 1 - level
+            known[target] = book.add(source, target, size / pieces, False, begin, *waits)
 
 
 def double_tree(book: Book, wiring: Wiring, size: float) -> None:
@@ -97,16 +97,16 @@ def _up_and_down(book: Book, parent: Int, size: float, pieces: int) -> None:
         child[chip] = children.get(up, 0)
         children[up] = int(child[chip]) + 1
     most = max(children.values())
-    for piece in range(pieces):
-        arrived: Int = np.full((most, len(parent)), NONE)
-        for level in range(deepest, 0, -1):
-            chips = levels[level]
-            sent = book.add(chips, parent[chips], size / pieces, True, piece + deepest - level,
-                            *(arrived[i][chips] for i in range(most)))  # fmt: skip
-            arrived[child[chips], parent[chips]] = sent
-        known: Int = np.full(len(parent), NONE)
-        for level in range(1, deepest + 1):
-            chips = levels[level]
-            sums = [np.where(parent[chips] == root, arrived[i][root], NONE) for i in range(most)]
-            known[chips] = book.add(parent[chips], chips, size / pieces, False,
-                                    piece + deepest + level - 1, known[parent[chips]], *sums)  # fmt: skip
+    book.group(pieces)
+    arrived: Int = np.full((most, len(parent)), NONE)
+    for level in range(deepest, 0, -1):
+        chips = levels[level]
+        sent = book.add(chips, parent[chips], size / pieces, True, deepest - level,
+                        *(arrived[i][chips] for i in range(most)))  # fmt: skip
+        arrived[child[chips], parent[chips]] = sent
+    known: Int = np.full(len(parent), NONE)
+    for level in range(1, deepest + 1):
+        chips = levels[level]
+        sums = [np.where(parent[chips] == root, arrived[i][root], NONE) for i in range(most)]
+        known[chips] = book.add(parent[chips], chips, size / pieces, False, deepest + level - 1,
+                                known[parent[chips]], *sums)  # fmt: skip

@@ -9,15 +9,17 @@ share its answer; a read of an address that waits to be written is answered at o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.dram import Dram
 from siliconloom.arch.errors import LoomError
+from siliconloom.sim.dram_address import located
 from siliconloom.sim.dram_kernel import advance
-from siliconloom.sim.dram_repeat import Collapse, collapsed, locate
+from siliconloom.sim.dram_repeat import Collapse, collapsed
 from siliconloom.sim.dram_state import (
     BURSTS,
     FINISH,
@@ -35,6 +37,8 @@ from siliconloom.sim.dram_state import (
 
 Int = NDArray[np.int64]
 COMMANDS = ("ACT", "PRE", "RD", "WR", "REF", "RDA", "WRA")
+LOG_MORE = 1_000_000
+"""Rows of a log beyond eight for each request: refreshes, and rows that they close."""
 NO_COLLAPSE = Collapse(0, 0, 0)
 
 
@@ -81,8 +85,11 @@ def decode_addresses(dram: Dram, addresses: Int) -> Int:
         When an address lies outside the memory; names the first.
     """
     _check_addresses(dram, addresses)
-    shifts = dram.shifts()
-    return np.stack([addresses >> shifts[f][0] & (1 << shifts[f][1]) - 1 for f in ("ch", "ra", "bg", "ba", "ro", "co")])
+    _, channel, bank, row, column = located(dram, addresses)
+    o = dram.organization
+    return np.stack(
+        [channel, bank // (o.bank_groups * o.banks), bank // o.banks % o.bank_groups, bank % o.banks, row, column]
+    ).astype(np.int64)
 
 
 def _check_addresses(dram: Dram, addresses: Int) -> None:
@@ -96,7 +103,10 @@ def _check_addresses(dram: Dram, addresses: Int) -> None:
 
 
 def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = False, log: bool = False) -> Replay:
-    """Offer requests in order, each not before its ``cycle``, one per cycle, as soon as its queue takes it.
+    """Offer requests in order, each not before its ``cycle``, as soon as its queue takes it.
+
+    A channel takes one request a cycle, in order. With ``admission: channel`` channels do not wait for each other, so
+    each is replayed by itself; with ``shared`` a request that is not taken holds up all behind it.
 
     Parameters
     ----------
@@ -122,12 +132,47 @@ def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = Fa
         )
     _check_addresses(dram, address)
     cycle, write, address = (np.ascontiguousarray(column, np.int64) for column in (cycle, write, address))
-    requests, shifts = len(cycle), dram.shifts()
-    fields = np.array([shifts[f] for f in ("ch", "ra", "bg", "ba", "ro", "co")], np.int64)
-    line_shift = dram.organization.request_bytes.bit_length() - 1
+    places = located(dram, address)
+    alone = dram.organization.channels > 1 and dram.controller.admission == "channel"
+    if not alone:
+        together = dram.organization.channels > 1  # what enters in one cycle may be of two blocks
+        return _run(dram, cycle, write, places, exact=exact or together, log=log)
+    one = dram.model_copy(update={"organization": dram.organization.model_copy(update={"channels": 1})})
+    parts = []
+    for channel in np.unique(places[1]).tolist():
+        mine = np.flatnonzero(places[1] == channel)
+        own = tuple(column[mine] for column in places)
+        own[1][:] = 0
+        parts.append((channel, mine, _run(one, cycle[mine], write[mine], own, exact=exact, log=log)))
+    return _joined(len(cycle), parts)
+
+
+def _joined(requests: int, parts: list[tuple[int, Int, Replay]]) -> Replay:
+    """What channels that do not wait for each other did."""
     done, entered = np.empty(requests, np.int64), np.empty(requests, np.int64)
-    commands = np.zeros((8 * requests + 1_000_000 if log else 0, 8), np.int64)
-    line, channel, bank, row, column = locate(address, fields, line_shift)
+    logs = [np.zeros((0, 8), np.int64)]
+    for channel, mine, run in parts:
+        done[mine], entered[mine] = run.done, run.entered
+        logs.append(run.commands)
+        logs[-1][:, 1] = channel
+    commands = np.concatenate(logs)
+    runs = [run for _, _, run in parts]
+    return Replay(
+        done, entered, max((r.cycles for r in runs), default=0), sum(r.row_hits for r in runs),
+        sum(r.row_misses for r in runs), sum(r.refreshes for r in runs), sum(r.bursts for r in runs),
+        max((r.finish for r in runs), default=0), commands[np.argsort(commands[:, 0], kind="stable")],
+        Collapse(*(sum(getattr(r.collapse, f.name) for r in runs) for f in fields(Collapse))),
+    )  # fmt: skip
+
+
+def _run(
+    dram: Dram, cycle: Int, write: Int, places: tuple[Any, Any, Any, Any, Any], *, exact: bool, log: bool
+) -> Replay:
+    """Replay of one channel, or of several behind one queue."""
+    requests = len(cycle)
+    line, channel, bank, row, column = places
+    done, entered = np.empty(requests, np.int64), np.empty(requests, np.int64)
+    commands = np.zeros((8 * requests + LOG_MORE if log else 0, 8), np.int64)
     answered = np.empty(requests, np.int64)
     trace = Trace(cycle, write, line, channel, bank, row, column, done, entered, answered, commands)
     machine, state, counts = machine_of(dram), fresh_state(dram, requests), np.zeros(3, np.int64)
@@ -140,5 +185,5 @@ def replay(dram: Dram, cycle: Int, write: Int, address: Int, *, exact: bool = Fa
         raise AssertionError(f"{clock[LEFT]} requests were never served; this is a bug in the replay")
     return Replay(
         done, entered, int(clock[LAST]), int(clock[HITS]), int(clock[MISSES]), int(clock[REFRESHES]),
-        int(clock[BURSTS]), int(clock[FINISH]), commands[: clock[LOGGED]], Collapse(*map(int, counts)),
+        int(clock[BURSTS]), int(clock[FINISH]), commands[: clock[LOGGED]].copy(), Collapse(*map(int, counts)),
     )  # fmt: skip

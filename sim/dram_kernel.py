@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from siliconloom.arch.kernels import kernel
 from siliconloom.sim.dram_state import (
     ACT,
@@ -66,7 +68,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     channels, ranks, groups, banks = shape[0], shape[1], shape[2], shape[3]
     in_order, page, timeout = policy[0], policy[1], policy[2]
     most_reads, most_writes, write_low, deep, most_hits = policy[3], policy[4], policy[5], policy[6], policy[7]
-    refreshing, two = policy[8], policy[9]
+    refreshing, two, shared = policy[8], policy[9], policy[10]
     CL, CWL, tRCD, tRP, tRAS, tRC = timing[0], timing[1], timing[2], timing[3], timing[4], timing[5]
     tRRD_S, tRRD_L, tFAW, tCCD_S, tCCD_L, tWR = timing[6], timing[7], timing[8], timing[9], timing[10], timing[11]
     tWTR_S, tWTR_L, tRTP, tRTRS, tRFC, tREFI = timing[12], timing[13], timing[14], timing[15], timing[16], timing[17]
@@ -89,6 +91,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     turn, draining, row, hits_of, used = state.turn, state.draining, state.row, state.hits_of, state.used
     wake, bank_at, group_at, rank_at = state.wake, state.bank, state.group, state.rank
     four, four_at, due, due_bank, sharing = state.four, state.four_at, state.due, state.due_bank, state.sharing
+    held = state.held
 
     requests = len(cycle)
     now, offered, left = clock[NOW], clock[OFFERED], clock[LEFT]
@@ -97,50 +100,58 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     last, finish, logged, answers = clock[LAST], clock[FINISH], clock[LOGGED], clock[ANSWERED]
     offered_then, left_then, since, patience = offered, left, now, 16 * (tREFI + tRFC + timeout + tRC)
     stuck = False
+    took = np.full(channels, -1, np.int64)  # when each channel took its last request
     while left > 0 and offered < goal:
         acted = False
-        if offered < requests and cycle[offered] <= now:
+        while offered < requests and offered < goal and cycle[offered] <= now:
             r = offered
             ch, b = channel[r], place_of[r]
+            if took[ch] == now:
+                break  # a channel takes one request a cycle
             writing = write[r] != 0
-            if (write_count[ch] < most_writes) if writing else (read_count[ch] < most_reads):
-                wanted_line = line[r]
-                pending_write, pending_read = False, -1
-                for i in range(write_count[ch]):
-                    if line[writes[ch, i]] == wanted_line:
+            waiting = write_count[ch] if writing else read_count[ch]
+            if shared:
+                waiting += held[ch, 1 if writing else 0]
+            if waiting >= (most_writes if writing else most_reads):
+                break
+            wanted_line = line[r]
+            pending_write, pending_read = False, -1
+            for i in range(write_count[ch]):
+                if line[writes[ch, i]] == wanted_line:
+                    pending_write = True
+            for i in range(count[ch, b]):
+                other = queue[ch, b, i]
+                if line[other] == wanted_line:
+                    if write[other]:
                         pending_write = True
-                for i in range(count[ch, b]):
-                    other = queue[ch, b, i]
-                    if line[other] == wanted_line:
-                        if write[other]:
-                            pending_write = True
-                        else:
-                            pending_read = other
-                for i in range(read_count[ch]):
-                    if line[reads[ch, i]] == wanted_line:
-                        pending_read = reads[ch, i]
-                entered[r] = now
-                if writing:
-                    if pending_write:
-                        left -= 1
                     else:
-                        writes[ch, write_count[ch]] = r
-                        write_count[ch] += 1
-                elif pending_write:
+                        pending_read = other
+            for i in range(read_count[ch]):
+                if line[reads[ch, i]] == wanted_line:
+                    pending_read = reads[ch, i]
+            entered[r] = now
+            if writing:
+                if pending_write:
                     left -= 1
-                elif pending_read >= 0:
-                    sharing[r] = sharing[pending_read]
-                    sharing[pending_read] = r + 1
                 else:
-                    reads[ch, read_count[ch]] = r
-                    read_count[ch] += 1
-                if writing or pending_write:
-                    done[r] = now + FORWARDED
-                    answered[answers] = r
-                    answers += 1
-                    last = max(last, now + FORWARDED)
-                offered += 1
-                acted = True
+                    writes[ch, write_count[ch]] = r
+                    write_count[ch] += 1
+            elif pending_write:
+                left -= 1
+            elif pending_read >= 0:
+                sharing[r] = sharing[pending_read]
+                sharing[pending_read] = r + 1
+            else:
+                reads[ch, read_count[ch]] = r
+                read_count[ch] += 1
+            if writing or pending_write:
+                done[r] = now + FORWARDED
+                answered[answers] = r
+                answers += 1
+                last = max(last, now + FORWARDED)
+            took[ch] = now
+            offered += 1
+            acted = True
         if refreshing and now >= next_refresh:
             for ch in range(channels):
                 due[ch, due_rank] = 1
@@ -302,9 +313,10 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                         queue[ch, b, i] = queue[ch, b, i + 1]
                     count[ch, b] -= 1
                     queued[ch] -= 1
-                    if page == 1:  # the burst closes its row itself, unless a request for it waits
+                    held[ch, 1 if command == WRITE else 0] -= 1
+                    if page == 1 or page == 3:  # the burst closes its row itself
                         wanted = False
-                        for i in range(count[ch, b]):
+                        for i in range(count[ch, b] if page == 1 else 0):  # unless a request for it waits
                             wanted = wanted or row_of[queue[ch, b, i]] == row[ch, b]
                         if not wanted:
                             if logged > 0 and logged <= commands.shape[0]:
@@ -313,7 +325,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                             bank_at[ch, b, ACT_AT] = max(bank_at[ch, b, ACT_AT], bank_at[ch, b, PRE_AT] + tRP)
             # one request moves to its bank
             if draining[ch] == 0 and write_count[ch] > 0:
-                full = write_count[ch] >= most_writes
+                full = write_count[ch] + (held[ch, 1] if shared else 0) >= most_writes
                 if full or (write_count[ch] > write_low and queued[ch] == 0):
                     draining[ch] = write_count[ch]
                 elif offered == requests and read_count[ch] == 0 and queued[ch] == 0:
@@ -336,6 +348,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
                 queue[ch, b, count[ch, b]] = r
                 count[ch, b] += 1
                 queued[ch] += 1
+                held[ch, 1 if write[r] else 0] += 1
                 wake[ch, b] = 0
                 acted = True
                 break

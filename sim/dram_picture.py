@@ -142,7 +142,7 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
     read_count, write_count, turn, draining = state.read_count, state.write_count, state.turn, state.draining
     hits_of, used, wakes, bank_at = state.hits_of, state.used, state.wake, state.bank
     group_at, rank_at, four, four_at, due = state.group, state.rank, state.four, state.four_at, state.due
-    sharing, queued = state.sharing, state.queued
+    sharing, queued, held = state.sharing, state.queued, state.held
     channels, total, _ = queue.shape
     ranks, groups = rank_at.shape[1], group_at.shape[1]
     rows, tFAW, row_base = machine.shape[4] - 1, machine.timing[FAW], trace.row[base]
@@ -157,7 +157,7 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
         for i in range(write_count[ch]):
             writes[ch, i] = base - picture[n]
             n = _restore_request(sharing, base, picture, n)
-        queued[ch] = 0
+        queued[ch], held[ch, 0], held[ch, 1] = 0, 0, 0
         for b in range(total):
             waiting = picture[n]
             count[ch, b] = waiting
@@ -165,6 +165,7 @@ def restore(machine: Any, state: Any, trace: Any, picture: Any) -> None:
             n += 1
             for i in range(waiting):
                 queue[ch, b, i] = base - picture[n]
+                held[ch, 1 if trace.write[queue[ch, b, i]] else 0] += 1
                 n = _restore_request(sharing, base, picture, n)
             if picture[n] == UNSEEN:
                 row[ch, b], hits_of[ch, b] = -1, 0

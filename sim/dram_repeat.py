@@ -86,26 +86,6 @@ class Memory(NamedTuple):
 
 
 @kernel()
-def locate(address: Any, fields: Any, line_shift: Any) -> Any:
-    """Per address: line, channel, bank within the channel, row, burst within the row.
-
-    ``fields`` has first bit and width of channel, rank, bank group, bank, row and column.
-    """
-    count = len(address)
-    line, channel, bank = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.int32)
-    row, column = np.empty(count, np.int32), np.empty(count, np.int32)
-    masks = (1 << fields[:, 1]) - 1
-    for i in range(count):
-        a = address[i]
-        line[i] = a >> line_shift
-        channel[i] = a >> fields[0, 0] & masks[0]
-        rank, group = a >> fields[1, 0] & masks[1], a >> fields[2, 0] & masks[2]
-        bank[i] = (rank << fields[2, 1] | group) << fields[3, 1] | a >> fields[3, 0] & masks[3]
-        row[i], column[i] = a >> fields[4, 0] & masks[4], a >> fields[5, 0] & masks[5]
-    return line, channel, bank, row, column
-
-
-@kernel()
 def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     """Run a whole trace, and no stretch twice; as `advance`. ``counts`` gets the numbers of a `Collapse`."""
     clock = state.clock

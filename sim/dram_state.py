@@ -36,7 +36,7 @@ TIMINGS = (
 )  # fmt: skip
 POLICIES = (
     "in_order", "page", "timeout", "read_queue", "write_queue", "write_low", "bank_queue", "row_hits", "refresh",
-    "two_commands",
+    "two_commands", "shared",
 )  # fmt: skip
 TIMEOUT, ROW_HITS, PAGE, REFRESHING = 2, 7, 1, 8
 """Places in `POLICIES`."""
@@ -101,6 +101,8 @@ class State(NamedTuple):
     four_at: Any
     due: Any
     due_bank: Any
+    held: Any
+    """Reads and writes in all bank queues."""
     sharing: Any
     """Per request: one more than the next read that waits for the same answer, or 0."""
 
@@ -112,7 +114,8 @@ def machine_of(dram: Dram) -> Machine:
     if c.refresh == "bank":
         values["tRFC"] = t.tRFCpb or t.tRFC
     policy = c.model_dump() | {
-        "in_order": c.scheduler == "fcfs", "page": ("open", "closed", "timeout").index(c.page),
+        "in_order": c.scheduler == "fcfs", "page": ("open", "closed", "timeout", "auto_precharge").index(c.page),
+        "shared": c.queues == "shared", "bank_queue": bank_queue(dram),
         "refresh": ("none", "rank", "bank").index(c.refresh),
     }  # fmt: skip
     return Machine(
@@ -120,6 +123,12 @@ def machine_of(dram: Dram) -> Machine:
         np.array([policy[name] for name in POLICIES], np.int64),
         np.array([values[name] for name in TIMINGS], np.int64),
     )
+
+
+def bank_queue(dram: Dram) -> int:
+    """Requests that may wait in front of a bank; of shared queues all."""
+    c = dram.controller
+    return c.read_queue + c.write_queue if c.queues == "shared" else c.bank_queue
 
 
 def refresh_interval(dram: Dram) -> int:
@@ -141,8 +150,9 @@ def fresh_state(dram: Dram, requests: int) -> State:
     clock = np.zeros(13, np.int64)
     clock[LEFT], clock[NEXT_REFRESH] = requests, refresh_interval(dram)
     return State(
-        clock, zeros(c.read_queue), zeros(c.write_queue), zeros(banks, c.bank_queue), zeros(), zeros(), zeros(banks),
+        clock, zeros(c.read_queue), zeros(c.write_queue),
+        zeros(banks, bank_queue(dram)), zeros(), zeros(), zeros(banks),
         zeros(), zeros(), zeros(), zeros(banks) - 1, zeros(banks), zeros(banks), zeros(banks), zeros(banks, 3),
         zeros(groups, 3), zeros(o.ranks, 3), zeros(o.ranks, 4) - NEVER, zeros(o.ranks), zeros(o.ranks), zeros(o.ranks),
-        np.zeros(requests, np.int64),
+        zeros(2), np.zeros(requests, np.int64),
     )  # fmt: skip

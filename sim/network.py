@@ -19,21 +19,23 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
+from siliconloom.sim.routes import Routes, farthest, find_routes
+
+__all__ = [
+    "NetworkRun",
+    "Routes",
+    "deadlock_text",
+    "farthest",
+    "find_routes",
+    "invert",
+    "push",
+    "run_transfers",
+    "sink",
+]
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
 Short = NDArray[np.int32]
-
-UNREACHED = -1
-
-
-@dataclass(frozen=True)
-class Routes:
-    """Links that each message crosses: message i takes ``links[first[pair[i]]:first[pair[i] + 1]]``."""
-
-    pair: Short
-    first: Int
-    links: Short
 
 
 @dataclass(frozen=True)
@@ -60,115 +62,6 @@ class NetworkRun:
         return int(self.done.max(initial=0))
 
 
-def find_routes(wiring: Wiring, transfers: Transfers, *, whole: bool = True) -> Routes:
-    """A shortest path for every message; messages between the same ends take the same one.
-
-    Where the topology need not be ``whole``, messages that have no path have no links.
-
-    Raises
-    ------
-    LoomError
-        When a target cannot be reached.
-    """
-    key = transfers.source.astype(np.int64) * wiring.nodes + transfers.target
-    if len(key) > 1 and (key[1:] >= key[:-1]).all():
-        found, pair = np.unique(key, return_inverse=True)
-    else:
-        found, pair = _unique(key, wiring.nodes)
-    starts, order = wiring.outgoing()
-    incoming = np.argsort(wiring.target, kind="stable")
-    into = np.zeros(wiring.nodes + 1, np.int64)
-    np.cumsum(np.bincount(wiring.target, minlength=wiring.nodes), out=into[1:])
-    by_target = np.argsort(found % wiring.nodes, kind="stable")
-    hops = np.zeros(len(found), np.int64)
-    args = (
-        found // wiring.nodes, found % wiring.nodes, by_target, starts, order, wiring.target, into, incoming,
-        wiring.source, wiring.topology.routing == "ecmp",
-    )  # fmt: skip
-    _walk(*args, np.zeros(len(found) + 1, np.int64), np.zeros(0, np.int32), hops, False)
-    lost = np.flatnonzero(hops == UNREACHED)
-    if len(lost) and whole:
-        a, b = divmod(int(found[lost[0]]), wiring.nodes)
-        raise LoomError(f"no path from {wiring.label(a)} to {wiring.label(b)}: the topology falls apart")
-    first = np.zeros(len(found) + 1, np.int64)
-    np.cumsum(np.maximum(hops, 0), out=first[1:])
-    links = np.zeros(first[-1], np.int32)
-    _walk(*args, first, links, hops, True)
-    return Routes(pair.astype(np.int32), first, links)
-
-
-def _unique(key: Int, nodes: int) -> tuple[Int, Int]:
-    """As ``np.unique`` with inverse, without sorting when the pairs are few enough to count."""
-    if nodes * nodes <= 1 << 25:
-        seen = np.zeros(nodes * nodes, np.bool_)
-        seen[key] = True
-        found = np.flatnonzero(seen)
-        place = np.zeros(nodes * nodes, np.int32)
-        place[found] = np.arange(len(found), dtype=np.int32)
-        return found.astype(np.int64), place[key].astype(np.int64)
-    return np.unique(key, return_inverse=True)
-
-
-@kernel()
-def _walk(
-    sources: Any, targets: Any, by_target: Any, starts: Any, order: Any, link_target: Any, into: Any, incoming: Any,
-    link_source: Any, ecmp: bool, first: Any, links: Any, hops: Any, write: bool,
-) -> None:  # fmt: skip
-    """Distances to one target after the other by breadth-first search, then a walk down from each source."""
-    nodes = starts.size - 1
-    distance = np.full(nodes, -1, np.int64)
-    queue = np.zeros(nodes, np.int64)
-    last = -1
-    for position in by_target:
-        target = targets[position]
-        if target != last:
-            last = target
-            distance[:] = -1
-            distance[target] = 0
-            queue[0] = target
-            head, tail = 0, 1
-            while head < tail:
-                node = queue[head]
-                head += 1
-                for at in range(into[node], into[node + 1]):
-                    before = link_source[incoming[at]]
-                    if distance[before] < 0:
-                        distance[before] = distance[node] + 1
-                        queue[tail] = before
-                        tail += 1
-        node = sources[position]
-        if distance[node] < 0:
-            hops[position] = -1
-            continue
-        hops[position] = distance[node]
-        if not write:
-            continue
-        salt = np.uint64(sources[position] * 2654435761 + target * 40503 + 12345)
-        at_link = first[position]
-        while node != target:
-            good = 0
-            chosen = -1
-            for at in range(starts[node], starts[node + 1]):
-                link = order[at]
-                if distance[link_target[link]] == distance[node] - 1:
-                    if good == 0:
-                        chosen = link
-                    good += 1
-            if ecmp and good > 1:
-                mixed = (salt ^ np.uint64(node * 97531)) * np.uint64(0x9E3779B97F4A7C15)
-                pick = np.int64((mixed >> np.uint64(33)) % np.uint64(good))
-                for at in range(starts[node], starts[node + 1]):
-                    link = order[at]
-                    if distance[link_target[link]] == distance[node] - 1:
-                        if pick == 0:
-                            chosen = link
-                            break
-                        pick -= 1
-            links[at_link] = chosen
-            at_link += 1
-            node = link_target[chosen]
-
-
 def run_transfers(
     wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: Routes | None = None, *, exact: bool = False
 ) -> NetworkRun:
@@ -188,7 +81,7 @@ def run_transfers(
     done = np.full(count, -1, np.int64)
     busy, carried = np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))
     per_byte = 1e12 / wiring.bandwidth
-    work = np.zeros(count, np.int64) if transfers.work is None else transfers.work
+    work = np.zeros(0, np.int64) if transfers.work is None else transfers.work
     machine = (
         work, routes.pair, routes.first, routes.links, per_byte, wiring.latency,
         wiring.topology.forwarding == "store_and_forward", endpoint.delay, 2e12 / endpoint.memory, done, busy, carried,
@@ -198,7 +91,7 @@ def run_transfers(
     done[:], busy[:], carried[:] = -1, 0, 0.0
     dependants = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
-    followers = np.empty(len(transfers.waits), np.int64)
+    followers = np.empty(len(transfers.waits), np.int32)
     invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
     left = np.diff(transfers.first).astype(np.int32)
     finished = _run(transfers.size, transfers.adds, left, dependants, followers, *machine)
@@ -284,7 +177,7 @@ def _run_in_order(
             head = max(head, done[before])
         route = pair[message]
         if route_first[route] == route_first[route + 1]:
-            done[message] = head + work[message]
+            done[message] = head + (work[message] if work.size else 0)
             continue
         tail = head
         for at in range(route_first[route], route_first[route + 1]):
@@ -318,8 +211,7 @@ def _run(
     count = size.size
     free = np.zeros(per_byte.size, np.int64)
     hop = np.zeros(count, np.int16)
-    tail = np.zeros(count, np.int64)
-    ready = np.zeros(count, np.int64)
+    ready = np.zeros(count, np.int64)  # until it starts, when all that it waits for so far is there; then its tail
     room = 1024
     times, keys = np.empty(room, np.int64), np.empty(room, np.int64)
     entries = 0
@@ -346,20 +238,20 @@ def _run(
             start = max(now, free[link])
             serial = np.int64(np.ceil(size[message] * per_byte[link]))
             end = start + serial
-            if not whole and hop[message] > 0 and tail[message] > end:
-                end = tail[message]
+            if not whole and hop[message] > 0 and ready[message] > end:
+                end = ready[message]
             free[link] = end
             busy[link] += serial
             carried[link] += size[message]
             hop[message] += 1
             arrived = end + latency[link]
             if at + 1 < route_first[route + 1]:
-                tail[message] = arrived
+                ready[message] = arrived
                 push(times, keys, entries, arrived if whole else start + latency[link], message)
                 entries += 1
                 continue
         if hop[message] == 0:
-            arrived += work[message]
+            arrived += work[message] if work.size else 0
         else:
             arrived += delay
             if adds[message]:
@@ -380,22 +272,3 @@ def _run(
                 push(times, keys, entries, ready[follower], follower)
                 entries += 1
     return finished
-
-
-def farthest(wiring: Wiring, sources: int = 64) -> int:
-    """Links from one of the first ``sources`` chips to the chip farthest from it."""
-    first, order = wiring.outgoing()
-    most = 0
-    for chip in range(min(wiring.chips, sources)):
-        distance = np.full(wiring.nodes, -1, np.int64)
-        distance[chip] = 0
-        edge = np.array([chip])
-        step = 0
-        while len(edge):
-            step += 1
-            links = np.concatenate([order[first[node] : first[node + 1]] for node in edge.tolist()])
-            edge = np.unique(wiring.target[links])
-            edge = edge[distance[edge] < 0]
-            distance[edge] = step
-        most = max(most, int(distance[: wiring.chips].max()))
-    return most

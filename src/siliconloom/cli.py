@@ -50,12 +50,21 @@ def version(show: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback instead of one line on errors.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory", metavar="SIZE", help="Memory that a command may take (2GiB); half of what is free by default."
+        ),
+    ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of every command."""
     del debug, show_version
+    from siliconloom.arch.budget import set_memory
+
+    set_memory(memory)
 
 
 @app.command()
@@ -610,6 +619,7 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     if debug:  # accepted anywhere on the line
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
+    arguments = _memory_first(arguments)
     try:
         status = app(arguments, prog_name="loom", standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
@@ -634,6 +644,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"loom: standard output: {unwritten}", file=sys.stderr)
         return 2
     return int(status)
+
+
+def _memory_first(arguments: list[str]) -> list[str]:
+    """``--memory SIZE`` is accepted anywhere on the line, too."""
+    for place, word in enumerate(arguments):
+        if word == "--":
+            break
+        if word == "--memory" and place + 1 < len(arguments):
+            return [*arguments[place : place + 2], *arguments[:place], *arguments[place + 2 :]]
+        if word.startswith("--memory="):
+            return [word, *arguments[:place], *arguments[place + 1 :]]
+    return arguments
 
 
 def _explain(error: Exception) -> int:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.communication import read_matrix
 from siliconloom.arch.description import System
 from siliconloom.arch.document import Document, find_file
@@ -23,15 +24,17 @@ from siliconloom.arch.quantity import format_bytes, format_si, parse
 from siliconloom.baselines.interpolation import curve
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.mapper.collectives import OPERATIONS, Size, candidates, collective, lower_bound
+from siliconloom.mapper.collectives import OPERATIONS, Size, candidates, lower_bound, pattern
 from siliconloom.mapper.exchange import exchange_bound
-from siliconloom.networks import cheapest, check_clock, costing, link_rows, link_table
-from siliconloom.sim.flows import run_flows
-from siliconloom.sim.network import NetworkRun, farthest, run_transfers
+from siliconloom.networks import cheapest, check_clock, costing, link_rows, link_table, screening
+from siliconloom.sim.network import NetworkRun, farthest
+from siliconloom.sim.patterns import PatternRun, run_pattern
 from siliconloom.systems.gpus import joined
 from siliconloom.tables import Row, bold, table
 
 SCHEMA = "siliconloom.collective/1"
+LINK_BYTES = 900
+"""Memory of a link: in the wiring, in the run, and its row of the result."""
 NCCL = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
 
 
@@ -101,7 +104,9 @@ def collective_result(
         raise LoomError(f"BYTES: the square has {len(size)} rows for {chips} chips")
     wiring = wire(described.topology, described.link, chips)
     gpu = None if isinstance(size, np.ndarray) else _gpu_of(described)
-    name, run, tried, messages = _run(described, wiring, operation, size, exact, flows)
+    require_memory(f"--chips {chips}", len(wiring.source) * LINK_BYTES, "every link has a row in the result")
+    name, ran, tried, messages = _run(described, wiring, operation, size, exact, flows)
+    run = ran.run
     seconds, model = run.finish * 1e-12, "flows, max-min fair" if flows else "messages over links"
     fitted: float | None = None
     known: dict[str, Any] | None = None
@@ -151,7 +156,7 @@ def collective_result(
         "tried": tried,
         "messages": messages,
         "links": link_rows(wiring, run, seconds),
-        "simulator": {"wall_s": time.perf_counter() - began},
+        "simulator": {"wall_s": time.perf_counter() - began, "messages_run": ran.messages},
     }
 
 
@@ -171,7 +176,7 @@ def collective_tables(result: dict[str, Any], out: Console) -> None:
         ("lower bound", f"{format_si(result['lower_bound_s'], 's')}; {result['achieved']:.1%} of it reached"),
         ("bus bandwidth", format_si(result["bus_bandwidth"], "B/s")),
         ("algorithm", result["algorithm"] + (f" ({result['model']})" if "NCCL" in result["model"] else "")),
-        ("messages", f"{result['messages']:,}"),
+        ("messages", _messages(result)),
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]
     out.print(table("collective", [("", "left"), ("", "left")], rows))
@@ -181,23 +186,27 @@ def collective_tables(result: dict[str, Any], out: Console) -> None:
     link_table(result["links"], out)
 
 
+def _messages(result: dict[str, Any]) -> str:
+    sent, run = result["messages"], result["simulator"]["messages_run"]
+    return f"{sent:,}" + (f"; {run:,} run, the others are equal to these" if run < sent else "")
+
+
 def _run(
     described: Network | System, wiring: Wiring, operation: str, size: Size, exact: bool, flows: bool
-) -> tuple[str, NetworkRun, dict[str, float], int]:
+) -> tuple[str, PatternRun, dict[str, float], int]:
     """Algorithm, its run, what each one that was looked at costs, and how many messages it sends."""
     endpoint: Endpoint = described.endpoint
     nothing = isinstance(size, np.ndarray) and size.sum() == np.trace(size)
     if wiring.chips == 1 or nothing:
         empty = np.zeros(0, np.int64)
-        return "none", NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))), {}, 0
+        idle = NetworkRun(empty, np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source)))
+        return "none", PatternRun(idle, 0), {}, 0
     names = [described.algorithm] if described.algorithm != "auto" else candidates(operation, wiring)
-    name, tried = cheapest(operation, names, wiring, size, costing(wiring, described))
-    transfers = collective(operation, name, wiring, size)
-    messages = int((transfers.source != transfers.target).sum())
-    check_clock(wiring, transfers)
-    if flows:
-        return name, run_flows(wiring, transfers, endpoint), tried, messages
-    return name, run_transfers(wiring, transfers, endpoint, exact=exact), tried, messages
+    costs = costing(wiring, described), screening(wiring, described)
+    name, tried = cheapest(operation, names, wiring, size, *costs)
+    found = pattern(operation, name, wiring, size)
+    check_clock(wiring, found)
+    return name, run_pattern(wiring, found, endpoint, exact=exact, flows=flows), tried, found.sent
 
 
 def _gpu_of(described: Network | System) -> Gpu | None:

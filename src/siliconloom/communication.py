@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def _chooser(described: Network | System, wiring: Wiring) -> Any:
 
     def choose(operation: str, wanted: str, group: Wiring, placed: Callable[[Transfers], Transfers], size: Size) -> str:
         names = candidates(operation, group) if wanted == "auto" else [wanted]
-        return cheapest(operation, names, group, size, lambda part: costs(placed(part)))[0]
+        return cheapest(operation, names, group, size, lambda p: costs(replace(p, slots=placed(p.slots))))[0]
 
     return choose
 

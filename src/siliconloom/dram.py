@@ -11,6 +11,7 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.dram import Dram
 from siliconloom.arch.errors import NotSupported, shortened
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
@@ -23,6 +24,10 @@ SCHEMA = "siliconloom.dram/1"
 LAST_CYCLE = 2**36
 """Latest cycle of a request: refreshes are run one by one also where nothing else happens, 5 s of CPU until then."""
 HEADER = ["cycle", "op", "address"]
+REQUEST_BYTES = 700
+"""Memory of a request: its line, its columns while it is replayed, its row of the result."""
+COMMANDS_BYTES = 900
+"""The same for its commands, as a log and as text."""
 OPERATIONS = {"R": 0, "W": 1}
 
 
@@ -39,6 +44,7 @@ def read_trace(path: Path | str) -> tuple[Int, Int, Int]:
     lines = read_text(path)[1].splitlines()
     if not lines or [cell.strip() for cell in lines[0].split(",")] != HEADER:
         raise LoomError(f"{path}:1: expected the header {','.join(HEADER)}")
+    require_memory(f"{path}: {len(lines) - 1:,} requests", len(lines) * REQUEST_BYTES, "a shorter trace needs less")
     rows = np.zeros((3, len(lines) - 1), np.int64)
     last = 0
     for number, line in enumerate(lines[1:]):
@@ -76,6 +82,9 @@ def dram_result(
             f"{path}:{line}: address {int(address[outside[0]]):#x} is outside {dram.name}, which has "
             f"{format_bytes(dram.organization.capacity)}"
         )
+    if commands:
+        need = len(cycle) * COMMANDS_BYTES
+        require_memory(f"--commands of {len(cycle):,} requests", need, "a shorter trace, or no --commands, needs less")
     found = replay(dram, cycle, write, address, exact=exact, log=commands)
     seconds = found.cycles * dram.clock_period / 1e12
     moved = found.bursts * dram.organization.request_bytes

@@ -14,15 +14,17 @@ import numpy as np
 from siliconloom.arch import PimTile, load_chip
 from siliconloom.arch.dram import load_dram
 from siliconloom.arch.gpu import load_gpu
-from siliconloom.arch.network import load_network
+from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
 from siliconloom.collective import collective_result
 from siliconloom.communication import communication_result
 from siliconloom.compare import gpu_step
+from siliconloom.mapper.collectives import pattern
 from siliconloom.mapper.experts import place_experts
 from siliconloom.mapper.experts.routing import routing_of
 from siliconloom.sim.changes import read_changes
 from siliconloom.sim.dram import replay
+from siliconloom.sim.patterns import run_pattern
 from siliconloom.sim.pim import run_channel
 from siliconloom.sim.streams import Tasks, run_tasks
 from siliconloom.simulate import simulate
@@ -70,6 +72,10 @@ def _collectives() -> None:
     network = load_network("torus-2d")
     for exact, flows in ((False, False), (True, False), (False, True)):
         collective_result(network, "all_reduce", 65536.0, 8, exact=exact, flows=flows)
+    wiring = wire(network.topology, network.link, 16)
+    found = pattern("all_reduce", "ring", wiring, 65536.0)
+    for few in (0, len(found)):
+        run_pattern(wiring, found, network.endpoint, few=few)
 
 
 def _communication() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError
 from siliconloom.arch.names import network_names
 from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, load_network, wire
-from siliconloom.arch.transfers import Transfers
-from siliconloom.mapper.collectives import algorithms, candidates, collective, cost, lower_bound, sample
+from siliconloom.arch.transfers import Transfers, pattern_of
+from siliconloom.mapper.collectives import algorithms, candidates, collective, cost, lower_bound, pattern, sample
 from siliconloom.sim.flows import run_flows
 from siliconloom.sim.network import farthest, find_routes, run_transfers
 
@@ -200,9 +200,11 @@ def test_the_bound_counts_latency():
 def test_the_cost_of_a_sample_is_that_of_all_steps(case):
     wiring, operation, algorithm, size = case
 
-    def costed(transfers):
-        routes = find_routes(wiring, transfers)
-        return cost(wiring, transfers, routes.pair, routes.first, routes.links, Endpoint())
+    def costed(found):
+        routes = find_routes(wiring, found.slots)
+        return cost(wiring, found, routes.pair, routes.first, routes.links, Endpoint())
 
-    whole = costed(collective(operation, algorithm, wiring, size))
-    assert sum(n * costed(t) for t, n in sample(operation, algorithm, wiring, size)) == pytest.approx(whole)
+    found = pattern(operation, algorithm, wiring, size)
+    whole = costed(pattern_of(found.transfers()))
+    assert costed(found) == pytest.approx(whole)
+    assert sum(n * costed(part) for part, n in sample(found)) == pytest.approx(whole)

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, Wiring, wire
 from siliconloom.arch.transfers import Transfers, join
@@ -32,6 +33,8 @@ ALGORITHMS = {
 }  # fmt: skip
 PROBE = float(1 << 24)
 """Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
+JOINED_BYTES = 200
+"""Memory of a message of groups that communicate at once: its own table's, that of all groups, and its run's."""
 DIRECT_MOST = 64
 """Chips of a group up to which all send to all at once."""
 
@@ -146,6 +149,9 @@ class NetworkFabric:
             return 0.0
         key = operation, round(size), stride, chips
         if key not in self._found:
+            steps = 2 * chips if operation != "all_to_all" else chips
+            key_text = f"{operation} of groups of {chips} among {len(self.places):,} chips"
+            require_memory(key_text, len(self.places) * steps * JOINED_BYTES, "fewer chips need less")
             groups = [
                 [self.places[base + lane + i * stride] for i in range(chips)]
                 for base in range(0, len(self.places) - stride * chips + 1, stride * chips)

@@ -1,0 +1,61 @@
+"""What a command may take: what was asked for, or half of what is free; the machine's or the container's."""
+
+import pytest
+
+from siliconloom.arch import LoomError, budget
+from siliconloom.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _no_limit_stays():
+    yield
+    budget.set_memory(None)
+
+
+def test_free_is_the_smaller_of_machine_and_container(tmp_path, monkeypatch):
+    info, most, used = tmp_path / "meminfo", tmp_path / "max", tmp_path / "current"
+    info.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(budget, "MEMINFO", info)
+    monkeypatch.setattr(budget, "CGROUPS", ((most, used),))
+    assert budget.free_memory() == 8000 * 1024
+    most.write_text("max\n")
+    used.write_text("5\n")
+    assert budget.free_memory() == 8000 * 1024
+    most.write_text("1000000\n")
+    used.write_text("400000\n")
+    assert budget.free_memory() == 600_000
+    assert budget.memory_limit() == 300_000
+    budget.set_memory("2 GiB")
+    assert budget.memory_limit() == 2 << 30
+
+
+def test_a_table_over_the_limit_is_refused_with_key_estimate_limit_and_what_to_do():
+    budget.set_memory("1 GiB")
+    budget.require_memory("chips", 100 << 20, "fewer need less")
+    with pytest.raises(LoomError, match=r"^chips: needs about .*GiB of memory, more than 1 GiB \(--memory\); fewer"):
+        budget.require_memory("chips", 2 << 30, "fewer need less")
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "0", "3 apples", "1e400"])
+def test_a_size_that_is_none_is_one_line(text, capsys):
+    assert main(["list", "--memory", text]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+REFUSED = [
+    (
+        ["collective", "ring", "all_to_all", "1 GiB", "--chips", "16384", "--memory", "4GiB"],
+        "16,384 chips: needs",
+    ),
+    (["--memory", "1GiB", "collective", "fully-connected", "all_reduce", "1 MiB", "--chips", "65536"], "65,536 chips"),
+    (["collective", "switch", "all_reduce", "1 MiB", "--chips", "1048576", "--memory=500MB"], "--chips 1048576"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[r[1] for r in REFUSED])
+def test_what_does_not_fit_is_refused_before_it_is_made(arguments, words, capsys):
+    assert main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert "--memory" in lines[0]
