@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.document import Description, Document, Name, find_file
+from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.gpu import is_gpu
 from siliconloom.arch.link import LinkProtocol
@@ -240,16 +240,19 @@ class Memory(Description):
         return self.bandwidth * self.devices
 
 
-class NetworkOnChip(Description):
-    """The network that joins the tiles of a chip with its memories."""
-
-    topology: Literal["crossbar", "mesh", "ring"]
-    bandwidth: Bandwidth = Field(description="per port")
-    latency: Duration
+FASTEST_CLOCK = {"45nm": 5_200_000_000, "7nm": 5_200_000_000}
+"""Hz of the fastest product of each node: IBM's z196 (45 nm, 2010) ships at 5.2 GHz, its 7 nm successor Telum (2021)
+at "above 5 GHz", 5.2 GHz in the z16. Arithmetic is deeper pipelined there than in an array's element: a bound, no goal.
+"""
 
 
 class Chip(Description):
-    """A chip: identical tiles, a memory hierarchy from nearest to farthest, link ports."""
+    """A chip: identical tiles that share a memory hierarchy, nearest level first."""
+
+    LATER: ClassVar[dict[str, str]] = {
+        "noc": "a network on the chip; tiles share the memory's bandwidth evenly, without a network between them",
+        "links": "links of a lone chip; describe a system (kind: system), whose link joins its chips",
+    }
 
     kind: Literal["chip"]
     name: Name
@@ -260,15 +263,22 @@ class Chip(Description):
     tile_count: int = Field(default=1, ge=1, le=4096, description="identical tiles that share every operator")
     tiles_join: bool = Field(
         default=False,
-        description="in a system, the tiles can work side by side as one, with the arrays and buffers of all",
+        description="the tiles can also work side by side as one, with arrays and buffers of all, where that is faster",
     )
     memory: dict[Name, Memory] = Field(default={}, description="levels from nearest to farthest")
-    noc: NetworkOnChip | None = None
     pim: PimTile | None = Field(default=None, description="banks of the nearest memory that compute")
-    links: dict[Name, LinkPort] = Field(default={})
 
     @model_validator(mode="after")
     def _check(self) -> Chip:
+        fastest = FASTEST_CLOCK[self.technology]
+        if self.clock > fastest:
+            raise rule_at(
+                "clock",
+                f"must be at most {format_si(fastest, 'Hz')}, the fastest product of {self.technology}",
+                format_si(self.clock, "Hz"),
+            )
+        if self.tiles_join and (self.tile_count == 1 or not isinstance(self.tile, NpuTile)):
+            raise rule_at("tiles_join", "joins several npu tiles (tile_count, tile.kind)", "true")
         if isinstance(self.tile, PimTile):
             self._check_pim(self.tile)
             if self.pim is not None or self.tile_count != 1:
@@ -318,7 +328,7 @@ class Chip(Description):
                 "dma": tile.dma.model_copy(update={"bytes_per_cycle": tile.dma.bytes_per_cycle * count}),
             }
         )
-        return self.model_copy(update={"tile": wide, "tile_count": 1})
+        return self.model_copy(update={"tile": wide, "tile_count": 1, "tiles_join": False})
 
     @property
     def digest(self) -> str:
@@ -356,13 +366,22 @@ class Chip(Description):
         """`interval_of` the nearest memory."""
         return self.interval_of(self.nearest)
 
+    def path_bandwidth(self, memory: Memory) -> int:
+        """Bytes per second that reach a memory: its own bandwidth, or what the data buses of all tiles carry."""
+        return min(memory.total_bandwidth, self.dma_bandwidth)
+
+    @property
+    def dma_bandwidth(self) -> int:
+        """Bytes per second that the data buses of all npu tiles carry."""
+        assert isinstance(self.tile, NpuTile)
+        return self.clock * self.tile_count * self.tile.dma.bytes_per_cycle
+
     def interval_of(self, memory: Memory) -> int:
         """Cycles between beats of one tile's data bus, in 1/`INTERVAL_ONE`: its share of a memory.
 
         At least one cycle; rounded up, so that no tile ever takes more than its share.
         """
-        assert isinstance(self.tile, NpuTile)
-        wanted = self.clock * self.tile_count * self.tile.dma.bytes_per_cycle * INTERVAL_ONE
+        wanted = self.dma_bandwidth * INTERVAL_ONE
         return max(-(-wanted // memory.total_bandwidth), INTERVAL_ONE)
 
     def seen_from(self, level: str) -> Chip:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -43,12 +43,17 @@ class Description(BaseModel):
         extra="forbid", frozen=True, use_enum_values=False, arbitrary_types_allowed=False, defer_build=True
     )
 
+    LATER: ClassVar[dict[str, str]] = {}
+    """Keys that would mean something that is not built, with what that is: they are refused with these words."""
+
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, data: Any) -> Any:
         if isinstance(data, dict):
             fields = {field.alias or name: field for name, field in cls.model_fields.items()}
             for key, value in data.items():
+                if key in cls.LATER:
+                    raise rule_at(key, f"not supported: {cls.LATER[key]}")
                 if key not in fields:
                     raise PydanticCustomError(
                         "unknown_key",
@@ -58,6 +63,14 @@ class Description(BaseModel):
                 if isinstance(value, bool) and fields[key].annotation in (int, float, int | None):
                     raise PydanticCustomError("not_a_number", "must be a number", {"key": key, "value": value})
         return data
+
+
+def rule_at(key: str, rule: str, value: object = None) -> PydanticCustomError:
+    """What a validator of a whole description raises for one key: ``key`` is its path, ``value`` what it must not be.
+
+    `Document.validate` turns it into a `DescriptionError` that points at the key.
+    """
+    return PydanticCustomError("rule_at", "{rule}", {"key": key, "rule": rule, "value": value})
 
 
 class Document:
@@ -140,7 +153,7 @@ class Document:
             raise self._translate(error.errors(include_url=False)) from None
 
     def _translate(self, errors: Sequence[Any]) -> DescriptionError:
-        first = min(errors, key=lambda e: e["type"] not in ("unknown_key", "not_a_number"))
+        first = min(errors, key=lambda e: e["type"] not in ("unknown_key", "not_a_number", "rule_at"))
         path = self._strip_tags(first["loc"])
         context: dict[str, Any] = first.get("ctx") or {}
         kind, rule, value, nearest = first["type"], first["msg"], first.get("input"), None
@@ -148,6 +161,8 @@ class Document:
             path, value, nearest = (*path, context["key"]), None, context.get("nearest")
         elif kind == "not_a_number":
             path, value = (*path, context["key"]), context["value"]
+        elif kind == "rule_at":
+            path, rule, value = (*path, *context["key"].split(".")), context["rule"], context["value"]
         elif kind == "missing":
             rule, value = f"the key '{first['loc'][-1]}' is missing", None
             path = path[:-1] if path and path[-1] == first["loc"][-1] else path
@@ -325,5 +340,5 @@ def _dotted(path: Sequence[Key]) -> str:
 
 
 __all__ = [
-    "Description", "Document", "Key", "find_file", "parse_assignments",
+    "Description", "Document", "Key", "find_file", "parse_assignments", "rule_at",
 ]  # fmt: skip

@@ -9,7 +9,24 @@ multiplication and linearly for addition.
 Main memory: HBM2 3.92 pJ/bit and GDDR5-class 14 pJ/bit from M. O'Connor et al., "Fine-Grained DRAM", MICRO 2017,
 table 3; DDR4 1300 pJ and GDDR6 350-480 pJ per 64 bits from the ISCA 2021 table; LPDDR5 and CXL-attached DDR5 are taken
 as 4 pJ/bit and DDR4's figure, flash as 60 pJ/bit: round numbers for orientation, to be overridden in the description
-(``memory.NAME.energy``). Leakage and clock tree are not modelled.
+(``memory.NAME.energy``).
+
+What a chip takes whether it works or not, all of it an estimate, good to a factor of two:
+
+- **Static**: transistors times the idle power of one. Transistors of arithmetic are its synthesized area at 45 nm
+  (M. Horowitz, "Computing's Energy Problem", ISSCC 2014, figure 1.1.9) over a quarter of a NAND2 gate's, 0.798 um2 in
+  the Nangate 45 nm library; 24 for a bit of a register; six for a bit of SRAM, its periphery left out. At 45 nm one
+  leaks a quarter of that library's NAND2_X1 at 1.1 V and 25 C, 17.4 nW. At 7 nm one takes what TPUv4i takes idle, 55 W
+  less its HBM's, over 16 billion transistors (the ISCA 2021 paper, table 1); gated clocks, PLLs and SerDes of that chip
+  are in it. Library and table are from memory, unverified. As a check: TPU v4 at rest draws 90 W (Google Cloud's page
+  of it, measured minimum); ``tpu-v4`` without CMEM, ICI and host gets about a quarter of that.
+- **Clock tree**: more than a quarter of the power budget of processors (D. Duarte, N. Vijaykrishnan, M. J. Irwin,
+  "Impact of technology scaling in the clock system power", ISVLSI 2002); here a quarter, so a third of what all
+  multiply-accumulate units take at full work, for as long as the run lasts: the RTL has no clock gates.
+- **Background of main memory**: standby with open rows and refresh, VDD x (IDD3N + (IDD5 - IDD3N) tRFC / tREFI), of the
+  data-sheet currents that DRAMsim3's configurations give (HBM2_8Gb_x128, DDR4_8Gb_x8_3200, GDDR5X_8Gb_x32,
+  LPDDR3_8Gb_x32_1866), each a die of 1 GiB. Dies of more than 8 Gb take less per byte; LPDDR5 is taken as LPDDR3, GDDR6
+  as GDDR5X, HBM3 as HBM2, DDR5 and CXL as DDR4, flash as nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +49,15 @@ class Technology:
         By format.
     sram
         (bytes of the array, joules per 64-bit access).
+    transistor
+        Watts of one transistor that does nothing.
     """
 
     name: str
     multiply: dict[DataType, float]
     add: dict[DataType, float]
     sram: tuple[tuple[int, float], ...]
+    transistor: float
 
     def mac(self, dtype: DataType) -> float:
         """Joules of one multiply-accumulate: a product of operands, a sum at the accumulator's width."""
@@ -65,18 +85,30 @@ def _formats(int8: float, int32: float, bf16: float, fp16: float, fp32: float, p
     }
 
 
+def _background(volts: float, standby: float, refreshing: float, trfc: float, trefi: float) -> float:
+    """Watts per GiB of a die of 1 GiB, from data-sheet currents in milliamperes."""
+    return volts * (standby + (refreshing - standby) * trfc / trefi) / 1000
+
+
+_HBM_BACKGROUND = _background(1.2, 55, 250, 260, 3900)
+_DDR_BACKGROUND = _background(1.2, 52, 250, 560, 12480)
+_GDDR_BACKGROUND = _background(1.35, 55, 286, 74, 3800)
+_LPDDR_BACKGROUND = _background(1.2, 22, 150, 196, 3645)
+
 TECHNOLOGIES = {
     "45nm": Technology(
         "45nm",
         _formats(0.2, 3.1, 0.8, 1.1, 3.7, 2),
         _formats(0.03, 0.1, 0.3, 0.4, 0.9, 1),
         ((8 << 10, 10 * PJ), (32 << 10, 20 * PJ), (1 << 20, 100 * PJ)),
+        17.4e-9 / 4,
     ),
     "7nm": Technology(
         "7nm",
         _formats(0.07, 1.48, 0.21, 0.34, 1.31, 2),
         _formats(0.007, 0.03, 0.11, 0.16, 0.38, 1),
         ((8 << 10, 7.5 * PJ), (32 << 10, 8.5 * PJ), (1 << 20, 14 * PJ)),
+        (55 - 8 * _HBM_BACKGROUND) / 16e9,
     ),
 }
 
@@ -95,6 +127,44 @@ MEMORY_BYTE = {
     "flash": 480 * PJ,
 }
 """Joules per byte moved, by kind of memory."""
+
+MEMORY_BACKGROUND = {
+    "ddr4": _DDR_BACKGROUND,
+    "ddr5": _DDR_BACKGROUND,
+    "cxl": _DDR_BACKGROUND,
+    "gddr6": _GDDR_BACKGROUND,
+    "lpddr5": _LPDDR_BACKGROUND,
+    "lpddr5x": _LPDDR_BACKGROUND,
+    "hbm2": _HBM_BACKGROUND,
+    "hbm2e": _HBM_BACKGROUND,
+    "hbm3": _HBM_BACKGROUND,
+    "hbm3e": _HBM_BACKGROUND,
+    "flash": 0.0,
+}
+"""Watts per GiB of standby and refresh, by kind of memory; that of SRAM is its transistors' (`Technology`)."""
+
+CLOCK_SHARE = 0.25
+"""Of a chip's power at full work that its clock takes (Duarte et al., ISVLSI 2002: "more than a quarter")."""
+
+SRAM_BYTE_TRANSISTORS = 6 * 8
+REGISTER_TRANSISTORS = 24
+_NAND2_AREA = 0.798
+"""Square micrometres of four transistors at 45 nm."""
+
+
+def _transistors(int8: float, int32: float, fp16: float, fp32: float, power: int) -> dict[DataType, float]:
+    areas = _formats(int8, int32, fp16, fp16, fp32, power)
+    return {dtype: area / PJ * 4 / _NAND2_AREA for dtype, area in areas.items()}
+
+
+_MULTIPLIERS = _transistors(282, 3495, 1640, 7700, 2)
+_ADDERS = _transistors(36, 137, 1360, 4184, 1)
+
+
+def mac_transistors(dtype: DataType) -> float:
+    """Transistors of a multiplier, and of an adder and a register at the accumulator's width."""
+    wide = dtype.accumulator
+    return _MULTIPLIERS[dtype] + _ADDERS[wide] + REGISTER_TRANSISTORS * wide.bits
 
 
 @dataclass(frozen=True)

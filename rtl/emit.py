@@ -78,6 +78,11 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
     tile = chip.tile
+    if chip.tile_count > 1:
+        raise NotSupported(
+            f"RTL of a chip of several tiles (tile_count of {chip.name}: {chip.tile_count}); tile_count=1 emits one "
+            "tile, which then has the memory's whole bandwidth"
+        )
     name = module_prefix(chip.name)
     if isinstance(tile, PimTile):
         return pim_design(Library(name, reset), chip)

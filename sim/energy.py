@@ -5,11 +5,65 @@ from __future__ import annotations
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, PimTile
 from siliconloom.arch.pim import Command
-from siliconloom.arch.technology import BANK_ENERGY, MEMORY_BYTE, TECHNOLOGIES, Technology
+from siliconloom.arch.technology import (
+    BANK_ENERGY,
+    CLOCK_SHARE,
+    MEMORY_BACKGROUND,
+    MEMORY_BYTE,
+    REGISTER_TRANSISTORS,
+    SRAM_BYTE_TRANSISTORS,
+    TECHNOLOGIES,
+    Technology,
+    mac_transistors,
+)  # fmt: skip
 from siliconloom.sim.levels import READ, WRITE
 from siliconloom.sim.tables import Counter, Int
 
 COMPONENTS = ("array", "scratchpad", "accumulator", "vector", "memory")
+"""What work takes energy for."""
+STANDING = ("static", "clock", "background")
+"""What time takes energy for: idle transistors, the clock tree, standby and refresh of main memory."""
+EXCLUDED = (
+    "networks and links", "DMA and sequencer", "registers and wires inside the array", "board: regulators, fans, host",
+)  # fmt: skip
+"""What no component counts."""
+EXCLUDED_BY_BOARDS = ("host",)
+"""The same of a GPU's energy, which is its board's."""
+
+
+def standing_power(chip: Chip) -> dict[str, float]:
+    """Watts of the whole chip and its memories, by `STANDING`, whether it works or not.
+
+    Of the arithmetic's formats the largest counts: an element holds one of that size.
+    """
+    technology, tile = TECHNOLOGIES[chip.technology], chip.tile
+    watts = dict.fromkeys(STANDING, 0.0)
+    if isinstance(tile, PimTile):
+        watts["background"] = tile.channels * _background(tile.dram.standard, tile.dram.organization.capacity)
+        return watts
+    elements = tile.array.rows * tile.array.cols
+    operand = max(tile.array.operands, key=mac_transistors)
+    # an element keeps two operands, the moving one and the stationary one with its successor
+    transistors = elements * (mac_transistors(operand) + 3 * operand.bits * REGISTER_TRANSISTORS)
+    work = elements * technology.mac(operand)
+    if isinstance(tile, NpuTile):
+        wide = operand.accumulator
+        transistors += tile.vector.lanes * mac_transistors(wide)
+        transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
+        work += tile.vector.lanes * technology.mac(wide)
+    watts["static"] = chip.tile_count * transistors * technology.transistor
+    watts["clock"] = chip.tile_count * work * chip.clock * CLOCK_SHARE / (1 - CLOCK_SHARE)
+    for memory in chip.memory.values():
+        if memory.kind == "sram":
+            watts["static"] += memory.total_capacity * SRAM_BYTE_TRANSISTORS * technology.transistor
+        else:
+            watts["background"] += _background(memory.kind, memory.total_capacity)
+    return watts
+
+
+def _background(kind: str, capacity: int) -> float:
+    """Watts of standby and refresh of a memory level or of channels of a DRAM standard."""
+    return MEMORY_BACKGROUND[kind.lower()] * capacity / 2**30
 
 
 def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str, float]:

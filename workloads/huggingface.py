@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name
@@ -31,6 +32,17 @@ FAMILIES: dict[str, Callable[[Configuration], Architecture]] = {
     "roberta": gpt_family.roberta,
 }
 
+LATER = {
+    "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
+                           "workload.precision",
+    "compression_config": "compressed weights; take the key out and set workload.precision",
+    "peft_type": "adapters (LoRA)",
+    "lora_*": "adapters (LoRA)",
+    "*_lora": "adapters (LoRA)",
+    "adapter*": "adapters (LoRA)",
+}  # fmt: skip
+"""Patterns of keys that change what a model computes and are not built, with what they ask for."""
+
 
 def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Architecture:
     """Architecture of the configuration at ``path`` in ``document``.
@@ -50,6 +62,10 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         near = nearest_name(str(model_type), FAMILIES)
         raise config.error(f"must be one of {', '.join(FAMILIES)}", "model_type", value=model_type, nearest=near)
+    for key in config.data:
+        for pattern, what in LATER.items():
+            if fnmatchcase(str(key), pattern) and config.has(str(key)):
+                raise config.error(f"not supported: {what}", str(key))
     architecture = FAMILIES[model_type](config)
     config.refuse_misspelt()
     return architecture

@@ -83,6 +83,7 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     document = Document.load(path)
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
+    described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
     title = _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
     kind = document.expect_kind(["transformer", "gemms", "convolutions"])
@@ -90,7 +91,7 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
         return gemm_graph(document, title)
     if kind == "convolutions":
         return convolution_graph(document, title)
-    return _transformer(document, title)
+    return _transformer(document, title, _meant(described, overrides or []))
 
 
 def workload_schema() -> dict[str, Any]:
@@ -119,8 +120,39 @@ def _title(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9 ._/+-]", "_", text)[:200].lstrip(" ._/+-") or "workload"
 
 
-def _transformer(document: Document, title: str) -> Graph:
+OTHER_PHASES: dict[Phase, dict[str, str]] = {
+    Phase.PREFILL: {
+        "context": "context in prefill (chunked prefill after earlier tokens); sequence is the prompt's length",
+        "training_batch": "training_batch in prefill; set batch",
+    },
+    Phase.DECODE: {
+        "sequence": "sequence in decode (several tokens a step, as in speculative decoding); context is the length",
+        "training_batch": "training_batch in decode; set batch",
+    },
+    Phase.TRAINING: {"context": "context in training; sequence is the length of a sequence"},
+}
+"""Keys that mean nothing in a phase, and what they would ask for."""
+
+
+def _meant(described: set[Any], overrides: list[tuple[str, str]]) -> set[str]:
+    """Keys that are meant for the phase that runs: those of ``--set``, and those of a file that states its phase.
+
+    A file that leaves the phase open, as the library's do, serves all of them: it may give the lengths of each, and
+    ``--set phase`` picks one. So does a file whose phase is set to another.
+    """
+    given = {path.partition(".")[0] for path, _ in overrides}
+    return given if "phase" in given else given | described
+
+
+def _refuse_other_phases(document: Document, entry: Transformer, meant: set[str]) -> None:
+    for key, what in OTHER_PHASES[entry.phase].items():
+        if key in meant and getattr(entry, key) is not None:
+            raise document.error(f"not supported: {what}", (key,), value=document.data[key])
+
+
+def _transformer(document: Document, title: str, meant: set[str]) -> Graph:
     entry = document.validate(Transformer)
+    _refuse_other_phases(document, entry, meant)
     if entry.phase is Phase.TRAINING and entry.training_batch is not None and "batch" not in document.data:
         entry = entry.model_copy(update={"batch": entry.training_batch})
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))

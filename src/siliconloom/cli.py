@@ -106,23 +106,27 @@ def sim(
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
     check_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, (chip, workload))
-    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    assignments = parse_assignments(sets or [])
+    chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
-    asked = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
-    unsupported = [name for name, value in asked.items() if value]
+    options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
+    unsupported = [name for name, value in options.items() if value]
     system = machine_kind(chip) != "chip"
     described = None if system else load_chip(chip, chip_sets)
     if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
         from siliconloom.systems.command import simulate_and_print
 
-        simulate_and_print(chip if described is None else described, chip_sets, graph, unsupported, exact, json_file)
+        simulate_and_print(
+            chip if described is None else described, chip_sets, graph, unsupported, exact, json_file, assignments
+        )
         return
     seen = None if window is None else parse_window(window, described)
     wanted = TRACE_LIMIT if trace is not None else 0
     with progress_bar(json_file != "-", "simulating") as progress:
         simulation = simulate(
-            described, graph, exact=exact, trace_limit=wanted, window=seen, progress=progress, search=search
-        )
+            described, graph, assignments, exact=exact, trace_limit=wanted, window=seen, progress=progress,
+            search=search,
+        )  # fmt: skip
     result = simulation.result()
     if trace is not None:
         write_text(trace, trace_text(simulation, seen))
@@ -363,13 +367,14 @@ def compare(
     from siliconloom.workloads import load_workload
 
     check_outputs({"--report": report, "--json": json_file}, (chip, workload, *gpu.split(",")))
-    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    assignments = parse_assignments(sets or [])
+    chip_sets, workload_sets = split_overrides(assignments)
     gpus = [load_gpu(name.strip()) for name in gpu.split(",")]
     software = find_stack(stack)
     graph = load_workload(workload, workload_sets)
     result = compare_workload(
         chip, chip_sets, graph, gpus, tensor=tensor, sustained=sustained, stack=software, prices=price or [],
-        quiet=json_file == "-",
+        quiet=json_file == "-", overrides=assignments,
     )  # fmt: skip
     if report is not None:
         from siliconloom.report import compare_html
@@ -458,11 +463,14 @@ def plan(
     from siliconloom.arch.document import parse_assignments
     from siliconloom.output import check_outputs, write_json
     from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
+    from siliconloom.simulate import asked
     from siliconloom.tables import console
 
     check_outputs({"--trace": trace, "--json": json_file}, (system, model))
-    cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, parse_assignments(sets or []))
+    assignments = parse_assignments(sets or [])
+    cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
     result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-", trace=trace)
+    result["asked"] = asked(graph, assignments)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

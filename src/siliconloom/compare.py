@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from siliconloom.baselines.model import ModelPrediction, predict_model
 from siliconloom.baselines.roofline import flops
 from siliconloom.baselines.stacks import Stack
 from siliconloom.mapper.shard import reduced_elements, tensor_shard
-from siliconloom.simulate import simulate
+from siliconloom.sim.energy import EXCLUDED_BY_BOARDS
+from siliconloom.simulate import asked, simulate
 from siliconloom.systems import alone, load_machine, simulate_system
 from siliconloom.systems.command import gpu_system
 from siliconloom.systems.gpus import gpu_system_result
 from siliconloom.systems.report import system_result
-from siliconloom.tables import Row, bold, progress_bar, table
+from siliconloom.tables import Row, asked_text, bold, excluded_text, print_overrides, progress_bar, table
 from siliconloom.workloads import Graph, Phase
 
 SCHEMA = "siliconloom.compare/1"
@@ -58,20 +59,22 @@ def parse_prices(texts: list[str], known: list[str]) -> dict[str, float]:
 def compare_workload(
     name: str, sets: list[tuple[str, str]], graph: Graph, gpus: list[Gpu], *, tensor: int = 1,
     sustained: bool = False, stack: Stack | None = None, prices: list[str] | None = None, quiet: bool = False,
+    overrides: Iterable[tuple[str, str]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Simulate ``graph`` on a chip or system, predict it on the GPUs, and put all side by side."""
     described, simulated = _simulation(name, sets, graph, quiet)
     names = [described, *(g.name for g in gpus)]
     if len(set(names)) < len(names):
         raise LoomError(f"--gpu: {', '.join(names[1:])}: each machine once, none of them {described}")
-    asked = parse_prices(prices or [], names)
+    dollars = parse_prices(prices or [], names)
     predicted = [gpu_step(g, graph, tensor=tensor, sustained=sustained, stack=stack) for g in gpus]
     result = simulated()
     covers = {part: o["name"] for o in result["operators"] for part in (o["name"], *o.get("fused_names", ()))}
     theirs = [
         gpu_machine(g, p, gpus=tensor, covers=covers, tokens=graph.tokens) for g, p in zip(gpus, predicted, strict=True)
     ]
-    return compare_result(graph, our_machine(described, result), theirs, asked, list(result["notes"]))
+    compared = compare_result(graph, our_machine(described, result), theirs, dollars, list(result["notes"]))
+    return {**compared, "asked": asked(graph, overrides)}
 
 
 def _simulation(
@@ -178,6 +181,7 @@ def gpu_machine(gpu: Gpu, found: ModelPrediction, *, gpus: int, covers: dict[str
         "error": spread / seconds,
         "overhead_s": found.overhead,
         "energy_j": joules,
+        "energy_excludes": list(EXCLUDED_BY_BOARDS),
         "power_w": joules / seconds,
         "tokens_per_second": tokens / seconds,
         "utilization": float((work * found.repeats).sum()) / seconds / peak,
@@ -213,6 +217,7 @@ def our_machine(name: str, result: dict[str, Any]) -> dict[str, Any]:
         "error": result.get("error", 0.0),
         "overhead_s": 0.0,
         "energy_j": result["energy_j"],
+        "energy_excludes": result["energy_excludes"],
         "power_w": result["energy_j"] / result["seconds"],
         "tokens_per_second": result["tokens_per_second"],
         "utilization": result["utilization"],
@@ -268,15 +273,15 @@ def compare_result(
 def compare_tables(result: dict[str, Any], out: Console) -> None:
     """Print the totals side by side, then every operator."""
     machines = result["machines"]
-    out.print(
-        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['tokens']:,} tokens, "
-        f"{result['precision']})"
-    )
+    out.print(f"{bold(result['workload'])} ({asked_text(result)})")
+    print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     rows: list[Row] = total_rows(machines)
     names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
     out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
+    for line in energy_lines(machines):
+        out.print(line, style="dim", soft_wrap=True)
     out.print()
     first = machines[0]["name"]
     narrow = len(machines) > 2
@@ -312,6 +317,15 @@ def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
     if any(m["dollars_per_million_tokens"] is not None for m in machines):
         labels.append(("$ per million tokens", _dollars))
     return [(label, *(show(m) for m in machines)) for label, show in labels]
+
+
+def energy_lines(machines: list[dict[str, Any]]) -> list[str]:
+    """What each machine's energy is, and leaves out."""
+    lines = []
+    for m in machines:
+        what = "whole boards, predicted" if m["energy_excludes"] == list(EXCLUDED_BY_BOARDS) else "an estimate"
+        lines.append(f"energy of {m['name']}: {what}, {excluded_text(m['energy_excludes'])}")
+    return lines
 
 
 def _their_cells(found: dict[str, Any] | None, own: dict[str, Any]) -> list[str]:

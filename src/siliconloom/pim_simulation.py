@@ -13,10 +13,10 @@ from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.pim import Command, PimTile
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.technology import TECHNOLOGIES
-from siliconloom.sim.energy import pim_energy
-from siliconloom.simulate import SCHEMA
+from siliconloom.sim.energy import EXCLUDED, pim_energy, standing_power
+from siliconloom.simulate import SCHEMA, asked
 from siliconloom.systems import products
-from siliconloom.tables import bold, table
+from siliconloom.tables import asked_text, bold, excluded_text, print_overrides, table
 from siliconloom.workloads import Gemm, Graph
 
 
@@ -71,10 +71,12 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
     if joules is None:
         notes.append(f"energy of the banks' commands is not counted: no source for {tile.dram.standard}")
     total, lower = sum(r["cycles"] for r in rows), sum(r["bound_cycles"] for r in rows)
+    energy["background"] = standing_power(chip)["background"] * total / chip.clock
     return {
         "schema": SCHEMA, "version": __version__, "chip": chip.name, "chip_digest": chip.digest,
         "workload": graph.name, "phase": graph.phase.value, "precision": graph.precision.value, "batch": graph.batch,
-        "tokens": graph.tokens, "cycles": total, "seconds": total / chip.clock, "clock_hz": chip.clock,
+        "tokens": graph.tokens, "asked": asked(graph, ()), "cycles": total,
+        "seconds": total / chip.clock, "clock_hz": chip.clock,
         "macs": graph.macs, "utilization": graph.macs / (total * tile.peak_macs) if total else 0.0,
         "bound": {"bank_cycles": lower, "lower_bound_cycles": lower, "name": "bank", "achieved": lower / max(total, 1)},
         "operators": rows,
@@ -83,6 +85,7 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
         "memory": {"used_bytes": graph.weight_bytes, "capacity_bytes": capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
         "energy_j": sum(energy.values()), "energy": energy,
+        "energy_excludes": [*EXCLUDED, "static power of the lanes", *([] if joules else ["commands of the banks"])],
         "notes": notes,
     }  # fmt: skip
 
@@ -99,7 +102,8 @@ def _named(commands: dict[Command, int], tile: PimTile) -> dict[str, int]:
 
 def pim_tables(result: dict[str, Any], out: Console) -> None:
     """Print the result."""
-    out.print(f"{bold(result['workload'])} ({result['precision']}) on {bold(result['chip'])}")
+    out.print(f"{bold(result['workload'])} ({asked_text(result)}) on {bold(result['chip'])}")
+    print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     bound, cycles = result["bound"], result["cycles"]
@@ -107,6 +111,8 @@ def pim_tables(result: dict[str, Any], out: Console) -> None:
     out.print(
         f"  lower bound  {bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"
     )
+    spent = f"{format_si(result['energy_j'], 'J')}, {excluded_text(result['energy_excludes'])}"
+    out.print(f"  energy       {spent}", soft_wrap=True)
     out.print()
     rows = [
         (o["name"], f"x{o['repeat']}", f"{o['shape']['m']} x {o['shape']['n']} x {o['shape']['k']}", f"{o['cycles']:,}",

@@ -13,7 +13,7 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.charts import bars, grouped, roofline, stacked, timeline
 from siliconloom.sim.engine import run
 from siliconloom.simulate import UNIT_NAMES, Simulation
-from siliconloom.tables import shape_text, share_of
+from siliconloom.tables import asked_text, excluded_text, shape_text, share_of
 
 TIMELINE_ROWS = 120
 """Executions that the timeline shows, about."""
@@ -57,6 +57,8 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
     busiest = max(result["units"].items(), key=lambda u: u[1]["utilization"], default=("none", {"utilization": 0.0}))
     return template.render(
         result=result,
+        asked=asked_text(result),
+        excluded=excluded_text(result["energy_excludes"]),
         time=format_si(result["seconds"], "s"),
         energy=format_si(result["energy_j"], "J"),
         power=format_si(result["power_w"], "W"),
@@ -126,7 +128,7 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
 
 def compare_html(result: dict[str, Any]) -> str:
     """The page of `loom compare`: totals side by side, time and energy by operator with error bars, every row."""
-    from siliconloom.compare import total_rows
+    from siliconloom.compare import energy_lines, total_rows
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("siliconloom").joinpath("templates/compare.html.j2").read_text("utf-8"))
@@ -143,7 +145,8 @@ def compare_html(result: dict[str, Any]) -> str:
         return grouped([g for g in groups if g[1]])
 
     return template.render(
-        result=result, names=names, totals=total_rows(result["machines"]), operators=operators,
+        result=result, asked=asked_text(result), energy_lines=energy_lines(result["machines"]),
+        names=names, totals=total_rows(result["machines"]), operators=operators,
         time_chart=chart("seconds", "s", True), energy_chart=chart("energy_j", "J", False),
         shown=lambda seconds: format_si(seconds, "s"),
     )  # fmt: skip

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom import __version__
-from siliconloom.arch import Chip, load_chip
+from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.quantity import format_si
 from siliconloom.arch.vector import BUILT
-from siliconloom.mapper.bounds import placed_bound
+from siliconloom.mapper.bounds import Bound, placed_bound
 from siliconloom.mapper.plan import Plan, map_workload
 from siliconloom.overrides import split_overrides
 from siliconloom.sim.costs import CostService
-from siliconloom.sim.energy import COMPONENTS, energy, memory_energy
+from siliconloom.sim.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
 from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
 from siliconloom.sim.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.memory import effective
-from siliconloom.workloads import Attention, Graph, load_workload
+from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.result/1"
 UNIT_NAMES = {
@@ -37,6 +40,10 @@ class Simulation:
     map_s: float
     described: Chip
     """The chip as it was described; in `chip` what its DRAM delivers stands in place of the DRAM."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """What ``--set`` changed, key path and value."""
+    joined: bool = False
+    """The tiles worked side by side as one, as `Chip.tiles_join` allows."""
 
     @property
     def seconds(self) -> float:
@@ -84,20 +91,89 @@ def simulate(
         chip = load_chip(chip, chip_overrides)
     if isinstance(workload, str):
         workload = load_workload(workload, workload_overrides)
-    described, chip = chip, effective(chip)
+    described = chip
+    if chip.tiles_join:
+        apart = chip.model_copy(update={"tiles_join": False})
+        ways = [
+            simulate(
+                way, workload, exact=exact, trace_limit=trace_limit, window=window, progress=progress, costs=costs,
+                search=search,
+            )
+            for way in (apart, apart.joined())
+        ]  # fmt: skip
+        best = min(ways, key=lambda found: found.run.cycles)
+        return replace(best, described=described, overrides=tuple(overrides or ()), joined=best is ways[1])
+    chip = effective(chip)
     began = time.perf_counter()
     service = costs or CostService(None)
     # single tasks take less time to simulate than to look up
     trial = service.cost if search else run
     plan = map_workload(chip, workload, lambda p: trial(p, chip).cycles, search=search)
     mapped = time.perf_counter() - began
+    _check_length(chip, plan.program)
     if (costs or search) and not exact and not trace_limit:
         outcome = service.cost(plan.program, chip)
     else:
         outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
-    simulation = Simulation(chip, plan.graph, plan, outcome, mapped, described)
+    simulation = Simulation(chip, plan.graph, plan, outcome, mapped, described, tuple(overrides or ()))
     _check_floors(simulation)
     return simulation
+
+
+def _check_length(chip: Chip, program: Program) -> None:
+    """A tile runs a program from its program memory, which is filled once: a longer one does not run."""
+    words = len(program.instructions)
+    if isinstance(chip.tile, NpuTile) and words > chip.tile.sequencer.program_words:
+        raise LoomError(
+            f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
+            f"memory holds {chip.tile.sequencer.program_words}"
+        )
+
+
+def asked(graph: Graph, overrides: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What a result answers: tokens of each sequence, keys that they attend to, and what ``--set`` changed.
+
+    ``None`` for lists of products; where the layers' attentions differ, the longest.
+    """
+    attentions = [o for o in graph.operators() if isinstance(o, Attention)]
+    decode = graph.phase is Phase.DECODE
+    return {
+        "sequence": None if decode else max((o.q_len for o in attentions), default=None),
+        "context": max((o.kv_len for o in attentions), default=None),
+        "overrides": dict(overrides),
+    }
+
+
+def narrowest(chip: Chip, name: str, memory: Memory) -> tuple[str, int]:
+    """Key path and bytes per second of the pipe that limits what reaches a memory level."""
+    if chip.path_bandwidth(memory) < memory.total_bandwidth:
+        return "tile.dma.bytes_per_cycle", chip.dma_bandwidth
+    return f"memory.{name}.bandwidth", memory.total_bandwidth
+
+
+def path_notes(chip: Chip) -> list[str]:
+    """Memory levels that the tiles' data buses cannot carry, one note for each."""
+    if not isinstance(chip.tile, NpuTile):
+        return []
+    notes = []
+    for name, memory in chip.memory.items():
+        key, rate = narrowest(chip, name, memory)
+        if rate < memory.total_bandwidth:
+            width, tiles = chip.tile.dma.bytes_per_cycle, f", {chip.tile_count} tiles" if chip.tile_count > 1 else ""
+            wanted = format_si(memory.total_bandwidth, "B/s")
+            notes.append(
+                f"{key}: {width} B a cycle at {format_si(chip.clock, 'Hz')}{tiles} carry {format_si(rate, 'B/s')}, "
+                f"{rate / memory.total_bandwidth:.1%} of the {wanted} of memory.{name}"
+            )
+    return notes
+
+
+def binding_key(chip: Chip, bound: Bound) -> str:
+    """Key path of what sets a bound: the array, the vector unit, or the narrowest pipe to the level that binds."""
+    if bound.name != "memory":
+        return "tile.array" if bound.name == "compute" else "tile.vector.lanes"
+    level = max(bound.level_cycles, key=lambda name: bound.level_cycles[name])
+    return narrowest(chip, level, chip.memory[level])[0]
 
 
 def _check_floors(simulation: Simulation) -> None:
@@ -118,6 +194,13 @@ def _check_floors(simulation: Simulation) -> None:
             raise AssertionError("more bytes moved than a memory's bandwidth allows: a bug")
 
 
+def _joined(simulation: Simulation) -> list[str]:
+    if not simulation.described.tiles_join:
+        return []
+    how = "side by side as one" if simulation.joined else "apart"
+    return [f"tiles_join: the tiles work {how}, the faster way"]
+
+
 def _without_circuit(program: Program) -> list[str]:
     """Which vector functions of a program are timed by a specification that no circuit has been held against."""
     used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR} - BUILT
@@ -135,6 +218,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
     chip, graph, plan, outcome = simulation.chip, simulation.graph, simulation.plan, simulation.run
     operators = _operators(simulation)
     joules = {name: sum(o["energy"][name] for o in operators) for name in COMPONENTS}
+    joules |= {name: watts * simulation.seconds for name, watts in standing_power(chip).items()}
     total = outcome.counters.sum(axis=0)
     bound = plan.bound
     traffic: dict[str, int] = {}
@@ -165,6 +249,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "precision": graph.precision.value,
         "batch": graph.batch,
         "tokens": graph.tokens,
+        "asked": asked(graph, simulation.overrides),
         "cycles": outcome.cycles,
         "seconds": simulation.seconds,
         "clock_hz": chip.clock,
@@ -174,9 +259,11 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "tokens_per_second": graph.tokens / simulation.seconds if outcome.cycles else 0.0,
         "energy_j": energy_j,
         "energy": joules,
+        "energy_excludes": list(EXCLUDED),
         "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
         "bound": {
             **bound.as_dict(),
+            "key": binding_key(chip, bound),
             "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
         },
         "operators": operators,
@@ -193,7 +280,9 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             "events_skipped": outcome.events_skipped, "periods": outcome.periods, "lookups": outcome.lookups,
             "instructions": len(plan.program.instructions),
         },
-        "notes": [*plan.notes, *_without_circuit(plan.program), *_read_once(graph)],
+        "notes": [
+            *plan.notes, *path_notes(chip), *_joined(simulation), *_without_circuit(plan.program), *_read_once(graph),
+        ],
     }  # fmt: skip
 
 
@@ -245,12 +334,15 @@ def _units(simulation: Simulation) -> dict[str, Any]:
 def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
+    standing = standing_power(chip)
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]
         cycles = int(outcome.own[index])
         macs = operator.macs * operator.repeat
         joules = energy(chip, operator.precision, counters, outcome.traffic[index])
+        seconds = int(outcome.exclusive[index]) / chip.clock
+        joules |= {name: watts * seconds for name, watts in standing.items()}
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])

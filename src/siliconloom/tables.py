@@ -85,17 +85,16 @@ def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -
 def simulation_tables(result: dict[str, Any], out: Console) -> None:
     """Print a simulation's result: what it took, where the time went, what held each unit up."""
     bound, cycles = result["bound"], result["cycles"]
-    out.print(
-        f"{bold(result['workload'])} ({result['phase']}, {result['tokens']} tokens, {result['precision']}) on "
-        f"{bold(result['chip'])}"
-    )
+    out.print(f"{bold(result['workload'])} ({asked_text(result)}) on {bold(result['chip'])}")
+    print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     lines = [
         ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
         (
             "lower bound",
-            f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached",
+            f"{bound['lower_bound_cycles']:,} cycles, {bound['name']} ({bound['key']}); {bound['achieved']:.1%} of it "
+            "reached",
         ),
         ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
     ]
@@ -116,6 +115,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
                 rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
                 lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
+    lines.append(("", excluded_text(result["energy_excludes"])))
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]
     jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"
@@ -175,6 +175,29 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
 def share_of(operator: dict[str, Any], cycles: int) -> float:
     """Part of a run's ``cycles`` that is an operator's; the parts of all operators add up to one."""
     return float((operator["cycles"] - operator["overlap_cycles"]) / cycles)
+
+
+def excluded_text(names: Sequence[str]) -> str:
+    """One line on what an energy leaves out."""
+    return f"without {'; '.join(names)}"
+
+
+def asked_text(result: dict[str, Any]) -> str:
+    """Phase, batch, tokens of each sequence or keys that the next one attends to, and precision."""
+    asked = result["asked"]
+    parts = [result["phase"], f"batch {result['batch']:,}"]
+    if asked["sequence"] is not None:
+        parts.append(f"sequence {asked['sequence']:,}")
+    elif asked["context"] is not None:
+        parts.append(f"context {asked['context']:,}")
+    return ", ".join([*parts, result["precision"]])
+
+
+def print_overrides(result: dict[str, Any], out: Console) -> None:
+    """One line with what ``--set`` changed, if it changed anything."""
+    changes = result["asked"]["overrides"]
+    if changes:
+        out.print("set: " + ", ".join(f"{path}={value}" for path, value in changes.items()), style="dim")
 
 
 def workload_tables(summary: dict[str, Any], out: Console) -> None:

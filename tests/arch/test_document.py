@@ -54,10 +54,13 @@ def test_an_error_points_at_the_offending_value(tmp_path, old, new, place, words
 
 def test_overrides_reach_any_depth_and_new_keys(tmp_path):
     chip = load(
-        tmp_path, CHIP, [("tile.array.rows", "7"), ("links.out.bandwidth", "1 GB/s"), ("links.out.latency", "1 us")]
-    )
+        tmp_path,
+        CHIP,
+        [("tile.array.rows", "7"), ("memory.far.kind", "ddr5"), ("memory.far.capacity", "1 GiB"),
+         ("memory.far.bandwidth", "1 GB/s"), ("memory.far.latency", "1 us")],
+    )  # fmt: skip
     assert chip.tile.array.rows == 7
-    assert chip.links["out"].bandwidth == 10**9
+    assert chip.memory["far"].bandwidth == 10**9
 
 
 @pytest.mark.parametrize(

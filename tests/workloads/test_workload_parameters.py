@@ -164,7 +164,7 @@ def test_every_library_model_is_checked() -> None:
 @pytest.mark.parametrize("name", [name for name in LIBRARY_MILLIONS if name != "bert-base"])
 def test_phases_store_the_same_parameters(name: str, phase: str) -> None:
     prefill = load_workload(name)
-    other = load_workload(name, [("phase", phase), ("sequence", "64")])
+    other = load_workload(name, [("phase", phase), ("context" if phase == "decode" else "sequence", "64")])
     assert other.parameters == prefill.parameters
     assert other.active_parameters == prefill.active_parameters
 

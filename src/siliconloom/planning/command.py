@@ -20,13 +20,15 @@ from siliconloom.output import write_text
 from siliconloom.planning.cluster import Cluster, cluster_of
 from siliconloom.planning.handover import hand_over, share_of
 from siliconloom.planning.inference import Server
+from siliconloom.planning.machines import ChipMachine
 from siliconloom.planning.placing import place, shown
 from siliconloom.planning.plan import TRAINING_ONLY, Plan, parse_plan
 from siliconloom.planning.search import ANY, Found, search, too_much
 from siliconloom.planning.step import Slowdown
 from siliconloom.planning.timeline import pipeline_trace
 from siliconloom.planning.training import Trainer
-from siliconloom.tables import Row, bold, progress_bar, table
+from siliconloom.simulate import asked, path_notes
+from siliconloom.tables import Row, bold, print_overrides, progress_bar, table
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 SCHEMA = "siliconloom.plan/1"
@@ -133,12 +135,14 @@ def plan_result(
         "workload": graph.name,
         "batch": graph.batch,
         "phase": graph.phase.value,
+        "asked": asked(graph, ()),
         "sequence": planner.attention.kv_len,
         "parameters": planner.parameters,
         "flops": planner.flops,
         **_row(first, planner),
         "placement": list(places) if places != cluster.places else None,
         "unplaced_step_s": before,
+        "notes": [n for m, _ in cluster.kinds if isinstance(m, ChipMachine) for n in path_notes(m.chip)],
         "search": {**counts, "wall_s": time.perf_counter() - began},
         "alternatives": [
             {**_row(other, planner), "slower_by": other.step.seconds / first.step.seconds - 1,
@@ -228,7 +232,10 @@ def plan_tables(result: dict[str, Any], out: Console) -> None:
     plan = Plan(**result["plan"])
     training = result["phase"] == "training"
     size, work = f"{result['parameters'] / 1e9:.4g} G parameters", f"{result['batch']:,} x {result['sequence']:,}"
-    out.print(f"{bold(result['workload'])} ({size}, batch {work}) on {bold(result['system'])}")
+    out.print(f"{bold(result['workload'])} ({size}, {result['phase']}, batch {work}) on {bold(result['system'])}")
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
     memory, looked = result["memory"], result["search"]
     parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in memory.items() if value)
     rows: list[Row] = [

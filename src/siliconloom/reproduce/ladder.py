@@ -23,7 +23,7 @@ def gain(batch: int) -> float:
     cluster = cluster_of(load_system("dgx-h100"))
     seconds = {"none": 0.0, "ladder": 0.0}
     for phase, length, times in (("prefill", PROMPT, 1), ("decode", PROMPT + GENERATED // 2, GENERATED)):
-        sets = [("phase", phase), ("batch", str(batch)), ("sequence", str(length)), ("context", str(length))]
+        sets = [("phase", phase), ("batch", str(batch)), ("context" if phase == "decode" else "sequence", str(length))]
         server = Server(cluster, load_workload("llama3-70b", sets))
         for overlap in ("none", "ladder"):
             seconds[overlap] += times * server.step(Plan(tensor=GPUS, microbatch=0, overlap=overlap)).seconds

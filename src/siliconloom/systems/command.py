@@ -7,6 +7,7 @@ from siliconloom.arch.description import System
 from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
 from siliconloom.output import write_json
 from siliconloom.pim_simulation import pim_tables, simulate_pim
+from siliconloom.simulate import asked
 from siliconloom.systems import alone, load_machine, simulate_system
 from siliconloom.systems.gpus import alone_gpu, gpu_system_result, gpu_system_tables, joined
 from siliconloom.systems.report import system_result, system_tables
@@ -24,6 +25,7 @@ def simulate_and_print(
     unsupported: list[str],
     exact: bool,
     json_file: str | None,
+    overrides: list[tuple[str, str]],
 ) -> None:
     """Simulate ``graph`` and print or write the result.
 
@@ -37,6 +39,8 @@ def simulate_and_print(
         Options that were given and mean nothing here.
     exact, json_file
         As the command has them.
+    overrides
+        All that ``--set`` changed, for the result to say.
 
     Raises
     ------
@@ -49,7 +53,7 @@ def simulate_and_print(
     if isinstance(machine, str) and any(path.startswith("plan.") for path, _ in sets):
         keys = {path for path, _ in sets if path.startswith("plan.")}
         if graph.phase is Phase.TRAINING or keys - set(POLICIES):
-            _planned(machine, sets, graph, json_file)
+            _planned(machine, sets, graph, json_file, overrides)
             return
         sets = [(POLICIES.get(path, path), value) for path, value in sets]
     gpus = gpu_system(machine, sets) if isinstance(machine, str) else None
@@ -57,6 +61,7 @@ def simulate_and_print(
         if exact:
             raise NotSupported("--exact for GPUs: their times are predicted")
         result = gpu_system_result(*gpus, graph)
+        result["asked"] = asked(graph, overrides)
         if json_file is not None:
             write_json(json_file, result)
         if json_file != "-":
@@ -68,18 +73,22 @@ def simulate_and_print(
     else:
         system, chip = load_machine(machine, sets) if isinstance(machine, str) else (alone(machine), machine)
         result = system_result(simulate_system(system, graph, chip=chip, exact=exact))
+    result["asked"] = asked(graph, overrides)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
         (pim_tables if bare else system_tables)(result, console())
 
 
-def _planned(name: str, sets: list[tuple[str, str]], graph: Graph, json_file: str | None) -> None:
+def _planned(
+    name: str, sets: list[tuple[str, str]], graph: Graph, json_file: str | None, overrides: list[tuple[str, str]]
+) -> None:
     """A step under the plan that ``plan.`` gives; what it leaves open is searched."""
     from siliconloom.planning.command import plan_result, plan_tables, read_cluster
 
     cluster, fixed = read_cluster(name, sets)
     result = plan_result(cluster, graph, fixed, quiet=json_file == "-")
+    result["asked"] = asked(graph, overrides)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

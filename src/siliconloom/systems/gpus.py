@@ -20,8 +20,9 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.baselines.model import ModelPrediction, predict_model
 from siliconloom.baselines.stacks import STACKS, Stack
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard
-from siliconloom.simulate import SCHEMA
-from siliconloom.tables import Row, bold, table
+from siliconloom.sim.energy import EXCLUDED_BY_BOARDS
+from siliconloom.simulate import SCHEMA, asked
+from siliconloom.tables import Row, asked_text, bold, excluded_text, print_overrides, table
 from siliconloom.workloads import Graph, Phase
 
 __all__ = ["alone_gpu", "gpu_system_result", "gpu_system_tables", "joined"]
@@ -111,6 +112,7 @@ def gpu_system_result(
         "precision": graph.precision.value,
         "batch": graph.batch,
         "tokens": graph.tokens,
+        "asked": asked(graph, ()),
         "seconds": seconds,
         "error": found.total_error,
         "clock_hz": gpu.clock,
@@ -118,6 +120,7 @@ def gpu_system_result(
         "macs": graph.macs,
         "tokens_per_second": graph.tokens / seconds,
         "energy_j": joules,
+        "energy_excludes": list(EXCLUDED_BY_BOARDS),
         "power_w": joules / seconds,
         "utilization": graph.flops / seconds / peak,
         "bound": {
@@ -142,9 +145,10 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
     """Print a step on GPUs."""
     system, used = result["system"], result["memory"]
     out.print(
-        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
+        f"{bold(result['workload'])} ({asked_text(result)}) on "
         f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
     )
+    print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     lines = [
@@ -153,7 +157,8 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; serving stack: {system['stack']}"),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a GPU"),
-        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all GPUs"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all GPUs' boards"),
+        ("", excluded_text(result["energy_excludes"])),
     ]  # fmt: skip
     for label, text in lines:
         out.print(f"  {label:14s} {text}", soft_wrap=True)

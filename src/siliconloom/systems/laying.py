@@ -179,7 +179,9 @@ class Laying:
             return self._measured[key]
         whole = sequences_of(self.graph, sequences)
         rest = without(whole, lambda o: isinstance(o, Attention) or o.name in moved)
-        chips = [self.chip, self.chip.joined()] if self.chip.tiles_join else [self.chip]
+        chips = [self.chip.model_copy(update={"tiles_join": False})]
+        if self.chip.tiles_join:
+            chips.append(self.chip.joined())
         parts = [min((self._layer(chip, rest) for chip in chips), key=lambda p: p[0].layer)]
         if attention:
             alone = without(with_context(whole, attention), lambda o: not isinstance(o, Attention))

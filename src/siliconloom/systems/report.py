@@ -10,10 +10,10 @@ from siliconloom import __version__
 from siliconloom.arch.pim import Command
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
-from siliconloom.sim.energy import pim_energy
-from siliconloom.simulate import SCHEMA
+from siliconloom.sim.energy import COMPONENTS, EXCLUDED, pim_energy, standing_power
+from siliconloom.simulate import SCHEMA, asked, path_notes
 from siliconloom.systems.parts import SystemSimulation, Window
-from siliconloom.tables import bold, table
+from siliconloom.tables import asked_text, bold, excluded_text, print_overrides, table
 from siliconloom.workloads import Attention, Operator
 
 
@@ -48,7 +48,7 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
     step = s.cycles
     layer_cycles = s.passes * s.layers
     macs = s.arrays.macs * layer_cycles
-    joules = {"arrays, buffers, pins": sum(simulation.result()["energy_j"] for simulation in s.chips)}
+    joules = {"arrays, buffers, pins": _working(s)}
     chips = s.passes * s.tensor
     cache = s.layers * (s.graph.kv_bytes_per_token // max(s.all_layers, 1)) * sum(s.contexts)
     idle = (s.pipeline - s.passes) * s.stage_cycles // s.passes  # fewer sequences than stages
@@ -77,6 +77,8 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
             joules |= {f"pim {part}": value * s.pipeline / s.passes for part, value in banks.items()}
         attention = {"unit": "pim", "values": s.system.policy.values, "balance": s.system.policy.balance}
     tokens = s.graph.batch
+    energy = {name: value * chips for name, value in joules.items()}
+    energy |= {name: watts * s.seconds * s.tensor * s.pipeline for name, watts in standing_power(chip).items()}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -91,13 +93,16 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         "precision": s.graph.precision.value,
         "batch": s.graph.batch,
         "tokens": tokens,
+        "asked": asked(s.graph, ()),
         "cycles": step,
         "seconds": s.seconds,
         "clock_hz": chip.clock,
         "macs": s.graph.macs,
         "tokens_per_second": tokens / s.seconds,
-        "energy_j": sum(joules.values()) * chips,
-        "energy": {name: value * chips for name, value in joules.items()},
+        "energy_j": sum(energy.values()),
+        "energy": energy,
+        "energy_excludes": [*EXCLUDED, *_uncounted(s)],
+        "power_w": sum(energy.values()) / s.seconds,
         "traffic_bytes": {
             next(iter(chip.memory)): s.arrays.traffic * layer_cycles,
             "banks": cache + layer_cycles * sum(o.weight_bytes for o in s.graph.operators() if o.name in s.products)
@@ -118,6 +123,18 @@ def system_result(s: SystemSimulation) -> dict[str, Any]:
         "simulator": {"wall_s": s.wall_s},
         "notes": [*s.notes, *_notes(s)],
     }  # fmt: skip
+
+
+def _working(s: SystemSimulation) -> float:
+    """Joules of what one chip's arrays, buffers and pins do in a pass, without what time takes."""
+    found = [simulation.result()["energy"] for simulation in s.chips]
+    return float(sum(joules[name] for joules in found for name in COMPONENTS))
+
+
+def _uncounted(s: SystemSimulation) -> list[str]:
+    """Commands of banks whose energy nobody published."""
+    pim = s.chip.pim
+    return ["commands of the banks"] if s.offloaded and pim is not None and pim.dram.standard not in BANK_ENERGY else []
 
 
 def _unit(busy: int, cycles: int) -> dict[str, Any]:
@@ -155,9 +172,9 @@ def _operators(s: SystemSimulation) -> list[dict[str, Any]]:
 
 
 def _notes(s: SystemSimulation) -> list[str]:
-    notes = ["cycles, traffic and units are one chip's; energy is all chips'"]
+    notes = ["cycles, traffic and units are one chip's; energy is all chips'", *path_notes(s.chip)]
     pim = s.chip.pim
-    if s.offloaded and pim is not None and pim.dram.standard not in BANK_ENERGY:
+    if pim is not None and _uncounted(s):
         notes.append(f"energy of the banks' own commands is not counted: no source for {pim.dram.standard}")
     if s.passes > 1:
         notes.append(
@@ -170,9 +187,10 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
     """Print a step on a system."""
     system, bound, cycles = result["system"], result["bound"], result["cycles"]
     out.print(
-        f"{bold(result['workload'])} ({result['phase']}, batch {result['batch']}, {result['precision']}) on "
+        f"{bold(result['workload'])} ({asked_text(result)}) on "
         f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
     )
+    print_overrides(result, out)
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     where, used = system["attention"]["unit"], result["memory"]
@@ -183,7 +201,8 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; attention on {where}"
                      + (", two half batches interleaved" if system["interleaved"] else "")),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
-        ("energy", f"{format_si(result['energy_j'], 'J')}, all chips"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all chips"),
+        ("", excluded_text(result["energy_excludes"])),
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]  # fmt: skip
     for label, text in lines:
