@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from siliconloom.arch.kernels import kernel
 from siliconloom.sim.dram_state import (
     ACT,
@@ -91,7 +89,7 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     turn, draining, row, hits_of, used = state.turn, state.draining, state.row, state.hits_of, state.used
     wake, bank_at, group_at, rank_at = state.wake, state.bank, state.group, state.rank
     four, four_at, due, due_bank, sharing = state.four, state.four_at, state.due, state.due_bank, state.sharing
-    held = state.held
+    held, took = state.held, state.took
 
     requests = len(cycle)
     now, offered, left = clock[NOW], clock[OFFERED], clock[LEFT]
@@ -100,7 +98,6 @@ def advance(machine: Any, state: Any, trace: Any, goal: Any) -> Any:
     last, finish, logged, answers = clock[LAST], clock[FINISH], clock[LOGGED], clock[ANSWERED]
     offered_then, left_then, since, patience = offered, left, now, 16 * (tREFI + tRFC + timeout + tRC)
     stuck = False
-    took = np.full(channels, -1, np.int64)  # when each channel took its last request
     while left > 0 and offered < goal:
         acted = False
         while offered < requests and offered < goal and cycle[offered] <= now:

@@ -103,6 +103,8 @@ class State(NamedTuple):
     due_bank: Any
     held: Any
     """Reads and writes in all bank queues."""
+    took: Any
+    """When each channel took its last request."""
     sharing: Any
     """Per request: one more than the next read that waits for the same answer, or 0."""
 
@@ -154,5 +156,5 @@ def fresh_state(dram: Dram, requests: int) -> State:
         zeros(banks, bank_queue(dram)), zeros(), zeros(), zeros(banks),
         zeros(), zeros(), zeros(), zeros(banks) - 1, zeros(banks), zeros(banks), zeros(banks), zeros(banks, 3),
         zeros(groups, 3), zeros(o.ranks, 3), zeros(o.ranks, 4) - NEVER, zeros(o.ranks), zeros(o.ranks), zeros(o.ranks),
-        zeros(2), np.zeros(requests, np.int64),
+        zeros(2), zeros() - 1, np.zeros(requests, np.int64),
     )  # fmt: skip

@@ -62,9 +62,10 @@ def options(
 ) -> None:
     """Options of every command."""
     del debug, show_version
-    from siliconloom.arch.budget import set_memory
+    if memory is not None or "siliconloom.arch.budget" in sys.modules:
+        from siliconloom.arch.budget import set_memory
 
-    set_memory(memory)
+        set_memory(memory)
 
 
 @app.command()
