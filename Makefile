@@ -37,6 +37,11 @@ demo: $(VENV)/demo.stamp
 	@echo "== Llama-3-8B on the datacentre NPU: one token at a context of 4096"
 	@$(BIN)/loom sim npu-datacenter llama3-8b --set workload.phase=decode --set workload.context=4096 \
 	  --report $(OUT)/llama3-decode.html --trace $(OUT)/llama3-decode.trace.json --json $(OUT)/llama3-decode.json
+	@echo "== The same on the balanced datacentre NPU: 256 FLOP a byte instead of 16, so traffic shows"
+	@$(BIN)/loom sim npu-balanced llama3-8b --set workload.sequence=2048 \
+	  --report $(OUT)/balanced-prefill.html --json $(OUT)/balanced-prefill.json
+	@$(BIN)/loom sim npu-balanced llama3-8b --set workload.phase=decode --set workload.context=4096 \
+	  --report $(OUT)/balanced-decode.html --json $(OUT)/balanced-decode.json
 	@echo "== The Verilog of the edge NPU"
 	@$(BIN)/loom rtl npu-edge -o $(OUT)/rtl
 	@echo

@@ -250,7 +250,7 @@ def wire(topology: Topology, link: LinkPort, chips: int) -> Wiring:
                 continue
             for node in edge.between:
                 if not 0 <= node < nodes:
-                    raise LoomError(f"edges: node {node} is outside 0 to {nodes - 1}")
+                    raise LoomError(f"edges: node {node} is outside 0 to {nodes - 1}, the chips and then the switches")
             builder.join(*edge.between, _changed(link, edge))
     ends, rates, delays = np.concatenate(builder.ends), np.concatenate(builder.rates), np.concatenate(builder.delays)
     if kind != "edges" and topology.edges:

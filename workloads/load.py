@@ -41,8 +41,8 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step where
-    no ``batch`` is given. ``layers`` keeps only the first so many.
+    both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step, where
+    ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
     """
 
@@ -91,7 +91,8 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
         return gemm_graph(document, title)
     if kind == "convolutions":
         return convolution_graph(document, title)
-    return _transformer(document, title, _meant(described, overrides or []))
+    changed = {path.partition(".")[0] for path, _ in overrides or []}
+    return _transformer(document, title, set() if "phase" in changed else described, changed)
 
 
 def workload_schema() -> dict[str, Any]:
@@ -134,27 +135,25 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
 """Keys that mean nothing in a phase, and what they would ask for."""
 
 
-def _meant(described: set[Any], overrides: list[tuple[str, str]]) -> set[str]:
-    """Keys that are meant for the phase that runs: those of ``--set``, and those of a file that states its phase.
+def _refuse_other_phases(document: Document, entry: Transformer, meant: set[str]) -> None:
+    """Refuse keys of other phases: those of ``--set``, and those of a file that states the phase that runs.
 
     A file that leaves the phase open, as the library's do, serves all of them: it may give the lengths of each, and
     ``--set phase`` picks one. So does a file whose phase is set to another.
     """
-    given = {path.partition(".")[0] for path, _ in overrides}
-    return given if "phase" in given else given | described
-
-
-def _refuse_other_phases(document: Document, entry: Transformer, meant: set[str]) -> None:
     for key, what in OTHER_PHASES[entry.phase].items():
         if key in meant and getattr(entry, key) is not None:
             raise document.error(f"not supported: {what}", (key,), value=document.data[key])
 
 
-def _transformer(document: Document, title: str, meant: set[str]) -> Graph:
+def _transformer(document: Document, title: str, described: set[Any], changed: set[str]) -> Graph:
     entry = document.validate(Transformer)
-    _refuse_other_phases(document, entry, meant)
-    if entry.phase is Phase.TRAINING and entry.training_batch is not None and "batch" not in document.data:
-        entry = entry.model_copy(update={"batch": entry.training_batch})
+    _refuse_other_phases(document, entry, described | changed)
+    if entry.phase is Phase.TRAINING and entry.training_batch is not None:
+        if {"batch", "training_batch"} <= changed:
+            raise document.error("give batch or training_batch", ("training_batch",), value=entry.training_batch)
+        if "batch" not in changed:
+            entry = entry.model_copy(update={"batch": entry.training_batch})
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
     run = _run(document, entry, model)
     precision = entry.precision or model.dtype or DEFAULT_PRECISION

@@ -105,6 +105,21 @@ def gpu_summary(gpu: Gpu) -> dict[str, Any]:
         "link_bandwidth": gpu.link_bandwidth,
         "gpus_per_node": gpu.link.per_node,
         "power_w": gpu.power,
+        "recorded": recorded(gpu),
+    }
+
+
+def recorded(gpu: Gpu) -> dict[str, Any]:
+    """Facts of the description that no prediction uses; a system's topology says what switches its links."""
+    return {
+        "memory.kind": gpu.memory.kind,
+        "link.kind": gpu.link.kind,
+        "link.switched": gpu.link.switched,
+        "latencies": {
+            "first_level": gpu.first_level.model_dump(exclude_none=True),
+            "l2": gpu.l2.model_dump(exclude={"capacity"}, exclude_none=True),
+            "memory": gpu.memory.latency_cycles,
+        },
     }
 
 
@@ -122,5 +137,6 @@ def summary_tables(gpu: Gpu, out: Console) -> None:
         ("links", f"{format_si(gpu.link_bandwidth, 'B/s')} each way, {gpu.link.per_node} in a node"),
         ("power", f"{gpu.power:g} W"),
         ("constants", found["basis"]),
+        ("recorded only", f"{gpu.memory.kind}, {gpu.link.kind}, first level and latencies: no prediction uses them"),
     ]
     out.print(table(gpu.name, [("", "left"), ("", "left")], rows))

@@ -28,6 +28,7 @@ COMMANDS = (
     "sim npu-datacenter llama3-8b --set workload.sequence=2048",
     f"sim npu-datacenter llama3-8b {DECODE} --set workload.context=4096",
     f"sim npu-datacenter deepseek-v3 {DECODE} --set workload.layers=5 --set workload.batch=16",
+    "sim npu-balanced llama3-8b --set workload.sequence=2048",
     "sim npu-datacenter mixtral-8x7b --set workload.layers=2 --set workload.sequence=1024",
     "sim gemmini-16 bert-base",
     "sim tpu-v4 llama2-7b --set workload.layers=4",

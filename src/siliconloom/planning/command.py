@@ -50,7 +50,7 @@ def read_plan_input(
         if graph.phase is not Phase.PREFILL:
             raise LoomError(f"decode. follows prompts; workload.phase is {graph.phase.value}")
         length = next(o.kv_len for o in graph.operators() if isinstance(o, Attention))
-        sets = [s for s in theirs if s[0] not in ("phase", "context")]
+        sets = [s for s in theirs if s[0] not in ("phase", "sequence", "context")]
         decode = load_workload(model, [*sets, ("phase", "decode"), ("context", str(length))])
         decoding = Decoding(decode, parse_plan(later))
     return cluster, graph, fixed, troubles, decoding
