@@ -60,7 +60,7 @@ def run_disturbed(
     busy, carried, again = np.zeros(links, np.int64), np.zeros(links), np.zeros(count, np.int64)
     dependants = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
-    followers = np.empty(len(transfers.waits), np.int64)
+    followers = np.empty(len(transfers.waits), np.int32)
     invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
     work = np.zeros(count, np.int64) if transfers.work is None else transfers.work
     finished, lost = _run(
