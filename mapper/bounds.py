@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from siliconloom.arch.description import Chip, NpuTile, PimTile
+from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.floors import array_floor, read_floor, vector_floor
 from siliconloom.mapper.placement import Placement
@@ -181,9 +181,14 @@ def _level_bytes(
 
 def _bound(chip: Chip, data: dict[str, int], compute: int, vector: int) -> Bound:
     levels = {
-        name: -(-data.get(name, 0) * chip.clock // memory.total_bandwidth) for name, memory in chip.memory.items()
+        name: -(-data.get(name, 0) * chip.clock // _reached(chip, memory)) for name, memory in chip.memory.items()
     }
     return Bound(compute, max(levels.values(), default=0), vector, levels)
+
+
+def _reached(chip: Chip, memory: Memory) -> int:
+    """Bytes per second of a memory that the tiles' data buses carry."""
+    return chip.path_bandwidth(memory) if isinstance(chip.tile, NpuTile) else memory.total_bandwidth
 
 
 def used_weight_bytes(operator: Operator) -> int:
