@@ -26,6 +26,7 @@ from siliconloom.arch.machine_code import (
     call_key,
     compiled_call_key,
     emit_library,
+    find_linker,
     has_code,
     library_path,
     load_library,
@@ -98,6 +99,8 @@ class Kernel:
 
     def _keep(self, key: str) -> None:
         """Keep what Numba has compiled for arguments of these types as a library, in the first folder that takes it."""
+        if find_linker() is None:
+            return
         signature = next((s for s in self.dispatcher.overloads if compiled_call_key(s) == key), None)
         for folder in _folders(self.py_func) if signature is not None else ():
             path = self._path(folder, key)
@@ -210,6 +213,12 @@ def _guard(store: Any, made_for: Kernel, options: str) -> None:
             _forget_older(Path(store.cache_path), store._impl.filename_base)
             save(signature, made)
 
+    def careful_key(signature: Any, codegen: Any) -> Any:
+        # Numba's own key has a named tuple's name and types, not the order of its fields
+        return *index_key(signature, codegen), compiled_call_key(signature)
+
+    index_key = store._index_key
+    store._index_key = careful_key
     store.load_overload, store.save_overload = careful_load, careful_save
 
 

@@ -54,7 +54,7 @@ def type_key(value: Any) -> str | None:
     if isinstance(value, np.generic):
         return value.dtype.name if value.dtype.name in SCALARS else None
     if isinstance(value, tuple):
-        return _tuple_key(type(value).__name__ if hasattr(value, "_fields") else "", map(type_key, value))
+        return _tuple_key(_named(type(value)), map(type_key, value))
     return None
 
 
@@ -62,6 +62,12 @@ def _array_key(dtype: str, dimensions: int, order: str, writeable: bool) -> str 
     if dtype not in SCALARS:
         return None
     return f"A{'' if writeable else ' const'} {dtype} {dimensions} {order}"
+
+
+def _named(kind: type) -> str:
+    """A class of named tuples with its fields, of which machine code knows only the places; a plain tuple has none."""
+    fields: tuple[str, ...] = getattr(kind, "_fields", ())
+    return f"{kind.__name__}[{' '.join(fields)}]" if fields else ""
 
 
 def _tuple_key(name: str, members: Iterable[str | None]) -> str | None:
@@ -83,7 +89,7 @@ def compiled_key(kind: Any) -> str | None:
     if isinstance(kind, types.Boolean):
         return "bool"
     if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
-        return _tuple_key(kind.instance_class.__name__, map(compiled_key, kind.types))
+        return _tuple_key(_named(kind.instance_class), map(compiled_key, kind.types))
     if isinstance(kind, types.Tuple | types.UniTuple):
         return _tuple_key("", map(compiled_key, kind.types))
     return str(kind) if str(kind) in SCALARS else None
@@ -115,13 +121,20 @@ def processor() -> str:
     return f"{platform.system()} {platform.machine()} {flags}"
 
 
+def find_linker() -> str | None:
+    """The program that links libraries here; ``None`` where there is none, or on another system than Linux."""
+    if platform.system() != "Linux":
+        return None
+    return next((found for found in map(shutil.which, LINKERS) if found), None)
+
+
 def has_code(compiled: Any) -> bool:
     """Tell whether a ``CompileResult`` of Numba's holds the code that it was made from: not after its cache."""
     return not getattr(compiled.library, "_disable_inspection", True)
 
 
 def emit_library(compiled: Any, path: Path) -> bool:
-    """Write what Numba has just compiled as a shared library; false when that cannot be done.
+    """Write what Numba has just compiled as a shared library; false when none can be made of it.
 
     Parameters
     ----------
@@ -130,10 +143,15 @@ def emit_library(compiled: Any, path: Path) -> bool:
     path
         The file to write, which appears whole or not at all. Beside it stand the function's name, the type of its
         result and the file's SHA-256.
+
+    Raises
+    ------
+    OSError, subprocess.CalledProcessError
+        When it could not be written or linked this time.
     """
-    linker = next((found for found in map(shutil.which, LINKERS) if found), None)
+    linker = find_linker()
     result = _result_key(compiled.signature.return_type)
-    if linker is None or result is None or platform.system() != "Linux":
+    if linker is None or result is None:
         return False
     from llvmlite import binding
 
@@ -160,8 +178,7 @@ def emit_library(compiled: Any, path: Path) -> bool:
         made = Path(work) / "kernel.so"
         (Path(work) / "kernel.o").write_bytes(machine.emit_object(module))
         command = [linker, "-shared", "-o", str(made), str(Path(work) / "kernel.o"), "-lm"]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return False
+        subprocess.run(command, capture_output=True, check=True)
         digest = hashlib.sha256(made.read_bytes()).hexdigest()
         (Path(work) / "kernel.txt").write_text(f"{name}\n{result}\n{digest}\n", encoding="utf-8")
         os.replace(Path(work) / "kernel.txt", path.with_suffix(".txt"))
@@ -234,4 +251,4 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield ctypes.c_int64(value)
 
 
-__all__ = ["call_key", "compiled_call_key", "emit_library", "has_code", "library_path", "load_library"]
+__all__ = ["call_key", "compiled_call_key", "emit_library", "find_linker", "has_code", "library_path", "load_library"]

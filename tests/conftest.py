@@ -1,6 +1,19 @@
 """Order of the tests, and the seed of the day."""
 
+from pathlib import Path
+
 import pytest
+
+import siliconloom
+
+CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
+
+
+def pytest_configure(config):
+    """Tests of one checkout that import another one's package prove nothing."""
+    found = Path(siliconloom.__file__).resolve().parent
+    if CHECKOUT.exists() and found != CHECKOUT:
+        raise pytest.UsageError(f"these tests are of {CHECKOUT}, but import {found}: set PYTHONPATH, or use make test")
 
 
 @pytest.fixture(scope="session")

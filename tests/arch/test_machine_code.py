@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -102,9 +103,24 @@ def test_a_call_that_no_library_is_for_is_known_by_its_types():
     locked = np.zeros(2, np.int64)
     locked.setflags(write=False)
     assert type_key(locked) == "A const int64 1 C"
-    assert type_key(Pair(int64, int64)) == "Pair(A int64 1 C, A int64 1 C)"
+    assert type_key(Pair(int64, int64)) == "Pair[numbers flags](A int64 1 C, A int64 1 C)"
     for other in ("text", 2**63, np.zeros(2, np.complex128), np.zeros(2, ">i8"), (1, "text"), None):
         assert type_key(other) is None
+
+
+def hundreds(pair):
+    return 100 * pair.a + pair.b
+
+
+def test_fields_that_change_their_order_are_not_taken_for_the_old_ones(folder, monkeypatch, tmp_path):
+    """Machine code knows the fields of a named tuple by their places: from libraries, and from Numba's cache."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    for linker in ("cc", None):
+        if linker is None:
+            monkeypatch.setattr("siliconloom.arch.machine_code.shutil.which", lambda name: None)
+        for order in ("a b", "b a", "a b"):
+            fields = namedtuple("Swapped", order)
+            assert Kernel(hundreds, {})(fields(a=1, b=2)) == 102
 
 
 def test_a_library_that_is_damaged_is_not_used(folder):

@@ -244,10 +244,3 @@ def test_the_command_answers_for_systems_chips_and_bare_tiles():
     refused = loom("sim", "neupims", "gpt2", "--trace", "t.json")
     assert refused.returncode == 2
     assert "--trace for a system" in refused.stderr
-
-
-@pytest.mark.slow
-def test_the_card_holds():
-    card = neupims.card()
-    assert card.holds
-    assert {row.name: row.within for row in card.rows}["naive NPU + PIM over NPU only, mean of 32"]
