@@ -75,9 +75,11 @@ def random_workload(r):
         "num_attention_heads": heads, "num_key_value_heads": r.choice([2, heads]), "vocab_size": 1024,
         "hidden_act": "silu", "max_position_embeddings": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     }  # fmt: skip
+    phase = r.choice(["prefill", "decode"])
+    length = {"context": r.choice([128, 512])} if phase == "decode" else {"sequence": r.choice([32, 100, 256])}
     return json.dumps({
-        "kind": "transformer", "name": "small", "phase": r.choice(["prefill", "decode"]), "batch": r.choice([1, 4]),
-        "sequence": r.choice([32, 100, 256]), "context": r.choice([128, 512]), "precision": "int8", "model": model,
+        "kind": "transformer", "name": "small", "phase": phase, "batch": r.choice([1, 4]), **length,
+        "precision": "int8", "model": model,
     })  # fmt: skip
 
 
