@@ -281,7 +281,7 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
     names = [f"{m['count']} x {m['name']}" if m["count"] > 1 else m["name"] for m in machines]
     out.print(table("totals", [("", "left"), *((n, "right") for n in names)], rows))
     for line in energy_lines(machines):
-        out.print(line, style="dim", soft_wrap=True)
+        out.print(line, style="dim")
     out.print()
     first = machines[0]["name"]
     narrow = len(machines) > 2
