@@ -36,6 +36,11 @@ link: {count: 12, bandwidth: 25 GB/s, latency: 500 ns}
 
 
 def workload(model, phase="decode", **sets):
+    """With the length that the phase has, where both are given or only the other one is."""
+    lengths = {name: sets.pop(name) for name in ("sequence", "context") if name in sets}
+    if lengths:
+        name, other = ("context", "sequence") if phase == "decode" else ("sequence", "context")
+        sets[name] = lengths.get(name, lengths.get(other))
     return load_workload(model, [("phase", phase), *((k, str(v)) for k, v in sets.items())])
 
 
