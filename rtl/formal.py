@@ -135,10 +135,13 @@ class Outcome:
 
 
 def prove(monitor: Circuit, *, depth: int, **choices: Any) -> Outcome:
-    """As `check`, but raises `CheckFailed` with the counterexample or the missed covers."""
+    """As `check`, but raises `CheckFailed` with what is broken or missed; the table of the run is the error's note."""
     outcome = check(monitor, depth=depth, **choices)
     if not outcome.proved:
-        raise CheckFailed(str(outcome))
+        text = str(outcome)
+        failed = CheckFailed(text.partition("\n")[0])
+        failed.add_note(text)
+        raise failed
     return outcome
 
 

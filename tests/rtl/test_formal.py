@@ -903,7 +903,8 @@ def test_a_counterexample_is_a_table_of_ports_and_registers():
 
     with pytest.raises(CheckFailed) as found:
         prove(Toggle("assert_below cover_one", describe), depth=9)
-    lines = str(found.value).splitlines()
+    lines = found.value.__notes__[0].splitlines()
+    assert lines[0] == str(found.value)
     assert lines[0] == "toggle: assert_below broken from reset; values are hexadecimal:"
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
     assert rows["cycle"] == ["0", "1", "2", "3"]
