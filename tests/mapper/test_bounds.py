@@ -50,7 +50,7 @@ def check(chip, operator, slots, tiling, share):
     assert outcome.own[0] >= bound.lower_bound_cycles
     assert outcome.own[0] >= outcome.exclusive[0]
     moved = int(outcome.traffic[0, 0, :2].sum())
-    assert moved * chip.clock >= (bound.memory_cycles - 1) * chip.nearest.total_bandwidth
+    assert moved * chip.clock >= (bound.memory_cycles - 1) * chip.path_bandwidth(chip.nearest)
 
 
 def any_share(chip, operator, r):
