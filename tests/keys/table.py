@@ -86,11 +86,12 @@ ROWS = (
     ("GpuLink", "gpu", "link.", "bandwidth=50GB/s per_node=4 in_switch=false network=5GB/s network_latency=50us"),
     # DRAM
     ("Dram", "dram", "", "name=other clock_period=2ns mapping=rochrababgco "
-     "mapping=corabgbachro&organization.rows=16384"),
+     "mapping=corabgbachro&organization.rows=16384 xor=[ba^ro0]"),
     ("Dram", "neupims", "chip.pim.dram.", "standard=GDDR6"),
     ("DramOrganization", "dram", "", "mapping=corabgbachro&organization.rows=16384"),
     ("DramController", "dram", "controller.", "scheduler=fcfs page=closed page=timeout&controller.timeout=1 "
      "read_queue=2 write_low=1&controller.write_queue=4 "
+     "admission=shared&controller.read_queue=2 queues=shared&controller.read_queue=2 "
      "bank_queue=1 row_hits=1 refresh=none two_commands=false"),
     ("DramOrganization", "dram", "organization.", "channels=2 ranks=2 bank_groups=2 banks=2 columns=32 "
      "bus_bits=64 burst_length=8 beats_per_clock=4"),
