@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +21,7 @@ from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.flows.registers import registers_header, registers_json, registers_markdown
 from siliconloom.rtl.flows.systolic import systolic_design
 from siliconloom.rtl.flows.testbench import bench_files
-from siliconloom.rtl.folder import SCHEMA, SIDECAR, write_folder
+from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folder
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.design import npu_design
@@ -159,8 +157,8 @@ def package(chip: Chip, design: Design) -> Bundle:
         files[f"software/{name}_registers.md"] = registers_markdown(design.registers, chip.digest)
     files |= design.files
     files["README.md"] = guide(chip, sidecar, sorted(files))
-    sidecar["sha256"] = {name: _digest(text) for name, text in files.items()}
-    files[SIDECAR] = json.dumps(sidecar, indent=2) + "\n"
+    sidecar = sealed(sidecar, files)
+    files[SIDECAR] = as_text(sidecar)
     return Bundle(files, top.module_name, sidecar)
 
 
@@ -180,10 +178,6 @@ def _version() -> str:
         return version("siliconloom")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _ports(design: Design) -> list[dict[str, Any]]:

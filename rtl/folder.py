@@ -26,11 +26,24 @@ from siliconloom.arch.files import lock
 
 SIDECAR = "siliconloom.json"
 SCHEMA = "siliconloom.rtl/1"
+SEAL = "sidecar_sha256"
+"""The sidecar's last key, the sum of the others."""
 STAGED = ".loom-part"
 """File in a folder that is being made: it tells one that never took its place from an old one that lost it."""
 REMAINS = re.compile(r"[0-9a-f]{12}\.part")
 CURRENT, EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2(2)."""
+
+
+def sealed(sidecar: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """``sidecar`` with the SHA-256 of every file beside it and, last, of its own text without that line."""
+    whole = {**sidecar, "sha256": {name: _sum(text) for name, text in files.items()}}
+    return {**whole, SEAL: _sum(as_text(whole))}
+
+
+def as_text(sidecar: Mapping[str, Any]) -> str:
+    """The sidecar as it is written."""
+    return json.dumps(sidecar, indent=2) + "\n"
 
 
 def check_folder(folder: Path, chip: str) -> None:
@@ -100,7 +113,11 @@ def _kept(folder: Path, chip: str) -> list[str]:
         raise LoomError(f"{folder}: holds files that siliconloom did not write; name an empty or a new folder")
     if sidecar.get("chip") != chip:
         raise LoomError(f"{folder}: holds the Verilog of {sidecar.get('chip')}, not {chip}; name another folder")
-    sums, kept, edited = sidecar["sha256"], [], []
+    seal = sidecar.pop(SEAL, None)
+    if seal is None:
+        raise LoomError(f"{folder}: an earlier siliconloom wrote it and did not seal its files; move the folder away")
+    sums, kept = sidecar["sha256"], []
+    edited = [] if seal == _sum(as_text(sidecar)) else [SIDECAR]
     for name in _entries(folder):
         if name in sums:
             if not _is_written(folder / name, sums[name]):

@@ -12,7 +12,7 @@ import pytest
 from siliconloom.arch.errors import LoomError
 from siliconloom.cli import main
 from siliconloom.rtl import folder as module
-from siliconloom.rtl.folder import SCHEMA, SIDECAR, check_folder, write_folder
+from siliconloom.rtl.folder import SCHEMA, SEAL, SIDECAR, as_text, check_folder, sealed, write_folder
 from siliconloom.rtl.names import KEYWORDS, module_prefix
 
 KILLS = 60
@@ -22,14 +22,19 @@ def design(version=0, chip="mine", extra=()):
     """Files of a design, alike in name and different in content by version."""
     names = [f"{chip}_{i}.v" for i in range(12)] + ["bench/tb.v", "software/driver.c", "README.md", *extra]
     files = {name: f"// {name}, version {version}\n" * 40 for name in names}
-    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
-    files[SIDECAR] = json.dumps({"schema": SCHEMA, "chip": chip, "sha256": sums})
+    files[SIDECAR] = as_text(sealed({"schema": SCHEMA, "chip": chip}, files))
     return files
 
 
 def write(folder, *arguments, **options):
     files = design(*arguments, **options)
     write_folder(folder, files, json.loads(files[SIDECAR])["chip"])
+
+
+def change(sidecar, edit):
+    found = json.loads(sidecar.read_text())
+    edited = edit(found)
+    sidecar.write_text(as_text(edited if isinstance(edited, dict) else found))
 
 
 def content(folder):
@@ -130,6 +135,9 @@ def test_without_hard_links_files_of_the_user_are_copied(tmp_path, monkeypatch):
         (lambda f: [(f / f"mine_{i}.v").write_text("x") for i in range(5)], "mine_0.v, mine_1.v, mine_2.v and 2 more"),
         (lambda f: (f / "new.v").write_text("x"), "new.v is not siliconloom's"),
         (lambda f: (f / SIDECAR).unlink(), "did not write"),
+        (lambda f: change(f / SIDECAR, lambda found: found | {"top": "mine"}), f"edited .*: {SIDECAR};"),
+        (lambda f: change(f / SIDECAR, lambda found: found["sha256"].pop("mine_1.v")), f"edited .*: {SIDECAR};"),
+        (lambda f: change(f / SIDECAR, lambda found: found.pop(SEAL)), "did not seal"),
         (lambda f: (f / SIDECAR).write_text("[" * 100_000), "did not write"),
     ],
 )
