@@ -104,9 +104,9 @@ def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
 def _grid(total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Sizes from 1 to ``total``, each pair of neighbours at most a factor `GRID` apart, or one; the first one twice."""
     steps = int(np.log(max(total, 2)) / np.log(GRID)) + 2
-    sizes = np.unique(np.append(np.floor(GRID ** np.arange(steps)), total))
-    sizes = sizes[sizes <= total]
-    return np.concatenate([sizes[:1], sizes])
+    sizes = np.floor(GRID ** np.arange(steps))
+    sizes = np.append(sizes[sizes < total], total)
+    return sizes[np.append(0, np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1])))]
 
 
 __all__ = ["array_floor", "read_floor", "vector_floor"]

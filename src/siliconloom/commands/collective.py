@@ -1,0 +1,70 @@
+"""``loom collective``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Json, Set
+
+
+def command(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="System or bare network: file or library name.")],
+    operation: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP",
+            help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_receive; or a YAML file: a "
+            "communication program.",
+        ),
+    ],
+    size: Annotated[
+        str,
+        typer.Argument(
+            metavar="BYTES",
+            help="Of a chip's whole buffer: 67108864 or '64 MiB'; of all_to_all also a CSV file of bytes from each to "
+            "each. A program has its own.",
+        ),
+    ] = "",
+    chips: Annotated[int | None, typer.Option("--chips", min=1, max=2**20, help="Chips that take part.")] = None,
+    sets: Set = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Keep a queue of events even where the order is known; same result.")
+    ] = False,
+    flows: Annotated[
+        bool, typer.Option("--flows", help="Max-min fair flows instead of messages in queues: thousands of chips.")
+    ] = False,
+    predicted: Annotated[
+        bool, typer.Option("--predicted", help="The model of NCCL, also where NCCL was measured on just these GPUs.")
+    ] = False,
+    json_file: Json = None,
+) -> None:
+    """Run a collective, or a program of them, over a system's links, message by message."""
+    from siliconloom.arch import LoomError
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.collective import collective_result, collective_tables, load_any, parse_size
+    from siliconloom.communication import communication_result, communication_tables, is_program
+    from siliconloom.output import check_outputs, write_json
+    from siliconloom.tables import console
+
+    check_outputs({"--json": json_file}, (system, operation, size))
+    if is_program(operation):
+        if size:
+            raise LoomError(f"BYTES: a program has its own (got '{size}')")
+        described, count = load_any(system, parse_assignments(sets or []), chips)
+        result = communication_result(described, operation, count, exact=exact, flows=flows)
+        if json_file is not None:
+            write_json(json_file, result)
+        if json_file != "-":
+            communication_tables(result, console())
+        return
+    parsed = parse_size(size)
+    if chips is None and not isinstance(parsed, float):
+        chips = len(parsed)
+    described, count = load_any(system, parse_assignments(sets or []), chips)
+    result = collective_result(described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted)
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        collective_tables(result, console())

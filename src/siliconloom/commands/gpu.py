@@ -1,0 +1,50 @@
+"""``loom gpu``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Json, Set
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="GPU", help="GPU description: a YAML file or a library name.")],
+    operations: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OPS.csv]", help="Operations to predict; - is standard input. Without: what the GPU is."
+        ),
+    ] = None,
+    sets: Set = None,
+    sustained: Annotated[
+        bool, typer.Option("--sustained", help="In a run of seconds, under the power limit, not in a short burst.")
+    ] = False,
+    cache_write: Annotated[
+        bool, typer.Option(help="Prefill's attention writes its keys and values to the cache.")
+    ] = True,
+    json_file: Json = None,
+) -> None:
+    """Predict the time of every product, attention and collective of a list on a GPU."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.gpu import load_gpu
+    from siliconloom.baselines.operations import read_operations
+    from siliconloom.gpu import gpu_json, gpu_result, gpu_summary, gpu_tables, summary_tables
+    from siliconloom.output import check_outputs, write_json, write_text
+    from siliconloom.tables import console
+
+    check_outputs({"--json": json_file}, (name, operations))
+    described = load_gpu(name, parse_assignments(sets or []))
+    if operations is None:
+        if json_file is not None:
+            write_json(json_file, gpu_summary(described))
+        if json_file != "-":
+            summary_tables(described, console())
+        return
+    rows = read_operations(operations)
+    result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
+    if json_file is not None:
+        write_text(json_file, gpu_json(result))
+    if json_file != "-":
+        gpu_tables(described, rows, result, console())

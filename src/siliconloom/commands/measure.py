@@ -1,0 +1,38 @@
+"""``loom measure``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Json
+
+
+def command(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
+    ] = Path("baseline.csv.gz"),
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shapes", metavar="SHAPES", help="llama3-8b, llama3-70b or a CSV of operations. Repeatable."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="LIST", help="Precisions of a model's operations, comma-separated.")
+    ] = "bf16,fp8",
+    quick: Annotated[bool, typer.Option("--quick", help="A few shapes, in short bursts.")] = False,
+    json_file: Json = None,
+) -> None:
+    """Time this machine's GPU and write a baseline file (needs PyTorch)."""
+    from siliconloom.measuring import measure_gpu, measurement_tables
+    from siliconloom.output import check_outputs, write_json
+    from siliconloom.tables import console
+
+    check_outputs({"-o": output, "--json": json_file}, shapes or [])
+    asked = shapes or ["llama3-8b", "llama3-70b"]
+    result, made = measure_gpu(output, asked, dtype, quick=quick, progress=json_file != "-")
+    if json_file is not None:
+        write_json(json_file, result)
+    if json_file != "-":
+        measurement_tables(result, made, console())

@@ -1,0 +1,22 @@
+"""Arguments that commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Chip = Annotated[str, typer.Argument(metavar="CHIP", help="Chip description: a YAML file or a library name.")]
+Machine = Annotated[str, typer.Argument(metavar="CHIP", help="Chip or system: a YAML file or a library name.")]
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Workload YAML, Hugging Face config.json, or a library name.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override any value: tile.array.rows=32, workload.phase=decode. Repeatable."
+    ),
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
+]

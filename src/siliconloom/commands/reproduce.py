@@ -1,0 +1,23 @@
+"""``loom reproduce``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Json
+
+
+def command(
+    cards: Annotated[
+        list[str] | None, typer.Argument(metavar="[CARD]...", help="Published results; all of them if none.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Derive published results again: ours, published, the error, and the cause where it is too large."""
+    from siliconloom.output import check_outputs
+    from siliconloom.reproduce.command import reproduce_and_print
+
+    check_outputs({"--json": json_file})
+    reproduce_and_print([card.lower() for card in cards or []], json_file)

@@ -1,0 +1,45 @@
+"""``loom synth``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Chip, Json, Set
+
+
+def command(
+    chip: Chip,
+    sets: Set = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TARGET", help="ecp5 (the default) or generic.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, max=100, help="Placements for Fmax, about a minute each; 0: cells only.")
+    ] = 2,
+    liberty: Annotated[
+        Path | None, typer.Option("--liberty", metavar="FILE", help="Cell library to map to, for the area.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
+    from siliconloom.arch import CheckFailed, load_chip
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_outputs, write_json
+    from siliconloom.synth import check_request, synthesis_tables
+    from siliconloom.synth import synth as run_synthesis
+    from siliconloom.tables import console
+
+    chosen = check_request(target, liberty)
+    check_outputs({"--json": json_file}, (chip, liberty))
+    described = load_chip(chip, parse_assignments(sets or []))
+    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, progress=json_file != "-")
+    if json_file != "-":
+        synthesis_tables(result, console())
+    if json_file is not None:
+        write_json(json_file, result)
+    broken = [bound["name"] for bound in result["bounds"] if not bound["holds"]]
+    if broken:
+        raise CheckFailed(f"{described.name}: fewer {' and '.join(broken)} than the array needs, see the bounds")

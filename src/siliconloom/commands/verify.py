@@ -1,0 +1,52 @@
+"""``loom verify``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Json, Machine, Set
+
+
+def command(
+    chip: Machine,
+    sets: Set = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
+    simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
+    cases: Annotated[
+        int,
+        typer.Option(
+            "--cases", min=1, max=1000, help="Sequences of GEMMs, of macros on a pim tile, of packets on links."
+        ),
+    ] = 8,
+    programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
+    json_file: Json = None,
+) -> None:
+    """Build the RTL of a chip, run random work on it, and print RTL cycles beside the model's."""
+    from siliconloom.arch import CheckFailed, LoomError, load_chip, machine_kind
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.errors import nearest_name
+    from siliconloom.link_parity import load_ring
+    from siliconloom.output import check_outputs, write_json
+    from siliconloom.tables import console
+    from siliconloom.verify import verification_tables
+    from siliconloom.verify import verify as run_verification
+
+    simulators = ("icarus", "verilator")
+    if simulator not in simulators:
+        near = nearest_name(simulator, simulators)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"--simulator: must be one of {', '.join(simulators)} (got '{simulator}'){hint}")
+    check_outputs({"--json": json_file}, (chip,))
+    assignments = parse_assignments(sets or [])
+    described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
+    result = run_verification(
+        described, seed=seed, simulator=simulator, cases=cases, programs=programs, progress=json_file != "-"
+    )
+    if json_file != "-":
+        verification_tables(result, console())
+    if json_file is not None:
+        write_json(json_file, result)
+    if not result["passed"]:
+        raise CheckFailed(f"{described.name}: RTL and model disagree, see the table (seed {seed}, {simulator})")

@@ -1,0 +1,22 @@
+"""``loom workload``."""
+
+from __future__ import annotations
+
+from siliconloom.commands.options import Json, Set, Workload
+
+
+def command(name: Workload, sets: Set = None, json_file: Json = None) -> None:
+    """Say what a workload contains: parameters, FLOPs, weight and KV-cache bytes, operators."""
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.output import check_outputs, write_json
+    from siliconloom.overrides import split_overrides
+    from siliconloom.tables import console, workload_tables
+    from siliconloom.workloads import load_workload
+
+    check_outputs({"--json": json_file}, (name,))
+    chip_sets, workload_sets = split_overrides(parse_assignments(sets or []))
+    summary = load_workload(name, workload_sets + chip_sets).summary()
+    if json_file != "-":
+        workload_tables(summary, console())
+    if json_file is not None:
+        write_json(json_file, summary)
