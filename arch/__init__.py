@@ -12,27 +12,24 @@ if TYPE_CHECKING:
         Memory,
         NpuTile,
         PimTile,
-        System,
         SystolicArray,
         SystolicTile,
         load_chip,
-        load_group,
-        load_system,
-        machine_kind,
     )  # fmt: skip
     from siliconloom.arch.document import Description, Document
     from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
+    from siliconloom.arch.kinds import machine_kind
     from siliconloom.arch.names import chip_names, system_names
+    from siliconloom.arch.system import System, load_group, load_system
 
 MODULES = {
     "datatype": ("DataType",),
-    "description": (
-        "Chip", "Memory", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "load_chip", "load_group",
-        "load_system", "machine_kind",
-    ),
+    "description": ("Chip", "Memory", "NpuTile", "PimTile", "SystolicArray", "SystolicTile", "load_chip"),
     "document": ("Description", "Document"),
     "errors": ("CheckFailed", "DescriptionError", "LoomError", "NotSupported"),
+    "kinds": ("machine_kind",),
     "names": ("chip_names", "system_names"),
+    "system": ("System", "load_group", "load_system"),
 }  # fmt: skip
 """Where each name comes from; it is imported when it is first asked for, so that an error costs no description."""
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names}

@@ -11,13 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
-from siliconloom.arch.gpu import is_gpu
-from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.names import LIBRARY
-from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
 from siliconloom.arch.pim import PimTile as PimTile
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
-from siliconloom.arch.ring import RingEngine
 
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
@@ -393,63 +389,6 @@ class Chip(Description):
         return -(-picoseconds * self.clock // 10**12)
 
 
-class ChipGroup(Description):
-    """A number of equal chips in a system."""
-
-    chip: str = Field(min_length=1, description="library name or file of the chip")
-    count: int = Field(ge=1, le=2**20)
-    overrides: dict[str, str] = Field(default={}, description="changes to that chip, as for --set: path and value")
-
-
-class Policy(Description):
-    """How a model is laid over a system's chips, and how its operators are scheduled on them."""
-
-    tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
-    pipeline: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="stages of whole layers; the fewest in which the model fits when absent",
-    )
-    attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
-    weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")
-    balance: Literal["greedy", "round_robin"] = Field(
-        default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
-    )
-    interleave: Literal["auto", "always", "never"] = Field(
-        default="auto", description="two half batches, one on the arrays while the other one's attention is in memory"
-    )
-    values: Literal["packed", "row"] = Field(
-        default="packed", description="several heads' values in a row while they are short, or one head's alone"
-    )
-    prefetch: bool = Field(default=True, description="read the next weights during attention in memory, if it can")
-    communicate: bool = Field(default=True, description="count the all-reduces of tensor parallelism")
-
-
-class System(Description):
-    """Chips, equal or not, joined by a topology of links."""
-
-    kind: Literal["system"]
-    name: Name
-    description: str = ""
-    chips: tuple[ChipGroup, ...] = Field(min_length=1)
-    topology: Topology
-    link: LinkPort
-    algorithm: Algorithm = Field(default="auto", description="of collectives; the fastest of all when auto")
-    endpoint: Endpoint = Endpoint()
-    policy: Policy = Policy()
-    protocol: LinkProtocol | None = Field(default=None, description="of links that have RTL")
-    ring: RingEngine | None = Field(default=None, description="engine of a ring's collectives in each chip")
-
-    @model_validator(mode="after")
-    def _check(self) -> System:
-        total = sum(group.count for group in self.chips)
-        wanted = self.policy.tensor * (self.policy.pipeline or 1)
-        if wanted > total:
-            raise ValueError(f"policy.tensor x policy.pipeline must be at most the {total} chips (got {wanted})")
-        return self
-
-
 def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip:
     """Read a chip from a file or the library, with ``--set`` overrides applied.
 
@@ -462,23 +401,3 @@ def load_chip(name: str, overrides: list[tuple[str, str]] | None = None) -> Chip
     document.override(overrides or [])
     document.expect_kind(["chip"])
     return document.validate(Chip)
-
-
-def load_group(group: ChipGroup, overrides: list[tuple[str, str]] | None = None) -> Chip:
-    """The chip of a group, with the group's changes to it and then ``overrides`` applied."""
-    return load_chip(group.chip, [*group.overrides.items(), *(overrides or [])])
-
-
-def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
-    """Read a system from a file or the library, as `load_chip` does."""
-    document = Document.load(find_file(name, LIBRARY, "system"))
-    document.override(overrides or [])
-    document.expect_kind(["system"])
-    return document.validate(System)
-
-
-def machine_kind(name: str) -> str:
-    """Whether a file or library entry describes a ``chip``, a ``system`` or a ``gpu``."""
-    if is_gpu(name):
-        return "gpu"
-    return Document.load(find_file(name, LIBRARY, "chip")).expect_kind(["chip", "system"])

@@ -6,7 +6,6 @@ datasheet's figure. How well kernels use them is not part of a description: `sil
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -141,11 +140,3 @@ def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:
     document.override(overrides or [])
     document.expect_kind(["gpu"])
     return document.validate(Gpu)
-
-
-def is_gpu(name: str) -> bool:
-    """Whether ``name`` is a GPU of the library, or a file that describes one."""
-    if name.lower() in {n.lower() for n in gpu_names()}:
-        return True
-    path = Path(name)
-    return path.is_file() and Document.load(path).data.get("kind") == "gpu"

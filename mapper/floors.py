@@ -106,7 +106,8 @@ def _grid(total: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     steps = int(np.log(max(total, 2)) / np.log(GRID)) + 2
     sizes = np.floor(GRID ** np.arange(steps))
     sizes = np.append(sizes[sizes < total], total)
-    return sizes[np.append(0, np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1])))]
+    kept = np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1]))
+    return np.take(sizes, np.append(0, kept))
 
 
 __all__ = ["array_floor", "read_floor", "vector_floor"]

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
+from importlib import import_module
 
 from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name
-from siliconloom.workloads import deepseek_family, gpt_family, llama_family
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.configuration import Configuration
 
-FAMILIES: dict[str, Callable[[Configuration], Architecture]] = {
-    "bert": gpt_family.bert,
-    "deepseek_v2": deepseek_family.deepseek_v2,
-    "deepseek_v3": deepseek_family.deepseek_v3,
-    "gemma": llama_family.gemma,
-    "gemma2": llama_family.gemma2,
-    "gemma3": llama_family.gemma3,
-    "gemma3_text": llama_family.gemma3_text,
-    "gpt2": gpt_family.gpt2,
-    "llama": llama_family.llama,
-    "mistral": llama_family.mistral,
-    "mixtral": llama_family.mixtral,
-    "opt": gpt_family.opt,
-    "phi": gpt_family.phi,
-    "phi3": llama_family.phi3,
-    "qwen2": llama_family.qwen2,
-    "qwen3": llama_family.qwen3,
-    "qwen3_moe": llama_family.qwen3_moe,
-    "roberta": gpt_family.roberta,
-}
+FAMILIES = {
+    "deepseek": ("deepseek_v2", "deepseek_v3"),
+    "gpt": ("bert", "gpt2", "opt", "phi", "roberta"),
+    "llama": (
+        "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3",
+        "qwen3_moe",
+    ),
+}  # fmt: skip
+"""Functions of the file of each family, which is imported when a model is of it, by ``model_type``."""
+MODELS = {name: family for family, names in FAMILIES.items() for name in names}
 
 LATER = {
     "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
@@ -57,15 +46,16 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     """
     config = Configuration(document, path)
     if not config.has("model_type"):
-        raise config.error(f"the key 'model_type' is missing; it must be one of {', '.join(FAMILIES)}")
+        raise config.error(f"the key 'model_type' is missing; it must be one of {', '.join(sorted(MODELS))}")
     model_type = config.data["model_type"]
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        near = nearest_name(str(model_type), FAMILIES)
-        raise config.error(f"must be one of {', '.join(FAMILIES)}", "model_type", value=model_type, nearest=near)
+    if not isinstance(model_type, str) or model_type not in MODELS:
+        near = nearest_name(str(model_type), MODELS)
+        raise config.error(f"must be one of {', '.join(sorted(MODELS))}", "model_type", value=model_type, nearest=near)
     for key in config.data:
         for pattern, what in LATER.items():
             if fnmatchcase(str(key), pattern) and config.has(str(key)):
                 raise config.error(f"not supported: {what}", str(key))
-    architecture = FAMILIES[model_type](config)
+    family = import_module(f"siliconloom.workloads.{MODELS[model_type]}_family")
+    architecture: Architecture = getattr(family, model_type)(config)
     config.refuse_misspelt()
     return architecture

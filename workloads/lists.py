@@ -10,18 +10,14 @@ from pydantic import Field, model_validator
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document
 from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
 
 Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
-Count = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
 Pair = Size | tuple[Size, Size]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
-Title = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._/+-]*$")]
-"""What a workload may be called: nothing that a terminal, a table or a report takes for more than text."""
-
-DEFAULT_PRECISION = DataType.BF16
 
 
 class GemmEntry(Description):

@@ -16,19 +16,10 @@ from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.attention import Run
 from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
-from siliconloom.workloads.lists import (
-    DEFAULT_PRECISION,
-    ConvolutionList,
-    Count,
-    GemmList,
-    Title,
-    convolution_graph,
-    gemm_graph,
-)  # fmt: skip
 from siliconloom.workloads.names import LIBRARY
-from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph
 
 DEFAULT_SEQUENCE = 2048
@@ -87,16 +78,18 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     document.override(overrides or [], "workload.")
     title = _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
     kind = document.expect_kind(["transformer", "gemms", "convolutions"])
-    if kind == "gemms":
-        return gemm_graph(document, title)
-    if kind == "convolutions":
-        return convolution_graph(document, title)
+    if kind != "transformer":
+        from siliconloom.workloads.lists import convolution_graph, gemm_graph
+
+        return gemm_graph(document, title) if kind == "gemms" else convolution_graph(document, title)
     changed = {path.partition(".")[0] for path, _ in overrides or []}
     return _transformer(document, title, set() if "phase" in changed else described, changed)
 
 
 def workload_schema() -> dict[str, Any]:
     """JSON Schema of a workload description: one of the kinds."""
+    from siliconloom.workloads.lists import ConvolutionList, GemmList
+
     kinds: TypeAdapter[Any] = TypeAdapter(
         Annotated[Transformer | GemmList | ConvolutionList, Field(discriminator="kind")]
     )
@@ -164,6 +157,8 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     )  # fmt: skip
     _check_patterns(document, entry, dataflow)
     if entry.phase is Phase.TRAINING:
+        from siliconloom.workloads.training import training_graph
+
         return replace(graph, dataflow=training_graph(dataflow, graph.blocks(), model.hidden))
     return graph
 

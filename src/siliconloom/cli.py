@@ -193,6 +193,7 @@ def _explain(error: Exception) -> int:
 
 def entry() -> None:
     """Console script."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no product here is worth threads; starting them takes time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
     gc.set_threshold(200_000)  # a process that lives for seconds: collecting more often costs a sixth of its time
     status = main()

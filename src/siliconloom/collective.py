@@ -13,14 +13,15 @@ from siliconloom import __version__
 from siliconloom.arch import LoomError, load_system
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.communication import read_matrix
-from siliconloom.arch.description import System
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import nearest_name
-from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
+from siliconloom.arch.gpu import Gpu, load_gpu
+from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.names import LIBRARY, network_names, system_names
 from siliconloom.arch.network import Endpoint, Network, Wiring, load_network, wire
 from siliconloom.arch.quantity import BYTES as BYTE_UNITS
 from siliconloom.arch.quantity import format_bytes, format_si, parse
+from siliconloom.arch.system import System
 from siliconloom.baselines.interpolation import curve
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict

@@ -14,10 +14,10 @@ from rich.console import Console
 from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.communication import Communication, load_communication
-from siliconloom.arch.description import System
 from siliconloom.arch.document import Document
 from siliconloom.arch.network import Network, Wiring, wire
 from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.system import System
 from siliconloom.arch.transfers import Transfers
 from siliconloom.mapper.collectives import OPERATIONS, Size, candidates
 from siliconloom.mapper.communication import Operator, lower

@@ -16,10 +16,11 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, NotSupported, System, load_system
-from siliconloom.arch.description import NpuTile, load_group
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Unit
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
+from siliconloom.arch.system import load_group
 from siliconloom.link_work import (
     modelled_faults,
     modelled_link,

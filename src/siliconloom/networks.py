@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from siliconloom.arch.budget import TooLarge
-from siliconloom.arch.description import System
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.network import Network, Wiring
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.system import System
 from siliconloom.arch.transfers import NONE, Pattern, Transfers, pattern_of
 from siliconloom.mapper.collectives import Size, cost, pattern, sample
 from siliconloom.sim.network import NetworkRun, find_routes

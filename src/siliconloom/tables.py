@@ -6,15 +6,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from siliconloom.arch.errors import one_line
 from siliconloom.arch.quantity import format_bytes, format_count, format_si
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Row = tuple[str, ...]
 BAR_AFTER = 2.0
@@ -265,23 +267,34 @@ def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
     if not show or not screen.is_terminal:
         yield lambda _: None
         return
-    columns = TextColumn(text, markup=False), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
-    bar, began = Progress(*columns, console=screen, transient=True), time.monotonic()
-    task = bar.add_task(text, total=1.0, left="")
+    began = time.monotonic()
+    bars: list[Progress] = []
 
     def advance(share: float) -> None:
         passed = time.monotonic() - began
         if passed < BAR_AFTER:
             return
-        bar.start()
+        if not bars:
+            bars.append(_started_bar(screen, text))
+        bar = bars[0]
         left = passed * (1 - share) / max(share, 1e-9)
-        bar.update(task, completed=share, left=f"at most {format_seconds(left)} left")
+        bar.update(bar.task_ids[0], completed=share, left=f"at most {format_seconds(left)} left")
 
     try:
         yield advance
     finally:
-        if bar.live.is_started:
+        for bar in bars:
             bar.stop()
+
+
+def _started_bar(screen: Console, text: str) -> Progress:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = TextColumn(text, markup=False), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    bar = Progress(*columns, console=screen, transient=True)
+    bar.add_task(text, total=1.0, left="")
+    bar.start()
+    return bar
 
 
 def format_seconds(seconds: float) -> str:

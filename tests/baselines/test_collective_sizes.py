@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from siliconloom.arch.description import load_system
 from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.system import load_system
 from siliconloom.baselines import collective as nccl
 from siliconloom.baselines import tables
 from siliconloom.baselines.families import split

@@ -17,7 +17,7 @@ from tests.keys.bases import BASES, FILES, Refused, kept
 from tests.keys.table import COMMENTS, ELSEWHERE, ROWS
 
 MODULES = (
-    "arch.description", "arch.network", "arch.link", "arch.ring", "arch.pim", "arch.dram", "arch.gpu",
+    "arch.description", "arch.system", "arch.network", "arch.link", "arch.ring", "arch.pim", "arch.dram", "arch.gpu",
     "arch.communication", "arch.run", "workloads.lists", "workloads.load",
 )  # fmt: skip
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from siliconloom.arch import DataType, LoomError, NotSupported, load_system
-from siliconloom.arch.description import load_group
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
+from siliconloom.arch.system import load_group
 from siliconloom.link_parity import compare_ring, load_ring, ring_parts
 from siliconloom.link_work import random_ring_case
 from siliconloom.ring_layers import mlp_shards, stores_of_chunks

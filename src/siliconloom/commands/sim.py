@@ -41,7 +41,6 @@ def command(
     from siliconloom.overrides import split_overrides
     from siliconloom.simulate import simulate
     from siliconloom.tables import console, progress_bar, simulation_tables
-    from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
     from siliconloom.workloads import load_workload
 
     if window is not None and trace is None:
@@ -61,8 +60,12 @@ def command(
             chip if described is None else described, chip_sets, graph, unsupported, exact, json_file, assignments
         )
         return
-    seen = None if window is None else parse_window(window, described)
-    wanted = TRACE_LIMIT if trace is not None else 0
+    seen, wanted = None, 0
+    if trace is not None:
+        from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
+
+        seen = None if window is None else parse_window(window, described)
+        wanted = TRACE_LIMIT
     with progress_bar(json_file != "-", "simulating") as progress:
         simulation = simulate(
             described, graph, assignments, exact=exact, trace_limit=wanted, window=seen, progress=progress,

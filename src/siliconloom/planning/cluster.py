@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from siliconloom.arch import LoomError
-from siliconloom.arch.description import System, load_group
-from siliconloom.arch.gpu import is_gpu, load_gpu
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.network import Wiring, wire
+from siliconloom.arch.system import System, load_group
 from siliconloom.planning.fabric import Fabric, GpuFabric, NetworkFabric
 from siliconloom.planning.machines import ChipMachine, GpuMachine, Machine
 from siliconloom.systems.gpus import joined

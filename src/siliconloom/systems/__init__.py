@@ -17,7 +17,8 @@ import time
 from collections.abc import Sequence
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_group, load_system
-from siliconloom.arch.description import NpuTile, System
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.system import System
 from siliconloom.sim.memory import effective
 from siliconloom.systems.channels import products, row_stream, stream_bandwidth
 from siliconloom.systems.laying import Laying

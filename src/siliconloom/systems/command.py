@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from siliconloom.arch import Chip, NotSupported, load_system
-from siliconloom.arch.description import System
-from siliconloom.arch.gpu import Gpu, is_gpu, load_gpu
+from siliconloom.arch.gpu import Gpu, load_gpu
+from siliconloom.arch.kinds import is_gpu
+from siliconloom.arch.system import System
 from siliconloom.output import write_json
 from siliconloom.pim_simulation import pim_tables, simulate_pim
 from siliconloom.simulate import asked

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.description import System
 from siliconloom.arch.gpu import Gpu, load_gpu
 from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.arch.system import System
 from siliconloom.baselines.model import ModelPrediction, predict_model
 from siliconloom.baselines.stacks import STACKS, Stack
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard

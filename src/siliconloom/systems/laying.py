@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch import Chip, LoomError, NotSupported
-from siliconloom.arch.description import NpuTile, System
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Unit
 from siliconloom.arch.pim import Command, MacroKind, check_macro
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.system import System
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.bounds import used_weight_bytes
 from siliconloom.mapper.offload import Head, attention_macros, balance, can_compute, load_of, shape_of

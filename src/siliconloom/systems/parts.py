@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from siliconloom.arch import Chip
-from siliconloom.arch.description import System
+from siliconloom.arch.system import System
 from siliconloom.sim.pim import ChannelRun
 from siliconloom.simulate import Simulation
 from siliconloom.workloads import Graph

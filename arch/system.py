@@ -1,0 +1,84 @@
+"""A system: chips, equal or not, joined by a topology of links, and how a model is laid over them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from siliconloom.arch.description import Chip, load_chip
+from siliconloom.arch.document import Description, Document, Name, find_file
+from siliconloom.arch.link import LinkProtocol
+from siliconloom.arch.names import LIBRARY
+from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
+from siliconloom.arch.ring import RingEngine
+
+
+class ChipGroup(Description):
+    """A number of equal chips in a system."""
+
+    chip: str = Field(min_length=1, description="library name or file of the chip")
+    count: int = Field(ge=1, le=2**20)
+    overrides: dict[str, str] = Field(default={}, description="changes to that chip, as for --set: path and value")
+
+
+class Policy(Description):
+    """How a model is laid over a system's chips, and how its operators are scheduled on them."""
+
+    tensor: int = Field(default=1, ge=1, le=4096, description="chips that share every operator")
+    pipeline: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="stages of whole layers; the fewest in which the model fits when absent",
+    )
+    attention: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's attention is computed")
+    weights: Literal["auto", "npu", "pim"] = Field(default="auto", description="where decode's products are computed")
+    balance: Literal["greedy", "round_robin"] = Field(
+        default="greedy", description="sequences to memory channels: longest first to the least loaded, or in turn"
+    )
+    interleave: Literal["auto", "always", "never"] = Field(
+        default="auto", description="two half batches, one on the arrays while the other one's attention is in memory"
+    )
+    values: Literal["packed", "row"] = Field(
+        default="packed", description="several heads' values in a row while they are short, or one head's alone"
+    )
+    prefetch: bool = Field(default=True, description="read the next weights during attention in memory, if it can")
+    communicate: bool = Field(default=True, description="count the all-reduces of tensor parallelism")
+
+
+class System(Description):
+    """Chips, equal or not, joined by a topology of links."""
+
+    kind: Literal["system"]
+    name: Name
+    description: str = ""
+    chips: tuple[ChipGroup, ...] = Field(min_length=1)
+    topology: Topology
+    link: LinkPort
+    algorithm: Algorithm = Field(default="auto", description="of collectives; the fastest of all when auto")
+    endpoint: Endpoint = Endpoint()
+    policy: Policy = Policy()
+    protocol: LinkProtocol | None = Field(default=None, description="of links that have RTL")
+    ring: RingEngine | None = Field(default=None, description="engine of a ring's collectives in each chip")
+
+    @model_validator(mode="after")
+    def _check(self) -> System:
+        total = sum(group.count for group in self.chips)
+        wanted = self.policy.tensor * (self.policy.pipeline or 1)
+        if wanted > total:
+            raise ValueError(f"policy.tensor x policy.pipeline must be at most the {total} chips (got {wanted})")
+        return self
+
+
+def load_group(group: ChipGroup, overrides: list[tuple[str, str]] | None = None) -> Chip:
+    """The chip of a group, with the group's changes to it and then ``overrides`` applied."""
+    return load_chip(group.chip, [*group.overrides.items(), *(overrides or [])])
+
+
+def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> System:
+    """Read a system from a file or the library, as `load_chip` does."""
+    document = Document.load(find_file(name, LIBRARY, "system"))
+    document.override(overrides or [])
+    document.expect_kind(["system"])
+    return document.validate(System)
