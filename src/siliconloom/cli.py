@@ -8,10 +8,10 @@ status 1; ``--debug`` shows the traceback instead.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -45,7 +45,7 @@ class Commands(Mapping[str, Any]):
                 free = {"allow_extra_args": True, "ignore_unknown_options": True}
                 one.command(name=name, hidden=True, context_settings=free)(_planned(name))
             else:
-                one.command(name=name)(importlib.import_module(f"siliconloom.commands.{name}").command)
+                one.command(name=name)(import_module(f"siliconloom.commands.{name}").command)
             self.made[name] = typer.main.get_command(one)
         return self.made[name]
 
