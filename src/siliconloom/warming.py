@@ -5,6 +5,8 @@ A command that is found to compile something after this needs a run here (``test
 
 from __future__ import annotations
 
+import compileall
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -96,13 +98,21 @@ def _experts() -> None:
         place_experts(routing_of(trace, 8), 2, exhaustive=exhaustive)
 
 
+def _bytecode() -> None:
+    """Python's own, which an installation in place makes at the first import, and never where it is told not to."""
+    for folder, _, names in os.walk(Path(__file__).parent, followlinks=True):
+        for name in names:
+            if name.endswith(".py"):
+                compileall.compile_file(Path(folder, name), quiet=2)
+
+
 RUNS: tuple[Callable[[], None], ...] = (
     _programs_of_tiles, _commands_of_memories, _commands_in_memory, _gpus, _collectives, _communication, _pipelines,
-    _experts,
+    _experts, _bytecode,
 )  # fmt: skip
 
 
 def warm_up() -> None:
-    """Compile every kernel, or load it where that was done before."""
+    """Compile every kernel, or load it where that was done before, and every module."""
     for run in RUNS:
         run()

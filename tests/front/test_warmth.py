@@ -75,6 +75,21 @@ def run(code, folder, **environment):
     return made
 
 
+def test_the_warm_up_compiles_modules_where_python_does_not():
+    """Of an installation in place each process would compile over a hundred of them anew."""
+    code = """
+import os, sys
+from siliconloom.warming import _bytecode
+modules = [m for name, m in sys.modules.items() if name.startswith("siliconloom") and m.__cached__]
+for each in modules[:5]:
+    if os.path.exists(each.__cached__):
+        os.unlink(each.__cached__)
+_bytecode()
+assert len(modules) > 50 and not [m.__name__ for m in modules if not os.path.exists(m.__cached__)]
+"""
+    run(code, ".", PYTHONDONTWRITEBYTECODE="1")
+
+
 def test_after_the_warm_up_no_command_compiles_anything(tmp_path):
     """Every kernel that a command uses, with the types it uses it with, was used by the warm-up in the same process."""
     for name, text in {"gemms.yaml": GEMMS, "trace.csv": TRACE, "square.csv": SQUARE, "program.yaml": PROGRAM,
