@@ -128,7 +128,7 @@ def report_html(simulation: Simulation, result: dict[str, Any]) -> str:
 
 def compare_html(result: dict[str, Any]) -> str:
     """The page of `loom compare`: totals side by side, time and energy by operator with error bars, every row."""
-    from siliconloom.compare import energy_lines, total_rows
+    from siliconloom.compare import energy_lines, error_lines, total_rows
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("siliconloom").joinpath("templates/compare.html.j2").read_text("utf-8"))
@@ -146,7 +146,8 @@ def compare_html(result: dict[str, Any]) -> str:
 
     return template.render(
         result=result, asked=asked_text(result), energy_lines=energy_lines(result["machines"]),
-        names=names, totals=total_rows(result["machines"]), operators=operators,
+        error_lines=error_lines(result["machines"]), names=names, totals=total_rows(result["machines"]),
+        operators=operators,
         time_chart=chart("seconds", "s", True), energy_chart=chart("energy_j", "J", False),
         shown=lambda seconds: format_si(seconds, "s"),
     )  # fmt: skip
