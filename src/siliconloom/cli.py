@@ -564,8 +564,8 @@ def reproduce(
 @app.command()
 def measure(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
-    ] = Path("baseline.csv.gz"),
+        str, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
+    ] = "baseline.csv.gz",
     shapes: Annotated[
         list[str] | None,
         typer.Option("--shapes", metavar="SHAPES", help="llama3-8b, llama3-70b or a CSV of operations. Repeatable."),
@@ -583,7 +583,7 @@ def measure(
 
     check_outputs({"-o": output, "--json": json_file}, shapes or [])
     asked = shapes or ["llama3-8b", "llama3-70b"]
-    result, made = measure_gpu(output, asked, dtype, quick=quick, progress=json_file != "-")
+    result, made = measure_gpu(Path(output), asked, dtype, quick=quick, progress=json_file != "-")
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
