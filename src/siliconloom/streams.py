@@ -27,10 +27,21 @@ class Closed(io.TextIOBase):
 
 
 class Stream(io.TextIOBase):
-    """Stands before a stream of the process."""
+    """Stands before a stream of the process, which is closed when somebody closes it and not when nobody needs this."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self.stream = stream
+
+    def __del__(self) -> None:
+        """Leave the stream open."""
+
+    @property
+    def closed(self) -> bool:
+        return self.stream.closed
+
+    def close(self) -> None:
+        """Close the stream."""
+        self.stream.close()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

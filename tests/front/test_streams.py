@@ -1,5 +1,6 @@
 """Where results go and where they come from: closed, full, read by nobody, not Unicode, the same file twice."""
 
+import gc
 import io
 import os
 import subprocess
@@ -160,3 +161,19 @@ def test_two_results_never_mix_and_a_folder_is_no_file(tmp_path, command, status
     assert found == status, error
     assert words in error
     assert not list(tmp_path.glob("new*"))
+
+
+def test_a_stream_outlives_what_stands_before_it_and_is_closed_with_it(tmp_path):
+    for close in (False, True):
+        with (tmp_path / "out").open("w") as stream:
+            before = streams.Output(stream)
+            before.write("kept")
+            if close:
+                before.close()
+                assert stream.closed
+                assert before.closed
+            del before
+            gc.collect()
+            if not close:
+                stream.write(" and more")
+        assert (tmp_path / "out").read_text() == ("kept" if close else "kept and more")
