@@ -73,7 +73,7 @@ def test_a_run_that_would_fail_too_often_is_refused_before_it_begins(monkeypatch
 
 
 def test_the_events_of_runs_are_not_kept():
-    """Three events a failure, twenty runs of up to a million failures: they took 18 GB."""
+    """Three events a failure, twenty runs of up to a million failures: they took up to 10 GB."""
     import tracemalloc
 
     run = read("{steps: 200000, mtbf: 1 h, checkpoint: 10 ms, restart: 1 s, seeds: 3}")
