@@ -239,6 +239,8 @@ class Memory(Description):
 FASTEST_CLOCK = {"45nm": 5_200_000_000, "7nm": 5_200_000_000}
 """Hz of the fastest product of each node: IBM's z196 (45 nm, 2010) ships at 5.2 GHz, its 7 nm successor Telum (2021)
 at "above 5 GHz", 5.2 GHz in the z16. Arithmetic is deeper pipelined there than in an array's element: a bound, no goal.
+Sources: reports of IBM's talk at Hot Chips 22 (OSNews, 26 August 2010: 5.2 GHz, 45 nm SOI) and of Telum's at Hot Chips
+33 (Ars Technica, 2021: 7 nm, above 5 GHz); the z16's 5.2 GHz is Wikipedia's ("IBM Telum"), IBM's own not verified.
 """
 
 

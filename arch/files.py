@@ -30,6 +30,8 @@ SUFFIX = ".loom-part"
 
 def check_writable(path: str | Path) -> None:
     """Refuse an output path before any work is done for it; raises `LoomError`."""
+    if os.path.basename(path) in ("", "."):  # a Path would forget what follows the name
+        raise LoomError(f"{path}: names a folder, a file name was expected")
     path = Path(path)
     try:
         target = _target(path)
@@ -148,23 +150,22 @@ def sweep_parts(folder: Path) -> None:
 def _remove_unlocked(part: Path) -> None:
     handle = os.open(part, os.O_WRONLY)
     try:
-        if CAN_LOCK:
-            flock(handle, LOCK_EX | LOCK_NB)  # or else an error: nothing is removed where nothing can be locked
+        if lock(handle, unknown=False):
             os.unlink(part)
     finally:
         os.close(handle)
 
 
-def lock(handle: int, *, wait: bool = False) -> bool:
-    """Lock an open file for this process; tells whether it now has it. Where nothing can be locked, it always has."""
+def lock(handle: int, *, wait: bool = False, unknown: bool = True) -> bool:
+    """Lock an open file for this process; tells whether it now has it, and ``unknown`` where nothing can be locked."""
     if not CAN_LOCK:
-        return True
+        return unknown
     try:
         flock(handle, LOCK_EX | (0 if wait else LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
-        return True
+        return unknown
     return True
 
 

@@ -14,7 +14,9 @@ STANDARD_INPUT = "-"
 TABLE_BYTES = 2**28
 """Most bytes of a CSV file's text, unpacked."""
 TABLE_CELLS = 12_000_000
-"""Most cells of a CSV file: each takes about 100 bytes while it is read."""
+"""Most cells of a CSV file."""
+CELL_BYTES = 180
+"""That a cell takes while its file is read, the file's text included."""
 _read: set[str] = set()
 
 
@@ -48,9 +50,13 @@ def read_input(path: str | Path, most: int, what: str = "file") -> str:
 
 def read_table(path: str | Path) -> str:
     """Text of a CSV file, which is refused before its cells would take gigabytes; raises what `read_input` does."""
+    from siliconloom.arch.budget import require_memory  # only where there is a table
+
     text = read_input(path, TABLE_BYTES, "CSV file")
-    if text.count(",") + text.count("\n") > TABLE_CELLS:
+    cells = text.count(",") + text.count("\n")
+    if cells > TABLE_CELLS:
         raise LoomError(f"{source_name(path)}: more than {TABLE_CELLS:,} cells")
+    require_memory(f"{source_name(path)}: {cells:,} cells", cells * CELL_BYTES, "a shorter table needs less")
     return text
 
 

@@ -4,7 +4,14 @@ On-chip figures: N. Jouppi et al., "Ten Lessons From Three Generations Shaped Go
 (45 nm and 7 nm; the 45 nm column goes back to M. Horowitz, ISSCC 2014). SRAM figures there are per 64-bit access of
 an 8 KiB, 32 KiB and 1 MiB array; between and beyond those sizes the energy is interpolated in the logarithm of the
 size. Formats that the table does not have (int4, int16, fp8) are interpolated in the square of the operand width for
-multiplication and linearly for addition.
+multiplication and linearly for addition. The paper itself was not at hand; what others quote of it agrees:
+
+- 45 nm: all of Horowitz's energies (8-bit and 32-bit integers 0.03, 0.1, 0.2, 3.1 pJ; fp16 and fp32 0.4, 0.9, 1.1, 3.7
+  pJ; caches of 8 KiB, 32 KiB and 1 MiB 10, 20, 100 pJ; DRAM 1.3 to 2.6 nJ) in a transcription
+  (gist.github.com/V0XNIHILI/2b6fa61edd4c06d9ffce5551065124c1), those of 32 bits again in PMC8934428, table 3.
+- 7 nm: fp32 multiplication 1.31 pJ and 64 bits of GDDR6 350 to 480 pJ in Sadi et al., "Novel adaptive quantization
+  methodology for 8-bit floating-point DNN training", 2024, introduction; fp32 rounded to 0.4 and 1.3 pJ in others.
+- Not verified: the 7 nm figures of int8, int32, bf16, fp16 and SRAM, bf16 at 45 nm, DDR4's 1300 pJ at 7 nm.
 
 Main memory: HBM2 3.92 pJ/bit and GDDR5-class 14 pJ/bit from M. O'Connor et al., "Fine-Grained DRAM", MICRO 2017,
 table 3; DDR4 1300 pJ and GDDR6 350-480 pJ per 64 bits from the ISCA 2021 table; LPDDR5 and CXL-attached DDR5 are taken
@@ -16,10 +23,12 @@ What a chip takes whether it works or not, all of it an estimate, good to a fact
 - **Static**: transistors times the idle power of one. Transistors of arithmetic are its synthesized area at 45 nm
   (M. Horowitz, "Computing's Energy Problem", ISSCC 2014, figure 1.1.9) over a quarter of a NAND2 gate's, 0.798 um2 in
   the Nangate 45 nm library; 24 for a bit of a register; six for a bit of SRAM, its periphery left out. At 45 nm one
-  leaks a quarter of that library's NAND2_X1 at 1.1 V and 25 C, 17.4 nW. At 7 nm one takes what TPUv4i takes idle, 55 W
-  less its HBM's, over 16 billion transistors (the ISCA 2021 paper, table 1); gated clocks, PLLs and SerDes of that chip
-  are in it. Library and table are from memory, unverified. As a check: TPU v4 at rest draws 90 W (Google Cloud's page
-  of it, measured minimum); ``tpu-v4`` without CMEM, ICI and host gets about a quarter of that.
+  leaks a quarter of that library's NAND2_X1 at 1.1 V and 25 C, 17.4 nW. Both of NAND2_X1 are as in the library (area
+  0.798, cell_leakage_power 17.393360 nW; examples/nangate45_typ.lib.gz of OpenSTA at commit d1b2b39). At 7 nm one takes
+  what TPUv4i takes idle, 55 W less its HBM's, over 16 billion transistors (the ISCA 2021 paper, table 1); gated clocks,
+  PLLs and SerDes of that chip are in it. Not verified: Horowitz's areas, the 55 W and the 16 billion. As a check: TPU
+  v4 at rest draws 90 W (cloud.google.com/tpu/docs/v4, "measured min power"); ``tpu-v4`` without CMEM, ICI and host gets
+  about a quarter of that.
 - **Clock tree**: more than a quarter of the power budget of processors (D. Duarte, N. Vijaykrishnan, M. J. Irwin,
   "Impact of technology scaling in the clock system power", ISVLSI 2002); here a quarter, so a third of what all
   multiply-accumulate units take at full work, for as long as the run lasts: the RTL has no clock gates.

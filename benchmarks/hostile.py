@@ -361,13 +361,23 @@ def _collective(c: Command) -> None:
     c.flags("--exact", "--flows", "--predicted")
 
 
+ROOMY = ("memory.dram.capacity=16 GiB", "tile.scratchpad.capacity=1 MiB", "tile.accumulator.capacity=256 KiB",
+         "tile.sequencer.program_words=8192")  # fmt: skip
+"""What a tile of the small ring needs for a training step."""
+
+
 def _plan(c: Command) -> None:
     system = c.machine(["npu-x4-ring", "dgx-h100", "dgx-a100"])
     c.arguments = ["plan", system, c.draw.choice(["gpt2", "llama3-8b"])]
-    # tiles are simulated for every plan of a training step, which takes seconds: GPUs only
-    phases = ["prefill", "decode", "x", *(["training"] * 2 if system.startswith("dgx") else [])]
-    for text in (f"phase={c.draw.choice(phases)}", "batch=8", "layers=2"):
+    phase = c.draw.choice(["prefill", "decode", "x", "training", "training"])
+    for text in (f"phase={phase}", "batch=8", "layers=2"):
         c.arguments += ["--set", f"workload.{text}"]
+    if not system.startswith("dgx") and c.draw.maybe(0.7):
+        if phase == "training":
+            c.arguments += ["--set", "workload.sequence=16"]
+        for text in ROOMY if c.draw.maybe(0.8) else []:
+            c.arguments += ["--set", f"chip.{text}"]
+        c.sets(library("arch")["npu-edge"], "chip.")
     keys = ("tensor", "pipeline", "data", "context", "microbatch", "schedule", "overlap", "attention")
     c.sets(dict.fromkeys(keys, 1), "plan.")
     c.sets(dict.fromkeys(("steps", "mtbf", "spares", "checkpoint"), 1), "run.")

@@ -10,6 +10,7 @@ al., "Pipeline parallelism with controllable memory", 2024).
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -132,14 +133,14 @@ def greedy(
     last = placement.stages - 1
     held = [0] * placement.devices
     waiting: list[list[tuple[int, int, int]]] = [[] for _ in range(placement.devices)]  # backward: microbatch, -stage
-    fresh: list[list[tuple[int, int, int]]] = [[] for _ in range(placement.devices)]  # forward: microbatch, chunk
-    weights: list[list[tuple[int, int]]] = [[] for _ in range(placement.devices)]
+    fresh = [_Fresh(placement.chunks) for _ in range(placement.devices)]
+    weights: list[deque[tuple[int, int]]] = [deque() for _ in range(placement.devices)]
     schedule: Schedule = [[] for _ in range(placement.devices)]
     free = [0] * placement.devices
     events: list[tuple[int, int]] = [(0, d) for d in range(placement.devices)]
     for m in range(microbatches):
         device, chunk = placement.place(0)
-        heapq.heappush(fresh[device], (0, m, chunk))
+        fresh[device].add(0, m, chunk)
     left = 3 * microbatches * placement.stages
     while left:
         if not events:
@@ -147,9 +148,11 @@ def greedy(
         now, device = heapq.heappop(events)
         if now < free[device]:
             continue
-        choice = _choose(now, device, waiting, fresh, weights, held, most, placement)
+        choice = _choose(now, waiting[device], fresh[device], weights[device], most - held[device])
         if choice is None:
-            later = [t for queue in (waiting[device], fresh[device]) for t, *_ in queue if t > now]
+            later = fresh[device].later()
+            if waiting[device]:  # none of them is there by now
+                later.append(waiting[device][0][0])
             if later:
                 heapq.heappush(events, (min(later), device))
             continue
@@ -165,41 +168,59 @@ def greedy(
             if stage == last:
                 heapq.heappush(waiting[device], (end, microbatch, chunk))
             else:
-                _hand_on(fresh, events, placement, stage + 1, end + hop, microbatch)
+                next_device, next_chunk = placement.place(stage + 1)
+                fresh[next_device].add(end + hop, microbatch, next_chunk)
+                heapq.heappush(events, (end + hop, next_device))
         elif kind is Pass.BACKWARD:
             weights[device].append((microbatch, chunk))
             if stage:
-                _hand_on(waiting, events, placement, stage - 1, end + hop, microbatch)
+                next_device, next_chunk = placement.place(stage - 1)
+                heapq.heappush(waiting[next_device], (end + hop, microbatch, next_chunk))
+                heapq.heappush(events, (end + hop, next_device))
         else:
             held[device] -= 1
     return schedule
 
 
-def _hand_on(
-    queues: list[list[tuple[int, int, int]]], events: list[tuple[int, int]], placement: Placement, stage: int, at: int,
-    microbatch: int,
-) -> None:  # fmt: skip
-    device, chunk = placement.place(stage)
-    heapq.heappush(queues[device], (at, microbatch, chunk))
-    heapq.heappush(events, (at, device))
+class _Fresh:
+    """Forward passes of a device by chunk: those on their way by time, those that are there by microbatch."""
+
+    def __init__(self, chunks: int) -> None:
+        self.coming: list[list[tuple[int, int]]] = [[] for _ in range(chunks)]
+        self.ready: list[list[int]] = [[] for _ in range(chunks)]
+
+    def add(self, at: int, microbatch: int, chunk: int) -> None:
+        heapq.heappush(self.coming[chunk], (at, microbatch))
+
+    def take(self, now: int, room: int) -> tuple[int, int] | None:
+        """Of what is there by ``now``, which never goes back: later chunks, which lead to backward passes and give
+        room, first. A microbatch's later chunks need room before any of it is given back: that is kept free.
+        """
+        chunks = len(self.ready)
+        for chunk in reversed(range(chunks)):
+            coming, ready = self.coming[chunk], self.ready[chunk]
+            while coming and coming[0][0] <= now:
+                heapq.heappush(ready, heapq.heappop(coming)[1])
+            if ready and chunks - chunk <= room:
+                return heapq.heappop(ready), chunk
+        return None
+
+    def later(self) -> list[int]:
+        """When the next ones come."""
+        return [coming[0][0] for coming in self.coming if coming]
 
 
 def _choose(
-    now: int, device: int, waiting: list[list[tuple[int, int, int]]], fresh: list[list[tuple[int, int, int]]],
-    weights: list[list[tuple[int, int]]], held: list[int], most: int, placement: Placement,
+    now: int, waiting: list[tuple[int, int, int]], fresh: _Fresh, weights: deque[tuple[int, int]], room: int
 ) -> tuple[Pass, int, int] | None:  # fmt: skip
-    if waiting[device] and waiting[device][0][0] <= now:
-        _, microbatch, chunk = heapq.heappop(waiting[device])
+    if waiting and waiting[0][0] <= now:
+        _, microbatch, chunk = heapq.heappop(waiting)
         return Pass.BACKWARD, microbatch, chunk
-    # A microbatch's later chunks need room here before any of it is given back: keep that free.
-    ready = [e for e in fresh[device] if e[0] <= now and held[device] + placement.chunks - e[2] <= most]
-    if ready:
-        entry = min(ready, key=lambda e: (-e[2], e[1]))  # later chunks lead to backward passes, which give room
-        fresh[device].remove(entry)
-        heapq.heapify(fresh[device])
-        return Pass.FORWARD, entry[1], entry[2]
-    if weights[device]:
-        microbatch, chunk = weights[device].pop(0)
+    forward = fresh.take(now, room)
+    if forward is not None:
+        return Pass.FORWARD, *forward
+    if weights:
+        microbatch, chunk = weights.popleft()
         return Pass.WEIGHT, microbatch, chunk
     return None
 

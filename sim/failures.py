@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import exp, expm1, inf, isfinite, sqrt
 from typing import Literal
 
@@ -23,6 +22,11 @@ import numpy as np
 from siliconloom.arch.errors import LoomError
 
 FAILURES_MOST = 1_000_000
+"""Of one run."""
+DRAWN = 1024
+"""Times between failures that are drawn at once; the same as one after the other."""
+
+EventKind = Literal["failure", "waited", "restarted", "checkpoint", "finished"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,7 @@ class RunEvent:
     """
 
     seconds: float
-    kind: Literal["failure", "waited", "restarted", "checkpoint", "finished"]
+    kind: EventKind
     saved: int
 
 
@@ -151,10 +155,21 @@ def expected_seconds(run: TrainingRun) -> float:
         return inf
 
 
-def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] | None = None) -> RunResult:
+def expected_failures(run: TrainingRun) -> float:
+    """Mean number of failures of a run with exponential failures that never waits for spares: of waits there are more.
+
+    Failures are independent of what the run does, so they are its mean time over the mean time between them.
+    """
+    return expected_seconds(run) / run.mtbf if isfinite(run.mtbf) else 0.0
+
+
+def run_training(
+    run: TrainingRun, *, seed: int = 0, failures: Sequence[float] | None = None, record: bool = True
+) -> RunResult:
     """Run all steps.
 
-    ``failures`` are given times, in seconds from the start; without them they are drawn from ``seed``.
+    ``failures`` are given times, in seconds from the start; without them they are drawn from ``seed``. Without
+    ``record`` the result has no events, which are some hundred bytes each: three for a failure.
 
     Raises
     ------
@@ -168,17 +183,21 @@ def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] |
     events: list[RunEvent] = []
     pool = _Pool(run.spares, run.repair_s)
 
+    def note(seconds: float, kind: EventKind) -> None:
+        if record:
+            events.append(RunEvent(seconds, kind, saved))
+
     def fail() -> None:
         """Stop at the failure that is due, replace the chip, restart until a restart gets through."""
         nonlocal now, upcoming, failed, waiting_s, restart_s
         restarted = False
         while not restarted:
-            events.append(RunEvent(now, "failure", saved))
+            note(now, "failure")
             ready = pool.replace(now)
             upcoming = next(times, inf)
             failed += 1
             while upcoming < ready:  # another one during the wait
-                events.append(RunEvent(upcoming, "failure", saved))
+                note(upcoming, "failure")
                 ready = max(ready, pool.replace(upcoming))
                 upcoming = next(times, inf)
                 failed += 1
@@ -189,13 +208,13 @@ def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] |
                 )
             if ready > now:
                 waiting_s += ready - now
-                events.append(RunEvent(ready, "waited", saved))
+                note(ready, "waited")
             now = ready
             restarted = now + run.restart_s <= upcoming
             end = now + run.restart_s if restarted else upcoming
             restart_s += end - now
             now = end
-        events.append(RunEvent(now, "restarted", saved))
+        note(now, "restarted")
 
     stretch = run.stretch
     whole = stretch * run.step_s + run.checkpoint_s
@@ -208,7 +227,7 @@ def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] |
             saved += written * stretch
             checkpoints += written
             checkpoint_s += written * run.checkpoint_s
-            events.append(RunEvent(now, "checkpoint", saved))
+            note(now, "checkpoint")
         steps = min(stretch, run.steps - saved)
         end = now + steps * run.step_s + (run.checkpoint_s if saved + steps < run.steps else 0.0)
         if upcoming < end:
@@ -220,7 +239,7 @@ def run_training(run: TrainingRun, *, seed: int = 0, failures: Sequence[float] |
             if saved < run.steps:  # a stretch that ends on the very moment of a failure
                 checkpoints += 1
                 checkpoint_s += run.checkpoint_s
-    events.append(RunEvent(now, "finished", saved))
+    note(now, "finished")
     useful = run.steps * run.step_s
     return RunResult(now, useful, checkpoint_s, lost_s, restart_s, waiting_s, failed, checkpoints, tuple(events))
 
@@ -253,6 +272,7 @@ def _draw(mean: float, seed: int) -> Iterator[float]:
     if not isfinite(mean):
         return
     random, now = np.random.default_rng(seed), 0.0
-    for _ in count():
-        now += float(random.exponential(mean))
-        yield now
+    while True:
+        for after in random.exponential(mean, DRAWN).tolist():
+            now += after
+            yield now

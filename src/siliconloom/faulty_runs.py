@@ -9,7 +9,10 @@ import numpy as np
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.run import Run
-from siliconloom.sim.failures import TrainingRun, expected_seconds, run_training
+from siliconloom.sim.failures import FAILURES_MOST, TrainingRun, expected_failures, expected_seconds, run_training
+
+FAILURES_IN_ALL = 5_000_000
+"""Of all runs together: some ten seconds."""
 
 
 def faulty_run(run: Run, *, step_s: float, chips: int, state_bytes: float = 0.0) -> dict[str, Any]:
@@ -36,7 +39,8 @@ def faulty_run(run: Run, *, step_s: float, chips: int, state_bytes: float = 0.0)
         checkpoint_steps=run.checkpoint_steps, spares=run.spares, repair_s=run.repair,
     )  # fmt: skip
     seeds = run.seeds if isfinite(made.mtbf) else 1
-    results = [run_training(made, seed=seed) for seed in range(seeds)]
+    _check_failures(made, run.steps, seeds)
+    results = [run_training(made, seed=seed, record=False) for seed in range(seeds)]
     seconds = np.array([each.seconds for each in results])
 
     def mean(name: str) -> float:
@@ -65,3 +69,22 @@ def faulty_run(run: Run, *, step_s: float, chips: int, state_bytes: float = 0.0)
         "restart_s": mean("restart_s"),
         "waiting_s": mean("waiting_s"),
     }
+
+
+def _check_failures(made: TrainingRun, steps: int, seeds: int) -> None:
+    """Refuse before it begins what would fail more often than anybody waits for."""
+    if made.spares is not None and not isfinite(made.repair_s):
+        return  # ends with the last spare chip
+    each = expected_failures(made)
+    if each > FAILURES_MOST:
+        many = f"{each:,.0f} times" if each < 1e15 else "without end"
+        raise LoomError(
+            f"run.mtbf: chips fail every {made.mtbf:.4g} s, a restart takes {made.restart_s:.4g} s and a stretch of "
+            f"{made.stretch} of {steps} steps {made.stretch * made.step_s:.4g} s: the run would fail {many}, at most "
+            f"{FAILURES_MOST:,} are simulated; fewer run.steps, or a longer run.mtbf"
+        )
+    if each * seeds > FAILURES_IN_ALL:
+        raise LoomError(
+            f"run.seeds: {seeds:,} runs that fail {each:,.0f} times each are {each * seeds:,.0f} failures, at most "
+            f"{FAILURES_IN_ALL:,} are simulated; fewer run.seeds or run.steps"
+        )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from siliconloom import __version__
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.baselines.efficiency import load_efficiency
@@ -20,6 +21,8 @@ from siliconloom.tables import Row, bold, table
 SCHEMA = "siliconloom.gpu/1"
 SHOWN = 40
 """Rows that the terminal shows; all are in the JSON."""
+ROW_BYTES = 800
+"""That an operation takes from its prediction to its line of JSON."""
 DIGITS = 7
 """Significant digits of times and energies in the JSON."""
 
@@ -28,6 +31,7 @@ def gpu_result(
     gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True
 ) -> dict[str, Any]:
     """Predicted rows under their versioned schema; times in microseconds."""
+    require_memory(f"{len(operations):,} operations", len(operations) * ROW_BYTES, "fewer of them need less")
     found = predict(gpu, operations, sustained=sustained, cache_write=cache_write)
     columns = zip(
         _digits(found.seconds * 1e6), found.bound, _digits(found.roofline * 1e6), _digits(found.joules),

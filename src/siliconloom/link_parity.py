@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +38,7 @@ from siliconloom.sim.engine import run
 from siliconloom.sim.memory import effective
 from siliconloom.sim.ring import ChipRun, Produced, run_ring
 from siliconloom.tables import bold, table
+from siliconloom.working import working_folder
 
 SCHEMA = "siliconloom.verification/4"
 TRACE = 1_000_000
@@ -148,8 +147,7 @@ def verify_ring(system: System, *, seed: int, simulator: str, cases: int) -> dic
     link_jobs = [random_link_case(protocol, 1000 * seed + n, rate) for n, rate in enumerate(rates)]
     ring_jobs = [random_ring_case(engine, protocol, chips, 1000 * seed + n, rate) for n, rate in enumerate(rates)]
     blocks = mlp_blocks(chip, engine, protocol, chips, seed)
-    with tempfile.TemporaryDirectory(prefix="loom-verify-") as name:
-        folder = Path(name)
+    with working_folder("verify") as folder:
         options: dict[str, Any] = {"simulator": simulator}
         links = run_link_cases(protocol, link_jobs, folder=folder / "link", **options)
         rings = run_ring_cases(engine, protocol, chips, ring_jobs, folder=folder / "ring", **options)

@@ -42,11 +42,14 @@ def check_outputs(outputs: dict[str, str | Path | None], inputs: Iterable[object
     """
     forget_files_read()
     known: dict[tuple[int, int] | str, str] = {}
+    printed = _standard_output() if STANDARD_OUTPUT in map(str, outputs.values()) else None
     for option, path in outputs.items():
         if path is None:
             continue
         check_writable(path)
         place = STANDARD_OUTPUT if str(path) == STANDARD_OUTPUT else _place(path)
+        if place is not None and place == printed:  # /dev/stdout, or the file that it was redirected to
+            place = STANDARD_OUTPUT
         if place is not None and place in known:
             both = f"{known[place]} and {option}"
             where = "standard output" if place == STANDARD_OUTPUT else path
@@ -66,9 +69,14 @@ def write_text(path: str | Path, text: str) -> None:
         binary = getattr(sys.stdout, "buffer", None)  # data is UTF-8 whatever the terminal speaks
         if binary is None:
             sys.stdout.write(text)
-        else:
+            return
+        try:
             binary.write(text.encode("utf-8", "backslashreplace"))
             binary.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise LoomError(f"standard output: cannot be written: {error.strerror or error}") from None
         return
     if _place(path) in {_place(each) for each in files_read()} - {None}:
         raise LoomError(f"{path}: is an input of this command and would be overwritten")
@@ -78,6 +86,15 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
     """Write ``data`` as indented JSON."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _standard_output() -> tuple[int, int] | None:
+    """What tells the file or pipe that standard output is; ``None`` for a terminal or null."""
+    try:
+        status = os.fstat(1)
+    except OSError:
+        return None
+    return None if stat.S_ISCHR(status.st_mode) else (status.st_dev, status.st_ino)
 
 
 def _place(path: str | Path) -> tuple[int, int] | str | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.sim.engine import Run, run
 from siliconloom.sim.golden import Machine
 from siliconloom.tables import bold, table
+from siliconloom.working import working_folder
 
 SCHEMA = "siliconloom.verification/2"
 TRACE = 1_000_000
@@ -174,10 +173,10 @@ def check_programs(
         ProgramCase(made.program, made.memory, made.base, stall=each)
         for (_, made), each in zip(programs, stalls, strict=True)
     ]  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="loom-verify-") as folder:
-        sources = bundle.write(Path(folder) / "rtl")
+    with working_folder("verify") as folder:
+        sources = bundle.write(folder / "rtl")
         outcomes = run_programs(
-            chip, sources, bundle.top, cases, folder=Path(folder) / "bench", simulator=simulator, spent=spent
+            chip, sources, bundle.top, cases, folder=folder / "bench", simulator=simulator, spent=spent
         )
     return [
         compare(name, chip, made, outcome, each > 0)

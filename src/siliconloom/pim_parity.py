@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden_pim import PimMachine, read_out
 from siliconloom.sim.pim import ChannelRun, run_channel
 from siliconloom.tables import bold, table
+from siliconloom.working import working_folder
 
 SCHEMA = "siliconloom.verification/3"
 CONTEXT = 3
@@ -138,10 +137,10 @@ def check_pim_cases(
     if not isinstance(tile, PimTile):
         raise NotSupported(f"PIM cases on a {tile.kind} tile")
     bundle = build_rtl(chip)
-    with tempfile.TemporaryDirectory(prefix="loom-verify-") as folder:
-        sources = bundle.write(Path(folder) / "rtl")
+    with working_folder("verify") as folder:
+        sources = bundle.write(folder / "rtl")
         outcomes = run_pim_cases(
-            tile, sources, bundle.top, bundle.ports, cases, folder=Path(folder) / "bench", simulator=simulator,
+            tile, sources, bundle.top, bundle.ports, cases, folder=folder / "bench", simulator=simulator,
             spent=spent,
         )  # fmt: skip
     return [compare(tile, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]

@@ -16,7 +16,7 @@ from siliconloom.arch.technology import TECHNOLOGIES
 from siliconloom.sim.energy import EXCLUDED, pim_energy, standing_power
 from siliconloom.simulate import SCHEMA, asked
 from siliconloom.systems import products
-from siliconloom.tables import asked_text, bold, excluded_text, print_overrides, table
+from siliconloom.tables import asked_text, bold, excluded_rows, print_overrides, table
 from siliconloom.workloads import Gemm, Graph
 
 
@@ -111,8 +111,11 @@ def pim_tables(result: dict[str, Any], out: Console) -> None:
     out.print(
         f"  lower bound  {bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"
     )
-    spent = f"{format_si(result['energy_j'], 'J')}, {excluded_text(result['energy_excludes'])}"
-    out.print(f"  energy       {spent}", soft_wrap=True)
+    for label, text in [
+        ("energy", format_si(result["energy_j"], "J")),
+        *excluded_rows(result["energy_excludes"], out, 12),
+    ]:
+        out.print(f"  {label:12s} {text}")
     out.print()
     rows = [
         (o["name"], f"x{o['repeat']}", f"{o['shape']['m']} x {o['shape']['n']} x {o['shape']['k']}", f"{o['cycles']:,}",

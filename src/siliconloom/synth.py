@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.rtl.systolic import operand_type
 from siliconloom.sim.memory import effective
 from siliconloom.tables import bold, table, under_way
+from siliconloom.working import working_folder
 
 SCHEMA = "siliconloom.synthesis/1"
 FLATTENED_ELEMENTS = 256
@@ -80,16 +80,16 @@ def synth(
     notes: list[str] = []
     with (
         under_way(progress, f"generating {chip.name} ...") as say,
-        tempfile.TemporaryDirectory(prefix="loom-synth-") as name,
+        working_folder("synth") as folder,
     ):
         bundle = build_rtl(chip)
         say(f"Yosys: {bundle.top} for {liberty.name if liberty else target} ...")
         small = array is not None and array.rows * array.cols <= FLATTENED_ELEMENTS
         flatten = small and "program_words" not in bundle.sidecar["parameters"]
-        area = synthesize(bundle, target, liberty, Path(name), flatten=flatten)
+        area = synthesize(bundle, target, liberty, folder, flatten=flatten)
         placed = None
         if target == "ecp5" and seeds:
-            placed = _place(bundle, area, Path(name), seeds, say, notes)
+            placed = _place(bundle, area, folder, seeds, say, notes)
     if not area.flattened:
         notes.append("synthesized module by module: nothing is shared or simplified across module borders")
     memories = bundle.sidecar["memories"]

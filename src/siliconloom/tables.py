@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
                 rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
                 lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
-    lines.append(("", excluded_text(result["energy_excludes"])))
+    lines += excluded_rows(result["energy_excludes"], out, 18)
     engine = result["simulator"]
     events = engine["events"] + engine["events_skipped"]
     jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"
@@ -182,6 +183,11 @@ def share_of(operator: dict[str, Any], cycles: int) -> float:
 def excluded_text(names: Sequence[str]) -> str:
     """One line on what an energy leaves out."""
     return f"without {'; '.join(names)}"
+
+
+def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[str, str]]:
+    """The same as rows without a label, cut where the terminal ends: their values stand under each other."""
+    return [("", line) for line in textwrap.wrap(excluded_text(names), max(out.width - label - 3, 16))]
 
 
 def asked_text(result: dict[str, Any]) -> str:

@@ -8,12 +8,15 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.quantity import DURATION, parse
 from siliconloom.simulate import UNIT_NAMES, Simulation
 
 TRACE_LIMIT = 200_000
-"""Most instruction executions in a trace: about 30 MB."""
+"""Most instruction executions in a trace: about 40 MB."""
+EVENT_BYTES = 800
+"""That an execution or a jump takes on its way to the file: a line of some 200 characters, joined and encoded."""
 JUMPS_THREAD = 15
 WORK = (Opcode.LOAD, Opcode.STORE, Opcode.MATMUL, Opcode.VECTOR)
 
@@ -51,12 +54,16 @@ def trace_text(simulation: Simulation, window: tuple[int, int] | None = None) ->
     """The recorded executions as JSON: a process per chip, a thread per unit and one for jumps, microseconds."""
     chip, program, outcome = simulation.chip, simulation.plan.program, simulation.run
     scale = 1e6 / chip.clock
+    rows = len(outcome.trace) + len(outcome.folds)
+    require_memory(f"--trace: {rows:,} events", rows * EVENT_BYTES, "--window FROM:TO has fewer")
     threads = {int(unit): name for unit, name in UNIT_NAMES.items()} | {JUMPS_THREAD: "jumped (see --window)"}
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{chip.name}: {simulation.graph.name}"}}
+    events = [
+        json.dumps(
+            {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{chip.name}: {simulation.graph.name}"}}
+        )
     ]
     events += [
-        {"ph": "M", "pid": 1, "tid": thread, "name": "thread_name", "args": {"name": name}}
+        json.dumps({"ph": "M", "pid": 1, "tid": thread, "name": "thread_name", "args": {"name": name}})
         for thread, name in threads.items()
     ]
     for number, start, consumed, end, _ in outcome.trace.tolist():
@@ -69,7 +76,7 @@ def trace_text(simulation: Simulation, window: tuple[int, int] | None = None) ->
             event["args"]["function"] = i.function.value
         else:
             event["args"]["bytes"] = i.m * i.n
-        events.append(event)
+        events.append(json.dumps(event))
     for number, start, end, period, periods, iterations in outcome.folds.tolist():
         if window is not None and not (start < window[1] and end > window[0]):
             continue
@@ -78,7 +85,7 @@ def trace_text(simulation: Simulation, window: tuple[int, int] | None = None) ->
         operator = program.operators[program.instructions[number].operator]
         event["args"] = {"loop_end": number, "operator": operator, "cycle": start, "until": end, "periods": periods,
                          "iterations": iterations, "cycles": period}  # fmt: skip
-        events.append(event)
+        events.append(json.dumps(event))
     total = int(outcome.executions[[x.opcode in WORK for x in program.instructions]].sum())
     recorded = len(outcome.trace)
     other = {
@@ -92,7 +99,12 @@ def trace_text(simulation: Simulation, window: tuple[int, int] | None = None) ->
         "jumps": outcome.jumps,
         "jumps_listed": len(outcome.folds),
     }
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}) + "\n"
+    return events_text(events, {"displayTimeUnit": "ns", "otherData": other})
+
+
+def events_text(events: list[str], rest: dict[str, Any]) -> str:
+    """A trace file of events that are JSON already: made one at a time, since all of them as objects take gigabytes."""
+    return f'{{"traceEvents": [{", ".join(events)}], {json.dumps(rest)[1:]}\n'
 
 
 def _span(thread: int, name: str, category: str, start: int, end: int, scale: float) -> dict[str, Any]:

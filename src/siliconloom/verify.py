@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +22,7 @@ from siliconloom.rtl.systolic import arithmetic_of
 from siliconloom.sim.memory import effective
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
 from siliconloom.tables import bold, table, under_way
+from siliconloom.working import working_folder
 
 SCHEMA = "siliconloom.verification/1"
 BEATS = 1500
@@ -68,12 +67,12 @@ def verify(
     jobs = random_cases(array, seed, cases)
     began = time.perf_counter()
     with (
-        tempfile.TemporaryDirectory(prefix="loom-verify-") as name,
+        working_folder("verify") as folder,
         under_way(progress, f"building and running {bundle.top} with {simulator} ..."),
     ):
-        sources = bundle.write(Path(name) / "rtl")
+        sources = bundle.write(folder / "rtl")
         results = run_cases(
-            array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=Path(name) / "bench"
+            array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=folder / "bench"
         )
     return {
         "schema": SCHEMA,

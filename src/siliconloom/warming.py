@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import compileall
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from siliconloom.sim.patterns import run_pattern
 from siliconloom.sim.pim import run_channel
 from siliconloom.sim.streams import Tasks, run_tasks
 from siliconloom.simulate import simulate
+from siliconloom.working import working_folder
 from siliconloom.workloads import load_workload
 
 PROGRAM = """\
@@ -81,8 +81,8 @@ def _collectives() -> None:
 
 
 def _communication() -> None:
-    with tempfile.TemporaryDirectory(prefix="loom-warmup-") as folder:
-        file = Path(folder) / "program.yaml"
+    with working_folder("warmup") as folder:
+        file = folder / "program.yaml"
         for events in ("", EVENTS):
             file.write_text(PROGRAM + events, encoding="utf-8")
             communication_result(load_network("torus-2d"), str(file), 8)

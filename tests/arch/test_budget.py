@@ -59,3 +59,36 @@ def test_what_does_not_fit_is_refused_before_it_is_made(arguments, words, capsys
     assert len(lines) == 1
     assert words in lines[0]
     assert "--memory" in lines[0]
+
+
+@pytest.fixture
+def many(tmp_path):
+    """100,000 products for a GPU."""
+    path = tmp_path / "ops.csv"
+    path.write_text("op,m,n,k\n" + "gemm,128,256,512\n" * 100_000)
+    return str(path)
+
+
+def test_a_list_of_operations_is_refused_before_it_is_read_and_before_it_is_predicted(many, capsys, monkeypatch):
+    monkeypatch.setattr(budget, "own_memory", lambda: 0)
+    for size, words in (("40 MB", "400,004 cells: needs about 68"), ("75 MB", "100,000 operations: needs about 76")):
+        assert main(["gpu", "h100", many, "--memory", size]) == 2
+        assert words in (line := capsys.readouterr().err)
+        assert "(--memory)" in line
+    assert main(["gpu", "h100", many, "--memory", "100 MB"]) == 0
+
+
+def test_a_trace_is_refused_before_it_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(budget, "own_memory", lambda: 0)
+    file = tmp_path / "t.json"
+    line = ["sim", "npu-edge", "gpt2", "--set", "workload.layers=2", "--exact", "--trace", str(file)]
+    assert main([*line, "--memory", "20 MB"]) == 2
+    assert "loom: --trace: " in (error := capsys.readouterr().err)
+    assert "--window FROM:TO has fewer" in error
+    assert not file.exists()
+
+
+def test_passes_of_a_pipeline_are_refused_before_they_are_written_down(capsys):
+    line = "plan dgx-h100 gpt2 --set workload.phase=training --set workload.batch=1048576 --set plan.microbatch=1"
+    assert main([*line.split(), "--set", "plan.pipeline=8", "--memory", "1GiB"]) == 2
+    assert "loom: plan.microbatch: 1,048,576 microbatches on 8 stages: needs about" in capsys.readouterr().err

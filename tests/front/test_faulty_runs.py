@@ -60,3 +60,26 @@ def test_bad_settings_are_one_clear_line(text, message):
 def test_checkpoint_time_and_storage_exclude_each_other():
     with pytest.raises(LoomError, match="give one of them"):
         faulty_run(read("{steps: 5, checkpoint: 1 s, storage: 1 GB/s}"), step_s=1.0, chips=1)
+
+
+def test_a_run_that_would_fail_too_often_is_refused_before_it_begins(monkeypatch):
+    monkeypatch.setattr("siliconloom.faulty_runs.run_training", None)
+    with pytest.raises(LoomError, match=r"^run.mtbf: chips fail every 37.5 s, a restart takes 600 s .* 906,.* times"):
+        faulty_run(read("{steps: 1000000, mtbf: 5 min, restart: 10 min}"), step_s=0.003827, chips=8)
+    with pytest.raises(LoomError, match=r"^run.mtbf: .* would fail without end"):
+        faulty_run(read("{steps: 10, mtbf: 1 s, restart: 1 y}"), step_s=1.0, chips=8)
+    with pytest.raises(LoomError, match=r"^run.seeds: 10,000 runs that fail .* times each"):
+        faulty_run(read("{steps: 1000000, mtbf: 1 d, seeds: 10000}"), step_s=10.0, chips=8)
+
+
+def test_the_events_of_runs_are_not_kept():
+    """Three events a failure, twenty runs of up to a million failures: they took up to 10 GB."""
+    import tracemalloc
+
+    run = read("{steps: 200000, mtbf: 1 h, checkpoint: 10 ms, restart: 1 s, seeds: 3}")
+    tracemalloc.start()
+    found = faulty_run(run, step_s=1.0, chips=64)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found["failures"] > 3000
+    assert most < 1 << 20

@@ -111,6 +111,18 @@ def test_what_is_done_is_kept_when_interrupted(monkeypatch, capsys, tmp_path, se
     assert (result["interrupted"], [card["card"] for card in result["cards"]]) == (True, ["zero"])
 
 
+def test_an_interrupt_before_any_card_is_told(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "cores", lambda: 1)
+    monkeypatch.setattr(run, "card_result", interrupted)
+    assert main(["reproduce", "zero", "genz"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == "interrupted before the first of 2 cards was derived: nothing to show\n"
+    assert captured.err == "loom: interrupted; nothing was left half written\n"
+
+
 def test_tables_fit_a_terminal(capsys):
     assert main(["reproduce", "flat"]) == 0
     out = capsys.readouterr().out

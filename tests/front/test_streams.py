@@ -1,5 +1,6 @@
 """Where results go and where they come from: closed, full, read by nobody, not Unicode, the same file twice."""
 
+import gc
 import io
 import os
 import subprocess
@@ -31,8 +32,14 @@ def shell(command, folder, **environment):
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
-        ("loom list > /dev/full", 2, "standard output or a temporary file: No space left on device"),
-        ("loom list --json - > /dev/full", 2, "No space left on device"),
+        ("loom list > /dev/full", 2, "loom: standard output: No space left on device"),
+        ("loom gpu h100 > /dev/full", 2, "loom: standard output: No space left on device"),
+        ("loom list --json - > /dev/full", 2, "standard output: cannot be written: No space left on device"),
+        ("loom list 2>&-", 0, ""),
+        ("loom rtl systolic-ws-8 -o made --json - 2>/dev/full", 0, ""),
+        ("loom rtl systolic-ws-8 -o made 2>/dev/full", 0, ""),
+        ("loom rtl systolic-ws-8 -o made 2> >(true)", 0, ""),
+        ("loom lisst 2>/dev/full", 2, ""),
         ("loom list >&-", 2, "standard output: it is closed, and what was meant for it is lost"),
         ("loom list --json out.json >&-", 0, ""),
         ("loom gpu h100 - <&-", 2, "standard input is closed; name a file"),
@@ -132,3 +139,41 @@ def test_data_on_standard_output_is_unicode_whatever_the_terminal_is(monkeypatch
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
     write_text("-", "± \ud800")
     assert raw.getvalue() == "± \\ud800".encode()
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        ("loom sim npu-edge g.yaml --json - --report /dev/stdout > out", 2, "--json both name standard output"),
+        ("loom sim npu-edge g.yaml --json - --report /dev/fd/1 > out", 2, "--json both name standard output"),
+        ("loom sim npu-edge g.yaml --json - --report out > out", 2, "--json both name standard output"),
+        ("loom sim npu-edge g.yaml --json - --report /dev/stdout | cat; exit ${PIPESTATUS[0]}", 2, "standard output"),
+        ("loom sim npu-edge g.yaml --json - --report /dev/null > out", 0, ""),
+        ("loom sim npu-edge g.yaml --json new/", 2, "new/: names a folder, a file name was expected"),
+        ("loom sim npu-edge g.yaml --json new/.", 2, "new/.: names a folder"),
+        ("loom measure -o new.csv/", 2, "new.csv/: names a folder"),
+        ("loom schema chip -o new/", 2, "new/: names a folder"),
+    ],
+)
+def test_two_results_never_mix_and_a_folder_is_no_file(tmp_path, command, status, words):
+    (tmp_path / "g.yaml").write_text(GEMMS.format("g"))
+    found, _, error = shell(command, tmp_path)
+    assert found == status, error
+    assert words in error
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_stream_outlives_what_stands_before_it_and_is_closed_with_it(tmp_path):
+    for close in (False, True):
+        with (tmp_path / "out").open("w") as stream:
+            before = streams.Output(stream)
+            before.write("kept")
+            if close:
+                before.close()
+                assert stream.closed
+                assert before.closed
+            del before
+            gc.collect()
+            if not close:
+                stream.write(" and more")
+        assert (tmp_path / "out").read_text() == ("kept" if close else "kept and more")

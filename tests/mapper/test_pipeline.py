@@ -1,5 +1,6 @@
 """Pipeline schedules: complete, free of circles, as long and as full as theory says."""
 
+import time
 from math import inf
 
 import pytest
@@ -148,3 +149,11 @@ def test_a_link_that_slows_down_or_stops_holds_the_pipeline_up():
         seconds(Slowdown(0.0, inf, device=0))
     with pytest.raises(LoomError, match="link must be from 0 to 0"):
         seconds(Slowdown(0.0, 2.0, link=1))
+
+
+def test_the_greedy_order_takes_time_in_proportion_to_its_passes():
+    """480,000 passes in two seconds; looking through all that waits for every one of them took minutes."""
+    began = time.process_time()
+    schedule = greedy(Placement(8), 20_000, 8, (10, 9, 8))
+    assert sum(map(len, schedule)) == 480_000
+    assert time.process_time() - began < 20

@@ -12,6 +12,7 @@ from siliconloom.arch import LoomError, load_system
 from siliconloom.cli import app
 from siliconloom.planning.cluster import cluster_of
 from siliconloom.planning.fused import fuse
+from siliconloom.planning.inference import Server
 from siliconloom.planning.memory import Held, activations, states
 from siliconloom.planning.plan import Plan, parse_plan
 from siliconloom.planning.search import plans, search
@@ -125,8 +126,47 @@ def test_the_command_writes_json(tmp_path):
 
 def test_a_model_that_does_not_fit_says_what_it_needs():
     graph = load_workload("gpt-145b", [("phase", "training"), ("batch", "8")])
-    with pytest.raises(LoomError, match=r"no plan fits .* of each a100: the smallest needs"):
+    with pytest.raises(
+        LoomError, match=r"no plan fits .* a100: parameters, gradients and optimizer state of gpt-145b are"
+    ):
         search(Trainer(cluster_of(load_system("dgx-a100")), graph))
+    graph = load_workload("gpt-145b", [("phase", "training"), ("batch", "8"), ("layers", "20")])
+    with pytest.raises(LoomError, match=r"no plan fits .* of each a100: the smallest needs"):
+        search(Trainer(cluster_of(load_system("dgx-a100")), graph), {"zero": 0, "data": 8})
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_no_plan_holds_less_than_the_least(trainer, zero):
+    for plan in itertools.islice(plans(trainer, {"zero": zero}), 0, None, 11):
+        assert trainer.memory(plan).total * trainer.cluster.chips >= trainer.least_bytes
+
+
+def test_a_search_in_which_nothing_fits_the_tile_ends_soon(monkeypatch):
+    """The operator that blocks is found once and looked at first; each part that was refused is kept."""
+    from siliconloom.planning import machines
+
+    simulated, real = [], machines.simulate
+    monkeypatch.setattr(machines, "simulate", lambda *a: simulated.append(a) or real(*a))
+    tiny = cluster_of(load_system("npu-x4-ring"), [("memory.dram.capacity", "4 GiB")])
+    graph = load_workload("gpt2", [("phase", "training"), ("batch", "8"), ("layers", "2")])
+    with pytest.raises(LoomError, match=r"cannot hold two tiles of each operand of operator head\.loss"):
+        search(Trainer(tiny, graph))
+    assert len(simulated) == 1
+
+
+@pytest.mark.parametrize("phase", ["training", "decode"])
+def test_a_model_too_large_for_all_chips_is_refused_before_anything_is_timed(phase, monkeypatch):
+    monkeypatch.setattr("siliconloom.planning.machines.simulate", None)
+    graph = load_workload("llama3-8b", [("phase", phase), ("batch", "8")])
+    kind = Trainer if phase == "training" else Server
+    with pytest.raises(LoomError, match=r"no plan fits .* of llama3-8b are .* even when all 4 chips share them"):
+        search(kind(cluster_of(load_system("npu-x4-ring")), graph))
+
+
+def test_a_microbatch_larger_than_a_replicas_share_is_refused(cluster):
+    graph = load_workload("llama3-8b", [("phase", "decode"), ("batch", "8")])
+    with pytest.raises(LoomError, match=r"^plan.microbatch 9223372036854775807: a replica has 1 sequences"):
+        search(Server(cluster, graph), {"microbatch": 2**63 - 1})
 
 
 @settings(max_examples=60, deadline=None)

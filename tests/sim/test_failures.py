@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
-from siliconloom.sim.failures import TrainingRun, best_interval, expected_seconds, run_training
+from siliconloom.sim.failures import TrainingRun, best_interval, expected_failures, expected_seconds, run_training
 
 RUN = TrainingRun(steps=100, step_s=1.0, checkpoint_s=2.0, restart_s=5.0, checkpoint_steps=10)
 
@@ -98,3 +98,17 @@ def test_nonsense_is_refused(name, value):
 def test_the_best_interval_is_dalys(hours, minutes):
     """The captions of his figures 3 to 5: checkpoints of 5 minutes."""
     assert best_interval(300.0, hours * 3600) / 60 == pytest.approx(minutes, rel=0.01)
+
+
+def test_a_run_without_a_record_is_the_same_run():
+    run = TrainingRun(steps=3000, step_s=1.0, chips=8, mtbf_s=800.0, checkpoint_s=0.5, restart_s=2.0)
+    kept, bare = run_training(run, seed=3), run_training(run, seed=3, record=False)
+    assert kept.events
+    assert not bare.events
+    assert {**kept.__dict__, "events": ()} == bare.__dict__
+
+
+def test_expected_failures_are_the_mean_of_many_runs():
+    run = TrainingRun(steps=2000, step_s=1.0, chips=8, mtbf_s=800.0, checkpoint_s=0.5, restart_s=5.0)
+    mean = sum(run_training(run, seed=s, record=False).failures for s in range(200)) / 200
+    assert expected_failures(run) == pytest.approx(mean, rel=0.03)

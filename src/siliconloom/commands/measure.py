@@ -12,8 +12,8 @@ from siliconloom.commands.options import Json
 
 def command(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
-    ] = Path("baseline.csv.gz"),
+        str, typer.Option("-o", "--output", metavar="FILE", help="Baseline file to write: .csv or .csv.gz.")
+    ] = "baseline.csv.gz",
     shapes: Annotated[
         list[str] | None,
         typer.Option("--shapes", metavar="SHAPES", help="llama3-8b, llama3-70b or a CSV of operations. Repeatable."),
@@ -31,7 +31,7 @@ def command(
 
     check_outputs({"-o": output, "--json": json_file}, shapes or [])
     asked = shapes or ["llama3-8b", "llama3-70b"]
-    result, made = measure_gpu(output, asked, dtype, quick=quick, progress=json_file != "-")
+    result, made = measure_gpu(Path(output), asked, dtype, quick=quick, progress=json_file != "-")
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

@@ -11,7 +11,7 @@ from siliconloom.mapper.pipeline import Pass, Placement, Step
 from siliconloom.planning.memory import Memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.planner import Planner, StepTime
-from siliconloom.planning.step import PipelineRun, Slowdown, run_pipeline
+from siliconloom.planning.step import PipelineRun, Slowdown, check_passes, run_pipeline
 from siliconloom.workloads import Phase
 
 
@@ -33,6 +33,8 @@ class Server(Planner):
         super().check(plan)
         if plan.data > self.batch:
             raise LoomError(f"plan.data {plan.data}: there are {self.batch} sequences (workload.batch)")
+        if plan.microbatch > (each := ceil(self.batch / plan.data)):
+            raise LoomError(f"plan.microbatch {plan.microbatch}: a replica has {each} sequences (workload.batch)")
 
     def parts(self, plan: Plan) -> int:
         """Parts of the fullest replica's sequences."""
@@ -69,6 +71,7 @@ class Server(Planner):
         """Every part's pass through every stage, once."""
         plan = self.sized(plan)
         times = self._stages(plan)[0]
+        check_passes(self.parts(plan), len(times), 1)
         schedule = [[Step(Pass.FORWARD, m) for m in range(self.parts(plan))] for _ in times]
         hop = self.hop(plan, plan.microbatch)
         return run_pipeline(schedule, Placement(plan.pipeline), times, times, hop=hop, slow=slow)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from siliconloom.arch import Chip, DataType
+from siliconloom.arch import Chip, DataType, LoomError
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.model import Kernel, kernels_of
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
+from siliconloom.mapper.plan import map_workload
+from siliconloom.sim.memory import effective
 from siliconloom.simulate import simulate
 from siliconloom.workloads import Attention, Collective, Graph, Operator, Phase, SharedAttention
 from siliconloom.workloads.dataflow import Dataflow
@@ -120,7 +122,12 @@ class ChipMachine:
     """Times by the chip simulator."""
 
     chip: Chip
-    _found: dict[tuple[Any, ...], dict[str, float]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _found: dict[tuple[Any, ...], dict[str, float] | str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _blockers: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Operators for which the buffers were too small under some plan: looked at first under the next one, so that a
+    search in which none fits ends soon."""
 
     @property
     def name(self) -> str:
@@ -143,12 +150,38 @@ class ChipMachine:
         if key not in self._found:
             # Whether the whole plan fits is the planner's matter; one layer's data is where it would be.
             roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
-            done = simulate(self.chip.model_copy(update={"memory": roomy}), _once(work))
+            chip = self.chip.model_copy(update={"memory": roomy})
+            try:
+                for operator in work.operators():
+                    if operator.name in self._blockers:
+                        _check_alone(chip, work, operator)
+                done = simulate(chip, _once(work))
+            except LoomError as error:
+                self._found[key] = str(error)
+                if not self._blockers:
+                    self._find_blocker(chip, work)
+                raise
             times: dict[str, float] = defaultdict(float)
             for index, mapped in enumerate(done.plan.tasks):
                 times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
             self._found[key] = times
-        return self._found[key]
+        found = self._found[key]
+        if isinstance(found, str):
+            raise LoomError(found)
+        return found
+
+    def _find_blocker(self, chip: Chip, graph: Graph) -> None:
+        for operator in graph.operators():
+            try:
+                _check_alone(chip, graph, operator)
+            except LoomError:
+                self._blockers.add(operator.name)
+                return
+
+
+def _check_alone(chip: Chip, graph: Graph, operator: Operator) -> None:
+    """Map an operator by itself, by estimates alone; raises `LoomError` where it does not go."""
+    map_workload(effective(chip), _once(subgraph(graph, [operator])))
 
 
 def without_messages(graph: Graph) -> Graph:

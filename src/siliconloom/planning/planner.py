@@ -9,7 +9,7 @@ from typing import Any
 from siliconloom.arch import LoomError
 from siliconloom.planning.cluster import Cluster
 from siliconloom.planning.layers import Block, Layers, extent
-from siliconloom.planning.memory import Memory
+from siliconloom.planning.memory import GRADIENT, STATE, Memory
 from siliconloom.planning.plan import Plan
 from siliconloom.planning.stages import ENDS, Model, deal
 from siliconloom.planning.step import make_placement
@@ -73,6 +73,11 @@ class Planner:
         self.macs = sum(o.macs * o.repeat for o in forward)
         self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
         self.parameters = graph.parameters
+        stored = sum(o.parameters * o.repeat for o in forward)
+        self.least_bytes = float(sum(o.weight_bytes * o.repeat for o in forward))
+        """Bytes of all chips together under any plan: parameters, in training with their gradients and state."""
+        if graph.phase is Phase.TRAINING:
+            self.least_bytes += stored * (GRADIENT + STATE)
         self._models: dict[tuple[Any, ...], Model] = {}
         self._dealt: dict[tuple[Any, ...], list[int]] = {}
 

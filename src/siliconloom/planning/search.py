@@ -174,6 +174,7 @@ def search(
         When no plan divides or fits, with the smallest memory that any needs.
     """
     _check_chips(planner, fixed or {})
+    _check_whole(planner)
     fitting: list[tuple[float, int, Plan]] = []
     too_large, smallest = 0, (float("inf"), Plan())
     refused: LoomError | None = None
@@ -232,6 +233,19 @@ def _check_chips(planner: Trainer | Server, fixed: dict[str, Any]) -> None:
         raise LoomError(
             f"plan: {shown} does not divide the {chips} chips of {planner.cluster.name}"
             + (" that are left" if "attention_chips" in fixed else "")
+        )
+
+
+def _check_whole(planner: Trainer | Server) -> None:
+    """Refuse a model that the chips cannot hold even without copies, before anything is timed."""
+    chips, have = planner.cluster.chips, room(planner)
+    held = planner.least_bytes / chips
+    if held > have:
+        what = "parameters, gradients and optimizer state" if isinstance(planner, Trainer) else "parameters"
+        raise LoomError(
+            f"no plan fits {format_bytes(have)} of each {planner.cluster.machine.name}: {what} of "
+            f"{planner.graph.name} are {format_bytes(held)} even when all {chips} chips share them, {held / have:.3g} "
+            "times as much"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch import LoomError
+from siliconloom.arch.budget import require_memory
 from siliconloom.mapper.pipeline import (
     Pass,
     Placement,
@@ -21,6 +22,8 @@ from siliconloom.sim.changes import Changes, read_changes
 from siliconloom.sim.streams import StreamRun, Tasks, run_tasks
 
 PICO = 1e12
+PASS_BYTES = 800
+"""That a pass takes with its name, its place in the schedule and what it waits for."""
 GREEDY = {"zero_bubble": lambda p: p, "zero_bubble_2": lambda p: 2 * p, "v_half": lambda p: p + 2}
 """Schedules with weight passes of their own: microbatch-chunks that a device of ``p`` holds at most."""
 
@@ -66,9 +69,19 @@ def make_placement(plan: Plan) -> Placement:
     return Placement(plan.pipeline, plan.chunks)
 
 
+def check_passes(microbatches: int, stages: int, kinds: int) -> None:
+    """Refuse more passes than there is memory for, before they are written down; raises `LoomError`."""
+    passes = microbatches * stages * kinds
+    require_memory(
+        f"plan.microbatch: {microbatches:,} microbatches on {stages} stages", passes * PASS_BYTES,
+        "larger ones, or a smaller workload.batch, need less",
+    )  # fmt: skip
+
+
 def make_schedule(plan: Plan, microbatches: int, times: tuple[float, float, float] = (1, 1, 1)) -> Schedule:
     """Passes of each device in the order of the plan's schedule."""
     p = plan.pipeline
+    check_passes(microbatches, make_placement(plan).stages, 3 if plan.schedule in GREEDY else 2)
     if plan.chunks > 1 and plan.schedule != "interleaved":
         raise LoomError(f"plan.chunks: only the interleaved schedule has several ({plan.schedule} has its own)")
     if plan.schedule == "gpipe":

@@ -35,6 +35,8 @@ def reproduce_and_print(names: Sequence[str], json_file: str | None) -> None:
                 out.file.flush()
     except KeyboardInterrupt:
         interrupted = True
+        if not done and json_file != "-":
+            console().print(f"interrupted before the first of {len(chosen)} cards was derived: nothing to show")
     result = gathered(chosen, done, interrupted=interrupted)
     if json_file is not None:
         write_json(json_file, result)

@@ -22,7 +22,7 @@ from siliconloom.baselines.stacks import STACKS, Stack
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard
 from siliconloom.sim.energy import EXCLUDED_BY_BOARDS
 from siliconloom.simulate import SCHEMA, asked
-from siliconloom.tables import Row, asked_text, bold, excluded_text, print_overrides, table
+from siliconloom.tables import Row, asked_text, bold, excluded_rows, print_overrides, table
 from siliconloom.workloads import Graph, Phase
 
 __all__ = ["alone_gpu", "gpu_system_result", "gpu_system_tables", "joined"]
@@ -158,7 +158,7 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
         ("laid out", f"tensor {system['tensor']}, pipeline {system['pipeline']}; serving stack: {system['stack']}"),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a GPU"),
         ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all GPUs' boards"),
-        ("", excluded_text(result["energy_excludes"])),
+        *excluded_rows(result["energy_excludes"], out, 14),
     ]  # fmt: skip
     for label, text in lines:
         out.print(f"  {label:14s} {text}", soft_wrap=True)

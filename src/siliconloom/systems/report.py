@@ -13,7 +13,7 @@ from siliconloom.arch.technology import BANK_ENERGY, TECHNOLOGIES
 from siliconloom.sim.energy import COMPONENTS, EXCLUDED, pim_energy, standing_power
 from siliconloom.simulate import SCHEMA, asked, path_notes
 from siliconloom.systems.parts import SystemSimulation, Window
-from siliconloom.tables import asked_text, bold, excluded_text, print_overrides, table
+from siliconloom.tables import asked_text, bold, excluded_rows, print_overrides, table
 from siliconloom.workloads import Attention, Operator
 
 
@@ -202,7 +202,7 @@ def system_tables(result: dict[str, Any], out: Console) -> None:
                      + (", two half batches interleaved" if system["interleaved"] else "")),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
         ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all chips"),
-        ("", excluded_text(result["energy_excludes"])),
+        *excluded_rows(result["energy_excludes"], out, 14),
         ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
     ]  # fmt: skip
     for label, text in lines:
