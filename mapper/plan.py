@@ -177,8 +177,9 @@ def _plan(
 
 
 def _lower_all(
-    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap
-) -> tuple[Program, tuple[MappedTask, ...]]:
+    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap, *,
+    draft: bool = False,
+) -> tuple[Program, tuple[MappedTask, ...]]:  # fmt: skip
     """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
     builder = ProgramBuilder()
@@ -204,7 +205,7 @@ def _lower_all(
         MappedTask(task, sum(count for count, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2])
         for task, run in zip(tasks, runs, strict=True)
     )
-    return builder.finish(tuple(numbers)), mapped
+    return builder.finish(tuple(numbers), draft=draft), mapped
 
 
 def _fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -260,7 +261,7 @@ def _alone(
     once = replace(task, operator=replace(task.operator, repeat=1))
     name = task.operator.name
     part = Part(0, 1, (once,), {name: (next(iter(chip.memory)),) * 3})
-    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), MemoryMap(chip))
+    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), MemoryMap(chip), draft=True)
     return cycles(program)
 
 
