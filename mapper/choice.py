@@ -115,7 +115,7 @@ def choose_layouts(
 def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
     """Room for the largest norm's parameters, and for what requantises the columns of a result tile."""
     norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    most = max(min(16 * tile.array.cols, tile.scratchpad.capacity // (32 * PARAMETER_BYTES)), 2 * tile.array.cols)
+    most = tile.scratchpad.capacity // (32 * PARAMETER_BYTES)
     scales = [PARAMETER_BYTES * min(o.n, most) for o in operators if isinstance(o, Gemm)]
     scales += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
     return max([0, *norms, *scales])
