@@ -133,13 +133,13 @@ class _Costs:
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = output_latency(chip.tile.array) + ACCUMULATOR_WRITE
-        self.of, self.tile_of = cache(self._of), cache(self._tile_of)
+        self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
         merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-        loads = [self._transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
+        loads = [self.transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim), product_pace(array, rows, shape.v_head_dim, keys),
             vector_cycles(unit, softmax, rows, keys), vector_cycles(unit, merge, rows, shape.v_head_dim),
@@ -169,7 +169,7 @@ class _Costs:
                     vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     width = shape.head_dim + (0 if shape.values_in_keys else shape.v_head_dim)
-                    reads += count * (q_moved + sum(n * self._transfer(1, size * width)[0] for n, size, _ in row))
+                    reads += count * (q_moved + sum(n * self.transfer(1, size * width)[0] for n, size, _ in row))
                     writes += count * o_moved
                     port += count * (q_held + o_held) + cached
                     tiles += count * sum(n for n, _, _ in row)
@@ -183,7 +183,7 @@ class _Costs:
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
-        lead = fetch + self._transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
+        lead = fetch + self.transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
         edge = lead + self.out + self.away + last // 2
         cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
         return AttentionTiling(
@@ -193,7 +193,7 @@ class _Costs:
     def _rows(self, queries: int, elements: int) -> tuple[int, int]:
         """A tile of queries or results, whose rows adjoin when they hold all heads."""
         whole = elements in (self.shape.heads * self.shape.head_dim, self.shape.heads * self.shape.v_head_dim)
-        return self._transfer(1, queries * elements) if whole else self._transfer(queries, elements)
+        return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
 
     def _pipeline(self, count: int, t: _Tile, queries: int) -> int:
         """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns."""

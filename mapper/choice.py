@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
@@ -25,12 +26,21 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling
 
 MOST_SHARES = 5
 """Ways to share an operator among the tiles that are costed, once one fits."""
-MEASURED = 4
-"""Most candidates of a task that are simulated."""
-NEAR = 1.01
-"""A candidate this close to what no mapping beats is taken as it is."""
-FAR = 1.3
-"""Candidates whose estimate is this many times the best one are not simulated."""
+MEASURED, MOST_MEASURED = 8, 16
+"""Most candidates of a task that are simulated before ways to divide the buffers are compared, and in all."""
+NEAR = 1.003
+"""No other way to share an operator is costed when a candidate is this close to what no mapping beats."""
+WORTH = 0.002
+"""What all tasks together could still gain, of the whole workload's time, is not looked for."""
+FINALISTS = 3
+"""Most ways to divide the buffers for which the whole workload is simulated."""
+CLOSE = 1.02
+"""Only those whose operators together take at most this many times as long as the best."""
+CONSTANT_SHARES = (32, 256)
+"""A slot of what requantises takes at most this part of the scratchpad."""
+HOPE = 0.97
+"""A candidate's estimate may be this much too long beside those of others."""
+LONG = 2**62
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,8 @@ class Part:
 
 Choice = tuple[Layout, list[dict[str, Chosen]]]
 """Division of the buffers, and what is chosen for every task in each part."""
-Measure = Callable[[Task, Layout, Chosen], int]
-"""Cycles of one execution of a task by itself."""
+Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
+"""Cycles of one execution of a task by itself, its objects in the levels that `Part.levels` lists."""
 
 
 def choose_layouts(
@@ -83,93 +93,169 @@ def choose_layouts(
     operators = graph.operators()
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
-    known: dict[tuple[str, tuple[str, ...]], list[Chosen | None]] = {}
+    pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     for part in parts:
         for task in part.tasks:
             key = task.operator.name, part.levels[task.operator.name]
-            if key not in known:
-                known[key] = _choose(chip, candidates, task, key[1], measure)
-    fitting: list[tuple[int, Choice]] = []
-    blocked = "any operator"
-    for number, layout in enumerate(candidates):
-        total, made = 0, list[dict[str, Chosen]]()
-        for part in parts:
-            made.append({})
-            for name, level in part.levels.items():
-                chosen = known[name, level][number]
-                if chosen is None:
-                    blocked = f"operator {name}"
-                    break
-                made[-1][name] = chosen
-                total += part.count * chosen.cycles
-            else:
-                continue
-            break
-        else:
-            fitting.append((total, (layout, made)))
+            if key not in pools:
+                pools[key] = _pool(chip, candidates, task, key[1], measure)
+            pools[key].count += part.count
+    fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in pools.values())]
     if not fitting:
-        raise too_small(chip, blocked)
-    return [choice for _, choice in sorted(fitting, key=lambda f: f[0])]
-
-
-def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> int:
-    """Room for the largest norm's parameters, and for what requantises the columns of a result tile."""
-    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    most = tile.scratchpad.capacity // (32 * PARAMETER_BYTES)
-    scales = [PARAMETER_BYTES * min(o.n, most) for o in operators if isinstance(o, Gemm)]
-    scales += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
-    return max([0, *norms, *scales])
-
-
-def _choose(
-    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None
-) -> list[Chosen | None]:  # fmt: skip
-    """The best that was found for a task under each layout, its objects in the levels that `Part.levels` lists.
-
-    Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
-    """
-    found: list[list[Chosen]] = [[] for _ in candidates]
-    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
-        best = [min(chosen.cycles for chosen in some) for some in found if some]
-        if best and len(best) == len(found) and (NEAR * least >= max(best) or number >= MOST_SHARES):
+        blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
+        raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator")
+    whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in pools.values())
+    for pool in pools.values():
+        pool.worth = WORTH * whole / len(pools) / pool.count
+        pool.explore()
+    while True:  # what decides is simulated before it decides
+        choices = []
+        for number in fitting:
+            picks = [{name: (pool := pools[name, levels], pool.pick(number)) for name, levels in part.levels.items()}
+                     for part in parts]  # fmt: skip
+            total = sum(
+                part.count * pool.value(pick) for part, made in zip(parts, picks, strict=True)
+                for pool, pick in made.values()
+            )  # fmt: skip
+            choices.append((total, number, picks))
+        choices.sort(key=lambda choice: choice[:2])
+        unsure = {
+            (id(pool), pick): (pool, pick) for total, _, picks in choices[:FINALISTS] if total <= CLOSE * choices[0][0]
+            for made in picks for pool, pick in made.values() if pool.unsure(pick)
+        }  # fmt: skip
+        if not unsure:
             break
-        working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        for some, tilings in zip(found, _tilings(working, candidates, task, share.operator, levels), strict=True):
-            some += [Chosen(tiling, share, tiling.cycles) for tiling in tilings]
-    if measure is not None and len(chip.memory) == 1:
-        floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
-        found = _measured(candidates, task, found, floor, measure)
-    return [_frugal(some) for some in found]
+        for pool, pick in unsure.values():
+            pool.simulate(pick)
+    return [
+        (candidates[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
+        for _, number, picks in choices
+    ]
 
 
-def _frugal(some: Sequence[Chosen]) -> Chosen | None:
-    """Of those that are nearly the fastest, the one that moves the fewest bytes."""
-    limit = SLACK * min((chosen.cycles for chosen in some), default=0)
-    near = [chosen for chosen in some if chosen.cycles <= limit]
-    return min(
-        near, key=lambda c: (c.share.tiles * (c.tiling.read_bytes + c.tiling.write_bytes), c.cycles), default=None
+def finalists(parts: Sequence[Part], choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+    """The first few that are nearly as good as the best one, with what their operators take one after the other.
+
+    Those that differ in the buffers' sizes only are one.
+    """
+    found: list[tuple[int, Choice]] = []
+    for choice in choices:
+        total = _total(parts, choice)
+        if found and (len(found) == FINALISTS or total > CLOSE * found[0][0]):
+            break
+        if all(choice[1] != other[1] for _, other in found):
+            found.append((total, choice))
+    return found
+
+
+def _total(parts: Sequence[Part], choice: Choice) -> int:
+    return sum(
+        part.count * chosen.cycles for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
     )
 
 
-def _measured(
-    candidates: Sequence[Layout], task: Task, found: list[list[Chosen]], floor: int, measure: Measure
-) -> list[list[Chosen]]:  # fmt: skip
-    """The same with simulated cycles for the few that could be the best; the others are taken to be as far off."""
-    pool: dict[Chosen, Layout] = {}
-    for layout, some in zip(candidates, found, strict=True):
-        for chosen in some:
-            pool.setdefault(chosen, layout)
-    order = sorted(pool, key=lambda chosen: chosen.cycles)
-    if len(pool) < 2 or order[0].cycles <= NEAR * floor:
-        return found
-    known: dict[Chosen, int] = {}
-    for chosen in order[:MEASURED]:
-        best = min(known.values(), default=0)
-        if known and (chosen.cycles >= min(best, FAR * order[0].cycles) or best <= NEAR * floor):
+def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> set[int]:
+    """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less.
+
+    It depends on no array: a smaller one must not have a division of the buffers that a larger one lacks.
+    """
+    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
+    norms += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
+    widest = max((o.n for o in operators if isinstance(o, Gemm)), default=0)
+    shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
+    return {max([0, *norms, min(PARAMETER_BYTES * widest, share)]) for share in shares}
+
+
+class _Pool:
+    """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
+
+    def __init__(self, floor: int, measure: Callable[[Layout, Chosen], int] | None, layouts: Sequence[Layout]) -> None:
+        self.floor, self.measure, self.layouts = floor, measure, layouts
+        self.all: list[Chosen] = []
+        self.layout: list[Layout] = []
+        self.under: list[list[int]] = [[] for _ in layouts]
+        self.known: dict[int, int] = {}
+        self.count, self.worth = 0, 0.0
+        """Executions of the task, and cycles of each that are worth a simulation."""
+        self.ratio = self.worst = 1.0
+        """Simulated over estimated cycles, the least and the most that was seen."""
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def add(self, layout: int, share: Share, tiling: Tiling) -> None:
+        """Make a candidate known under a layout."""
+        key = id(share), id(tiling)
+        number = self._numbers.setdefault(key, len(self.all))
+        if number == len(self.all):
+            self.all.append(Chosen(tiling, share, tiling.cycles))
+            self.layout.append(self.layouts[layout])
+        self.under[layout].append(number)
+
+    def value(self, number: int) -> float:
+        """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
+        guess = self.ratio if len(self.known) < MOST_MEASURED else self.worst
+        return self.known.get(number) or self.all[number].cycles * guess
+
+    def simulate(self, number: int) -> int:
+        """Find out what a candidate takes."""
+        assert self.measure is not None
+        chosen = self.all[number]
+        self.known[number] = self.measure(self.layout[number], chosen)
+        ratio = self.known[number] / chosen.cycles
+        self.ratio, self.worst = min(self.ratio, ratio), max(self.worst, ratio)
+        return self.known[number]
+
+    def explore(self) -> None:
+        """Simulate from the best estimate on, while one could be faster than what was found."""
+        if self.measure is None or len(self.all) < 2:
+            return
+        best = 0
+        order = sorted(range(len(self.all)), key=lambda number: self.all[number].cycles)
+        for number in order[:MEASURED]:
+            if (best or self.all[number].cycles) - self.floor <= self.worth:
+                break
+            if best and HOPE * self.value(number) >= best - self.worth:
+                break
+            best = min(self.simulate(number), best or LONG)
+
+    def pick(self, layout: int) -> int:
+        """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        values = {number: self.value(number) for number in self.under[layout]}
+        limit = SLACK * min(values.values())
+        return min((self._moved(number), value, number) for number, value in values.items() if value <= limit)[2]
+
+    def unsure(self, number: int) -> bool:
+        """Whether a candidate is to be simulated before it is taken."""
+        if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= MOST_MEASURED:
+            return False
+        return self.value(number) - max(HOPE * self.value(number), self.floor) > self.worth
+
+    def chosen(self, number: int) -> Chosen:
+        """A candidate with what it takes."""
+        return replace(self.all[number], cycles=int(self.value(number)))
+
+    def _moved(self, number: int) -> int:
+        chosen = self.all[number]
+        return chosen.share.tiles * (chosen.tiling.read_bytes + chosen.tiling.write_bytes)
+
+
+def _pool(
+    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None
+) -> _Pool:  # fmt: skip
+    """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
+
+    Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
+    """
+    floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
+    pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates)
+    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
+        best = [min(pool.all[each].cycles for each in some) for some in pool.under if some]
+        if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
             break
-        known[chosen] = measure(task, pool[chosen], chosen)
-    off = max(1.0, *(cycles / chosen.cycles for chosen, cycles in known.items()))
-    return [[replace(c, cycles=known.get(c, int(c.cycles * off))) for c in some] for some in found]
+        working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
+        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels)):
+            for tiling in tilings:
+                pool.add(layout, share, tiling)
+    return pool
 
 
 def _tilings(
@@ -188,4 +274,4 @@ def _tilings(
     raise NotSupported(f"operators of kind {part.kind}")
 
 
-__all__ = ["Choice", "Chosen", "Measure", "Part", "Tiling", "choose_layouts"]
+__all__ = ["Choice", "Chosen", "Measure", "Part", "Tiling", "choose_layouts", "finalists"]

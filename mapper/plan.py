@@ -13,7 +13,7 @@ from siliconloom.mapper.attention import AttentionLowering
 from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
-from siliconloom.mapper.choice import Choice, Chosen, Part, Tiling, choose_layouts
+from siliconloom.mapper.choice import Choice, Chosen, Part, Tiling, choose_layouts, finalists
 from siliconloom.mapper.gemm import GemmLowering
 from siliconloom.mapper.layout import Layout, declare_rings
 from siliconloom.mapper.lowering import Context
@@ -116,10 +116,52 @@ def map_workload(
         placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
         choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
-    if cycles is None or not search:
-        return _plan(chip, chip.tile, graph, parts, choices[0], notes, placement)
-    plans = [_plan(chip, chip.tile, graph, parts, choice, notes, placement) for choice in choices]
-    return min(plans, key=lambda plan: cycles(plan.program))
+    if cycles is None:
+        return _plan(chip, graph, _draft(chip, graph, parts, choices[0], placement), notes, placement)
+    found = [(0, choice) for choice in choices] if search else finalists(parts, choices)
+    return _plan(chip, graph, _fastest(chip, graph, parts, found, placement, cycles), notes, placement)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A lowered workload that is not checked yet."""
+
+    choice: Choice
+    program: Program
+    tasks: tuple[MappedTask, ...]
+    memory: MemoryMap
+
+
+def _draft(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, placement: Placement | None) -> _Draft:
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    memory = MemoryMap(chip, None if placement is None else placement.homes)
+    program, mapped = _lower_all(chip, tile, graph, parts, choice, memory, draft=True)
+    return _Draft(choice, program, mapped, memory)
+
+
+def _fastest(
+    chip: Chip, graph: Graph, parts: Sequence[Part], choices: Sequence[tuple[int, Choice]],
+    placement: Placement | None, cycles: Callable[[Program], int],
+) -> _Draft:  # fmt: skip
+    """Of choices, each with the sum of its operators' cycles, the one whose whole program takes the least.
+
+    Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
+    first one does.
+    """
+    best = _draft(chip, graph, parts, choices[0][1], placement)
+    if len(choices) == 1:
+        return best
+    least = cycles(best.program)
+    overlap = choices[0][0] - least
+    for total, choice in choices[1:]:
+        if total - 2 * overlap > least:
+            continue
+        other = _draft(chip, graph, parts, choice, placement)
+        taken = cycles(other.program)
+        if taken < least:
+            best, least = other, taken
+    return best
 
 
 def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
@@ -164,16 +206,13 @@ def _place(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choic
     return place(chip, measure(program, memory))
 
 
-def _plan(
-    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice, notes: tuple[str, ...],
-    placement: Placement | None,
-) -> Plan:  # fmt: skip
-    memory = MemoryMap(chip, None if placement is None else placement.homes)
-    program, mapped = _lower_all(chip, tile, graph, parts, choice, memory)
+def _plan(chip: Chip, graph: Graph, draft: _Draft, notes: tuple[str, ...], placement: Placement | None) -> Plan:
+    program, memory = draft.program, draft.memory
+    checked = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
     used = memory.used if placement is None else sum(placement.used.values())
     bound = graph_bound(chip, graph, placement)
-    return Plan(chip, graph, program, mapped, choice[0], used, bound, notes, placement)
+    return Plan(chip, graph, checked, draft.tasks, draft.choice[0], used, bound, notes, placement)
 
 
 def _lower_all(
@@ -254,14 +293,15 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
 
 
 def _alone(
-    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], task: Task, layout: Layout,
-    chosen: Chosen,
+    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], task: Task, levels: tuple[str, ...],
+    layout: Layout, chosen: Chosen,
 ) -> int:  # fmt: skip
     """Cycles of one execution of a task by itself."""
     once = replace(task, operator=replace(task.operator, repeat=1))
     name = task.operator.name
-    part = Part(0, 1, (once,), {name: (next(iter(chip.memory)),) * 3})
-    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), MemoryMap(chip), draft=True)
+    part = Part(0, 1, (once,), {name: levels})
+    memory = MemoryMap(chip, levels=levels)
+    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
     return cycles(program)
 
 

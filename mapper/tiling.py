@@ -16,9 +16,11 @@ from siliconloom.mapper.builder import LONGEST_ROW
 from siliconloom.mapper.gemm_cost import ORDERS, PARAMETER_BYTES, GemmMemories, GemmShape, Order, gemm_costs
 from siliconloom.mapper.layout import Layout
 
-SLACK = 1.005
-"""Among tilings within half a per cent of the fastest, the one that moves the fewest bytes is taken."""
+SLACK = 1.0025
+"""Among tilings within a quarter of a per cent of the fastest, the one that moves the fewest bytes is taken."""
 
+KEPT = 3
+"""Candidates of each kind that are looked at again, besides the most frugal one."""
 FINE = 8
 """Even divisions are also rounded up to multiples of this, which is a small part of any array."""
 
@@ -50,7 +52,7 @@ def choose_tilings(
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
-    One of each kind: either order of the outer loops, with and without an operand that stays.
+    A few of each kind: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
     """
     tile = chip.tile
@@ -73,29 +75,34 @@ def choose_tilings(
         return [[] for _ in layouts]
     costs = gemm_costs(chip, memories, shape, m, n, k)
     tables = {order: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for order, c in costs.items()}
+    made: dict[tuple[Order, int], GemmTiling] = {}
     found: list[list[GemmTiling]] = []
     for fit in fits:
-        found.append([])
-        kinds = [np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole)]
-        for order in ORDERS:
-            for kind, resident in zip(kinds, (True, False), strict=True):
-                if len(kind):
-                    found[-1].append(_best(tables[order], kind, sizes, order, resident))
-        found[-1].sort(key=lambda tiling: tiling.cycles)
+        picks = dict.fromkeys(
+            (order, pick)
+            for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
+            for order in ORDERS
+            for pick in (_best(tables[order], kind) if len(kind) else ())
+        )
+        for order, pick in picks:
+            if (order, pick) not in made:
+                places = np.unravel_index(pick, whole.shape)
+                tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
+                costed = (int(values[pick]) for values in tables[order])
+                made[order, pick] = GemmTiling(tall, wide, deep, order, deep == shape.k, *costed)
+        found.append(sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles))
     return found
 
 
-def _best(costs: Sequence[Int], among: Int, sizes: Sequence[Int], order: Order, resident: bool) -> GemmTiling:
-    """Of those that are nearly the fastest, the one that moves the fewest bytes."""
+def _best(costs: Sequence[Int], among: Int) -> list[int]:
+    """The few fastest; before them, of those that are nearly the fastest the one that moves the fewest bytes."""
     reads, writes, *_, cycles = costs
     taken = cycles[among]
     near = among[taken <= SLACK * taken.min()]
     moved = reads[near] + writes[near]
     least = near[moved == moved.min()]
-    pick = int(least[np.argmin(cycles[least])])
-    places = np.unravel_index(pick, tuple(len(each) for each in sizes))
-    m, n, k = (int(each[place]) for each, place in zip(sizes, places, strict=True))
-    return GemmTiling(m, n, k, order, resident, *(int(values[pick]) for values in costs))
+    few = among if len(among) <= KEPT else among[np.argpartition(taken, KEPT - 1)[:KEPT]]
+    return [int(least[np.argmin(cycles[least])]), *map(int, few)]
 
 
 def _trimmed(layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
