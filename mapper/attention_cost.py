@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
 from siliconloom.mapper.builder import SLOTS
@@ -86,24 +88,23 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         for heads in _halvings(shape.heads // shape.kv_heads)
         if queries * heads <= ROW_LIMIT
     ]
+    needs = []
+    for queries, keys, heads in tilings:
+        rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
+        if shape.values_in_keys and keys < most_keys:
+            tile *= SLOTS
+        needs.append((
+            size(tile), size(rows * shape.head_dim), wide(rows * keys), size(rows * keys),
+            wide(rows * shape.v_head_dim), size(rows * shape.v_head_dim), PARAMETER_BYTES * shape.v_head_dim,
+        ))  # fmt: skip
+    needed = np.array(needs, np.int64).reshape(len(needs), 7)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
-        fitting: list[AttentionTiling] = []
-        for queries, keys, heads in tilings:
-            rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
-            if shape.values_in_keys and keys < most_keys:
-                tile *= SLOTS
-            if (
-                size(tile) > layout.weights
-                or size(rows * shape.head_dim) > layout.moving
-                or wide(rows * keys) > layout.partial
-                or size(rows * keys) > layout.probabilities
-                or wide(rows * shape.v_head_dim) > layout.context
-                or size(rows * shape.v_head_dim) > layout.results
-                or PARAMETER_BYTES * shape.v_head_dim > layout.constants
-            ):
-                continue
-            fitting.append(costs.of(queries, keys, heads))
+        room = (
+            layout.weights, layout.moving, layout.partial, layout.probabilities, layout.context, layout.results,
+            layout.constants,
+        )  # fmt: skip
+        fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)

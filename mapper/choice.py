@@ -76,14 +76,18 @@ class Part:
 
 Choice = tuple[Layout, list[dict[str, Chosen]]]
 """Division of the buffers, and what is chosen for every task in each part."""
+Rivals = Callable[[Layout, str, tuple[str, ...]], list["Chosen"]]
+"""For a task, by name and `Part.levels`: its candidates under a layout, the best of each kind first."""
 Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
 """Cycles of one execution of a task by itself, its objects in the levels that `Part.levels` lists."""
 
 
 def choose_layouts(
     chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], measure: Measure | None
-) -> list[Choice]:  # fmt: skip
+) -> tuple[list[Choice], Rivals]:  # fmt: skip
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
+
+    Beside them: what else there is for a task.
 
     Raises
     ------
@@ -94,19 +98,22 @@ def choose_layouts(
     constants = _constant_bytes(tile, operators)
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
+    alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     for part in parts:
         for task in part.tasks:
-            key = task.operator.name, part.levels[task.operator.name]
-            if key not in pools:
-                pools[key] = _pool(chip, candidates, task, key[1], measure)
-            pools[key].count += part.count
-    fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in pools.values())]
+            levels = part.levels[task.operator.name]
+            shape = _nameless(task), levels
+            if shape not in alike:
+                alike[shape] = _pool(chip, candidates, task, levels, measure)
+            alike[shape].count += part.count
+            pools[task.operator.name, levels] = alike[shape]
+    fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in alike.values())]
     if not fitting:
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
         raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator")
-    whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in pools.values())
-    for pool in pools.values():
-        pool.worth = WORTH * whole / len(pools) / pool.count
+    whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in alike.values())
+    for pool in alike.values():
+        pool.worth = WORTH * whole / len(alike) / pool.count
         pool.explore()
     while True:  # what decides is simulated before it decides
         choices = []
@@ -127,10 +134,14 @@ def choose_layouts(
             break
         for pool, pick in unsure.values():
             pool.simulate(pick)
+
+    def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
+        return pools[name, levels].rivals(candidates.index(layout))
+
     return [
         (candidates[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
         for _, number, picks in choices
-    ]
+    ], rivals
 
 
 def finalists(parts: Sequence[Part], choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
@@ -166,6 +177,23 @@ def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> set[int]:
     return {max([0, *norms, min(PARAMETER_BYTES * widest, share)]) for share in shares}
 
 
+Kind = tuple[int, int, int]
+
+
+def _kind(share: Share, tiling: Tiling) -> Kind:
+    """What tells apart candidates whose instructions stand in another order or go to other tiles."""
+    if isinstance(tiling, GemmTiling):
+        return share.tiles, tiling.order == "n_outer", tiling.resident
+    return share.tiles, tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
+
+
+def _nameless(task: Task) -> Task:
+    """What a task computes, whatever it is called."""
+    operator, *fused = (replace(each, name="", block="", repeat=1) for each in (task.operator, *task.fused))
+    vectors = tuple(each for each in fused if isinstance(each, Vector))
+    return Task(operator, vectors, task.depends)
+
+
 class _Pool:
     """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
 
@@ -177,8 +205,11 @@ class _Pool:
         self.known: dict[int, int] = {}
         self.count, self.worth = 0, 0.0
         """Executions of the task, and cycles of each that are worth a simulation."""
-        self.ratio = self.worst = 1.0
-        """Simulated over estimated cycles, the least and the most that was seen."""
+        self.ratios: dict[Kind, float] = {}
+        """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
+        self.worst = 1.0
+        """The most that was seen."""
+        self.kinds: list[Kind] = []
         self._numbers: dict[tuple[int, int], int] = {}
 
     def add(self, layout: int, share: Share, tiling: Tiling) -> None:
@@ -188,40 +219,54 @@ class _Pool:
         if number == len(self.all):
             self.all.append(Chosen(tiling, share, tiling.cycles))
             self.layout.append(self.layouts[layout])
+            self.kinds.append(_kind(share, tiling))
         self.under[layout].append(number)
 
     def value(self, number: int) -> float:
         """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
-        guess = self.ratio if len(self.known) < MOST_MEASURED else self.worst
-        return self.known.get(number) or self.all[number].cycles * guess
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        ratio = self.ratios.get(self.kinds[number], 1.0) if len(self.known) < MOST_MEASURED else self.worst
+        return self.all[number].cycles * ratio
 
     def simulate(self, number: int) -> int:
         """Find out what a candidate takes."""
         assert self.measure is not None
-        chosen = self.all[number]
-        self.known[number] = self.measure(self.layout[number], chosen)
-        ratio = self.known[number] / chosen.cycles
-        self.ratio, self.worst = min(self.ratio, ratio), max(self.worst, ratio)
-        return self.known[number]
+        cycles = self.measure(self.layout[number], self.all[number])
+        kind, ratio = self.kinds[number], cycles / self.all[number].cycles
+        self.known[number] = cycles
+        self.ratios[kind], self.worst = min(self.ratios.get(kind, ratio), ratio), max(self.worst, ratio)
+        return cycles
 
     def explore(self) -> None:
-        """Simulate from the best estimate on, while one could be faster than what was found."""
+        """Simulate the most promising ones, while one could be faster than what was found."""
         if self.measure is None or len(self.all) < 2:
             return
-        best = 0
-        order = sorted(range(len(self.all)), key=lambda number: self.all[number].cycles)
-        for number in order[:MEASURED]:
-            if (best or self.all[number].cycles) - self.floor <= self.worth:
+        left = set(range(len(self.all)))
+        best = min(chosen.cycles for chosen in self.all)
+        if best - self.floor <= self.worth:
+            return
+        best = LONG
+        while left and len(self.known) < MEASURED and best - self.floor > self.worth:
+            value, number = min((self.value(number), number) for number in left)
+            if HOPE * value >= best - self.worth:
                 break
-            if best and HOPE * self.value(number) >= best - self.worth:
-                break
-            best = min(self.simulate(number), best or LONG)
+            left.remove(number)
+            best = min(self.simulate(number), best)
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
         values = {number: self.value(number) for number in self.under[layout]}
         limit = SLACK * min(values.values())
         return min((self._moved(number), value, number) for number, value in values.items() if value <= limit)[2]
+
+    def rivals(self, layout: int) -> list[Chosen]:
+        """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""
+        order = sorted((self.value(number), number) for number in self.under[layout])
+        firsts = {self.kinds[number]: number for _, number in reversed(order)}
+        order.sort(key=lambda entry: entry[1] not in firsts.values())
+        return [self.chosen(number) for _, number in order]
 
     def unsure(self, number: int) -> bool:
         """Whether a candidate is to be simulated before it is taken."""
@@ -274,4 +319,4 @@ def _tilings(
     raise NotSupported(f"operators of kind {part.kind}")
 
 
-__all__ = ["Choice", "Chosen", "Measure", "Part", "Tiling", "choose_layouts", "finalists"]
+__all__ = ["Choice", "Chosen", "Measure", "Part", "Rivals", "Tiling", "choose_layouts", "finalists"]

@@ -13,7 +13,7 @@ from siliconloom.mapper.attention import AttentionLowering
 from siliconloom.mapper.attention_cost import AttentionTiling
 from siliconloom.mapper.bounds import Bound, graph_bound
 from siliconloom.mapper.builder import ProgramBuilder
-from siliconloom.mapper.choice import Choice, Chosen, Part, Tiling, choose_layouts, finalists
+from siliconloom.mapper.choice import WORTH, Choice, Chosen, Part, Rivals, Tiling, choose_layouts, finalists
 from siliconloom.mapper.gemm import GemmLowering
 from siliconloom.mapper.layout import Layout, declare_rings
 from siliconloom.mapper.lowering import Context
@@ -23,6 +23,12 @@ from siliconloom.mapper.tasks import Task, block_tasks, gemm_shape
 from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.mapper.vector import VectorLowering, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
+
+
+OVERLAP = 0.01
+"""Rivals of single tasks are tried where operators that overlap save at least this part of the time."""
+TRIED = 1500
+"""Most instructions of whole workloads that are simulated with rivals of single tasks."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +117,15 @@ def map_workload(
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
     simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles)
-    choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if len(chip.memory) > 1:
         placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
         parts = _parts(chip, graph, placement)
-        choices = choose_layouts(chip, chip.tile, graph, parts, simulated)
+        choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if cycles is None:
         return _plan(chip, graph, _draft(chip, graph, parts, choices[0], placement), notes, placement)
     found = [(0, choice) for choice in choices] if search else finalists(parts, choices)
-    return _plan(chip, graph, _fastest(chip, graph, parts, found, placement, cycles), notes, placement)
+    return _plan(chip, graph, _fastest(chip, graph, parts, found, rivals, placement, cycles), notes, placement)
 
 
 @dataclass(frozen=True)
@@ -141,26 +147,43 @@ def _draft(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, plac
 
 
 def _fastest(
-    chip: Chip, graph: Graph, parts: Sequence[Part], choices: Sequence[tuple[int, Choice]],
+    chip: Chip, graph: Graph, parts: Sequence[Part], choices: Sequence[tuple[int, Choice]], rivals: Rivals,
     placement: Placement | None, cycles: Callable[[Program], int],
 ) -> _Draft:  # fmt: skip
     """Of choices, each with the sum of its operators' cycles, the one whose whole program takes the least.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
-    first one does.
+    first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
+    is the fastest by itself need not be the fastest between its neighbours.
     """
     best = _draft(chip, graph, parts, choices[0][1], placement)
-    if len(choices) == 1:
+    if len(choices) == len(parts) == len(parts[0].tasks) == 1:
         return best
     least = cycles(best.program)
     overlap = choices[0][0] - least
     for total, choice in choices[1:]:
-        if total - 2 * overlap > least:
-            continue
-        other = _draft(chip, graph, parts, choice, placement)
-        taken = cycles(other.program)
-        if taken < least:
-            best, least = other, taken
+        if total - 2 * overlap < least * (1 - WORTH):
+            other = _draft(chip, graph, parts, choice, placement)
+            taken = cycles(other.program)
+            if taken < least:
+                best, least = other, taken
+    if overlap < OVERLAP * least:
+        return best
+    budget = TRIED // len(best.program.instructions)
+    places = [(number, name) for number, part in enumerate(parts) for name in part.levels]
+    for number, name in sorted(places, key=lambda place: -best.choice[1][place[0]][place[1]].cycles):
+        layout, seen = best.choice[0], {best.choice[1][number][name]}
+        for rival in rivals(layout, name, parts[number].levels[name]):
+            made = best.choice[1]
+            loses = parts[number].count * (rival.cycles - made[number][name].cycles)
+            if rival in seen or loses > overlap or not budget:
+                continue
+            budget -= 1
+            changed = [{**each, name: rival} if place == number else each for place, each in enumerate(made)]
+            other = _draft(chip, graph, parts, (layout, changed), placement)
+            taken = cycles(other.program)
+            if taken < least:
+                best, least = other, taken
     return best
 
 
