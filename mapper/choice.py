@@ -26,8 +26,12 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling
 
 MOST_SHARES = 5
 """Ways to share an operator among the tiles that are costed, once one fits."""
-MEASURED, MOST_MEASURED = 8, 16
-"""Most candidates of a task that are simulated before ways to divide the buffers are compared, and in all."""
+MEASURED = 96
+"""Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks."""
+LEAST_KEPT = 3
+"""Candidates of each kind that are looked at for a task, at least."""
+LEAST_MEASURED = 8
+"""What a task's share of these is at least."""
 NEAR = 1.003
 """No other way to share an operator is costed when a candidate is this close to what no mapping beats."""
 WORTH = 0.002
@@ -38,7 +42,7 @@ CLOSE = 1.02
 """Only those whose operators together take at most this many times as long as the best."""
 CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
-HOPE = 0.97
+HOPE = 0.95
 """A candidate's estimate may be this much too long beside those of others."""
 LONG = 2**62
 
@@ -99,14 +103,15 @@ def choose_layouts(
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
-    for part in parts:
-        for task in part.tasks:
-            levels = part.levels[task.operator.name]
-            shape = _nameless(task), levels
-            if shape not in alike:
-                alike[shape] = _pool(chip, candidates, task, levels, measure)
-            alike[shape].count += part.count
-            pools[task.operator.name, levels] = alike[shape]
+    shapes = [
+        (part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks
+    ]
+    most = max(MEASURED // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
+    for part, task, shape in shapes:
+        if shape not in alike:
+            alike[shape] = _pool(chip, candidates, task, shape[1], measure, most)
+        alike[shape].count += part.count
+        pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in alike.values())]
     if not fitting:
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
@@ -197,7 +202,9 @@ def _nameless(task: Task) -> Task:
 class _Pool:
     """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
 
-    def __init__(self, floor: int, measure: Callable[[Layout, Chosen], int] | None, layouts: Sequence[Layout]) -> None:
+    def __init__(
+        self, floor: int, measure: Callable[[Layout, Chosen], int] | None, layouts: Sequence[Layout], most: int
+    ) -> None:
         self.floor, self.measure, self.layouts = floor, measure, layouts
         self.all: list[Chosen] = []
         self.layout: list[Layout] = []
@@ -205,6 +212,8 @@ class _Pool:
         self.known: dict[int, int] = {}
         self.count, self.worth = 0, 0.0
         """Executions of the task, and cycles of each that are worth a simulation."""
+        self.most = most
+        """Most simulations before ways to divide the buffers are compared; twice as many in all."""
         self.ratios: dict[Kind, float] = {}
         """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
         self.worst = 1.0
@@ -227,7 +236,7 @@ class _Pool:
         known = self.known.get(number)
         if known is not None:
             return known
-        ratio = self.ratios.get(self.kinds[number], 1.0) if len(self.known) < MOST_MEASURED else self.worst
+        ratio = self.ratios.get(self.kinds[number], 1.0) if len(self.known) < 2 * self.most else self.worst
         return self.all[number].cycles * ratio
 
     def simulate(self, number: int) -> int:
@@ -248,7 +257,7 @@ class _Pool:
         if best - self.floor <= self.worth:
             return
         best = LONG
-        while left and len(self.known) < MEASURED and best - self.floor > self.worth:
+        while left and len(self.known) < self.most and best - self.floor > self.worth:
             value, number = min((self.value(number), number) for number in left)
             if HOPE * value >= best - self.worth:
                 break
@@ -270,7 +279,7 @@ class _Pool:
 
     def unsure(self, number: int) -> bool:
         """Whether a candidate is to be simulated before it is taken."""
-        if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= MOST_MEASURED:
+        if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= 2 * self.most:
             return False
         return self.value(number) - max(HOPE * self.value(number), self.floor) > self.worth
 
@@ -284,33 +293,34 @@ class _Pool:
 
 
 def _pool(
-    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None
+    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None, most: int
 ) -> _Pool:  # fmt: skip
     """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
 
     Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
     """
     floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
-    pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates)
+    pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates, most)
+    kept = max(most // LEAST_MEASURED, LEAST_KEPT)
     for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
         best = [min(pool.all[each].cycles for each in some) for some in pool.under if some]
         if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
             break
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels)):
+        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels, kept)):
             for tiling in tilings:
                 pool.add(layout, share, tiling)
     return pool
 
 
 def _tilings(
-    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...]
+    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...], kept: int
 ) -> Sequence[Sequence[Tiling]]:  # fmt: skip
     """Candidates of a part under each layout."""
     if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(part, task), memories)
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
         return choose_attention_tilings(chip, candidates, part)

@@ -27,7 +27,7 @@ from siliconloom.workloads import Attention, Gemm, Graph
 
 OVERLAP = 0.01
 """Rivals of single tasks are tried where operators that overlap save at least this part of the time."""
-TRIED = 1500
+TRIED = 2500
 """Most instructions of whole workloads that are simulated with rivals of single tasks."""
 
 

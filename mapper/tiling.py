@@ -6,7 +6,7 @@ The cost is that of `mapper.gemm_cost`; among candidates of nearly equal time th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from siliconloom.mapper.layout import Layout
 SLACK = 1.0025
 """Among tilings within a quarter of a per cent of the fastest, the one that moves the fewest bytes is taken."""
 
-KEPT = 3
-"""Candidates of each kind that are looked at again, besides the most frugal one."""
 FINE = 8
 """Even divisions are also rounded up to multiples of this, which is a small part of any array."""
 
@@ -48,11 +46,11 @@ class GemmTiling:
 
 
 def choose_tilings(
-    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None
+    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None, kept: int = 3
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
-    A few of each kind: either order of the outer loops, with and without an operand that stays.
+    ``kept`` of each kind, and the most frugal: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
     """
     tile = chip.tile
@@ -65,6 +63,8 @@ def choose_tilings(
         2 * _sizes(shape.n // 2, array.cols) if shape.output_halved else _sizes(shape.n, array.cols),
         _sizes(shape.k, array.rows),
     )
+    if not layouts:
+        return []
     sizes = _trimmed(layouts, shape, *sizes)
     if not all(map(len, sizes)):
         return [[] for _ in layouts]
@@ -82,7 +82,7 @@ def choose_tilings(
             (order, pick)
             for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
             for order in ORDERS
-            for pick in (_best(tables[order], kind) if len(kind) else ())
+            for pick in (_best(tables[order], kind, kept) if len(kind) else ())
         )
         for order, pick in picks:
             if (order, pick) not in made:
@@ -94,25 +94,25 @@ def choose_tilings(
     return found
 
 
-def _best(costs: Sequence[Int], among: Int) -> list[int]:
+def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
     """The few fastest; before them, of those that are nearly the fastest the one that moves the fewest bytes."""
     reads, writes, *_, cycles = costs
     taken = cycles[among]
     near = among[taken <= SLACK * taken.min()]
     moved = reads[near] + writes[near]
     least = near[moved == moved.min()]
-    few = among if len(among) <= KEPT else among[np.argpartition(taken, KEPT - 1)[:KEPT]]
+    few = among if len(among) <= kept else among[np.argpartition(taken, kept - 1)[:kept]]
     return [int(least[np.argmin(cycles[least])]), *map(int, few)]
 
 
 def _trimmed(layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
-    some_m, some_n, some_k = (np.zeros(len(sizes), np.bool_) for sizes in (m, n, k))
-    for layout in layouts:
-        some_m |= _fits(layout, shape, m, n[:1], k[:1])
-        some_n |= _fits(layout, shape, m[:1], n, k[:1])
-        some_k |= _fits(layout, shape, m[:1], n[:1], k)
-    return m[some_m], n[some_n], k[some_k]
+    rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
+    widest = Layout(*rooms)
+    return (
+        m[_fits(widest, shape, m, n[:1], k[:1])], n[_fits(widest, shape, m[:1], n, k[:1])],
+        k[_fits(widest, shape, m[:1], n[:1], k)],
+    )  # fmt: skip
 
 
 def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
