@@ -103,9 +103,7 @@ def choose_layouts(
     candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
-    shapes = [
-        (part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks
-    ]
+    shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
     most = max(MEASURED // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for part, task, shape in shapes:
         if shape not in alike:

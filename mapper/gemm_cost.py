@@ -166,9 +166,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
         kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, m_tiles)
         inner = results // outer
         stay = inner * product
-        operand_turn = product + _waits(times * products) * (
-            np.where(whole_k, moving, both) + arrive + first + product
-        )
+        operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + product)
         kept_turn = stay + _waits(times * outer) * (kept + arrive + BARRIER + first + stay)
         # Loads go in order: that of the operand which stays comes behind those for the products before it, and those
         # wait for one another's slots.

@@ -24,7 +24,6 @@ from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.mapper.vector import VectorLowering, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
 
-
 OVERLAP = 0.01
 """Rivals of single tasks are tried where operators that overlap save at least this part of the time."""
 TRIED = 2500
