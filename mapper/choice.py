@@ -24,7 +24,7 @@ from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 Tiling = GemmTiling | AttentionTiling | VectorTiling
 
-MOST_SHARES = 5
+MOST_SHARES = 8
 """Ways to share an operator among the tiles that are costed, once one fits."""
 MEASURED = 96
 """Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks."""
@@ -42,8 +42,8 @@ CLOSE = 1.02
 """Only those whose operators together take at most this many times as long as the best."""
 CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
-HOPE = 0.95
-"""A candidate's estimate may be this much too long beside those of others."""
+HOPE, ATTENTION_HOPE = 0.95, 0.8
+"""A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate."""
 LONG = 2**62
 
 
@@ -214,8 +214,8 @@ class _Pool:
         """Most simulations before ways to divide the buffers are compared; twice as many in all."""
         self.ratios: dict[Kind, float] = {}
         """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
-        self.worst = 1.0
-        """The most that was seen."""
+        self.least = self.worst = 1.0
+        """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
         self._numbers: dict[tuple[int, int], int] = {}
 
@@ -234,7 +234,7 @@ class _Pool:
         known = self.known.get(number)
         if known is not None:
             return known
-        ratio = self.ratios.get(self.kinds[number], 1.0) if len(self.known) < 2 * self.most else self.worst
+        ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
         return self.all[number].cycles * ratio
 
     def simulate(self, number: int) -> int:
@@ -243,7 +243,8 @@ class _Pool:
         cycles = self.measure(self.layout[number], self.all[number])
         kind, ratio = self.kinds[number], cycles / self.all[number].cycles
         self.known[number] = cycles
-        self.ratios[kind], self.worst = min(self.ratios.get(kind, ratio), ratio), max(self.worst, ratio)
+        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
+        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
         return cycles
 
     def explore(self) -> None:
@@ -257,7 +258,7 @@ class _Pool:
         best = LONG
         while left and len(self.known) < self.most and best - self.floor > self.worth:
             value, number = min((self.value(number), number) for number in left)
-            if HOPE * value >= best - self.worth:
+            if self.hope(number) * value >= best - self.worth:
                 break
             left.remove(number)
             best = min(self.simulate(number), best)
@@ -279,7 +280,11 @@ class _Pool:
         """Whether a candidate is to be simulated before it is taken."""
         if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= 2 * self.most:
             return False
-        return self.value(number) - max(HOPE * self.value(number), self.floor) > self.worth
+        return self.value(number) - max(self.hope(number) * self.value(number), self.floor) > self.worth
+
+    def hope(self, number: int) -> float:
+        """How much of its estimate a candidate could take."""
+        return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
 
     def chosen(self, number: int) -> Chosen:
         """A candidate with what it takes."""

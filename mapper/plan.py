@@ -24,6 +24,8 @@ from siliconloom.mapper.tiling import GemmTiling
 from siliconloom.mapper.vector import VectorLowering, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
 
+IN_A_ROW = 4
+"""Executions of a task that are simulated to learn what one of them takes among neighbours."""
 OVERLAP = 0.01
 """Rivals of single tasks are tried where operators that overlap save at least this part of the time."""
 TRIED = 2500
@@ -115,12 +117,14 @@ def map_workload(
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
-    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles)
-    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    many = sum(part.count * len(part.tasks) for part in parts)
+    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles, many)
     if len(chip.memory) > 1:
-        placement = placement or _place(chip, chip.tile, graph, parts, choices[0])
+        if placement is None:
+            draft, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+            placement = _place(chip, chip.tile, graph, parts, draft[0])
         parts = _parts(chip, graph, placement)
-        choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if cycles is None:
         return _plan(chip, graph, _draft(chip, graph, parts, choices[0], placement), notes, placement)
     found = [(0, choice) for choice in choices] if search else finalists(parts, choices)
@@ -155,35 +159,47 @@ def _fastest(
     first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
     is the fastest by itself need not be the fastest between its neighbours.
     """
-    best = _draft(chip, graph, parts, choices[0][1], placement)
+    first = _draft(chip, graph, parts, choices[0][1], placement)
     if len(choices) == len(parts) == len(parts[0].tasks) == 1:
-        return best
-    least = cycles(best.program)
-    overlap = choices[0][0] - least
-    for total, choice in choices[1:]:
-        if total - 2 * overlap < least * (1 - WORTH):
+        return first
+    runs = [(cycles(first.program), 0, first)]
+    overlap = abs(choices[0][0] - runs[0][0])
+    for number, (total, choice) in enumerate(choices[1:], 1):
+        if total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
             other = _draft(chip, graph, parts, choice, placement)
-            taken = cycles(other.program)
-            if taken < least:
-                best, least = other, taken
-    if overlap < OVERLAP * least:
-        return best
-    budget = TRIED // len(best.program.instructions)
-    places = [(number, name) for number, part in enumerate(parts) for name in part.levels]
-    for number, name in sorted(places, key=lambda place: -best.choice[1][place[0]][place[1]].cycles):
-        layout, seen = best.choice[0], {best.choice[1][number][name]}
-        for rival in rivals(layout, name, parts[number].levels[name]):
+            runs.append((cycles(other.program), number, other))
+    runs.sort(key=lambda run: run[:2])
+    if overlap >= OVERLAP * runs[0][0]:
+        budget = TRIED // len(first.program.instructions)
+        for place, (least, number, draft) in enumerate(runs):
+            better = partial(_draft, chip, graph, parts, placement=placement)
+            share = budget // len(runs)
+            runs[place] = _with_rivals(parts, rivals, better, cycles, draft, least, overlap, share, number)
+    return min(runs, key=lambda run: run[:2])[2]
+
+
+def _with_rivals(
+    parts: Sequence[Part], rivals: Rivals, lower: Callable[[Choice], _Draft], cycles: Callable[[Program], int],
+    best: _Draft, least: int, overlap: int, budget: int, number: int,
+) -> tuple[int, int, _Draft]:  # fmt: skip
+    """A draft after its tasks were exchanged for rivals, one by one, where that makes the whole faster."""
+    layout = best.choice[0]
+    tasks = [(part, name) for part, tiled in enumerate(parts) for name in tiled.levels]
+    for part, name in sorted(tasks, key=lambda at: -best.choice[1][at[0]][at[1]].cycles):
+        seen = best.choice[1][part][name]
+        for rival in rivals(layout, name, parts[part].levels[name]):
             made = best.choice[1]
-            loses = parts[number].count * (rival.cycles - made[number][name].cycles)
-            if rival in seen or loses > overlap or not budget:
+            loses = parts[part].count * (rival.cycles - made[part][name].cycles)
+            if rival == seen or loses > overlap or not budget:
                 continue
             budget -= 1
-            changed = [{**each, name: rival} if place == number else each for place, each in enumerate(made)]
-            other = _draft(chip, graph, parts, (layout, changed), placement)
+            changed = list(made)
+            changed[part] = {**made[part], name: rival}
+            other = lower((layout, changed))
             taken = cycles(other.program)
             if taken < least:
                 best, least = other, taken
-    return best
+    return least, number, best
 
 
 def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
@@ -315,16 +331,22 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
 
 
 def _alone(
-    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], task: Task, levels: tuple[str, ...],
-    layout: Layout, chosen: Chosen,
+    chip: Chip, tile: NpuTile, graph: Graph, cycles: Callable[[Program], int], graph_tasks: int, task: Task,
+    levels: tuple[str, ...], layout: Layout, chosen: Chosen,
 ) -> int:  # fmt: skip
-    """Cycles of one execution of a task by itself."""
-    once = replace(task, operator=replace(task.operator, repeat=1))
+    """Cycles of one execution of a task.
+
+    One among several has neighbours that it overlaps with: it is run a few times in a row then, and is its own one.
+    """
+    times = 1 if graph_tasks == 1 else IN_A_ROW
+    once = replace(task, operator=replace(task.operator, repeat=times))
     name = task.operator.name
-    part = Part(0, 1, (once,), {name: levels})
+    part = Part(0, times, (once,), {name: levels})
     memory = MemoryMap(chip, levels=levels)
     program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
-    return cycles(program)
+    if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
+        return chosen.cycles  # it streams from a level that its objects fill: the estimate has to do
+    return -(-cycles(program) // times)
 
 
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:
