@@ -42,8 +42,9 @@ CLOSE = 1.02
 """Only those whose operators together take at most this many times as long as the best."""
 CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
-HOPE, ATTENTION_HOPE = 0.95, 0.8
-"""A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate."""
+HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
+"""A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate, and
+among few tasks there is time to look at more."""
 LONG = 2**62
 
 
@@ -284,6 +285,8 @@ class _Pool:
 
     def hope(self, number: int) -> float:
         """How much of its estimate a candidate could take."""
+        if self.most > LEAST_MEASURED:
+            return FEW_HOPE
         return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
 
     def chosen(self, number: int) -> Chosen:
