@@ -246,6 +246,13 @@ class Program:
         return b"".join(encode(i) for i in self.instructions)
 
 
+class Draft(Program):
+    """A program that is only asked how long it takes, and not checked: one of many, most of which nothing will run."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
 def encode(instruction: Instruction) -> bytes:
     """Pack one instruction into its 256-byte word; raises `LoomError` when a value does not fit its field."""
     word = 0

@@ -214,7 +214,12 @@ def _caller(function: Any, result: str) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         out, fault = place(), ctypes.c_void_p()
-        flat = [each for argument in arguments for each in _flatten(argument)]
+        flat = list[Any]()
+        if not function.argtypes:  # the same for every call: a library is made for arguments of these types
+            typed = [type(each) for argument in arguments for each in _flatten(argument)]
+            function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *typed]
+        for argument in arguments:
+            _plain(argument, flat)
         status = function(ctypes.byref(out), ctypes.byref(fault), *flat)
         if status not in NOTHING:
             raise AssertionError(f"a kernel ended with status {status}: a bug")
@@ -226,6 +231,19 @@ def _caller(function: Any, result: str) -> Callable[..., Any]:
         return values if result.startswith("(") else values[0]
 
     return call
+
+
+def _plain(value: Any, flat: list[Any]) -> None:
+    """As `_flatten`, in Python's own numbers: to be converted to types that are known."""
+    if isinstance(value, np.ndarray):
+        flat += (None, None, value.size, value.itemsize, value.__array_interface__["data"][0])
+        flat += value.shape
+        flat += value.strides
+    elif isinstance(value, tuple):
+        for each in value:
+            _plain(each, flat)
+    else:
+        flat.append(value.item() if isinstance(value, np.generic) else value)
 
 
 def _flatten(value: Any) -> Iterator[Any]:

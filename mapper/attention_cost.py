@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
 from siliconloom.mapper.builder import SLOTS
@@ -86,24 +88,23 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         for heads in _halvings(shape.heads // shape.kv_heads)
         if queries * heads <= ROW_LIMIT
     ]
+    needs = []
+    for queries, keys, heads in tilings:
+        rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
+        if shape.values_in_keys and keys < most_keys:
+            tile *= SLOTS
+        needs.append((
+            size(tile), size(rows * shape.head_dim), wide(rows * keys), size(rows * keys),
+            wide(rows * shape.v_head_dim), size(rows * shape.v_head_dim), PARAMETER_BYTES * shape.v_head_dim,
+        ))  # fmt: skip
+    needed = np.array(needs, np.int64).reshape(len(needs), 7)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
-        fitting: list[AttentionTiling] = []
-        for queries, keys, heads in tilings:
-            rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
-            if shape.values_in_keys and keys < most_keys:
-                tile *= SLOTS
-            if (
-                size(tile) > layout.weights
-                or size(rows * shape.head_dim) > layout.moving
-                or wide(rows * keys) > layout.partial
-                or size(rows * keys) > layout.probabilities
-                or wide(rows * shape.v_head_dim) > layout.context
-                or size(rows * shape.v_head_dim) > layout.results
-                or PARAMETER_BYTES * shape.v_head_dim > layout.constants
-            ):
-                continue
-            fitting.append(costs.of(queries, keys, heads))
+        room = (
+            layout.weights, layout.moving, layout.partial, layout.probabilities, layout.context, layout.results,
+            layout.constants,
+        )  # fmt: skip
+        fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
@@ -133,13 +134,13 @@ class _Costs:
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = output_latency(chip.tile.array) + ACCUMULATOR_WRITE
-        self.of, self.tile_of = cache(self._of), cache(self._tile_of)
+        self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
         merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-        loads = [self._transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
+        loads = [self.transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim), product_pace(array, rows, shape.v_head_dim, keys),
             vector_cycles(unit, softmax, rows, keys), vector_cycles(unit, merge, rows, shape.v_head_dim),
@@ -169,7 +170,7 @@ class _Costs:
                     vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     width = shape.head_dim + (0 if shape.values_in_keys else shape.v_head_dim)
-                    reads += count * (q_moved + sum(n * self._transfer(1, size * width)[0] for n, size, _ in row))
+                    reads += count * (q_moved + sum(n * self.transfer(1, size * width)[0] for n, size, _ in row))
                     writes += count * o_moved
                     port += count * (q_held + o_held) + cached
                     tiles += count * sum(n for n, _, _ in row)
@@ -183,7 +184,7 @@ class _Costs:
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
-        lead = fetch + self._transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
+        lead = fetch + self.transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
         edge = lead + self.out + self.away + last // 2
         cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
         return AttentionTiling(
@@ -193,7 +194,7 @@ class _Costs:
     def _rows(self, queries: int, elements: int) -> tuple[int, int]:
         """A tile of queries or results, whose rows adjoin when they hold all heads."""
         whole = elements in (self.shape.heads * self.shape.head_dim, self.shape.heads * self.shape.v_head_dim)
-        return self._transfer(1, queries * elements) if whole else self._transfer(queries, elements)
+        return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
 
     def _pipeline(self, count: int, t: _Tile, queries: int) -> int:
         """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import VectorFunction
 
 SLOTS = 2
@@ -225,11 +225,12 @@ class ProgramBuilder:
             post=post, first_wait=first_wait, first=first, last_post=last_post, last=last,
         )  # fmt: skip
 
-    def finish(self, operators: tuple[str, ...]) -> Program:
-        """Close the program and check it."""
+    def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
+        """Close the program and check it, unless it is a draft."""
         self._add(opcode=Opcode.END)
         working = tuple(tiles for tiles in self.working if tiles is not None)
-        return Program(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
+        made = Draft if draft else Program
+        return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))

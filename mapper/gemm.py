@@ -40,11 +40,15 @@ class GemmLowering:
         if shape.weight:
             self.b_base = context.parameters(task.operator)
         else:
-            self.b_base = memory.take(name, "operand 1", shape.batch * self.b_bytes)
+            self.b_base = memory.take(name, "operand 1", size(whole.batch * whole.k * whole.n))
         self.scale_bytes = PARAMETER_BYTES * whole.batch * whole.n
         self.scale_base = memory.take(name, "scales", self.scale_bytes, task.operator.repeat)
         self.c_base = context.output_of(task, shape.batch * self.c_bytes)
-        self.residual_base = memory.take(name, "residual", shape.batch * self.c_bytes) if shape.residual else 0
+        # of the same size for every share: parts of a task in several memory levels may be shared differently
+        added = max(
+            size(whole.batch * whole.m * whole.n) // (2 if shape.output_halved else 1), shape.batch * self.c_bytes
+        )
+        self.residual_base = memory.take(name, "residual", added) if shape.residual else 0
 
     def emit(self) -> None:
         """Write the task."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.mapper.builder import SLOTS, ProgramBuilder, Ring
@@ -41,14 +43,14 @@ class Layout:
     context: int
 
 
-def layouts(tile: NpuTile, constant_bytes: int, attention: bool) -> list[Layout]:
-    """Divisions of the tile's memories to try; empty when not even the constants fit."""
-    constants = -(-constant_bytes // GRAIN) * GRAIN
-    free = tile.scratchpad.capacity - SLOTS * constants
-    if free < 5 * SLOTS * GRAIN:
-        return []
+def layouts(tile: NpuTile, constant_bytes: Iterable[int], attention: bool) -> list[Layout]:
+    """Divisions of the tile's memories to try, for each size of the constants; empty when not even those fit."""
     made = []
-    for shares in SHARES:
+    for needed, shares in product(sorted(set(constant_bytes)), SHARES):
+        constants = -(-needed // GRAIN) * GRAIN
+        free = tile.scratchpad.capacity - SLOTS * constants
+        if free < 5 * SLOTS * GRAIN:
+            continue
         used = shares if attention else (*shares[:4], 0)
         slots = [free * share // (sum(used) * SLOTS) // GRAIN * GRAIN for share in used]
         half = tile.accumulator.capacity // SLOTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Held
@@ -67,12 +67,17 @@ Homes = Mapping[Key, tuple[Home, ...]]
 class MemoryMap:
     """Addresses of objects: one behind the other in the nearest level, or where ``homes`` says.
 
+    ``levels`` puts the objects of a single task where its tiling was chosen for: one level for all of them, or one each
+    for the first operand, for the second and what belongs to it, and for results.
+
     ``repetition`` is the first execution of the block that is being lowered; objects with a unit per execution are
     addressed from that unit on.
     """
 
-    def __init__(self, chip: Chip, homes: Homes | None = None) -> None:
+    def __init__(self, chip: Chip, homes: Homes | None = None, levels: Sequence[str] = ()) -> None:
         self.chip, self.homes, self.repetition = chip, homes, 0
+        bases = dict(zip(chip.memory, chip.level_bases, strict=True)) if levels else {}
+        self._level_bases = [bases[name] for name in levels]
         self.items: dict[Key, Item] = {}
         self.used = 0
         self._starts: dict[Key, int] = {}
@@ -88,9 +93,14 @@ class MemoryMap:
             self.used += -(-item.size // ALIGNMENT) * ALIGNMENT
         unit = self.repetition if units > 1 else 0
         if self.homes is None:
-            return self._starts[item.key] + unit * unit_bytes
+            return self._base(role) + self._starts[item.key] + unit * unit_bytes
         home = next(h for h in self.homes[item.key] if h.first <= unit < h.first + h.count)
         return home.address + (unit - home.first) * unit_bytes
+
+    def _base(self, role: str) -> int:
+        if len(self._level_bases) < 2:
+            return sum(self._level_bases)
+        return self._level_bases[0 if role == "input" else 2 if role in ("result", "residual") else 1]
 
     def owner(self) -> Owner:
         """Find objects by address, where all lie one behind the other."""

@@ -6,18 +6,21 @@ The cost is that of `mapper.gemm_cost`; among candidates of nearly equal time th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.mapper.builder import LONGEST_ROW
-from siliconloom.mapper.gemm_cost import PARAMETER_BYTES, GemmCosts, GemmMemories, GemmShape, Order, gemm_costs
+from siliconloom.mapper.gemm_cost import ORDERS, PARAMETER_BYTES, GemmMemories, GemmShape, Order, gemm_costs
 from siliconloom.mapper.layout import Layout
 
-SLACK = 1.005
-"""Among tilings within half a per cent of the fastest, the one that moves the fewest bytes is taken."""
+SLACK = 1.0025
+"""Among tilings within a quarter of a per cent of the fastest, the one that moves the fewest bytes is taken."""
+
+FINE = 8
+"""Even divisions are also rounded up to multiples of this, which is a small part of any array."""
 
 Int = NDArray[np.int64]
 
@@ -43,11 +46,11 @@ class GemmTiling:
 
 
 def choose_tilings(
-    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None
+    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None, kept: int = 3
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
-    One of each kind: either order of the outer loops, with and without an operand that stays.
+    ``kept`` of each kind, and the most frugal: either order of the outer loops, with and without an operand that stays.
     Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
     """
     tile = chip.tile
@@ -55,42 +58,61 @@ def choose_tilings(
     if memories is None:
         memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest)
     array = tile.array
-    m, n, k = (
-        grid.ravel()
-        for grid in np.meshgrid(
-            _sizes(shape.m, 1),
-            2 * _sizes(shape.n // 2, array.cols) if shape.output_halved else _sizes(shape.n, array.cols),
-            _sizes(shape.k, array.rows),
-            indexing="ij",
-        )
+    sizes = (
+        _sizes(shape.m, 1),
+        2 * _sizes(shape.n // 2, array.cols) if shape.output_halved else _sizes(shape.n, array.cols),
+        _sizes(shape.k, array.rows),
     )
-    fits = np.array([_fits(layout, shape, m, n, k) for layout in layouts])
-    some = fits.any(axis=0)
-    if not some.any():
+    if not layouts:
+        return []
+    sizes = _trimmed(layouts, shape, *sizes)
+    if not all(map(len, sizes)):
         return [[] for _ in layouts]
-    m, n, k, fits = m[some], n[some], k[some], fits[:, some]
-    orders: tuple[Order, ...] = ("n_outer", "m_outer")
-    costs = [gemm_costs(chip, memories, shape, m, n, k, order) for order in orders]
+    m, n, k = np.ix_(*sizes)
+    whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
+    fits = [_fits(layout, shape, m, n, k) for layout in layouts]
+    if not any(fit.any() for fit in fits):
+        return [[] for _ in layouts]
+    costs = gemm_costs(chip, memories, shape, m, n, k)
+    tables = {order: [np.broadcast_to(v, whole.shape).ravel() for v in astuple(c)] for order, c in costs.items()}
+    made: dict[tuple[Order, int], GemmTiling] = {}
     found: list[list[GemmTiling]] = []
-    whole = k == shape.k
     for fit in fits:
-        found.append([])
-        for order, cost in zip(orders, costs, strict=True):
-            for kind in (fit & whole, fit & ~whole):
-                if kind.any():
-                    found[-1].append(_best(cost, kind, m, n, k, order, shape.k))
-        found[-1].sort(key=lambda tiling: tiling.cycles)
+        picks = dict.fromkeys(
+            (order, pick)
+            for kind in (np.flatnonzero(fit & whole), np.flatnonzero(fit & ~whole))
+            for order in ORDERS
+            for pick in (_best(tables[order], kind, kept) if len(kind) else ())
+        )
+        for order, pick in picks:
+            if (order, pick) not in made:
+                places = np.unravel_index(pick, whole.shape)
+                tall, wide, deep = (int(each[place]) for each, place in zip(sizes, places, strict=True))
+                costed = (int(values[pick]) for values in tables[order])
+                made[order, pick] = GemmTiling(tall, wide, deep, order, deep == shape.k, *costed)
+        found.append(sorted((made[pick] for pick in picks), key=lambda tiling: tiling.cycles))
     return found
 
 
-def _best(cost: GemmCosts, among: NDArray[np.bool_], m: Int, n: Int, k: Int, order: Order, total: int) -> GemmTiling:
-    """Of those that are nearly the fastest, the one that moves the fewest bytes."""
-    near = np.flatnonzero(among & (cost.cycles <= SLACK * cost.cycles[among].min()))
-    moved = cost.reads[near] + cost.writes[near]
+def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
+    """The few fastest; before them, of those that are nearly the fastest the one that moves the fewest bytes."""
+    reads, writes, *_, cycles = costs
+    taken = cycles[among]
+    near = among[taken <= SLACK * taken.min()]
+    moved = reads[near] + writes[near]
     least = near[moved == moved.min()]
-    pick = int(least[np.argmin(cost.cycles[least])])
-    values = (v[pick] for v in (cost.reads, cost.writes, cost.array, cost.port, cost.vector, cost.cycles))
-    return GemmTiling(int(m[pick]), int(n[pick]), int(k[pick]), order, bool(k[pick] == total), *map(int, values))
+    few = among if len(among) <= kept else among[np.argpartition(taken, kept - 1)[:kept]]
+    return [int(least[np.argmin(cycles[least])]), *map(int, few)]
+
+
+def _trimmed(layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
+    """The sizes without those that fit no layout even with the least of the other two."""
+    rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
+    widest = Layout(*rooms)
+    return (
+        m[_fits(widest, shape, m, n[:1], k[:1])], n[_fits(widest, shape, m[:1], n, k[:1])],
+        k[_fits(widest, shape, m[:1], n[:1], k)],
+    )  # fmt: skip
 
 
 def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
@@ -111,16 +133,17 @@ def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[n
 
 
 def _sizes(total: int, grain: int) -> Int:
-    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``.
+    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain`` or of few.
 
-    Half and a quarter of ``grain``, too: a small tile may suit the other units, and a smaller array would take it.
+    A smaller array must not have a candidate that a larger one lacks. Powers of two begin below any array, and of its
+    sizes that cut the dimension into as many tiles, the finely rounded one needs the least room and the fewest folds.
     """
     sizes = {total}
-    size = max(grain // 4, 1)
+    size = FINE // 2
     while size < total:
         sizes.add(size)
         size *= 2
     for parts in range(2, 17):
         even = -(-total // parts)
-        sizes.add(min(total, -(-even // grain) * grain))
+        sizes |= {min(total, -(-even // each) * each) for each in (min(FINE, grain), grain)}
     return np.array(sorted(sizes), np.int64)

@@ -130,9 +130,10 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     if shape.constants:
         constants = access_cycles(chip, memory, 1, size(shape.constants))
         read += moved_bytes(memory, 1, size(shape.constants))
+    waits = max(-(-tiles // SLOTS) - 1, 0)
     paces = (
         port + arrive + compute + away,
-        load + arrive + max(vector, tiles * (load + arrive + compute + store) // SLOTS)  # a store may go before a load
+        load + arrive + max(vector, compute + waits * (load + arrive + compute + store))  # a store may go before a load
         + store + away,
         sequencer + arrive + compute + away,
     )  # fmt: skip

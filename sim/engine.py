@@ -163,6 +163,31 @@ def run(
     return _outcome(program, chip, tables, state, wall)
 
 
+def duration(program: Program, chip: Chip) -> int:
+    """Cycles of `run`, and nothing else: for the many programs of which one will be chosen.
+
+    Raises
+    ------
+    LoomError
+        As `run` does.
+    """
+    from siliconloom.sim import kernel
+    from siliconloom.sim import recurrence as fast
+
+    tables = build_tables(program, chip, counted=False)
+    state = initial_state(tables, len(program.operators), 0, 0)
+    loops = fast.find_loops(tables)
+    nothing, status = np.array(NOTHING, np.int64), kernel.RUNNING
+    album = fast.empty_album(loops)
+    while status == kernel.RUNNING:
+        status = int(kernel.run(
+            tables.instructions, tables.causes, tables.constants, loops, album, state, True, nothing, nothing, SLICE
+        ))  # fmt: skip
+    if status != kernel.DONE:
+        raise _failure(program, tables, status, state)
+    return int(state.clock[CYCLES])
+
+
 def program_events(tables: Tables) -> int:
     """How many events a whole run of a program has: three for every instruction that a unit executes."""
     rows, times, total = tables.instructions, [1], 0
@@ -276,4 +301,4 @@ def _failure(program: Program, tables: Tables, status: int, state: State) -> Loo
     return IllegalProgram(Cause.DEADLOCK, None, "deadlock: " + ("; ".join(waiting) or "nothing can start"))
 
 
-__all__ = ["Counter", "Run", "Stall", "run"]
+__all__ = ["Counter", "Run", "Stall", "duration", "run"]

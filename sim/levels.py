@@ -50,6 +50,8 @@ def instruction_levels(program: Program, chip: Chip) -> list[int]:
     LoomError
         When the addresses of a transfer begin in one level and end in another, or beyond the last.
     """
+    if len(chip.memory) < 2:
+        return [0 if i.opcode in (Opcode.LOAD, Opcode.STORE) else NO_LEVEL for i in program.instructions]
     names, bases = list(chip.memory), chip.level_bases
     levels = []
     for number, (i, reach) in enumerate(zip(program.instructions, reaches(program), strict=True)):
@@ -58,8 +60,6 @@ def instruction_levels(program: Program, chip: Chip) -> list[int]:
             continue
         level = chip.level_of(reach.first)
         levels.append(level)
-        if len(names) < 2:
-            continue
         end = bases[level] + chip.memory[names[level]].total_capacity
         if reach.last >= end:
             raise LoomError(

@@ -62,6 +62,9 @@ EAGER = 48
 CHOICES = 4
 """Entry states remembered per loop."""
 
+IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
+"""Instructions that give an operator no work."""
+
 END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS, PLACE = range(6)
 """Rows of `find_loops`."""
 
@@ -95,23 +98,31 @@ def find_loops(tables: Tables) -> Any:
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
     have a ``first`` and a ``last`` predicate on; the first of the loop's `CHOICES` entries in an `Album`.
     """
-    rows = tables.instructions
-    opcode, operator = rows[:, COLUMNS["opcode"]], rows[:, COLUMNS["operator"]]
-    works = ~np.isin(opcode, (Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
+    columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last")]
+    rows = tables.instructions[:, columns].tolist()
     found = np.full((6, max(len(rows), 1)), -1, np.int64)
-    opened, place = [], 0
-    for pc in range(len(rows)):
-        if opcode[pc] == Opcode.LOOP:
-            opened.append(pc)
-            found[PLACE, pc], place = place, place + CHOICES
-        elif opcode[pc] == Opcode.NEXT:
-            start = opened.pop()
-            inside = slice(start, pc + 1)
-            found[END, start] = pc
-            counted = operator[inside][works[inside]] if works[inside].any() else operator[inside]
-            found[OPERATOR_LOW, start], found[OPERATOR_HIGH, start] = counted.min(), counted.max()
-            found[FIRST_LEVELS, start] = np.bitwise_or.reduce(rows[inside, COLUMNS["first"]])
-            found[LAST_LEVELS, start] = np.bitwise_or.reduce(rows[inside, COLUMNS["last"]])
+    # of each open loop: where it begins, its place, operators inside that do work, operators inside, both predicates
+    opened: list[list[Any]] = [[0, 0, [], [], 0, 0]]
+    place = 0
+    for pc, (opcode, operator, first, last) in enumerate(rows):
+        if opcode == Opcode.LOOP:
+            opened.append([pc, place, [], [], 0, 0])
+            place += CHOICES
+        inner = opened[-1]
+        if opcode not in IDLE:
+            inner[2].append(operator)
+        inner[3].append(operator)
+        inner[4] |= first
+        inner[5] |= last
+        if opcode == Opcode.NEXT:
+            start, number, works, all_, first, last = opened.pop()
+            counted = works or all_
+            found[:, start] = pc, min(counted), max(counted), first, last, number
+            outer = opened[-1]
+            outer[2] += works
+            outer[3] += all_
+            outer[4] |= first
+            outer[5] |= last
     return found
 
 

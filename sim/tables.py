@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,9 @@ PLAIN_COLUMNS = (
 TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
+PLAIN = attrgetter(*PLAIN_COLUMNS)
+UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
+"""Instructions that no unit works on."""
 
 
 class Counter(IntEnum):
@@ -106,22 +110,28 @@ class Tables:
     constants: Int
 
 
-def build_tables(program: Program, chip: Chip) -> Tables:
-    """Time every instruction of ``program`` on one tile of ``chip``; the tiles at work share the memory."""
+def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Tables:
+    """Time every instruction of ``program`` on one tile of ``chip``; the tiles at work share the memory.
+
+    Without ``counted`` nothing but the time is of interest, and the counters are empty.
+    """
     tile = chip.tile
     if isinstance(tile, PimTile):
         raise NotSupported("simulating a pim tile")
-    rows = np.zeros((len(program.instructions), len(COLUMNS)), np.int64)
-    counters = np.zeros((len(program.instructions), len(Counter)), np.int64)
+    rest = (0,) * len(TIMED_COLUMNS)
+    rows = np.array([PLAIN(instruction) + rest for instruction in program.instructions], np.int64)
+    counters = np.zeros((len(program.instructions) if counted else 0, len(Counter)), np.int64)
     levels, sharing = instruction_levels(program, chip), {chip.tile_count: chip}
     for number, instruction in enumerate(program.instructions):
-        for name in PLAIN_COLUMNS:
-            rows[number, COLUMNS[name]] = int(getattr(instruction, name))
+        if instruction.opcode in UNTIMED:
+            continue
         working = program.tiles_of(number, chip.tile_count)
         if working not in sharing:
             sharing[working] = chip.model_copy(update={"tile_count": working})
-        _time(instruction, sharing[working], tile, levels[number], rows[number], counters[number])
-        counters[number] *= working
+        _time(instruction, sharing[working], tile, levels[number], rows[number])
+        if counted:
+            _count(instruction, sharing[working], tile, levels[number], counters[number])
+            counters[number] *= working
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
     for number, semaphore in enumerate(program.semaphores):
@@ -156,53 +166,46 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
     )  # fmt: skip
 
 
-def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, row: Int, count: Int) -> None:
-    def put(**values: int) -> None:
-        for name, value in values.items():
-            if value >= 2**62:
-                raise LoomError(
-                    f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles"
-                )
-            row[COLUMNS[name]] = value
-
-    if i.opcode in (Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER):
-        return
+def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, row: Int) -> None:
+    times: tuple[int, ...]
     if i.opcode == Opcode.MATMUL:
         run = gemm_run(tile.array, i.m, i.n, i.k)
-        put(first_load=run.first_load, stream=run.stream_beats, folds=run.folds, advance=run.advance,
-            output=run.output_beats, stationary=run.stationary_beats,
-            completion=0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE)  # fmt: skip
+        completion = 0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE
+        times = (
+            0, completion, run.first_load, run.stream_beats, run.folds, run.advance, run.output_beats,
+            run.stationary_beats,
+        )  # fmt: skip
+    elif isinstance(tile, SystolicTile):
+        raise NotSupported(f"{i.opcode.name.lower()} instructions on a bare systolic tile; use a chip with an npu tile")
+    elif i.opcode in (Opcode.LOAD, Opcode.STORE):
+        memory = list(chip.memory.values())[level]
+        pipeline = LOAD_WRITE if i.opcode == Opcode.LOAD else STORE_WRITE
+        times = (access_cycles(chip, memory, i.m, i.n), chip.cycles(memory.latency) + pipeline)
+    elif i.opcode == Opcode.VECTOR:
+        times = (vector_cycles(tile.vector, i.function, i.m, i.n),)
+    else:
+        raise NotSupported(f"{i.opcode.name.lower()} instructions in the simulator")
+    if max(times) >= 2**62:
+        raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
+    row[len(PLAIN_COLUMNS) : len(PLAIN_COLUMNS) + len(times)] = times
+
+
+def _count(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, count: Int) -> None:
+    if i.opcode == Opcode.MATMUL:
         count[Counter.MACS] = i.m * i.n * i.k
         if isinstance(tile, NpuTile):
             _count_matmul(i, tile, count)
-        return
-    if isinstance(tile, SystolicTile):
-        raise NotSupported(f"{i.opcode.name.lower()} instructions on a bare systolic tile; use a chip with an npu tile")
-    if i.opcode in (Opcode.LOAD, Opcode.STORE):
-        memory = list(chip.memory.values())[level]
-        moved = moved_bytes(memory, i.m, i.n)
-        pipeline = LOAD_WRITE if i.opcode == Opcode.LOAD else STORE_WRITE
-        put(duration=access_cycles(chip, memory, i.m, i.n), completion=chip.cycles(memory.latency) + pipeline)
-        if i.opcode == Opcode.LOAD:
-            count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = (
-                moved,
-                i.m * i.n,
-                i.m * i.n,
-            )
-        else:
-            count[[Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ]] = (
-                moved,
-                i.m * i.n,
-                i.m * i.n,
-            )
-    elif i.opcode == Opcode.VECTOR:
-        put(duration=vector_cycles(tile.vector, i.function, i.m, i.n))
+    elif i.opcode == Opcode.LOAD:
+        moved = moved_bytes(list(chip.memory.values())[level], i.m, i.n)
+        count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = moved, i.m * i.n, i.m * i.n
+    elif i.opcode == Opcode.STORE:
+        moved = moved_bytes(list(chip.memory.values())[level], i.m, i.n)
+        count[[Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ]] = moved, i.m * i.n, i.m * i.n
+    else:
         elements = i.m * i.n
         count[Counter.VECTOR_SLOTS] = vector_cost(i.function).passes * elements
         count[Counter.SCRATCHPAD_READ] = i.k * i.dtype.size(elements)
         count[Counter.SCRATCHPAD_WRITE] = i.dtype.size(elements)
-    else:
-        raise NotSupported(f"{i.opcode.name.lower()} instructions in the simulator")
 
 
 def _count_matmul(i: Instruction, tile: NpuTile, count: Int) -> None:

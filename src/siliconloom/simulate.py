@@ -18,7 +18,7 @@ from siliconloom.mapper.plan import Plan, map_workload
 from siliconloom.overrides import split_overrides
 from siliconloom.sim.costs import CostService
 from siliconloom.sim.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
-from siliconloom.sim.engine import Counter, Progress, Run, Stall, run
+from siliconloom.sim.engine import Counter, Progress, Run, Stall, duration, run
 from siliconloom.sim.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.memory import effective
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
@@ -107,8 +107,7 @@ def simulate(
     began = time.perf_counter()
     service = costs or CostService(None)
     # single tasks take less time to simulate than to look up
-    trial = service.cost if search else run
-    plan = map_workload(chip, workload, lambda p: trial(p, chip).cycles, search=search)
+    plan = map_workload(chip, workload, lambda p: duration(p, chip), search=search)
     mapped = time.perf_counter() - began
     _check_length(chip, plan.program)
     if (costs or search) and not exact and not trace_limit:

@@ -1,4 +1,4 @@
-"""A better chip is rarely slower: what was mapped to the smaller one is nearly always among what is looked at."""
+"""A better chip is never slower: what was mapped to the smaller one is among what is looked at for the better one."""
 
 import json
 
@@ -8,28 +8,27 @@ from siliconloom.arch import load_chip
 from siliconloom.simulate import simulate
 from tests.mapper.improvements import IMPROVEMENTS, comparisons, workload
 
-TOLERANCE, WORST = 1.01, 1.1
+TOLERANCE = 1.01
 
 
 def check(found):
-    """Few improvements make a chip slower, and none by much: one or two in a hundred are known to (docs/mapping.md)."""
+    """No improvement makes a chip slower, but for what its larger circuits take with any mapping (`comparisons`)."""
     slower = [f for f in found if f[0] > TOLERANCE]
-    assert len(slower) <= max(2, len(found) * 3 // 100), f"{len(slower)} of {len(found)}"
-    worst = max(found, key=lambda f: f[0])
-    assert worst[0] <= WORST, worst
+    assert not slower, f"{len(slower)} of {len(found)}, the worst {max(slower)}"
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_no_single_improvement_makes_a_chip_much_slower(number):
-    """Random chips and small workloads; arrays are doubled where their fill is small beside the work."""
-    found = list(comparisons(number, 50, widest=24))
+@pytest.mark.parametrize("number", [7, 21])
+def test_no_single_improvement_makes_a_chip_slower(number):
+    """Random chips and small workloads."""
+    found = list(comparisons(number, 60))
     assert len({name for _, name, _, _ in found}) > len(IMPROVEMENTS) // 2
     check(found)
 
 
 @pytest.mark.slow
-def test_few_of_many_improvements_make_a_chip_slower():
-    check(list(comparisons(1000, 200, widest=24)))
+@pytest.mark.parametrize("number", [1000, 1001, 1002])
+def test_none_of_many_improvements_makes_a_chip_slower(number):
+    check(list(comparisons(number, 300)))
 
 
 def gemm(m, n, k):

@@ -144,7 +144,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     graph = gemms(tmp_path, [(m, n, k)])
     chosen = run(map_workload(chip, graph).program, chip).cycles
     others = []
-    for layout in plan_module.layouts(chip.tile, 1024, False):
+    for layout in plan_module.layouts(chip.tile, [1024], False):
         with mock.patch.object(plan_module, "layouts", lambda *_, layout=layout: [layout]):
             others.append(run(map_workload(chip, graph).program, chip).cycles)
     assert chosen <= 1.25 * min(others) + 200
