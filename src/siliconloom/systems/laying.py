@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.bounds import used_weight_bytes
 from siliconloom.mapper.offload import Head, attention_macros, balance, can_compute, load_of, shape_of
 from siliconloom.mapper.shard import reduced_elements, sequences_of, tensor_shard, with_context, without
-from siliconloom.sim.engine import Counter
+from siliconloom.sim.engine import Counter, Run, run
 from siliconloom.sim.pim import ChannelRun, Int, macro_table, run_channel
 from siliconloom.simulate import Simulation, simulate
 from siliconloom.systems.channels import products, row_stream, stream_bandwidth
@@ -31,6 +32,32 @@ PREFETCH_STEPS = 4
 """Amounts that are tried of what could be read ahead."""
 FAST_MEMORY = 64
 """Times the bandwidth at which the arrays' own time is measured, to tell it from the memory's."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A chip and a graph, equal to others of the same content."""
+
+    digest: str
+    content: str
+    exact: bool
+    chip: Chip = field(compare=False)
+    graph: Graph = field(compare=False)
+
+    @classmethod
+    def of(cls, chip: Chip, graph: Graph, exact: bool) -> _Asked:
+        content = repr((graph.phase, graph.operators(), list(graph.dataflow.edges())))
+        return cls(chip.digest, content, exact, chip, graph)
+
+
+@lru_cache(maxsize=256)
+def _simulated(asked: _Asked) -> tuple[Simulation, Run]:
+    """A simulation, and its program with a memory that is hardly ever waited for."""
+    simulation = simulate(asked.chip, asked.graph, exact=asked.exact)
+    memory = simulation.chip.memory.items()
+    fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in memory}
+    chip = simulation.chip.model_copy(update={"memory": fast})
+    return simulation, run(simulation.plan.program, chip, exact=asked.exact)
 
 
 class Laying:
@@ -198,9 +225,7 @@ class Laying:
         """What a chip's arrays take for one layer of ``graph``, and for what is outside its layers."""
         # placement over levels and capacity are the whole model's matter, see `_stages`
         roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in chip.memory.items()}
-        simulation = simulate(chip.model_copy(update={"memory": roomy}), graph, exact=self.exact)
-        fast = {n: m.model_copy(update={"bandwidth": m.bandwidth * FAST_MEMORY}) for n, m in roomy.items()}
-        unbound = simulate(chip.model_copy(update={"memory": fast}), graph, exact=self.exact)
+        simulation, unbound = _simulated(_Asked.of(chip.model_copy(update={"memory": roomy}), graph, self.exact))
         order = [o.name for o in self.graph.operators()]
         follow = frozenset(order[order.index(self.attention.name) :])
         before = after = ends = own = weights = traffic = busy = macs = vector = 0
@@ -211,7 +236,7 @@ class Laying:
                 ends += cycles
                 continue
             counters = simulation.run.counters[index]
-            own += int(unbound.run.exclusive[index]) // repeat
+            own += int(unbound.exclusive[index]) // repeat
             weights += used_weight_bytes(operator)
             traffic += int(counters[Counter.READ_BYTES] + counters[Counter.WRITE_BYTES]) // repeat
             busy += int(simulation.run.operator_busy[index, Unit.MATMUL]) // repeat
