@@ -22,7 +22,9 @@ SHARE = 0.5
 UNKNOWN = 4 << 30
 """Bytes that are taken as free where the system does not say."""
 SMALL = 16 << 20
-"""Bytes of a table below which no limit is looked at."""
+"""Bytes of a table below which no limit is looked at,"""
+SMALL_ASKED = 1 << 20
+"""nor where one was asked for."""
 STATUS = Path("/proc/self/status")
 
 _asked: int | None = None
@@ -50,6 +52,10 @@ def set_memory(text: str | None) -> None:
         raise LoomError(f"--memory: {error} (got '{text}')") from None
     if not 0 < found < 2**62:
         raise LoomError(f"--memory: must be bytes, more than none (got '{text}')")
+    if found < own_memory():
+        raise LoomError(
+            f"--memory: the program itself takes {format_bytes(own_memory())}, before any table (got '{text}')"
+        )
     _asked = int(found)
 
 
@@ -96,7 +102,7 @@ def require_memory(key: str, estimate: float, instead: str) -> None:
     TooLarge
         With the estimate, the limit, and what to do.
     """
-    if estimate <= SMALL:
+    if estimate <= (SMALL if _asked is None else SMALL_ASKED):
         return
     limit, needed = memory_limit(), estimate + own_memory()
     if needed > limit:

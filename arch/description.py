@@ -13,7 +13,7 @@ from siliconloom.arch.document import Description, Document, Name, find_file, ru
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.pim import PimTile as PimTile
-from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Energy, Frequency, format_bytes, format_si
+from siliconloom.arch.quantity import Bandwidth, Bytes, Energy, Frequency, Latency, format_bytes, format_si
 
 INTERVAL_ONE = 1 << 16
 """One cycle in the fixed-point format of `Chip.beat_interval`."""
@@ -156,7 +156,7 @@ class Memory(Description):
     kind: MemoryKind
     capacity: Bytes = Field(description="of one device")
     bandwidth: Bandwidth = Field(default=0, description="reads and writes together, of one device")
-    latency: Duration = Field(description="from request to first data, and from last data to acknowledge")
+    latency: Latency = Field(description="from request to first data, and from last data to acknowledge")
     dram: NamedDram | None = Field(
         default=None, description="what lies behind each port: one channel, a description or a library name"
     )

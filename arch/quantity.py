@@ -66,6 +66,8 @@ def _integer(units: dict[str, Decimal], example: str, most: int) -> BeforeValida
             raise PydanticCustomError("quantity", "must be greater than zero", {})
         if value > most:
             raise PydanticCustomError("quantity", "is larger than any machine this tool describes", {})
+        if not round(value):
+            raise PydanticCustomError("quantity", "is less than any machine this tool describes", {})
         return Parsed(round(value))
 
     return BeforeValidator(read)
@@ -96,6 +98,8 @@ Frequency = Annotated[int, _integer(FREQUENCY, "1.2 GHz", 10**13), quantity_sche
 """Hertz."""
 Duration = Annotated[int, _integer(DURATION, "500 ns", 10**18), quantity_schema("500 ns")]
 """Picoseconds."""
+Latency = Annotated[int, _integer(DURATION, "500 ns", 10**12), quantity_schema("500 ns")]
+"""Picoseconds, at most a second: a hundred times what a disk takes to turn."""
 Energy = Annotated[float, BeforeValidator(_energy), Field(ge=0), quantity_schema("0.8 pJ")]
 """Joules."""
 

@@ -37,6 +37,8 @@ ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
 
 PARAMETER_BYTES = 8
 """Of each column, for requantising its sums: a bias, a multiplier, a shift, and the zero point it is clipped around."""
+LONGEST = 2.0**53
+"""Cycles that a cost may have: slow memories give more than its numbers hold."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
         cycles = np.maximum(np.maximum(lead + steps + tail, drained), behind + times * port)
         found[order] = GemmCosts(
             shape.batch * reads, shape.batch * c_bytes, shape.batch * compute, shape.batch * port,
-            shape.batch * vector, np.ceil(cycles).astype(np.int64),
+            shape.batch * vector, np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64),
         )  # fmt: skip
     return found
 

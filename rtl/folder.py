@@ -111,12 +111,12 @@ def _kept(folder: Path, chip: str) -> list[str]:
     sidecar = _sidecar(folder)
     if sidecar is None:
         raise LoomError(f"{folder}: holds files that siliconloom did not write; name an empty or a new folder")
-    if sidecar.get("chip") != chip:
-        raise LoomError(f"{folder}: holds the Verilog of {sidecar.get('chip')}, not {chip}; name another folder")
     seal = sidecar.pop(SEAL, None)
     if seal is None:
         raise LoomError(f"{folder}: an earlier siliconloom wrote it and did not seal its files; move the folder away")
     sums, kept = sidecar["sha256"], []
+    if sidecar.get("chip") != chip and seal == _sum(as_text(sidecar)):
+        raise LoomError(f"{folder}: holds the Verilog of {sidecar.get('chip')}, not {chip}; name another folder")
     edited = [] if seal == _sum(as_text(sidecar)) else [SIDECAR]
     for name in _entries(folder):
         if name in sums:

@@ -98,7 +98,9 @@ def options(
     memory: Annotated[
         str | None,
         typer.Option(
-            "--memory", metavar="SIZE", help="Memory that a command may take (2GiB); half of what is free by default."
+            "--memory",
+            metavar="SIZE",
+            help="Memory that tables may bring a command to (2GiB); half of what is free by default.",
         ),
     ] = None,
     show_version: Annotated[

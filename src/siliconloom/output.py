@@ -42,13 +42,16 @@ def check_outputs(outputs: dict[str, str | Path | None], inputs: Iterable[object
     """
     forget_files_read()
     known: dict[tuple[int, int] | str, str] = {}
-    printed = _standard_output() if STANDARD_OUTPUT in map(str, outputs.values()) else None
+    printed = _standard_output()
+    named = STANDARD_OUTPUT in map(str, outputs.values())
     for option, path in outputs.items():
         if path is None:
             continue
         check_writable(path)
         place = STANDARD_OUTPUT if str(path) == STANDARD_OUTPUT else _place(path)
         if place is not None and place == printed:  # /dev/stdout, or the file that it was redirected to
+            if not named and stat.S_ISREG(os.stat(path).st_mode):  # the tables go there
+                raise LoomError(f"{option} {path}: standard output goes there, too; {option} - writes only this to it")
             place = STANDARD_OUTPUT
         if place is not None and place in known:
             both = f"{known[place]} and {option}"

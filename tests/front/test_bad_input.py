@@ -1,6 +1,8 @@
 """Every kind of bad input: one clear line on standard error, exit status 2, nothing written."""
 
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -192,3 +194,27 @@ def test_an_interrupt_leaves_no_file(files, monkeypatch, capsys):
     assert status == 130
     assert capsys.readouterr().err == "loom: interrupted; nothing was left half written\n"
     assert not list(files.glob("*x.json*"))
+
+
+@pytest.mark.parametrize("change", ["memory.dram.bandwidth=1e-9B/s", "memory.dram.latency=1000s"])
+def test_memories_that_no_machine_has_are_refused(capsys, change):
+    """The first was rounded to none and divided by; the second gave more cycles than a cost holds."""
+    assert main(["sim", "npu-edge", "gpt2", "--set", change]) == 2
+    assert "than any machine this tool describes" in capsys.readouterr().err
+
+
+def test_the_longest_latency_has_a_time(capsys):
+    assert main(["sim", "npu-edge", "gpt2", "--set", "workload.layers=1", "--set", "memory.dram.latency=1s"]) == 0
+
+
+def test_tables_and_a_result_in_one_file_are_refused(tmp_path):
+    with open(tmp_path / "out", "wb") as out:
+        command = [sys.executable, "-m", "siliconloom", "list", "--json", str(tmp_path / "out")]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "standard output goes there, too; --json - writes only this to it" in done.stderr
+
+
+def test_a_limit_below_what_the_program_takes_is_refused(capsys):
+    assert main(["--memory", "1KiB", "list"]) == 2
+    assert "the program itself takes" in capsys.readouterr().err

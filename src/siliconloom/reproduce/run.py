@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,6 +100,7 @@ def card_result(name: str) -> dict[str, Any]:
 
 def serve() -> None:
     """What a process of `siliconloom.reproduce.workers` does: read a name, write a result, until there are no more."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a card that prints would spoil the lines
     for line in sys.stdin:
@@ -107,6 +109,13 @@ def serve() -> None:
         except Exception as error:
             answer = {"error": f"{'' if isinstance(error, LoomError) else type(error).__name__ + ': '}{error}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the one that asked for its work, which may have been killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def broken(result: dict[str, Any]) -> list[str]:
