@@ -218,3 +218,9 @@ def test_tables_and_a_result_in_one_file_are_refused(tmp_path):
 def test_a_limit_below_what_the_program_takes_is_refused(capsys):
     assert main(["--memory", "1KiB", "list"]) == 2
     assert "the program itself takes" in capsys.readouterr().err
+
+
+def test_the_latency_of_links_between_gpus_is_refused_where_measured_collectives_hold(capsys):
+    command = ["sim", "dgx-h100", "llama3-8b", "--set", "workload.phase=decode", "--set", "link.latency=5us"]
+    assert main(command) == 2
+    assert "not supported: link.latency of a system of GPUs" in capsys.readouterr().err

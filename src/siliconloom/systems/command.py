@@ -104,5 +104,7 @@ def gpu_system(name: str, sets: list[tuple[str, str]]) -> tuple[System, Gpu] | N
     system = load_system(name, [(path, value) for path, value in sets if not path.startswith("chip.")])
     if not any(is_gpu(group.chip) for group in system.chips):
         return None
+    if any(path == "link.latency" for path, _ in sets):
+        raise NotSupported("link.latency of a system of GPUs: what NCCL takes to start was measured, links included")
     inner = [(path.removeprefix("chip."), value) for path, value in sets if path.startswith("chip.")]
     return system, joined(system, inner)
