@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from siliconloom.arch.datatype import DataType
-    from siliconloom.arch.description import (
-        Chip,
-        Memory,
-        NpuTile,
-        PimTile,
-        SystolicArray,
-        SystolicTile,
-        load_chip,
-    )  # fmt: skip
+    from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile, SystolicArray, SystolicTile, load_chip
     from siliconloom.arch.document import Description, Document
     from siliconloom.arch.errors import CheckFailed, DescriptionError, LoomError, NotSupported
     from siliconloom.arch.kinds import machine_kind
@@ -30,7 +22,7 @@ MODULES = {
     "kinds": ("machine_kind",),
     "names": ("chip_names", "system_names"),
     "system": ("System", "load_group", "load_system"),
-}  # fmt: skip
+}
 """Where each name comes from; it is imported when it is first asked for, so that an error costs no description."""
 _MODULE_OF = {name: module for module, names in MODULES.items() for name in names}
 
@@ -44,7 +36,24 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "CheckFailed", "Chip", "DataType", "Description", "DescriptionError", "Document", "LoomError", "Memory",
-    "NotSupported", "NpuTile", "PimTile", "System", "SystolicArray", "SystolicTile", "chip_names", "load_chip",
-    "load_group", "load_system", "machine_kind", "system_names",
-]  # fmt: skip
+    "CheckFailed",
+    "Chip",
+    "DataType",
+    "Description",
+    "DescriptionError",
+    "Document",
+    "LoomError",
+    "Memory",
+    "NotSupported",
+    "NpuTile",
+    "PimTile",
+    "System",
+    "SystolicArray",
+    "SystolicTile",
+    "chip_names",
+    "load_chip",
+    "load_group",
+    "load_system",
+    "machine_kind",
+    "system_names",
+]

@@ -16,15 +16,8 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
-from siliconloom.arch.vector import (
-    BUILT,
-    COLUMN_LIMIT,
-    FROM_SUMS,
-    PRODUCTS,
-    ROW_LIMIT,
-    VectorFunction,
-    vector_cost,
-)  # fmt: skip
+from siliconloom.arch.layout import moving_values, stationary_values
+from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, FROM_SUMS, PRODUCTS, ROW_LIMIT, VectorFunction, vector_cost
 
 SUM_BYTES = 4
 CIRCUIT_FORMATS = (DataType.INT8,)
@@ -148,10 +141,11 @@ def _check_semaphores(program: Program) -> None:
         if taken[bit] > given[bit]:
             number = waiter[bit]
             raise IllegalProgram(
-                Cause.DEADLOCK, number,
+                Cause.DEADLOCK,
+                number,
                 f"{_where(program.instructions[number], number)}: deadlock: {semaphore.name} is waited for "
                 f"{taken[bit]:,} times and posted {given[bit]:,} times, its initial count included",
-            )  # fmt: skip
+            )
 
 
 def extent(address: Address, counts: Sequence[int]) -> tuple[int, int]:
@@ -182,10 +176,8 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
             by_input = array.dataflow == "input_stationary"
             outer, beats = (i.m, i.n) if by_input else (i.n, i.m)
             stays, moves = (i.a, i.b) if by_input else (i.b, i.a)
-            full, rest = divmod(i.k, rows)
-            load_beats = full * (rows // array.load_rows) + -(-rest // array.load_rows)
-            yield Access("moving", False, moves, beats * -(-i.k // rows) * rows)
-            yield Access("loaded", False, stays, -(-outer // cols) * load_beats * array.load_rows * cols)
+            yield Access("moving", False, moves, moving_values(array, beats, i.k))
+            yield Access("loaded", False, stays, stationary_values(array, outer, i.k))
             lines = -(-outer // cols) * beats
         yield Access("sums", True, i.c, lines * cols * SUM_BYTES)
     elif i.opcode == Opcode.VECTOR:
@@ -214,10 +206,11 @@ def _check_format(i: Instruction, number: int) -> None:
     """Arrays and vector units have circuits for some number formats; a transfer moves bytes, whatever they mean."""
     if i.dtype not in CIRCUIT_FORMATS:
         raise IllegalProgram(
-            Cause.ILLEGAL_INSTRUCTION, number,
+            Cause.ILLEGAL_INSTRUCTION,
+            number,
             f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}: no circuit for the number format {i.dtype.value}; "
             f"built are {', '.join(CIRCUIT_FORMATS)}",
-        )  # fmt: skip
+        )
 
 
 def _check_function(i: Instruction, number: int) -> None:
@@ -225,16 +218,18 @@ def _check_function(i: Instruction, number: int) -> None:
     where = f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}"
     if i.function not in BUILT:
         raise IllegalProgram(
-            Cause.ILLEGAL_INSTRUCTION, number,
+            Cause.ILLEGAL_INSTRUCTION,
+            number,
             f"{where}: no circuit for the vector function {i.function.value}; built are {', '.join(sorted(BUILT))}",
-        )  # fmt: skip
+        )
     if vector_cost(i.function).by_row:
         for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
             if size > limit:
                 raise IllegalProgram(
-                    Cause.ILLEGAL_INSTRUCTION, number,
+                    Cause.ILLEGAL_INSTRUCTION,
+                    number,
                     f"{where}: {i.function.value} takes at most {limit} {name} (got {size})",
-                )  # fmt: skip
+                )
 
 
 def operand_units(i: Instruction, tile: NpuTile) -> dict[str, int]:
@@ -256,10 +251,11 @@ def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:
         wrong = next((p for p in (address.base, *address.strides, address.slot) if p % unit), None)
         if wrong is not None:
             raise IllegalProgram(
-                Cause.MISALIGNED_OPERAND, number,
+                Cause.MISALIGNED_OPERAND,
+                number,
                 f"{_where(i, number)}: misaligned operand: its addresses {name} must be multiples of {unit} "
                 f"(got {wrong:#x})",
-            )  # fmt: skip
+            )
 
 
 def _check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
@@ -271,10 +267,11 @@ def _check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
         wrong = next((p for p in places if p % unit), None)
         if wrong is not None:
             raise IllegalProgram(
-                Cause.MISALIGNED_TRANSFER, number,
+                Cause.MISALIGNED_TRANSFER,
+                number,
                 f"{_where(i, number)}: misaligned transfer: its {name} addresses must be multiples of {unit} for rows "
                 f"of {i.n} bytes on a bus of {bus} (got {wrong:#x})",
-            )  # fmt: skip
+            )
 
 
 __all__ = ["CIRCUIT_FORMATS", "Access", "accesses", "assemble", "check_program", "extent"]

@@ -1,12 +1,17 @@
 """How much memory a command may take: what was asked for with ``--memory``, or half of what is free.
 
 Whoever is about to make a table whose size follows from the input says so here first. What would not fit ends in one
-line before anything is allocated, and not in a machine without memory.
+line before anything is allocated, and not in a machine without memory. Libraries that take much by themselves are asked
+for likewise where a limit was given. What grows without anybody's saying so (Python's own objects) is watched then, and
+ends the command soon after it is over.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from pathlib import Path
+from typing import Literal
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.quantity import BYTES, format_bytes, parse
@@ -26,6 +31,15 @@ SMALL = 16 << 20
 SMALL_ASKED = 1 << 20
 """nor where one was asked for."""
 STATUS = Path("/proc/self/status")
+Library = Literal["Numba", "the compiler of kernels", "Yosys"]
+LIBRARIES: dict[Library, int] = {
+    "Numba": 124 << 20,  # runs kernels that have no library of machine code
+    "the compiler of kernels": 100 << 20,
+    "Yosys": 150 << 20,  # writes the Verilog, in a process of its own
+}
+"""Bytes by which a process, or one beside it, was seen to grow with each."""
+WATCH_S, GRACE_S = 0.005, 2.0
+"""How often what is held is looked at, and how long a command that was over may take to end."""
 
 _asked: int | None = None
 
@@ -43,6 +57,7 @@ def set_memory(text: str | None) -> None:
         When it is no positive quantity of bytes.
     """
     global _asked  # one limit for a process, as its memory is one
+    end_watch()
     if text is None:
         _asked = None
         return
@@ -57,6 +72,35 @@ def set_memory(text: str | None) -> None:
             f"--memory: the program itself takes {format_bytes(own_memory())}, before any table (got '{text}')"
         )
     _asked = int(found)
+    with contextlib.suppress(ValueError, AttributeError):  # not the main thread, or a system without timers
+        signal.signal(signal.SIGALRM, _look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        signal.setitimer(signal.ITIMER_REAL, WATCH_S, WATCH_S)
+
+
+def end_watch() -> None:
+    """Look no more at what the process holds: the command has ended."""
+    if _asked is not None and hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _look(*_: object) -> None:
+    held = own_memory()
+    if _asked is not None and held > _asked:
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S, WATCH_S)  # it may clean up
+        raise TooLarge(
+            f"--memory: this command takes more than {format_bytes(_asked)}; it was ended at {format_bytes(held)}"
+        )
+
+
+def require_library(name: Library) -> None:
+    """Refuse what needs a library that does not fit a limit that was asked for; raises `TooLarge`."""
+    needed = own_memory() + LIBRARIES[name]
+    if _asked is not None and needed > _asked:
+        raise TooLarge(
+            f"--memory: with {name} the program takes about {format_bytes(needed)}, "
+            f"more than {format_bytes(_asked)}; ask for more"
+        )
 
 
 def free_memory() -> int:

@@ -2,7 +2,7 @@
 
 A program is a list of entries; an entry gives an ordered list of steps to the ranks it names. A rank does the entries
 that name it in the order in which they are written, stream by stream: streams of a rank run side by side. What a
-step's peers must do for it to end is said in `siliconloom.mapper.rendezvous`.
+step's peers must do for it to end is said in `siliconloom.mapper.network.rendezvous`.
 """
 
 from __future__ import annotations

@@ -58,6 +58,11 @@ class SystolicArray(Description):
             raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
         return self
 
+    @property
+    def output_latency(self) -> int:
+        """Cycles from a beat entering the array to its sums leaving it."""
+        return self.rows + self.cols - 1 + self.multiply_stages
+
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
         return any(
@@ -145,7 +150,7 @@ class Memory(Description):
     """One level of the memory hierarchy outside the tile, with a fixed latency and bandwidth.
 
     With `dram`, each port is one channel of that DRAM. What a stream gets of its pins, and its latency, then follow
-    from its commands (`sim.memory.effective`); `bandwidth` is that of the path to it, the pins' when absent, and
+    from its commands (`sim.dram.memory.effective`); `bandwidth` is that of the path to it, the pins' when absent, and
     `latency` that of the path alone.
 
     A level may be several equal `devices`, each with several `ports` (channels) that share the device's bandwidth

@@ -59,7 +59,7 @@ class Description(BaseModel):
                         "unknown_key",
                         "unknown key '{key}'; valid keys: {valid}",
                         {"key": str(key), "valid": ", ".join(fields), "nearest": nearest_name(str(key), fields)},
-                    )  # fmt: skip
+                    )
                 if isinstance(value, bool) and fields[key].annotation in (int, float, int | None):
                     raise PydanticCustomError("not_a_number", "must be a number", {"key": key, "value": value})
         return data
@@ -74,10 +74,11 @@ def rule_at(key: str, rule: str, value: object = None) -> PydanticCustomError:
 
 
 class Document:
-    """Plain data read from YAML, with the position of every key path."""
+    """Plain data read from YAML, with the position of every key path; ``assigned`` are the paths that overrides set."""
 
     def __init__(self, data: dict[str, Any], positions: dict[tuple[Key, ...], Position], source: str) -> None:
         self.data, self.positions, self.source = data, positions, source
+        self.assigned: dict[tuple[Key, ...], None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Document:
@@ -121,6 +122,7 @@ class Document:
             for known in [p for p in self.positions if p[: len(trail)] == trail]:
                 del self.positions[known]
             self.positions[trail] = origin
+            self.assigned[trail] = None
 
     def position(self, path: Sequence[Key]) -> Position:
         """Where the value at ``path`` was written, or its nearest enclosing value."""
@@ -285,9 +287,11 @@ class _Reader:
             if key in data:
                 raise DescriptionError("the key is given twice", position=where, path=_dotted((*path, key)))
             data[key] = self.read(value_node, (*path, key))
-            self.positions[(*path, key)] = Position(
-                self.source, value_node.start_mark.line + 1, value_node.start_mark.column + 1
-            ) if isinstance(value_node, yaml.ScalarNode) else where  # fmt: skip
+            self.positions[(*path, key)] = (
+                Position(self.source, value_node.start_mark.line + 1, value_node.start_mark.column + 1)
+                if isinstance(value_node, yaml.ScalarNode)
+                else where
+            )
         return data
 
 
@@ -304,6 +308,8 @@ def parse_assignments(texts: Iterable[str]) -> list[tuple[str, str]]:
 
 def find_file(name: str, folder: Path, what: str, suffixes: Sequence[str] = (".yaml",)) -> Path:
     """Path of a file named on the command line, or of the library entry of that name in ``folder``."""
+    if not name.strip():
+        raise LoomError(f"the name of a {what} is empty; see loom list")
     path = Path(name)
     if os.path.exists(name):  # false, too, for a name that is too long for a file's
         return path
@@ -327,9 +333,11 @@ def _step(here: Any, name: str, origin: Position, trail: tuple[Key, ...]) -> Key
         if name.isdigit() and int(name) < len(here):
             return int(name)
         raise DescriptionError(
-            f"the list has {len(here)} entries: write an index below that", position=origin, path=_dotted(trail),
+            f"the list has {len(here)} entries: write an index below that",
+            position=origin,
+            path=_dotted(trail),
             value=name,
-        )  # fmt: skip
+        )
     if not isinstance(here, dict):
         raise DescriptionError("is a single value and has no keys below it", position=origin, path=_dotted(trail))
     return name
@@ -339,6 +347,4 @@ def _dotted(path: Sequence[Key]) -> str:
     return ".".join(str(step) for step in path)
 
 
-__all__ = [
-    "Description", "Document", "Key", "find_file", "parse_assignments", "rule_at",
-]  # fmt: skip
+__all__ = ["Description", "Document", "Key", "find_file", "parse_assignments", "rule_at"]

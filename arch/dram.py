@@ -44,10 +44,7 @@ class DramOrganization(Description):
     bus_bits: int = Field(ge=4, le=1024, description="width of a channel's data bus")
     burst_length: int = Field(ge=1, le=64, description="beats of a burst")
     beats_per_clock: int = Field(
-        default=2,
-        ge=1,
-        le=16,
-        description="of a data pin, per command clock: 2 in DDR4, 4 in HBM3, 8 in LPDDR5",
+        default=2, ge=1, le=16, description="of a data pin, per command clock: 2 in DDR4, 4 in HBM3, 8 in LPDDR5"
     )
 
     @model_validator(mode="after")
@@ -103,9 +100,14 @@ class DramTiming(Description):
     @model_validator(mode="after")
     def _check(self) -> DramTiming:
         for low, high in (
-            ("tRCD", "tRAS"), ("tRRD_S", "tRRD_L"), ("tCCD_S", "tCCD_L"), ("tWTR_S", "tWTR_L"), ("tRRD_S", "tFAW"),
-            ("tRFC", "tREFI"), ("tRFCpb", "tRFC"),
-        ):  # fmt: skip
+            ("tRCD", "tRAS"),
+            ("tRRD_S", "tRRD_L"),
+            ("tCCD_S", "tCCD_L"),
+            ("tWTR_S", "tWTR_L"),
+            ("tRRD_S", "tFAW"),
+            ("tRFC", "tREFI"),
+            ("tRFCpb", "tRFC"),
+        ):
             least, value = getattr(self, low), getattr(self, high)
             if least is not None and value < least:
                 raise ValueError(f"{high} must be at least {low} (got {high} {value}, {low} {least})")
@@ -124,8 +126,7 @@ class DramController(Description):
 
     scheduler: Literal["fr_fcfs", "fcfs"] = Field(default="fr_fcfs", description="ready first, or in order of arrival")
     page: Literal["open", "closed", "timeout", "auto_precharge"] = Field(
-        default="open",
-        description="closed: a row is closed by its last waiting burst; auto_precharge: by every burst",
+        default="open", description="closed: a row is closed by its last waiting burst; auto_precharge: by every burst"
     )
     admission: Literal["channel", "shared"] = Field(
         default="channel",
@@ -211,9 +212,13 @@ class Dram(Description):
         """Bits of every field of an address."""
         o = self.organization
         sizes = {
-            "ch": o.channels, "ra": o.ranks, "bg": o.bank_groups, "ba": o.banks, "ro": o.rows,
+            "ch": o.channels,
+            "ra": o.ranks,
+            "bg": o.bank_groups,
+            "ba": o.banks,
+            "ro": o.rows,
             "co": o.columns // o.burst_length,
-        }  # fmt: skip
+        }
         return {field: sizes[field].bit_length() - 1 for field in FIELDS}
 
     def layout(self) -> list[tuple[str, int, int, int]]:

@@ -6,12 +6,13 @@ datasheet's figure. How well kernels use them is not part of a description: `sil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.document import Description, Document, Name, find_file
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.document import MAX_SHOWN, Description, Document, Name, find_file
+from siliconloom.arch.errors import DescriptionError, LoomError, Position, shortened
 from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
@@ -131,6 +132,43 @@ class Gpu(Description):
     def link_bandwidth(self) -> float:
         """Bytes per second of a GPU's links, per direction."""
         return float(self.link.bandwidth)
+
+
+RECORDED = frozenset(
+    {
+        "memory.kind",
+        "memory.latency_cycles",
+        "l2.latency_cycles",
+        "l2.far_latency_cycles",
+        "first_level.capacity",
+        "first_level.latency_cycles",
+        "first_level.shared_latency_cycles",
+        "first_level.remote_latency_cycles",
+        "link.kind",
+        "link.switched",
+    }
+)
+"""Facts of a description that no prediction uses: what a GPU is shows them, and they explain what was fitted."""
+
+
+def refuse_idle(overrides: list[tuple[str, str]], idle: Mapping[str, str] | None = None, prefix: str = "") -> None:
+    """Refuse overrides of keys that a prediction does not use.
+
+    Parameters
+    ----------
+    overrides
+        Key paths in a GPU's description, and values.
+    idle
+        Keys that here mean nothing beside those of `RECORDED`, or all below one (``link.``), with the reason.
+    prefix
+        What stood before the paths on the command line.
+    """
+    reasons = {**dict.fromkeys(sorted(RECORDED), "no prediction uses it; loom gpu NAME shows it"), **(idle or {})}
+    for path, value in overrides:
+        reason = next((why for key, why in reasons.items() if path == key or f"{path}.".startswith(f"{key}.")), None)
+        if reason is not None:
+            position = Position(f"--set {shortened(f'{prefix}{path}={value}', MAX_SHOWN)}")
+            raise DescriptionError(f"changes nothing: {reason}", position=position, path=f"{prefix}{path}")
 
 
 def load_gpu(name: str, overrides: list[tuple[str, str]] | None = None) -> Gpu:

@@ -290,11 +290,19 @@ def decode(data: bytes) -> Instruction:
             raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
     plain: dict[str, Any] = {f.name: values[f.name] for f in HEADER[4:]}
     return Instruction(
-        opcode=opcode, unit=Unit(values["unit"]), dtype=DTYPES[values["dtype"]],
-        function=FUNCTIONS[values["function"]], memory=_take_address(values, "memory"), a=_take_address(values, "a"),
-        b=_take_address(values, "b"), c=_take_address(values, "c"),
-        d=_take_address(values, "d"), pitch=values.get("pitch", 0), local_pitch=values.get("local_pitch", 0), **plain,
-    )  # fmt: skip
+        opcode=opcode,
+        unit=Unit(values["unit"]),
+        dtype=DTYPES[values["dtype"]],
+        function=FUNCTIONS[values["function"]],
+        memory=_take_address(values, "memory"),
+        a=_take_address(values, "a"),
+        b=_take_address(values, "b"),
+        c=_take_address(values, "c"),
+        d=_take_address(values, "d"),
+        pitch=values.get("pitch", 0),
+        local_pitch=values.get("local_pitch", 0),
+        **plain,
+    )
 
 
 def decode_program(data: bytes) -> tuple[Instruction, ...]:
@@ -449,9 +457,12 @@ def _line(i: Instruction, names: Sequence[str]) -> str:
         if i.opcode == Opcode.MATMUL and i.accumulate:
             parts.append("+=")
     for label, mask, levels in (
-        ("wait", i.wait, 0), ("first", i.first_wait, i.first), ("release", i.release, 0), ("post", i.post, 0),
+        ("wait", i.wait, 0),
+        ("first", i.first_wait, i.first),
+        ("release", i.release, 0),
+        ("post", i.post, 0),
         ("last", i.last_post, i.last),
-    ):  # fmt: skip
+    ):
         if mask:
             where = "@" + "".join(str(b) for b in _bits(levels)) if levels else ""
             parts.append(f"{label}{where}:" + ",".join(names[b] if b < len(names) else f"s{b}" for b in _bits(mask)))
@@ -466,7 +477,27 @@ def _show(address: Address) -> str:
 
 
 __all__ = [
-    "COMPUTE", "DTYPES", "FUNCTIONS", "HEADER", "LEVELS", "SEMAPHORES", "SEMAPHORE_LIMIT", "TRANSFER", "WORD_BITS",
-    "WORD_BYTES", "Address", "BitField", "Instruction", "Opcode", "Program", "Semaphore", "Unit", "check", "decode",
-    "decode_program", "disassemble", "encode", "word_layout",
-]  # fmt: skip
+    "COMPUTE",
+    "DTYPES",
+    "FUNCTIONS",
+    "HEADER",
+    "LEVELS",
+    "SEMAPHORES",
+    "SEMAPHORE_LIMIT",
+    "TRANSFER",
+    "WORD_BITS",
+    "WORD_BYTES",
+    "Address",
+    "BitField",
+    "Instruction",
+    "Opcode",
+    "Program",
+    "Semaphore",
+    "Unit",
+    "check",
+    "decode",
+    "decode_program",
+    "disassemble",
+    "encode",
+    "word_layout",
+]

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
+from siliconloom.arch.budget import require_library
 from siliconloom.arch.machine_code import (
     call_key,
     compiled_call_key,
@@ -30,7 +31,7 @@ from siliconloom.arch.machine_code import (
     has_code,
     library_path,
     load_library,
-)  # fmt: skip
+)
 
 PACKAGE = __name__.partition(".")[0]
 KERNELS: dict[str, Kernel] = {}
@@ -179,6 +180,8 @@ def _fresh(made_for: Kernel, signature: Any) -> Any:
 
 
 def _compiled(made_for: Kernel) -> Any:
+    if "numba" not in sys.modules:
+        require_library("Numba")
     from numba import njit  # costs most of a second
     from numba.core import types
     from numba.extending import typeof_impl
@@ -296,6 +299,7 @@ def _announce() -> None:
             function = event.data["dispatcher"].py_func
             if self.depth == 0 and function.__module__.startswith(f"{PACKAGE}."):
                 name = f"{function.__module__.removeprefix(f'{PACKAGE}.')}.{function.__name__}"
+                require_library("the compiler of kernels")
                 print(f"compiling {name}, once per installation ...", file=sys.stderr)
             self.depth += 1
 

@@ -1,7 +1,8 @@
 """The chip-to-chip link: packets, credits, retry, and every constant of its timing.
 
-Both ends, the RTL (`rtl.link`) and the cycle model (`sim.link`), read these and nothing else. The wire carries one flit
-a cycle and per direction, with a symbol of three bits beside it; the way back carries one control word a cycle.
+Both ends, the RTL (`rtl.link`) and the cycle model (`sim.network.link`), read these and nothing else. The wire carries
+one flit a cycle and per direction, with a symbol of three bits beside it; the way back carries one control word a
+cycle.
 
 A packet is a head flit, 1 to ``packet_flits`` flits of payload, and a tail flit with the CRC of all before it.
 """
@@ -70,8 +71,10 @@ class LinkProtocol(Description):
             raise ValueError(f"credits must hold a whole packet of {self.packet_flits} flits (got {self.credits})")
         if (self.packet_flits + 1) * self.flit_bits > PROTECTED_BITS:
             most = PROTECTED_BITS // self.flit_bits - 1
-            raise ValueError(f"packet_flits must be at most {most} with flits of {self.flit_bits} bits, for the CRC "
-                             f"(got {self.packet_flits})")  # fmt: skip
+            raise ValueError(
+                f"packet_flits must be at most {most} with flits of {self.flit_bits} bits, for the CRC "
+                f"(got {self.packet_flits})"
+            )
         if self.timeout < self.round_trip:
             raise ValueError(
                 f"timeout must be at least {self.round_trip} cycles, the way of a packet and of its acknowledgement "

@@ -27,9 +27,13 @@ from typing import Any
 import numpy as np
 
 SCALARS: dict[str, Any] = {
-    "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint8": ctypes.c_uint8,
-    "float64": ctypes.c_double, "bool": ctypes.c_uint8,
-}  # fmt: skip
+    "int64": ctypes.c_int64,
+    "uint64": ctypes.c_uint64,
+    "int32": ctypes.c_int32,
+    "uint8": ctypes.c_uint8,
+    "float64": ctypes.c_double,
+    "bool": ctypes.c_uint8,
+}
 """Scalars that are passed, and the C types that they are passed as."""
 LINKERS = ("cc", "gcc", "clang")
 DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
@@ -164,9 +168,12 @@ def emit_library(compiled: Any, path: Path) -> bool:
         if not function.is_declaration and function.name != name:
             function.linkage = "internal"
     machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, reloc="pic",
+        cpu=binding.get_host_cpu_name(),
+        features=binding.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
         codemodel="small",
-    )  # fmt: skip
+    )
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
     passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1)))

@@ -303,8 +303,10 @@ def _leaf(topology: Topology, chips: int) -> int:
     if chips <= group:
         return chips
     if chips % group:
-        raise LoomError(f"{topology.kind}: {chips} chips do not fill leaves of {group}; {chips - chips % group} or "
-                        f"{chips + group - chips % group} do")  # fmt: skip
+        raise LoomError(
+            f"{topology.kind}: {chips} chips do not fill leaves of {group}; {chips - chips % group} or "
+            f"{chips + group - chips % group} do"
+        )
     return group
 
 

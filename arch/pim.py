@@ -1,8 +1,8 @@
 """Processing in memory: DRAM banks with multiply-accumulate lanes beside them, and the macros that drive a channel.
 
-A channel has a global buffer that holds a vector, and in every bank a multiply-accumulate unit with a few
-accumulators. Its command sequencer takes *macros* from two streams, of computation and of transfers, and turns them
-into DRAM commands that keep the memory's timing. ``sim.pim`` says when each command goes out; the RTL does the same.
+A channel has a global buffer that holds a vector, and in every bank a multiply-accumulate unit with a few accumulators.
+Its command sequencer takes *macros* from two streams, of computation and of transfers, and turns them into DRAM
+commands that keep the memory's timing. ``sim.pim.channel`` says when each command goes out; the RTL does the same.
 """
 
 from __future__ import annotations

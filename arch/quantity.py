@@ -51,9 +51,10 @@ def parse(text: object, units: dict[str, Decimal], example: str) -> Decimal:
         problem = f"has the unknown unit '{unit}'" if unit else "has no unit"
         known = ", ".join(units)
         raise PydanticCustomError(
-            "quantity", "{problem}: write for example '{example}' (units: {known})",
+            "quantity",
+            "{problem}: write for example '{example}' (units: {known})",
             {"problem": problem, "example": example, "known": known},
-        )  # fmt: skip
+        )
     return Decimal(number.replace("_", "")) * units[unit]
 
 
@@ -112,9 +113,18 @@ def format_bytes(value: float) -> str:
 def format_si(value: float, unit: str) -> str:
     """``value`` with a decimal prefix and three significant digits: ``1.2 GHz``, ``35 us``."""
     scale: list[tuple[float, str]] = [
-        (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""),
-        (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"), (1e-15, "f"),
-    ]  # fmt: skip
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1, ""),
+        (1e-3, "m"),
+        (1e-6, "u"),
+        (1e-9, "n"),
+        (1e-12, "p"),
+        (1e-15, "f"),
+    ]
     return _scaled(value, [(f, p + unit) for f, p in scale], unit)
 
 

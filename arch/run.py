@@ -13,9 +13,13 @@ from siliconloom.arch.document import Description
 from siliconloom.arch.quantity import Bandwidth, parse, quantity_schema
 
 LONG = {
-    "ms": Decimal("0.001"), "s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400),
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
     "y": Decimal(365 * 86400),
-}  # fmt: skip
+}
 
 
 class Long(float):

@@ -49,7 +49,7 @@ class Transfers:
     size: Float
     adds: Bool
     first: Int
-    waits: NDArray[np.signedinteger]
+    waits: Short
     step: Short
     work: Int | None = None
 
@@ -129,9 +129,15 @@ class Pattern:
         slots = np.concatenate(spans)
         s, count = self.slots, len(slots)
         cut = Transfers(
-            s.source[slots], s.target[slots], s.size[slots], s.adds[slots], np.zeros(count + 1, np.int64),
-            np.zeros(0, np.int32), np.zeros(count, np.int32), None if s.work is None else s.work[slots],
-        )  # fmt: skip
+            s.source[slots],
+            s.target[slots],
+            s.size[slots],
+            s.adds[slots],
+            np.zeros(count + 1, np.int64),
+            np.zeros(0, np.int32),
+            np.zeros(count, np.int32),
+            None if s.work is None else s.work[slots],
+        )
         return pattern_of(cut)
 
     def transfers(self) -> Transfers:
@@ -162,12 +168,22 @@ class Pattern:
         waits, slot = np.empty(first[-1], np.int32), np.empty(count, np.int32)
         _write(*args, first, waits, slot, True)
         widths = np.diff(self.begin)
-        turn = np.concatenate([np.repeat(np.arange(turns, dtype=np.int32), width) for turns, width in
-                               zip(self.turns.tolist(), widths.tolist(), strict=True)])  # fmt: skip
+        turn = np.concatenate(
+            [
+                np.repeat(np.arange(turns, dtype=np.int32), width)
+                for turns, width in zip(self.turns.tolist(), widths.tolist(), strict=True)
+            ]
+        )
         return Transfers(
-            s.source[slot], s.target[slot], s.size[slot], s.adds[slot], first, waits, s.step[slot] + turn,
+            s.source[slot],
+            s.target[slot],
+            s.size[slot],
+            s.adds[slot],
+            first,
+            waits,
+            s.step[slot] + turn,
             None if s.work is None else s.work[slot],
-        ), slot  # fmt: skip
+        ), slot
 
 
 def pattern_of(transfers: Transfers) -> Pattern:
@@ -178,9 +194,19 @@ def pattern_of(transfers: Transfers) -> Pattern:
 
 @kernel()
 def _write(
-    turns: Any, begin: Any, wait_first: Any, wait: Any, previous: Any, always: Any, whole: Any, group: Any, first: Any,
-    waits: Any, slot: Any, write: bool,
-) -> None:  # fmt: skip
+    turns: Any,
+    begin: Any,
+    wait_first: Any,
+    wait: Any,
+    previous: Any,
+    always: Any,
+    whole: Any,
+    group: Any,
+    first: Any,
+    waits: Any,
+    slot: Any,
+    write: bool,
+) -> None:
     """How many messages each one waits for, into ``first`` one further; then which, and of which slot each one is."""
     base = np.zeros(turns.size + 1, np.int64)
     for g in range(turns.size):

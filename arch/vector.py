@@ -122,19 +122,27 @@ _COSTS = {
     VectorFunction.TRANSPOSE: VectorCost(serial=True),
 }
 
-LOOK_UP = frozenset({
-    VectorFunction.GELU, VectorFunction.SILU, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU,
-})  # fmt: skip
+LOOK_UP = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
 """Functions with a table of 256 bytes."""
 PRODUCTS = frozenset({VectorFunction.MULTIPLY, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
 """Functions that multiply two operands."""
 NORMS = frozenset({VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM})
 FROM_SUMS = frozenset({VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX})
 """Functions whose first operand lies in the accumulator."""
-BUILT = frozenset({
-    VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.RELU, VectorFunction.ADD, VectorFunction.ROPE,
-    VectorFunction.TRANSPOSE, *LOOK_UP, *PRODUCTS, *NORMS, *FROM_SUMS,
-})  # fmt: skip
+BUILT = frozenset(
+    {
+        VectorFunction.COPY,
+        VectorFunction.KV_APPEND,
+        VectorFunction.RELU,
+        VectorFunction.ADD,
+        VectorFunction.ROPE,
+        VectorFunction.TRANSPOSE,
+        *LOOK_UP,
+        *PRODUCTS,
+        *NORMS,
+        *FROM_SUMS,
+    }
+)
 """Functions that have a circuit."""
 
 

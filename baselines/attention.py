@@ -31,9 +31,24 @@ GOOD = 0.85
 
 @kernel(error_model="numpy")
 def prefill_times(
-    batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, causal: Any, element: Any, rate: Any,
-    rows_most: Any, columns_of: Any, packs: Any, written: Any, machine: Any, fitted: Any, time: Any, bound: Any,
-) -> None:  # fmt: skip
+    batch: Any,
+    queries: Any,
+    keys: Any,
+    heads: Any,
+    kv_heads: Any,
+    width: Any,
+    causal: Any,
+    element: Any,
+    rate: Any,
+    rows_most: Any,
+    columns_of: Any,
+    packs: Any,
+    written: Any,
+    machine: Any,
+    fitted: Any,
+    time: Any,
+    bound: Any,
+) -> None:
     """Fill ``time`` with seconds and ``bound`` with what limits each row of many queries.
 
     Parameters
@@ -114,9 +129,20 @@ def splits_of(items: float, slots: float, steps: int) -> int:
 
 @kernel(error_model="numpy")
 def decode_times(
-    batch: Any, queries: Any, keys: Any, heads: Any, kv_heads: Any, width: Any, element: Any, rate: Any,
-    machine: Any, kernel: Any, fitted: Any, time: Any, bound: Any,
-) -> None:  # fmt: skip
+    batch: Any,
+    queries: Any,
+    keys: Any,
+    heads: Any,
+    kv_heads: Any,
+    width: Any,
+    element: Any,
+    rate: Any,
+    machine: Any,
+    kernel: Any,
+    fitted: Any,
+    time: Any,
+    bound: Any,
+) -> None:
     """Fill ``time`` and ``bound`` as `prefill_times` does, for rows of one or a few queries a sequence.
 
     Parameters

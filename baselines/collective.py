@@ -34,13 +34,15 @@ LATENCY, LINK, NETWORK = 0, 1, 2
 BOUNDS = ("latency", "link", "network")
 
 LL, LL128, SIMPLE, NVLS = 0, 1, 2, 3
-TUNER = np.array([
-    # base, step inside a node, step between nodes, share of the bandwidth
-    [6.6e-6, 0.6e-6, 2.7e-6, 0.5],
-    [14.0e-6, 1.9e-6, 4.0e-6, 0.92],
-    [8.4e-6, 3.4e-6, 14.0e-6, 1.0],
-    [25.0e-6, 0.0, 18.0e-6, 1.0],
-])  # fmt: skip
+TUNER = np.array(
+    [
+        # base, step inside a node, step between nodes, share of the bandwidth
+        [6.6e-6, 0.6e-6, 2.7e-6, 0.5],
+        [14.0e-6, 1.9e-6, 4.0e-6, 0.92],
+        [8.4e-6, 3.4e-6, 14.0e-6, 1.0],
+        [25.0e-6, 0.0, 18.0e-6, 1.0],
+    ]
+)
 """What NCCL's tuner takes a ring's protocols for, and NVLS: seconds, and the share of the rings' bandwidth."""
 LL_MOST = {"volta": 39.0e9, "hopper": 141.0e9, "blackwell": 282.0e9}
 """Bytes per second at which it caps LL in one node, by architecture."""

@@ -15,8 +15,12 @@ WITHHELD_WIDTHS = (1536, 3584, 5120, 10240, 11008, 14336, 51200)
 WITHHELD_HEADS = (5, 12, 20, 40, 96)
 """Attention is withheld when it has that many query heads."""
 WITHHELD_COLLECTIVES = (
-    (Op.ALL_REDUCE, 2), (Op.ALL_REDUCE, 4), (Op.ALL_GATHER, 2), (Op.REDUCE_SCATTER, 8), (Op.ALL_TO_ALL, 8),
-)  # fmt: skip
+    (Op.ALL_REDUCE, 2),
+    (Op.ALL_REDUCE, 4),
+    (Op.ALL_GATHER, 2),
+    (Op.REDUCE_SCATTER, 8),
+    (Op.ALL_TO_ALL, 8),
+)
 """Collectives that are withheld, with the number of GPUs."""
 WITHHELD_DIVISOR = 5
 """An element-wise operation is withheld when its columns are a multiple of this."""
@@ -37,6 +41,4 @@ def split(table: Table | Operations) -> tuple[Bool, Bool]:
     return ~test, test
 
 
-__all__ = [
-    "WITHHELD_COLLECTIVES", "WITHHELD_DIVISOR", "WITHHELD_HEADS", "WITHHELD_WIDTHS", "split",
-]  # fmt: skip
+__all__ = ["WITHHELD_COLLECTIVES", "WITHHELD_DIVISOR", "WITHHELD_HEADS", "WITHHELD_WIDTHS", "split"]

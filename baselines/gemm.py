@@ -46,9 +46,20 @@ TILES = {
 
 @kernel(error_model="numpy")
 def gemm_times(
-    m: Any, n: Any, k: Any, batch: Any, element: Any, rate: Any, output: Any,
-    shapes: Any, splits: Any, machine: Any, fitted: Any, time: Any, bound: Any,
-) -> None:  # fmt: skip
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any,
+    element: Any,
+    rate: Any,
+    output: Any,
+    shapes: Any,
+    splits: Any,
+    machine: Any,
+    fitted: Any,
+    time: Any,
+    bound: Any,
+) -> None:
     """Fill ``time`` with seconds and ``bound`` with what limits each row.
 
     Parameters

@@ -79,9 +79,12 @@ def _curves(gpu: str) -> dict[tuple[Op, int], Curve]:
         for op in COLLECTIVES:
             chosen = rows.select(o.among(op) & ((o.element_bytes() == 2) | (op not in ADDS)))
             for gpus, size, time, software in zip(
-                chosen.operations.gpus.tolist(), chosen.operations.bytes.tolist(), chosen.time_us.tolist(),
-                chosen.software.tolist(), strict=True,
-            ):  # fmt: skip
+                chosen.operations.gpus.tolist(),
+                chosen.operations.bytes.tolist(),
+                chosen.time_us.tolist(),
+                chosen.software.tolist(),
+                strict=True,
+            ):
                 key = op, gpus, table.provenance.method
                 times[key][size].append(time * 1e-6)
                 sources[key].add(f"{table.name} ({software})" if software else table.name)

@@ -105,10 +105,13 @@ def load_layer(model: str) -> Layer:
         raise LoomError(f"--shapes {model}: only the layers of Llama-like models can be measured; or write a CSV file")
     heads = config["num_attention_heads"]
     return Layer(
-        hidden=config["hidden_size"], intermediate=config["intermediate_size"], heads=heads,
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        heads=heads,
         kv_heads=config.get("num_key_value_heads", heads),
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads, vocabulary=config["vocab_size"],
-    )  # fmt: skip
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocabulary=config["vocab_size"],
+    )
 
 
 def load_jobs(
@@ -148,9 +151,12 @@ def model_jobs(model: str, layer: Layer, dtypes: Sequence[Precision], *, quick: 
     """Products, attention, norms, gates and one whole layer of a model."""
     tokens = QUICK_TOKENS if quick else TOKENS
     products = (
-        (layer.qkv, layer.hidden), (layer.hidden, layer.heads * layer.head_dim), (2 * layer.intermediate, layer.hidden),
-        (layer.hidden, layer.intermediate), (layer.vocabulary, layer.hidden),
-    )  # fmt: skip
+        (layer.qkv, layer.hidden),
+        (layer.hidden, layer.heads * layer.head_dim),
+        (2 * layer.intermediate, layer.hidden),
+        (layer.hidden, layer.intermediate),
+        (layer.vocabulary, layer.hidden),
+    )
     for dtype in dtypes:
         for n, k in products:
             for m in tokens:

@@ -19,9 +19,15 @@ from siliconloom.baselines.operations import Precision, make_operations
 from siliconloom.baselines.tables import Dropped, Method, Provenance, Table, build
 
 TOLERANCE = {
-    Precision.FP64: 1e-6, Precision.FP32: 1e-4, Precision.TF32: 4e-3, Precision.FP16: 4e-3, Precision.BF16: 2e-2,
-    Precision.FP8: 4e-2, Precision.INT8: 0.0, Precision.FP4: 4e-2,
-}  # fmt: skip
+    Precision.FP64: 1e-6,
+    Precision.FP32: 1e-4,
+    Precision.TF32: 4e-3,
+    Precision.FP16: 4e-3,
+    Precision.BF16: 2e-2,
+    Precision.FP8: 4e-2,
+    Precision.INT8: 0.0,
+    Precision.FP4: 4e-2,
+}
 """Largest error of a result against float32 on the same operands, as a share of the result's norm.
 
 A result is rounded once to its format (bf16: 2^-9), a few times in attention and in a layer; eight-bit operands are
@@ -169,9 +175,14 @@ def time_case(job: Job, case: Case, backend: Backend, settings: Settings) -> Mea
         times.append(_positive(case.run(each, lambda: seen.append(backend.sensors()))) / each)
     low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]).tolist()
     return Measured(
-        job=job, software=case.software, seconds=middle, spread=(high - low) / middle, error=error,
-        power_w=_middle([s.power_w for s in seen]), clock_mhz=_middle([s.clock_mhz for s in seen]),
-    )  # fmt: skip
+        job=job,
+        software=case.software,
+        seconds=middle,
+        spread=(high - low) / middle,
+        error=error,
+        power_w=_middle([s.power_w for s in seen]),
+        clock_mhz=_middle([s.clock_mhz for s in seen]),
+    )
 
 
 def _probe(case: Case) -> tuple[int, float]:
@@ -215,24 +226,44 @@ def to_table(name: str, found: Measurement, backend: Backend, settings: Settings
         "rows)."
     )
     provenance = Provenance(
-        title=f"Measured on {backend.gpus} x {backend.device}", gpus=(backend.gpu,), source="loom measure",
-        licence="as you choose", method=settings.method, details=details,
+        title=f"Measured on {backend.gpus} x {backend.device}",
+        gpus=(backend.gpu,),
+        source="loom measure",
+        licence="as you choose",
+        method=settings.method,
+        details=details,
         software=tuple(dict.fromkeys((*backend.software, *sorted({row.software for row in found.rows})))),
         dropped=tuple(Dropped(what="operations", rows=count, why=why) for why, count in reasons.items()),
-    )  # fmt: skip
+    )
 
     def known(value: float | None) -> float:
         return np.nan if value is None else float(f"{value:.4g}")
 
     return build(
-        name, provenance, make_operations([row.job.columns() for row in found.rows]), gpu=backend.gpu,
-        time_us=[float(f"{row.seconds * 1e6:.5g}") for row in found.rows], model=[row.job.model for row in found.rows],
-        power_w=[known(row.power_w) for row in found.rows], clock_mhz=[known(row.clock_mhz) for row in found.rows],
-        software=[row.software for row in found.rows], input_tokens=[row.job.input_tokens for row in found.rows],
-    )  # fmt: skip
+        name,
+        provenance,
+        make_operations([row.job.columns() for row in found.rows]),
+        gpu=backend.gpu,
+        time_us=[float(f"{row.seconds * 1e6:.5g}") for row in found.rows],
+        model=[row.job.model for row in found.rows],
+        power_w=[known(row.power_w) for row in found.rows],
+        clock_mhz=[known(row.clock_mhz) for row in found.rows],
+        software=[row.software for row in found.rows],
+        input_tokens=[row.job.input_tokens for row in found.rows],
+    )
 
 
 __all__ = [
-    "Backend", "CannotRun", "Case", "Measured", "Measurement", "QUICK", "Sensors", "Settings", "TOLERANCE", "measure",
-    "time_case", "to_table",
-]  # fmt: skip
+    "Backend",
+    "CannotRun",
+    "Case",
+    "Measured",
+    "Measurement",
+    "QUICK",
+    "Sensors",
+    "Settings",
+    "TOLERANCE",
+    "measure",
+    "time_case",
+    "to_table",
+]

@@ -7,8 +7,9 @@ vLLM and TensorRT-LLM. Sums over tensor-parallel GPUs are all-reduces.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,19 +22,29 @@ from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.operations import PRECISIONS, Op, Operations, make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import flops, link_bytes
-from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
 
 Float = NDArray[np.float64]
 
 KERNEL_OF: dict[VectorFunction, Op] = {
-    VectorFunction.RMS_NORM: Op.RMSNORM, VectorFunction.LAYER_NORM: Op.LAYERNORM, VectorFunction.SOFTMAX: Op.SOFTMAX,
-    VectorFunction.GATED_SILU: Op.SILU_MUL, VectorFunction.GATED_GELU: Op.SILU_MUL, VectorFunction.GELU: Op.GELU,
-    VectorFunction.SILU: Op.GELU, VectorFunction.RELU: Op.GELU, VectorFunction.ADD: Op.ADD,
-    VectorFunction.MULTIPLY: Op.ADD, VectorFunction.ROPE: Op.ROPE, VectorFunction.GATHER: Op.EMBEDDING,
-    VectorFunction.COPY: Op.GELU, VectorFunction.TRANSPOSE: Op.GELU, VectorFunction.TOP_K: Op.SOFTMAX,
+    VectorFunction.RMS_NORM: Op.RMSNORM,
+    VectorFunction.LAYER_NORM: Op.LAYERNORM,
+    VectorFunction.SOFTMAX: Op.SOFTMAX,
+    VectorFunction.GATED_SILU: Op.SILU_MUL,
+    VectorFunction.GATED_GELU: Op.SILU_MUL,
+    VectorFunction.GELU: Op.GELU,
+    VectorFunction.SILU: Op.GELU,
+    VectorFunction.RELU: Op.GELU,
+    VectorFunction.ADD: Op.ADD,
+    VectorFunction.MULTIPLY: Op.ADD,
+    VectorFunction.ROPE: Op.ROPE,
+    VectorFunction.GATHER: Op.EMBEDDING,
+    VectorFunction.COPY: Op.GELU,
+    VectorFunction.TRANSPOSE: Op.GELU,
+    VectorFunction.TOP_K: Op.SOFTMAX,
     VectorFunction.REQUANTIZE: Op.GELU,
-}  # fmt: skip
+}
 """Element-wise kernel with the same passes over memory."""
 ADD_PASSES = 3
 """Operands and results of a sum."""
@@ -74,6 +85,14 @@ class ModelPrediction:
         return float((self.seconds * self.repeats).sum()) + self.overhead
 
     @property
+    def by_operator(self) -> dict[str, float]:
+        """Seconds of one execution of each operator that has a kernel."""
+        found: dict[str, float] = defaultdict(float)
+        for kernel, seconds in zip(self.kernels, self.seconds.tolist(), strict=True):
+            found[kernel.operator] += seconds
+        return dict(found)
+
+    @property
     def total_joules(self) -> float:
         """Of one GPU."""
         return float((self.joules * self.repeats).sum())
@@ -84,13 +103,13 @@ class ModelPrediction:
         return float((self.seconds * self.repeats * self.error).sum() / max((self.seconds * self.repeats).sum(), 1e-30))
 
 
-def kernels_of(graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None = None) -> list[Kernel]:
-    """Kernels that one step of ``graph``, the part of one of ``gpus`` tensor-parallel GPUs, is made of.
+def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Kernel]:
+    """Kernels that one step of ``graph``, the part of one GPU, is made of.
 
     Parameters
     ----------
-    reduced
-        Elements summed over the GPUs after each operator, by name.
+    groups
+        GPUs along each dimension of the plan, whose messages are kernels, too.
 
     Raises
     ------
@@ -98,48 +117,99 @@ def kernels_of(graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None
         For operators that these kernels do not do.
     """
     found: list[Kernel] = []
-    operators = graph.operators()
+    operators = [o for o in graph.operators() if not isinstance(o, SharedAttention)]
     for at, operator in enumerate(operators):
-        follower = operators[at + 1] if at + 1 < len(operators) else None
+        if isinstance(operator, Collective):
+            if (gpus := (groups or {}).get(operator.dimension, 1)) > 1:
+                message = {
+                    "op": operator.operation,
+                    "gpus": gpus,
+                    "bytes": max(operator.input_bytes, 1),
+                    "dtype": "fp16",
+                }
+                found.append(Kernel(operator.name, message, operator.repeat))
+            continue
+        follower = next((o for o in operators[at + 1 :] if not isinstance(o, Collective)), None)
         row = None if is_optimizer(operator) else _row(graph, operator)
         if row is None:
             continue
         fused = _is(operator, (VectorFunction.ADD,)) and follower is not None and _is(follower, NORMS)
         if _is(operator, (VectorFunction.ADD,)) and not fused:  # the next block starts with its norm
-            block = [o for o in operators if o.block == operator.block]
+            block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
         found.append(Kernel(operator.name, row, operator.repeat, fused))
-        elements = (reduced or {}).get(operator.name, 0)
-        if gpus > 1 and elements:
-            size = operator.precision.size(elements)
-            row = {"op": "all_reduce", "gpus": gpus, "bytes": size, "dtype": row["dtype"]}
-            found.append(Kernel(f"{operator.name}.all_reduce", row, operator.repeat))
     return found
 
 
 def predict_model(
-    gpu: Gpu, graph: Graph, *, gpus: int = 1, reduced: Mapping[str, int] | None = None, sustained: bool = False,
+    gpu: Gpu,
+    graph: Graph,
+    *,
+    groups: Mapping[str, int] | None = None,
+    sustained: bool = False,
+    unfused: bool = False,
     overhead: float = 0.0,
-) -> ModelPrediction:  # fmt: skip
-    """Time and energy of one step of ``graph`` on a GPU.
+) -> ModelPrediction:
+    """Time and energy of one step of ``graph``, the part of one GPU.
+
+    Inference has a serving stack's kernels, which take residual sums along with norms; training launches each, and is
+    always under the board's power limit.
 
     Parameters
     ----------
+    groups
+        GPUs of one node along each dimension of the plan; without, messages take no time.
+    sustained
+        Under the board's power limit, as runs of seconds are.
+    unfused
+        Attention is products with their scores in memory.
     overhead
         Seconds that the host adds to a step: scheduling, sampling, launches not hidden. It is the serving stack's, not
         the GPU's; 0 unless given.
     """
-    kernels = kernels_of(graph, gpus=gpus, reduced=reduced)
+    training = graph.phase is Phase.TRAINING
+    kernels = kernels_of(graph, groups)
+    if unfused:
+        kernels = [replace(kernel, row=row) for kernel in kernels for row in _scores(kernel.row)]
+    if training:
+        kernels = [replace(kernel, fused=False) for kernel in kernels]
     operations = make_operations([k.row for k in kernels])
-    found = predict(gpu, operations, sustained=sustained, quantized=True)
-    fused = np.array([k.fused for k in kernels])
+    found = predict(gpu, operations, sustained=training or sustained, cache_write=not training, quantized=not training)
+    fused = np.array([k.fused for k in kernels], bool)
     launch = load_efficiency(gpu.architecture).elementwise.launch
     seconds = np.where(fused, np.maximum(found.seconds - launch, 0.0), found.seconds)
     joules = np.where(fused, np.maximum(found.joules - launch * gpu.idle_power, 0.0), found.joules)
     floor = _floor(gpu, operations)
+    seconds = np.maximum(seconds, floor)
+    if training:
+        wider = _value_widths(graph)
+        seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
     return ModelPrediction(
-        tuple(kernels), operations, np.maximum(seconds, floor), joules, floor, tuple(found.bound), found.error, overhead
+        tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error, overhead
     )
+
+
+def _value_widths(graph: Graph) -> dict[str, float]:
+    """Arithmetic of attention relative to one whose values are as wide as its keys, which the kernels' rows have.
+
+    Of the five products of the backward pass, two are one of that kind and three are the wider other.
+    """
+    attentions = [o for o in graph.operators() if isinstance(o, Attention)]
+    return {o.name: (o.head_dim + o.v_head_dim) / (2 * o.head_dim) for o in attentions}
+
+
+def _scores(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Attention as products with its scores in memory, their softmax and dropout between."""
+    if row["op"] != "attention_prefill":
+        return [row]
+    many, q, k, d = row["batch"] * row["heads"], row["q_len"], row["kv_len"], row["head_dim"]
+    common = {"dtype": row["dtype"]}
+    return [
+        {"op": "gemm", "m": q, "n": k, "k": d, "batch": many, **common},
+        {"op": "softmax", "m": many * q, "n": k, **common},
+        {"op": "gelu", "m": many * q, "n": k, **common},  # dropout: one read, one write
+        {"op": "gemm", "m": q, "n": d, "k": k, "batch": many, **common},
+    ]
 
 
 def _floor(gpu: Gpu, o: Operations) -> Float:
@@ -173,10 +243,16 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
         keys = min(operator.kv_len, seen)
         decode = graph.phase is Phase.DECODE
         return {
-            "op": "attention_decode" if decode else "attention_prefill", "batch": operator.batch,
-            "q_len": operator.q_len, "kv_len": keys, "heads": operator.heads, "kv_heads": operator.kv_heads,
-            "head_dim": operator.head_dim, "dtype": dtype, "causal": str(operator.causal).lower(),
-        }  # fmt: skip
+            "op": "attention_decode" if decode else "attention_prefill",
+            "batch": operator.batch,
+            "q_len": operator.q_len,
+            "kv_len": keys,
+            "heads": operator.heads,
+            "kv_heads": operator.kv_heads,
+            "head_dim": operator.head_dim,
+            "dtype": dtype,
+            "causal": str(operator.causal).lower(),
+        }
     if isinstance(operator, Vector):
         if operator.function is VectorFunction.KV_APPEND:
             return None
@@ -185,7 +261,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             raise NotSupported(f"{operator.name}: {operator.function.value} on a GPU")
         width = "fp16" if operator.precision.size(2) == 4 else dtype
         cols = operator.cols
-        if operator.name.endswith((".backward", ".gradient")):  # as many passes over memory as operands and results
+        if operator.place.backward:  # as many passes over memory as operands and results
             kernel, cols = Op.ADD, -(-cols * (operator.inputs + operator.outputs) // ADD_PASSES)
         return {"op": str(kernel), "m": operator.rows, "n": cols, "dtype": width}
     raise NotSupported(f"{operator.name} on a GPU")

@@ -95,15 +95,31 @@ class Precision(StrEnum):
 
 
 _SIZE = {
-    Precision.FP64: 8.0, Precision.FP32: 4.0, Precision.TF32: 4.0, Precision.FP16: 2.0, Precision.BF16: 2.0,
-    Precision.FP8: 1.0, Precision.INT8: 1.0, Precision.FP4: 0.5,
-}  # fmt: skip
+    Precision.FP64: 8.0,
+    Precision.FP32: 4.0,
+    Precision.TF32: 4.0,
+    Precision.FP16: 2.0,
+    Precision.BF16: 2.0,
+    Precision.FP8: 1.0,
+    Precision.INT8: 1.0,
+    Precision.FP4: 0.5,
+}
 PRECISIONS = tuple(Precision)
 """A precision's code is its place here."""
 ALIASES = {
-    "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16",
-    "bfloat16": "bf16", "float8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float4": "fp4", "nvfp4": "fp4",
-}  # fmt: skip
+    "float64": "fp64",
+    "double": "fp64",
+    "float32": "fp32",
+    "float": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+    "float8_e4m3fn": "fp8",
+    "float4": "fp4",
+    "nvfp4": "fp4",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,18 +262,32 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         columns[name] = np.where(kind[name], values, 0)
     sizes = columns
     _refuse(
-        cells, op, "gpus", np.isin(op, [OPS.index(o) for o in COLLECTIVES]) & (sizes["gpus"] < 2),
-        "{op} needs at least 2 GPUs", sizes["gpus"],
-    )  # fmt: skip
+        cells,
+        op,
+        "gpus",
+        np.isin(op, [OPS.index(o) for o in COLLECTIVES]) & (sizes["gpus"] < 2),
+        "{op} needs at least 2 GPUs",
+        sizes["gpus"],
+    )
     some = np.maximum(sizes["kv_heads"], 1)
     _refuse(
-        cells, op, "heads", kind["heads"] & (sizes["heads"] % some != 0),
-        "must be a multiple of kv_heads", sizes["heads"], beside=("kv_heads", sizes["kv_heads"]),
-    )  # fmt: skip
+        cells,
+        op,
+        "heads",
+        kind["heads"] & (sizes["heads"] % some != 0),
+        "must be a multiple of kv_heads",
+        sizes["heads"],
+        beside=("kv_heads", sizes["kv_heads"]),
+    )
     _refuse(
-        cells, op, "kv_len", columns["causal"] & (sizes["kv_len"] < sizes["q_len"]),
-        "must be at least q_len when attention is causal", sizes["kv_len"], beside=("q_len", sizes["q_len"]),
-    )  # fmt: skip
+        cells,
+        op,
+        "kv_len",
+        columns["causal"] & (sizes["kv_len"] < sizes["q_len"]),
+        "must be at least q_len when attention is causal",
+        sizes["kv_len"],
+        beside=("q_len", sizes["q_len"]),
+    )
     return Operations(**columns)
 
 
@@ -266,9 +296,16 @@ def _default(columns: dict[str, Any], name: str, where: Bool, value: int | Int) 
 
 
 def _refuse(
-    cells: Cells, op: Code, name: str, broken: Bool, rule: str, values: Int, *, empty: bool = False,
+    cells: Cells,
+    op: Code,
+    name: str,
+    broken: Bool,
+    rule: str,
+    values: Int,
+    *,
+    empty: bool = False,
     beside: tuple[str, Int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raise for the first row of ``broken``."""
     if not broken.any():
         return
@@ -281,9 +318,13 @@ def _refuse(
 
 
 def _codes(
-    cells: Cells, column: str, allowed: Sequence[StrEnum], aliases: Mapping[str, str], order: Sequence[StrEnum],
+    cells: Cells,
+    column: str,
+    allowed: Sequence[StrEnum],
+    aliases: Mapping[str, str],
+    order: Sequence[StrEnum],
     empty: StrEnum | None = None,
-) -> Code:  # fmt: skip
+) -> Code:
     """Code of every cell of a column of names."""
     texts = cells.columns.get(column, ("",) * len(cells))
     names = {str(name): order.index(name) for name in allowed}
@@ -338,7 +379,22 @@ def _truth(text: str) -> int:
 _TRUTH = {"true": 1, "1": 1, "yes": 1, "1.0": 1, "false": 0, "0": 0, "no": 0, "0.0": 0}
 
 __all__ = [
-    "ALIASES", "ATTENTION", "COLLECTIVES", "COLUMNS", "ELEMENTWISE", "KERNELS", "MEANT", "MODELS", "OPS", "Op",
-    "Operations", "PRECISIONS", "Precision", "SIZES", "join", "make_operations", "operations_from_cells",
+    "ALIASES",
+    "ATTENTION",
+    "COLLECTIVES",
+    "COLUMNS",
+    "ELEMENTWISE",
+    "KERNELS",
+    "MEANT",
+    "MODELS",
+    "OPS",
+    "Op",
+    "Operations",
+    "PRECISIONS",
+    "Precision",
+    "SIZES",
+    "join",
+    "make_operations",
+    "operations_from_cells",
     "read_operations",
-]  # fmt: skip
+]

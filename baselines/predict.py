@@ -56,9 +56,14 @@ class Prediction:
 
 
 def predict(
-    gpu: Gpu, operations: Operations, *, sustained: bool = False, cache_write: bool = True, graph: bool = True,
+    gpu: Gpu,
+    operations: Operations,
+    *,
+    sustained: bool = False,
+    cache_write: bool = True,
+    graph: bool = True,
     quantized: bool = False,
-) -> Prediction:  # fmt: skip
+) -> Prediction:
     """Predict every row.
 
     Parameters
@@ -137,10 +142,20 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
     m, n, k, batch = _columns(o, "m", "n", "k", "batch")
     narrow = element < RESULT_BYTES  # activations come in 16 bits and are scaled and rounded first
     gemm.gemm_times(
-        m, n, k, batch, element, _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
+        m,
+        n,
+        k,
+        batch,
+        element,
+        _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
         np.maximum(element, RESULT_BYTES),
-        gemm.TILES[efficiency.kernels], gemm.SPLITS, _machine(gpu), fitted.vector(), time, bound,
-    )  # fmt: skip
+        gemm.TILES[efficiency.kernels],
+        gemm.SPLITS,
+        _machine(gpu),
+        fitted.vector(),
+        time,
+        bound,
+    )
     time *= 1.0 + fitted.slow * time / (time + fitted.tau)
     scaling = fitted.quantize + batch * m * k * (RESULT_BYTES + element) / (gpu.memory_bandwidth * fitted.stream)
     return time + np.where(narrow & rounds, scaling, 0.0), [gemm.BOUNDS[b] for b in bound.tolist()]
@@ -166,10 +181,24 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
     rows, columns = _block_sizes(efficiency, head)
     packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
     attention.prefill_times(
-        batch, queries, keys, heads, kv_heads, head, o.causal, o.element_bytes(), _rates(gpu, o), rows, columns, packs,
-        np.full(len(o), WRITERS if cache_write else 0.0), _attention_machine(gpu), efficiency.prefill.vector(), time,
+        batch,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        head,
+        o.causal,
+        o.element_bytes(),
+        _rates(gpu, o),
+        rows,
+        columns,
+        packs,
+        np.full(len(o), WRITERS if cache_write else 0.0),
+        _attention_machine(gpu),
+        efficiency.prefill.vector(),
+        time,
         bound,
-    )  # fmt: skip
+    )
     time *= 1.0 + efficiency.gemm.slow * time / (time + efficiency.gemm.tau)
     return time, [attention.BOUNDS[b] for b in bound.tolist()]
 
@@ -181,9 +210,20 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
     )
     _block_sizes(efficiency, head)
     attention.decode_times(
-        batch, queries, keys, heads, kv_heads, head, o.element_bytes(), _rates(gpu, o), _attention_machine(gpu),
-        np.array(BLOCKS[efficiency.attention][1]), efficiency.decode.vector(), time, bound,
-    )  # fmt: skip
+        batch,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        head,
+        o.element_bytes(),
+        _rates(gpu, o),
+        _attention_machine(gpu),
+        np.array(BLOCKS[efficiency.attention][1]),
+        efficiency.decode.vector(),
+        time,
+        bound,
+    )
     return time, [attention.BOUNDS[b] for b in bound.tolist()]
 
 
@@ -193,10 +233,19 @@ def _collective(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tup
     for position, op in enumerate(COLLECTIVES):
         code[OPS.index(op)] = position
     link = gpu.link
-    machine = np.array([
-        link.bandwidth, link.network, link.network_latency * 1e-12, link.per_node, link.in_switch, gpu.memory_bandwidth,
-        collective.LL_MOST.get(gpu.architecture, collective.LL_MOST_ELSE), *collective.LL_MOST_NODES,
-    ], np.float64)  # fmt: skip
+    machine = np.array(
+        [
+            link.bandwidth,
+            link.network,
+            link.network_latency * 1e-12,
+            link.per_node,
+            link.in_switch,
+            gpu.memory_bandwidth,
+            collective.LL_MOST.get(gpu.architecture, collective.LL_MOST_ELSE),
+            *collective.LL_MOST_NODES,
+        ],
+        np.float64,
+    )
     gpus, size = _columns(o, "gpus", "bytes")
     collective.collective_times(
         code[o.op], gpus, size, machine, collective.TUNER, efficiency.collective.vector(), time, bound

@@ -7,16 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from siliconloom.baselines.operations import (
-    ATTENTION,
-    COLLECTIVES,
-    ELEMENTWISE,
-    OPS,
-    PRECISIONS,
-    Float,
-    Op,
-    Operations,
-)
+from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, OPS, PRECISIONS, Float, Op, Operations
 
 
 class Roofline(Protocol):
@@ -57,8 +48,15 @@ class Limits:
 
 
 ELEMENTWISE_PASSES: dict[Op, int] = {
-    Op.RMSNORM: 2, Op.LAYERNORM: 2, Op.SOFTMAX: 2, Op.GELU: 2, Op.ROPE: 2, Op.EMBEDDING: 2, Op.SILU_MUL: 3, Op.ADD: 3,
-}  # fmt: skip
+    Op.RMSNORM: 2,
+    Op.LAYERNORM: 2,
+    Op.SOFTMAX: 2,
+    Op.GELU: 2,
+    Op.ROPE: 2,
+    Op.EMBEDDING: 2,
+    Op.SILU_MUL: 3,
+    Op.ADD: 3,
+}
 """Times that m x n elements are read or written, at least."""
 
 
@@ -148,6 +146,14 @@ def least_seconds(operations: Operations, roofline: Roofline) -> Float:
 _USED = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 
 __all__ = [
-    "ELEMENTWISE_PASSES", "Floor", "Limits", "Roofline", "bus_bytes", "compulsory_bytes", "floors", "flops",
-    "least_seconds", "link_bytes",
-]  # fmt: skip
+    "ELEMENTWISE_PASSES",
+    "Floor",
+    "Limits",
+    "Roofline",
+    "bus_bytes",
+    "compulsory_bytes",
+    "floors",
+    "flops",
+    "least_seconds",
+    "link_bytes",
+]

@@ -38,6 +38,8 @@ def find_stack(name: str) -> Stack:
     found = STACKS.get(name.lower())
     if found is None:
         near = nearest_name(name, STACKS)
-        raise LoomError(f"--stack: must be one of {', '.join(STACKS)} (got '{name}')" + (
-            f"; did you mean '{near}'?" if near else ""))  # fmt: skip
+        raise LoomError(
+            f"--stack: must be one of {', '.join(STACKS)} (got '{name}')"
+            + (f"; did you mean '{near}'?" if near else "")
+        )
     return found

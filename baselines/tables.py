@@ -127,9 +127,7 @@ class Table:
         return f"{self.source}:{self.line[row]}"
 
 
-_COLUMNS = (
-    "gpu", "time_us", "power_w", "clock_mhz", "software", "model", "input_tokens", "output_tokens", "line",
-)  # fmt: skip
+_COLUMNS = ("gpu", "time_us", "power_w", "clock_mhz", "software", "model", "input_tokens", "output_tokens", "line")
 
 
 def names() -> list[str]:
@@ -219,28 +217,37 @@ def parse_table(name: str, source: str, text: str, provenance: Provenance) -> Ta
         rule = f"must be one of the GPUs of the table: {', '.join(provenance.gpus)}"
         raise cells.error(rule, row, "gpu", value=str(gpu[row]), nearest=nearest_name(str(gpu[row]), provenance.gpus))
     return Table(
-        name=name, source=source, provenance=provenance, operations=operations, gpu=gpu, model=model,
+        name=name,
+        source=source,
+        provenance=provenance,
+        operations=operations,
+        gpu=gpu,
+        model=model,
         time_us=cells.reals("time_us", _positive, np.nan) if "" not in cells.columns["time_us"] else _untimed(cells),
-        power_w=cells.reals("power_w", _positive, np.nan), clock_mhz=cells.reals("clock_mhz", _positive, np.nan),
+        power_w=cells.reals("power_w", _positive, np.nan),
+        clock_mhz=cells.reals("clock_mhz", _positive, np.nan),
         software=np.array(cells.columns.get("software", ("",) * len(cells))),
         input_tokens=cells.integers("input_tokens", _tokens, 0),
         output_tokens=cells.integers("output_tokens", _tokens, 0),
         line=np.array(cells.lines, dtype=np.int64),
-    )  # fmt: skip
+    )
 
 
 def table_text(table: Table) -> str:
     """A table's rows as CSV; numbers that a column does not mean are empty, columns without any are left out."""
     o = table.operations
     columns: dict[str, list[str]] = {
-        "op": [str(op) for op in o.ops()], "dtype": [str(p) for p in o.dtypes()],
-        "causal": [str(c).lower() if p else "" for c, p in zip(
-            o.causal.tolist(), o.among(Op.ATTENTION_PREFILL).tolist(), strict=True)],
+        "op": [str(op) for op in o.ops()],
+        "dtype": [str(p) for p in o.dtypes()],
+        "causal": [
+            str(c).lower() if p else ""
+            for c, p in zip(o.causal.tolist(), o.among(Op.ATTENTION_PREFILL).tolist(), strict=True)
+        ],
         **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in SIZES},
         **{name: [str(v or "") for v in getattr(table, name).tolist()] for name in ("input_tokens", "output_tokens")},
         **{name: [str(v) for v in getattr(table, name).tolist()] for name in ("gpu", "software", "model")},
         **{name: [_digits(v) for v in getattr(table, name).tolist()] for name in ("time_us", "power_w", "clock_mhz")},
-    }  # fmt: skip
+    }
     order = [name for name in ALL_COLUMNS if name in ("op", "gpu", "time_us") or any(columns[name])]
     for name in ("gpu", "software", "model"):
         if bad := next((v for v in columns[name] if set(v) & set(',"\n')), None):
@@ -312,10 +319,19 @@ def _tokens(text: str) -> int:
 
 
 def build(
-    name: str, provenance: Provenance, operations: Operations, *, gpu: Sequence[str] | str, time_us: ArrayLike,
-    software: Sequence[str] | str = "", power_w: ArrayLike = np.nan, clock_mhz: ArrayLike = np.nan,
-    model: Sequence[str] | str = "", input_tokens: ArrayLike = 0, output_tokens: ArrayLike = 0,
-) -> Table:  # fmt: skip
+    name: str,
+    provenance: Provenance,
+    operations: Operations,
+    *,
+    gpu: Sequence[str] | str,
+    time_us: ArrayLike,
+    software: Sequence[str] | str = "",
+    power_w: ArrayLike = np.nan,
+    clock_mhz: ArrayLike = np.nan,
+    model: Sequence[str] | str = "",
+    input_tokens: ArrayLike = 0,
+    output_tokens: ArrayLike = 0,
+) -> Table:
     """Make a table from columns; a single value stands in every row."""
     size = len(operations)
 
@@ -323,15 +339,38 @@ def build(
         return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=kind), (size,)))
 
     return Table(
-        name=name, source=name, provenance=provenance, operations=operations, gpu=column(gpu, str),
-        time_us=column(time_us, np.float64), power_w=column(power_w, np.float64),
-        clock_mhz=column(clock_mhz, np.float64), software=column(software, str), model=column(model, str),
-        input_tokens=column(input_tokens, np.int64), output_tokens=column(output_tokens, np.int64),
+        name=name,
+        source=name,
+        provenance=provenance,
+        operations=operations,
+        gpu=column(gpu, str),
+        time_us=column(time_us, np.float64),
+        power_w=column(power_w, np.float64),
+        clock_mhz=column(clock_mhz, np.float64),
+        software=column(software, str),
+        model=column(model, str),
+        input_tokens=column(input_tokens, np.int64),
+        output_tokens=column(output_tokens, np.int64),
         line=np.arange(2, size + 2),
-    )  # fmt: skip
+    )
 
 
 __all__ = [
-    "ALL_COLUMNS", "DATA", "Dropped", "MEASURED", "Method", "Provenance", "SCHEMA", "Table", "all_tables",
-    "build", "load", "load_file", "names", "parse_table", "read_provenance", "table_text", "write_table",
-]  # fmt: skip
+    "ALL_COLUMNS",
+    "DATA",
+    "Dropped",
+    "MEASURED",
+    "Method",
+    "Provenance",
+    "SCHEMA",
+    "Table",
+    "all_tables",
+    "build",
+    "load",
+    "load_file",
+    "names",
+    "parse_table",
+    "read_provenance",
+    "table_text",
+    "write_table",
+]

@@ -25,12 +25,23 @@ HIP_CACHE = 256 * 2**20
 
 NEEDED = "loom measure needs PyTorch (pip install torch) and a CUDA or ROCm GPU"
 NAMES = (
-    (r"B200", "b200"), (r"H200", "h200"), (r"H100.*PCIe", "h100-pcie"), (r"H100.*(HBM3|SXM)", "h100"),
-    (r"A100-SXM\d?-80GB", "a100"), (r"A100-SXM\d?-40GB", "a100-40gb"), (r"A100.*80GB.*PCIe", "a100-pcie-80gb"),
-    (r"A100-PCI[Ee]-40GB", "a100-pcie-40gb"), (r"V100-SXM\d?", "v100"), (r"V100-PCI[Ee]-(\d+)GB", r"v100-pcie-\1gb"),
-    (r"L40S", "l40s"), (r"\bA40\b", "a40"), (r"RTX 4090\b(?! D)", "rtx-4090"), (r"MI300X", "mi300x"),
-    (r"MI210", "mi210"), (r"\bT4\b", "t4"),
-)  # fmt: skip
+    (r"B200", "b200"),
+    (r"H200", "h200"),
+    (r"H100.*PCIe", "h100-pcie"),
+    (r"H100.*(HBM3|SXM)", "h100"),
+    (r"A100-SXM\d?-80GB", "a100"),
+    (r"A100-SXM\d?-40GB", "a100-40gb"),
+    (r"A100.*80GB.*PCIe", "a100-pcie-80gb"),
+    (r"A100-PCI[Ee]-40GB", "a100-pcie-40gb"),
+    (r"V100-SXM\d?", "v100"),
+    (r"V100-PCI[Ee]-(\d+)GB", r"v100-pcie-\1gb"),
+    (r"L40S", "l40s"),
+    (r"\bA40\b", "a40"),
+    (r"RTX 4090\b(?! D)", "rtx-4090"),
+    (r"MI300X", "mi300x"),
+    (r"MI210", "mi210"),
+    (r"\bT4\b", "t4"),
+)
 """What PyTorch calls a GPU, and its name in tables."""
 
 

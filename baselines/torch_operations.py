@@ -73,7 +73,7 @@ class Place:
         }
         made = self.torch.randn(
             shape, dtype=wide.get(dtype, self.torch.bfloat16), device=self.device, generator=generator
-        )  # fmt: skip
+        )
         return made.to(self.type(dtype))
 
     def type(self, dtype: Precision) -> Any:
@@ -90,9 +90,14 @@ class Place:
 
 
 _TYPES = {
-    Precision.FP64: "float64", Precision.FP32: "float32", Precision.TF32: "float32", Precision.FP16: "float16",
-    Precision.BF16: "bfloat16", Precision.FP8: "float8_e4m3fn", Precision.INT8: "int8",
-}  # fmt: skip
+    Precision.FP64: "float64",
+    Precision.FP32: "float32",
+    Precision.TF32: "float32",
+    Precision.FP16: "float16",
+    Precision.BF16: "bfloat16",
+    Precision.FP8: "float8_e4m3fn",
+    Precision.INT8: "int8",
+}
 
 
 @contextmanager
@@ -312,10 +317,15 @@ def _rope(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, 
 
 
 _ELEMENTWISE: dict[Op, tuple[Callable[[Place, Job], tuple[Callable[..., Tensor], tuple[Tensor, ...]]], bool]] = {
-    Op.RMSNORM: (_rms_norm, True), Op.LAYERNORM: (_layer_norm, False), Op.SOFTMAX: (_softmax, False),
-    Op.SILU_MUL: (_silu_mul, True), Op.GELU: (_gelu, False), Op.ADD: (_add, False), Op.ROPE: (_rope, True),
+    Op.RMSNORM: (_rms_norm, True),
+    Op.LAYERNORM: (_layer_norm, False),
+    Op.SOFTMAX: (_softmax, False),
+    Op.SILU_MUL: (_silu_mul, True),
+    Op.GELU: (_gelu, False),
+    Op.ADD: (_add, False),
+    Op.ROPE: (_rope, True),
     Op.EMBEDDING: (_embedding, False),
-}  # fmt: skip
+}
 """How each is made, and whether it is several kernels unless compiled."""
 
 
@@ -343,9 +353,11 @@ def layer(place: Place, job: Job, sizes: Layer) -> list[Prepared]:
     weights = sizes.hidden * (sizes.qkv + sizes.heads * sizes.head_dim + 3 * sizes.intermediate)
     place.copies(int((cached + weights + 6 * job.batch * here * sizes.intermediate) * job.dtype.size))
     shapes = {
-        "qkv": (sizes.qkv, sizes.hidden), "out": (sizes.hidden, sizes.heads * sizes.head_dim),
-        "gate_up": (2 * sizes.intermediate, sizes.hidden), "down": (sizes.hidden, sizes.intermediate),
-    }  # fmt: skip
+        "qkv": (sizes.qkv, sizes.hidden),
+        "out": (sizes.hidden, sizes.heads * sizes.head_dim),
+        "gate_up": (2 * sizes.intermediate, sizes.hidden),
+        "down": (sizes.hidden, sizes.intermediate),
+    }
     parameters = {
         name: place.random(*shape, dtype=job.dtype, stream=index + 1) / math.sqrt(shape[1])
         for index, (name, shape) in enumerate(shapes.items())

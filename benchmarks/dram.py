@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.measure import HERE, machine
 from siliconloom.arch.dram import dram_names, load_dram
-from siliconloom.sim.dram import replay
+from siliconloom.sim.dram.replay import replay
 
 REQUESTS = 1_000_000
 
@@ -50,10 +50,19 @@ def main() -> None:
             assert np.array_equal(run.done, known.done)
             assert np.array_equal(run.entered, known.entered)
             share = run.bursts * dram.burst_cycles / dram.organization.channels / run.finish
-            rows.append({
-                "memory": name, "trace": trace, "exact_s": exact, "s": seconds, "cycles": run.cycles, "of_peak": share,
-                "row_hits": run.row_hits, "requests": REQUESTS, "known": known.collapse.requests,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "memory": name,
+                    "trace": trace,
+                    "exact_s": exact,
+                    "s": seconds,
+                    "cycles": run.cycles,
+                    "of_peak": share,
+                    "row_hits": run.row_hits,
+                    "requests": REQUESTS,
+                    "known": known.collapse.requests,
+                }
+            )
             print(
                 f"{name:8s} {trace:7s} {exact:8.2f} {seconds:7.3f} {exact / seconds:7.1f} {known.collapse.requests / REQUESTS:7.1%} "
                 f"{run.cycles:12,} {share:8.1%} {run.row_hits / REQUESTS:6.1%}"

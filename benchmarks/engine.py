@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.measure import CACHE, HERE, LOOM, cold_compilation_s, machine, measured, peak_mib
 from benchmarks.peers import ScaleSim
 from siliconloom.arch import LoomError, load_chip
-from siliconloom.sim.engine import run
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
+from siliconloom.sim.chip.engine import run
 from siliconloom.workloads import Gemm, load_workload, workload_names
 
 Sets = tuple[str, ...]
@@ -75,10 +75,17 @@ def models() -> list[dict[str, Any]]:
             wall, out = min(measured(line) for _ in range(1 if exact else 5))
             result = json.loads(out)
             simulator = result.pop("simulator")
-            rows.append({
-                "model": title, "exact": exact, "goal": goal, "process_s": wall, "peak_mib": peak_mib(line),
-                "cycles": result["cycles"], **simulator,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "model": title,
+                    "exact": exact,
+                    "goal": goal,
+                    "process_s": wall,
+                    "peak_mib": peak_mib(line),
+                    "cycles": result["cycles"],
+                    **simulator,
+                }
+            )
             if exact and result != jumped:
                 raise AssertionError(f"{title}: --exact prints something else")
             jumped = result
@@ -96,12 +103,20 @@ def library() -> list[dict[str, Any]]:
             except LoomError:
                 continue
             found = simulate(load_chip(CHIP, room), graph).run
-            rows.append({
-                "workload": workload, "phase": graph.phase.value, "batch": graph.batch, "events": found.events,
-                "events_skipped": found.events_skipped, "periods": found.periods, "lookups": found.lookups,
-                "fewer": (found.events + found.events_skipped) / found.events, "wall_s": found.wall_s,
-                "large": found.events + found.events_skipped >= LARGE,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "workload": workload,
+                    "phase": graph.phase.value,
+                    "batch": graph.batch,
+                    "events": found.events,
+                    "events_skipped": found.events_skipped,
+                    "periods": found.periods,
+                    "lookups": found.lookups,
+                    "fewer": (found.events + found.events_skipped) / found.events,
+                    "wall_s": found.wall_s,
+                    "large": found.events + found.events_skipped >= LARGE,
+                }
+            )
     return rows
 
 
@@ -143,13 +158,22 @@ def scale_sim(full: bool) -> list[dict[str, Any]]:
             alone = folds * (2 * array.rows + array.cols + m - 2)
             paced = -(-n // 128) * ((-(-k // 128) - 1) * max(m, 128) + max(m, rest))
             edge = (128 if k >= 128 else k) - max(m, 128 if k >= 128 else k) + m + array.rows + array.cols + 1
-            rows.append({
-                "workload": workload, "gemm": f"{m} x {n} x {k}", "count": count, "scale_sim_cycles": theirs.cycles,
-                "cycles": ours.run.cycles, "scale_sim_rule": theirs.cycles - alone,
-                "rule": ours.run.cycles - paced - edge, "scale_sim_s": theirs.simulation_s,
-                "scale_sim_cpu_s": theirs.cpu_s, "scale_sim_mib": theirs.peak_mib, "s": seconds,
-                "ratio": theirs.simulation_s / seconds,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "workload": workload,
+                    "gemm": f"{m} x {n} x {k}",
+                    "count": count,
+                    "scale_sim_cycles": theirs.cycles,
+                    "cycles": ours.run.cycles,
+                    "scale_sim_rule": theirs.cycles - alone,
+                    "rule": ours.run.cycles - paced - edge,
+                    "scale_sim_s": theirs.simulation_s,
+                    "scale_sim_cpu_s": theirs.cpu_s,
+                    "scale_sim_mib": theirs.peak_mib,
+                    "s": seconds,
+                    "ratio": theirs.simulation_s / seconds,
+                }
+            )
     return rows
 
 
@@ -166,8 +190,16 @@ def onnxim() -> list[dict[str, Any]]:
     rows = []
     for (title, theirs, unit), graph in zip(ONNXIM, graphs, strict=True):
         seconds, found = best_of(10, lambda graph=graph: simulate(chip, graph))
-        rows.append({"case": title, "onnxim": theirs, "unit": unit, "s": seconds, "cycles": found.run.cycles,
-                     "ratio": theirs / seconds})  # fmt: skip
+        rows.append(
+            {
+                "case": title,
+                "onnxim": theirs,
+                "unit": unit,
+                "s": seconds,
+                "cycles": found.run.cycles,
+                "ratio": theirs / seconds,
+            }
+        )
     return rows
 
 
@@ -187,34 +219,52 @@ def sweep() -> dict[str, float]:
     """A thousand designs, array x buffer x bandwidth, for one Llama layer, on two cores."""
     arrays, buffers = (32, 64, 96, 128, 256), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
     designs = [
-        (("tile.array.rows", str(side)), ("tile.array.cols", str(side)), ("tile.scratchpad.capacity", f"{size} MiB"),
-         ("memory.hbm.bandwidth", f"{rate} GB/s"))
+        (
+            ("tile.array.rows", str(side)),
+            ("tile.array.cols", str(side)),
+            ("tile.scratchpad.capacity", f"{size} MiB"),
+            ("memory.hbm.bandwidth", f"{rate} GB/s"),
+        )
         for side, size, rate in product(arrays, buffers, range(100, 2100, 100))
-    ]  # fmt: skip
+    ]
     began = time.perf_counter()
     with ProcessPoolExecutor(2) as pool:
         cycles = list(pool.map(point, designs, chunksize=20))
-    return {"designs": len(designs), "do_not_fit": cycles.count(0), "s": time.perf_counter() - began,
-            "best_cycles": min(c for c in cycles if c)}  # fmt: skip
+    return {
+        "designs": len(designs),
+        "do_not_fit": cycles.count(0),
+        "s": time.perf_counter() - began,
+        "best_cycles": min(c for c in cycles if c),
+    }
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the tables."""
     k = result["kernel"]
-    print(f"kernel: {k['events_per_s'] / 1e6:.1f} million events/s when all {k['events'] / 1e6:.1f} million are run; first run "
-          f"with compilation {k['cold_first_run_s']:.1f} s; small model, whole process {k['warm_small_process_s']:.2f} s\n")  # fmt: skip
-    print(f"{'whole loom sim process, ' + CHIP:38s} {'':6s} {'seconds':>8s} {'MiB':>5s} {'sim. s':>8s} {'events':>12s} "
-          f"{'jumped':>14s} {'fewer':>9s}  goal")  # fmt: skip
+    print(
+        f"kernel: {k['events_per_s'] / 1e6:.1f} million events/s when all {k['events'] / 1e6:.1f} million are run; first run "
+        f"with compilation {k['cold_first_run_s']:.1f} s; small model, whole process {k['warm_small_process_s']:.2f} s\n"
+    )
+    print(
+        f"{'whole loom sim process, ' + CHIP:38s} {'':6s} {'seconds':>8s} {'MiB':>5s} {'sim. s':>8s} {'events':>12s} "
+        f"{'jumped':>14s} {'fewer':>9s}  goal"
+    )
     for r in result["models"]:
         fewer = (r["events"] + r["events_skipped"]) / r["events"]
-        print(f"{r['model']:38s} {'exact' if r['exact'] else 'fast':6s} {r['process_s']:8.2f} {r['peak_mib']:5.0f} "
-              f"{r['wall_s']:8.4f} {r['events']:12,} {r['events_skipped']:14,} {fewer:8,.0f}x  {r['goal']}")  # fmt: skip
-    print(f"\n{'library workload, ' + CHIP:28s} {'phase':>8s} {'batch':>5s} {'all events':>13s} {'run':>7s} {'fewer':>9s} "
-          f"{'periods':>8s} {'look-ups':>8s}")  # fmt: skip
+        print(
+            f"{r['model']:38s} {'exact' if r['exact'] else 'fast':6s} {r['process_s']:8.2f} {r['peak_mib']:5.0f} "
+            f"{r['wall_s']:8.4f} {r['events']:12,} {r['events_skipped']:14,} {fewer:8,.0f}x  {r['goal']}"
+        )
+    print(
+        f"\n{'library workload, ' + CHIP:28s} {'phase':>8s} {'batch':>5s} {'all events':>13s} {'run':>7s} {'fewer':>9s} "
+        f"{'periods':>8s} {'look-ups':>8s}"
+    )
     for r in result["library"]:
         mark = "" if r["large"] else "  (small)"
-        print(f"{r['workload']:28s} {r['phase']:>8s} {r['batch']:5d} {r['events'] + r['events_skipped']:13,} {r['events']:7,} "
-              f"{r['fewer']:8,.0f}x {r['periods']:8,} {r['lookups']:8,}{mark}")  # fmt: skip
+        print(
+            f"{r['workload']:28s} {r['phase']:>8s} {r['batch']:5d} {r['events'] + r['events_skipped']:13,} {r['events']:7,} "
+            f"{r['fewer']:8,.0f}x {r['periods']:8,} {r['lookups']:8,}{mark}"
+        )
     large = [r["fewer"] for r in result["library"] if r["large"]]
     print(f"workloads of at least {LARGE:,} events: {min(large):,.0f} to {max(large):,.0f} times fewer events\n")
     if result["scale_sim"]:
@@ -223,8 +273,10 @@ def show(result: dict[str, Any]) -> None:
     for r in result["onnxim"]:
         print(f"{r['case']:58s} {r['onnxim']:7,.1f} {r['s']:8.4f} {r['ratio']:8,.0f}x")
     s = result["sweep"]
-    print(f"\nsweep: {s['designs']} designs of one Llama-3-8B layer in {s['s']:.1f} s on two cores "
-          f"({s['do_not_fit']} do not fit their buffers)")  # fmt: skip
+    print(
+        f"\nsweep: {s['designs']} designs of one Llama-3-8B layer in {s['s']:.1f} s on two cores "
+        f"({s['do_not_fit']} do not fit their buffers)"
+    )
 
 
 def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -235,10 +287,16 @@ def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         graph = load_workload(workload)
         seconds, _ = best_of(20, lambda graph=graph: simulate(load_chip("systolic-ws-128"), graph))
         theirs = sum(r["count"] * r["scale_sim_s"] for r in own)
-        found.append({
-            "workload": workload, "products": sum(r["count"] for r in own), "scale_sim_s": theirs, "s": seconds,
-            "scale_sim_mib": max(r["scale_sim_mib"] for r in own), "ratio": theirs / seconds,
-        })  # fmt: skip
+        found.append(
+            {
+                "workload": workload,
+                "products": sum(r["count"] for r in own),
+                "scale_sim_s": theirs,
+                "s": seconds,
+                "scale_sim_mib": max(r["scale_sim_mib"] for r in own),
+                "ratio": theirs / seconds,
+            }
+        )
     return found
 
 
@@ -248,16 +306,22 @@ def _show_scale_sim(rows: list[dict[str, Any]], whole: list[dict[str, Any]]) -> 
     for workload in (BLOCK, RESNET):
         own = [r for r in rows if r["workload"] == workload]
         for r in own:
-            print(f"{r['gemm']:22s} {r['scale_sim_cycles']:11,} {r['cycles']:11,} {r['scale_sim_s']:8.2f} "
-                  f"{r['scale_sim_mib']:6.0f} {r['s']:9.6f} {r['ratio']:9,.0f}x")  # fmt: skip
+            print(
+                f"{r['gemm']:22s} {r['scale_sim_cycles']:11,} {r['cycles']:11,} {r['scale_sim_s']:8.2f} "
+                f"{r['scale_sim_mib']:6.0f} {r['s']:9.6f} {r['ratio']:9,.0f}x"
+            )
         for r in whole:
             if r["workload"] == workload:
-                print(f"{workload + ', ' + str(r['products']) + ' products':46s} {r['scale_sim_s']:8.2f} {r['scale_sim_mib']:6.0f} "
-                      f"{r['s']:9.6f} {r['ratio']:9,.0f}x")  # fmt: skip
+                print(
+                    f"{workload + ', ' + str(r['products']) + ' products':46s} {r['scale_sim_s']:8.2f} {r['scale_sim_mib']:6.0f} "
+                    f"{r['s']:9.6f} {r['ratio']:9,.0f}x"
+                )
     off = [r for r in rows if r["scale_sim_rule"] or r["rule"]]
-    print("Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours are the first load,\n"
-          "M and R + C + 1 to fill and drain once, and max(M, load) for every other fold, whose weights load behind the\n"
-          f"one before, as in the RTL. Products that these two rules do not explain to the cycle: {len(off)}.\n")  # fmt: skip
+    print(
+        "Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours are the first load,\n"
+        "M and R + C + 1 to fill and drain once, and max(M, load) for every other fold, whose weights load behind the\n"
+        f"one before, as in the RTL. Products that these two rules do not explain to the cycle: {len(off)}.\n"
+    )
 
 
 def main() -> None:
@@ -267,9 +331,14 @@ def main() -> None:
     full = parser.parse_args().full
     CACHE.mkdir(parents=True, exist_ok=True)
     result = {
-        "machine": machine(), "kernel": kernel(), "models": models(), "library": library(), "onnxim": onnxim(),
-        "sweep": sweep(), "scale_sim": scale_sim(full),
-    }  # fmt: skip
+        "machine": machine(),
+        "kernel": kernel(),
+        "models": models(),
+        "library": library(),
+        "onnxim": onnxim(),
+        "sweep": sweep(),
+        "scale_sim": scale_sim(full),
+    }
     result["scale_sim_whole"] = _whole(result["scale_sim"]) if result["scale_sim"] else []
     show(result)
     path = HERE / "results" / "engine.json"

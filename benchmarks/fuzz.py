@@ -39,8 +39,11 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 SLACK = 1e-9
 PREPARE = (
     "compare npu-edge gpt2 --gpu h100,a100 --set workload.layers=1 --set workload.precision=int8",
-    "collective dgx-h100 all_reduce 1MiB", "rtl npu-edge -o /dev/null", "dram hbm2 /dev/null", "reproduce flat",
-)  # fmt: skip
+    "collective dgx-h100 all_reduce 1MiB",
+    "rtl npu-edge -o /dev/null",
+    "dram hbm2 /dev/null",
+    "reproduce flat",
+)
 """Commands that have everything read which many commands read, before the first process is made."""
 
 
@@ -102,8 +105,13 @@ def _numbers(data: Any, where: str) -> Iterator[str]:
             a, b = data.get(low), data.get(high)
             return isinstance(a, int | float) and isinstance(b, int | float) and a > b * (1 + SLACK)
 
-        for low, high in (("bound_cycles", "cycles"), ("lower_bound_cycles", "cycles"), ("lower_bound_s", "time_s"),
-                          ("lower_bound_s", "seconds"), ("lower_bound_s", "step_s")):  # fmt: skip
+        for low, high in (
+            ("bound_cycles", "cycles"),
+            ("lower_bound_cycles", "cycles"),
+            ("lower_bound_s", "time_s"),
+            ("lower_bound_s", "seconds"),
+            ("lower_bound_s", "step_s"),
+        ):
             if above(low, high):
                 yield f"number: {where}: {low} above {high}"
         for key in ("utilization", "achieved"):
@@ -117,7 +125,7 @@ def _numbers(data: Any, where: str) -> Iterator[str]:
 def run_cases(seeds: list[int], progress: bool = False) -> Iterator[Outcome]:
     """Outcomes of cases, in order, from processes forked from this one, which holds everything imported and compiled."""
     from siliconloom.cli import main
-    from siliconloom.warming import warm_up
+    from siliconloom.commands.warming import warm_up
 
     warm_up()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -83,29 +83,83 @@ BURST = "aiconfigurator-"
 SOURCES = (
     *(Source(f"{BURST}gemm-a100", "a100", "a100", (Op.GEMM,), GEMM_BANDS, s, "bf16") for s in ("trtllm", "sglang")),
     Source("vidur-gemm-a100", "a100-80gb", "a100", (Op.GEMM,), GEMM_BANDS, note="in a running model"),
-    *(Source(f"{BURST}gemm-h100", "h100", "h100", (Op.GEMM,), GEMM_BANDS, s, d) for d in ("bf16", "fp8")
-      for s in ("trtllm", "sglang")),
-    *(Source(f"{BURST}attention-a100", "a100", "a100", (op,), ATTENTION_BANDS, s) for op in ATTENTION
-      for s in ("vllm", "sglang")),
-    *(Source(f"{BURST}attention-h100", "h100", "h100", (op,), ATTENTION_BANDS, s) for op in ATTENTION
-      for s in ("vllm", "sglang", "trtllm")),
-    *(Source(f"{BURST}collectives", g, g, (op,), COLLECTIVE_BANDS, "NCCL", "fp16") for g in ("a100", "h100")
-      for op in COLLECTIVES),
-    *(Source(f"{BURST}collectives", g, g, (Op.ALL_REDUCE,), COLLECTIVE_BANDS, s, note="not NCCL")
-      for g in ("a100", "h100") for s in ("TRT-LLM custom", "vLLM custom")),
+    *(
+        Source(f"{BURST}gemm-h100", "h100", "h100", (Op.GEMM,), GEMM_BANDS, s, d)
+        for d in ("bf16", "fp8")
+        for s in ("trtllm", "sglang")
+    ),
+    *(
+        Source(f"{BURST}attention-a100", "a100", "a100", (op,), ATTENTION_BANDS, s)
+        for op in ATTENTION
+        for s in ("vllm", "sglang")
+    ),
+    *(
+        Source(f"{BURST}attention-h100", "h100", "h100", (op,), ATTENTION_BANDS, s)
+        for op in ATTENTION
+        for s in ("vllm", "sglang", "trtllm")
+    ),
+    *(
+        Source(f"{BURST}collectives", g, g, (op,), COLLECTIVE_BANDS, "NCCL", "fp16")
+        for g in ("a100", "h100")
+        for op in COLLECTIVES
+    ),
+    *(
+        Source(f"{BURST}collectives", g, g, (Op.ALL_REDUCE,), COLLECTIVE_BANDS, s, note="not NCCL")
+        for g in ("a100", "h100")
+        for s in ("TRT-LLM custom", "vLLM custom")
+    ),
     Source("vidur-allreduce-a100", "a100", "a100", (Op.ALL_REDUCE,), COLLECTIVE_BANDS, note="in a running model"),
     Source("vidur-elementwise-a100", "a100-80gb", "a100", ELEMENTWISE, ELEMENTWISE_BANDS, note="in a running model"),
     Source("llmcompass-a100", "a100", "a100", ELEMENTWISE, ELEMENTWISE_BANDS, note="wall clock"),
     Source("neusight-elementwise", "a100-pcie-40gb", "a100-40gb", ELEMENTWISE, ELEMENTWISE_BANDS, dtype="fp32"),
-    Source(f"{BURST}gemm-h200-vllm", "h200", "h200", (Op.GEMM,), GEMM_BANDS, note="sustained",
-           options={"sustained": True}, unfitted=True),
-    *(Source(f"{BURST}attention-h200", "h200", "h200", (op,), ATTENTION_BANDS, note="sustained",
-             options={"sustained": True}, unfitted=True) for op in ATTENTION),
-    *(Source("deepbench-gemm", "v100", "v100", (Op.GEMM,), GEMM_BANDS, dtype=d, note="wall clock",
-             options={"graph": False}, unfitted=True) for d in ("fp16", "fp32")),
-    Source("neusight-elementwise", "v100-pcie-32gb", "v100", ELEMENTWISE, ELEMENTWISE_BANDS, dtype="fp32",
-           sets=(("clock", "1380 MHz"), ("power", "250")), unfitted=True),
-)  # fmt: skip
+    Source(
+        f"{BURST}gemm-h200-vllm",
+        "h200",
+        "h200",
+        (Op.GEMM,),
+        GEMM_BANDS,
+        note="sustained",
+        options={"sustained": True},
+        unfitted=True,
+    ),
+    *(
+        Source(
+            f"{BURST}attention-h200",
+            "h200",
+            "h200",
+            (op,),
+            ATTENTION_BANDS,
+            note="sustained",
+            options={"sustained": True},
+            unfitted=True,
+        )
+        for op in ATTENTION
+    ),
+    *(
+        Source(
+            "deepbench-gemm",
+            "v100",
+            "v100",
+            (Op.GEMM,),
+            GEMM_BANDS,
+            dtype=d,
+            note="wall clock",
+            options={"graph": False},
+            unfitted=True,
+        )
+        for d in ("fp16", "fp32")
+    ),
+    Source(
+        "neusight-elementwise",
+        "v100-pcie-32gb",
+        "v100",
+        ELEMENTWISE,
+        ELEMENTWISE_BANDS,
+        dtype="fp32",
+        sets=(("clock", "1380 MHz"), ("power", "250")),
+        unfitted=True,
+    ),
+)
 """The H100's memory-bound constants serve the H200; nothing of the GPUs marked unfitted was ever seen."""
 
 
@@ -114,9 +168,11 @@ def statistics(ratio: np.ndarray) -> dict[str, float | int] | None:
     if not len(ratio):
         return None
     return {
-        "rows": len(ratio), "bias": float(np.median(ratio)), "median": float(np.median(np.abs(ratio))),
+        "rows": len(ratio),
+        "bias": float(np.median(ratio)),
+        "median": float(np.median(np.abs(ratio))),
         "q90": float(np.quantile(np.abs(ratio), 0.9)),
-    }  # fmt: skip
+    }
 
 
 def operation_name(ops: tuple[Op, ...]) -> str:
@@ -141,11 +197,20 @@ def judged(source: Source) -> Iterator[dict[str, Any]]:
         if source.options.get("sustained") and operation == "gemm" and name == "above 50 GFLOP":
             noise = SUSTAINED
         yield {
-            "gpu": source.card, "predicted_as": source.gpu, "table": source.table, "software": software,
-            "note": source.note, "operation": operation, "dtype": source.dtype, "band": name,
-            "unfitted": source.unfitted, "unseen": statistics(ours[mask & unseen]), "all": statistics(ours[mask]),
-            "roofline": statistics(floor[mask & unseen] if (mask & unseen).any() else floor[mask]), "laboratories": noise,
-        }  # fmt: skip
+            "gpu": source.card,
+            "predicted_as": source.gpu,
+            "table": source.table,
+            "software": software,
+            "note": source.note,
+            "operation": operation,
+            "dtype": source.dtype,
+            "band": name,
+            "unfitted": source.unfitted,
+            "unseen": statistics(ours[mask & unseen]),
+            "all": statistics(ours[mask]),
+            "roofline": statistics(floor[mask & unseen] if (mask & unseen).any() else floor[mask]),
+            "laboratories": noise,
+        }
 
 
 def whole_models() -> Iterator[dict[str, Any]]:
@@ -154,15 +219,18 @@ def whole_models() -> Iterator[dict[str, Any]]:
         stack = gpu_models.stack_of(software)
         runs = gpu_models.inference_bench(software)
         chosen = [r for r in runs if not r.waits]
-        groups = [(f"{m} x{t}", [r for r in chosen if r.model == m and r.tensor == t])
-                  for m in gpu_models.MODELS for t in (1, 2, 4)]  # fmt: skip
+        groups = [
+            (f"{m} x{t}", [r for r in chosen if r.model == m and r.tensor == t])
+            for m in gpu_models.MODELS
+            for t in (1, 2, 4)
+        ]
         others = [r for r in chosen if r.model != gpu_models.FITTED]
         groups += [("all but llama2-7b", others), ("cache does not fit", [r for r in runs if r.waits])]
         for name, rows in groups:
             if rows:
                 yield model_row("LLM-Inference-Bench", software, name, gpu_models.errors(rows, stack)) | {
                     "unseen": not name.startswith(gpu_models.FITTED)
-                }  # fmt: skip
+                }
     for requests in (8, 16, 32):
         for name in sorted({(software, step.model) for software, step in gpu_models.served(requests)}):
             steps = [s for software, s in gpu_models.served(requests) if (software, s.model) == name]
@@ -185,14 +253,23 @@ def model_row(source: str, software: str, name: str, ratio: np.ndarray) -> dict[
 
 
 ASKED = (
-    ("GEMM from 1 GFLOP, A100", 0.06), ("GEMM from 1 GFLOP, A100, second laboratory", 0.06),
-    ("GEMM below 1 GFLOP, A100", 0.15), ("GEMM from 1 GFLOP, H100", 0.06),
-    ("GEMM from 1 GFLOP, H100, second laboratory", 0.06), ("GEMM below 1 GFLOP, H100", 0.15),
-    ("attention, A100", 0.10), ("attention, A100, second laboratory", 0.10), ("attention, H100", 0.10),
-    ("attention, H100, second laboratory", 0.10), ("all-reduce from 64 KiB", 0.10),
-    ("whole models, TensorRT-LLM", 0.15), ("whole models, vLLM", 0.15), ("never measured: H200 GEMM", 0.20),
-    ("never measured: H200 attention", 0.20), ("never measured: V100 GEMM", 0.20),
-)  # fmt: skip
+    ("GEMM from 1 GFLOP, A100", 0.06),
+    ("GEMM from 1 GFLOP, A100, second laboratory", 0.06),
+    ("GEMM below 1 GFLOP, A100", 0.15),
+    ("GEMM from 1 GFLOP, H100", 0.06),
+    ("GEMM from 1 GFLOP, H100, second laboratory", 0.06),
+    ("GEMM below 1 GFLOP, H100", 0.15),
+    ("attention, A100", 0.10),
+    ("attention, A100, second laboratory", 0.10),
+    ("attention, H100", 0.10),
+    ("attention, H100, second laboratory", 0.10),
+    ("all-reduce from 64 KiB", 0.10),
+    ("whole models, TensorRT-LLM", 0.15),
+    ("whole models, vLLM", 0.15),
+    ("never measured: H200 GEMM", 0.20),
+    ("never measured: H200 attention", 0.20),
+    ("never measured: V100 GEMM", 0.20),
+)
 
 
 def headline(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -236,10 +313,12 @@ def _all(o: Operations) -> np.ndarray:
 POOLS: dict[str, tuple[Callable[[Source], bool], Callable[[Operations], np.ndarray]]] = {
     "GEMM from 1 GFLOP, A100": (_from("gemm-a100", "a100", "trtllm", "bf16"), lambda o: flops(o) >= 1e9),
     "GEMM from 1 GFLOP, A100, second laboratory": (
-        _from("gemm-a100", "a100", "sglang", "bf16"), lambda o: flops(o) >= 1e9,
+        _from("gemm-a100", "a100", "sglang", "bf16"),
+        lambda o: flops(o) >= 1e9,
     ),
     "GEMM from 1 GFLOP, H100, second laboratory": (
-        _from("gemm-h100", "h100", "sglang", "bf16"), lambda o: flops(o) >= 1e9,
+        _from("gemm-h100", "h100", "sglang", "bf16"),
+        lambda o: flops(o) >= 1e9,
     ),
     "attention, A100, second laboratory": (_from("attention-a100", "a100", "sglang"), _all),
     "attention, H100, second laboratory": (_from("attention-h100", "h100", "sglang"), _all),
@@ -249,12 +328,13 @@ POOLS: dict[str, tuple[Callable[[Source], bool], Callable[[Operations], np.ndarr
     "attention, A100": (_from("attention-a100", "a100", "vllm"), _all),
     "attention, H100": (_from("attention-h100", "h100", "vllm"), _all),
     "all-reduce from 64 KiB": (
-        lambda s: s.ops == (Op.ALL_REDUCE,) and s.software == "NCCL", lambda o: o.bytes >= 2**16,
+        lambda s: s.ops == (Op.ALL_REDUCE,) and s.software == "NCCL",
+        lambda o: o.bytes >= 2**16,
     ),
     "never measured: H200 GEMM": (lambda s: s.card == "h200" and s.ops == (Op.GEMM,), _all),
     "never measured: H200 attention": (lambda s: s.card == "h200" and s.ops != (Op.GEMM,), _all),
     "never measured: V100 GEMM": (lambda s: s.card == "v100" and s.dtype == "fp16", lambda o: flops(o) >= 1e9),
-}  # fmt: skip
+}
 
 
 def main() -> int:

@@ -45,9 +45,12 @@ def rows(gpu: str, op: Op, gpus: int, name: str = TABLE, element: float = 2.0) -
 def statistics(error: np.ndarray) -> dict[str, Any]:
     size = np.abs(error)
     return {
-        "rows": len(error), "median": float(np.median(size)), "q90": float(np.quantile(size, 0.9)),
-        "most": float(size.max()), "within": float((size <= ASKED).mean()),
-    }  # fmt: skip
+        "rows": len(error),
+        "median": float(np.median(size)),
+        "q90": float(np.quantile(size, 0.9)),
+        "most": float(size.max()),
+        "within": float((size <= ASKED).mean()),
+    }
 
 
 def group(gpu: str, op: Op, gpus: int, name: str = TABLE) -> dict[str, Any] | None:
@@ -57,10 +60,16 @@ def group(gpu: str, op: Op, gpus: int, name: str = TABLE) -> dict[str, Any] | No
         return None
     found = predict(load_gpu(gpu), table.operations).seconds * 1e6 / table.time_us - 1.0
     made: dict[str, Any] = {
-        "gpu": gpu, "operation": str(op), "gpus": gpus, "table": name, "fitted": bool(split(table)[0][0]) and name == TABLE,
-        "sizes": table.operations.bytes.tolist(), "time_us": table.time_us.tolist(), "errors": found.tolist(),
+        "gpu": gpu,
+        "operation": str(op),
+        "gpus": gpus,
+        "table": name,
+        "fitted": bool(split(table)[0][0]) and name == TABLE,
+        "sizes": table.operations.bytes.tolist(),
+        "time_us": table.time_us.tolist(),
+        "errors": found.tolist(),
         "predicted": statistics(found),
-    }  # fmt: skip
+    }
     known = curve(gpu, op, gpus)
     if known is not None and (name == TABLE or not len(rows(gpu, op, gpus))):
         inner = known.size[1:-1] >= LEAST

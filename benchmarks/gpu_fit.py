@@ -35,13 +35,29 @@ CLIP = 0.4
 ROWS = 1500
 STARTS = 6
 LIMITS = {
-    "stream": (0.4, 0.97), "norm": (1.5, 6.0), "tail": (0.01, 1.0), "overlap": (0.01, 0.95), "narrow": (0.5, 1.0),
-    "share_simple": (0.3, 1.0), "share_ll": (0.02, 1.0), "pair_ll": (0.2, 1.0), "share_ll128": (0.1, 1.0),
-    "share_nvls": (0.3, 1.0), "share_direct": (0.3, 1.0), "share_small": (0.001, 1.0), "local": (0.05, 1.0),
-    "spread": (1e-8, 1e-5), "spread_each": (1e-9, 1e-6), "ramp": (1e-7, 2e-4), "filled": (1e-6, 5e-4),
-    "step_ll128": (1e-8, 3e-6), "step_simple": (1e-8, 3e-6),
-    "cached": (1.0, 8.0), "tau": (1e-4, 2e-2), "slow": (1e-3, 0.3),
-}  # fmt: skip
+    "stream": (0.4, 0.97),
+    "norm": (1.5, 6.0),
+    "tail": (0.01, 1.0),
+    "overlap": (0.01, 0.95),
+    "narrow": (0.5, 1.0),
+    "share_simple": (0.3, 1.0),
+    "share_ll": (0.02, 1.0),
+    "pair_ll": (0.2, 1.0),
+    "share_ll128": (0.1, 1.0),
+    "share_nvls": (0.3, 1.0),
+    "share_direct": (0.3, 1.0),
+    "share_small": (0.001, 1.0),
+    "local": (0.05, 1.0),
+    "spread": (1e-8, 1e-5),
+    "spread_each": (1e-9, 1e-6),
+    "ramp": (1e-7, 2e-4),
+    "filled": (1e-6, 5e-4),
+    "step_ll128": (1e-8, 3e-6),
+    "step_simple": (1e-8, 3e-6),
+    "cached": (1.0, 8.0),
+    "tau": (1e-4, 2e-2),
+    "slow": (1e-3, 0.3),
+}
 """Outside of these a constant has no meaning; the main loop's share has its own rule below."""
 
 
@@ -60,14 +76,16 @@ class Task:
 
 MEASURED = {
     "ampere": {
-        "gpu": "a100", "gemm": ("aiconfigurator-gemm-a100", "trtllm"),
+        "gpu": "a100",
+        "gemm": ("aiconfigurator-gemm-a100", "trtllm"),
         "attention": ("aiconfigurator-attention-a100", "vllm"),
     },
     "hopper": {
-        "gpu": "h100", "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
+        "gpu": "h100",
+        "gemm": ("aiconfigurator-gemm-h100", "trtllm"),
         "attention": ("aiconfigurator-attention-h100", "vllm"),
     },
-}  # fmt: skip
+}
 
 
 def rows(name: str, software: str = "", *ops: Op, dtype: str | None = None) -> tuple[Any, Any, Any, Any]:
@@ -81,9 +99,11 @@ def rows(name: str, software: str = "", *ops: Op, dtype: str | None = None) -> t
     table = table.select(keep)
     train, test = split(table)
     return (
-        table.operations.select(train), table.time_us[train] * 1e-6,
-        table.operations.select(test), table.time_us[test] * 1e-6,
-    )  # fmt: skip
+        table.operations.select(train),
+        table.time_us[train] * 1e-6,
+        table.operations.select(test),
+        table.time_us[test] * 1e-6,
+    )
 
 
 def tasks(architecture: str) -> list[Task]:
@@ -100,8 +120,9 @@ def tasks(architecture: str) -> list[Task]:
         found.append(Task("gemm", narrow, *rows(name, software, dtype="fp8"), model._gemm))
     name, software = known["attention"]
     for part, op, run in (
-        ("prefill", Op.ATTENTION_PREFILL, model._prefill), ("decode", Op.ATTENTION_DECODE, model._decode),
-    ):  # fmt: skip
+        ("prefill", Op.ATTENTION_PREFILL, model._prefill),
+        ("decode", Op.ATTENTION_DECODE, model._decode),
+    ):
         free = tuple(type(getattr(load_efficiency(architecture), part)).model_fields)
         found.append(Task(part, free, *rows(name, software, op), run))
     free = tuple(type(load_efficiency(architecture).collective).model_fields)
@@ -112,10 +133,15 @@ def tasks(architecture: str) -> list[Task]:
     train, test = split(table)
     found.append(
         Task(
-            "collective", free, table.operations.select(train), table.time_us[train] * 1e-6,
-            table.operations.select(test), table.time_us[test] * 1e-6, model._collective,
+            "collective",
+            free,
+            table.operations.select(train),
+            table.time_us[train] * 1e-6,
+            table.operations.select(test),
+            table.time_us[test] * 1e-6,
+            model._collective,
         )
-    )  # fmt: skip
+    )
     return found
 
 
@@ -161,10 +187,15 @@ def fit(gpu: Gpu, efficiency: Efficiency, task: Task, evaluations: int) -> Effic
 
 
 ELEMENTWISE_FROM = {
-    "rmsnorm": "vidur-elementwise-a100", "silu_mul": "vidur-elementwise-a100", "add": "vidur-elementwise-a100",
-    "rope": "vidur-elementwise-a100", "embedding": "vidur-elementwise-a100", "gelu": "neusight-elementwise",
-    "layernorm": "neusight-elementwise", "softmax": "neusight-elementwise",
-}  # fmt: skip
+    "rmsnorm": "vidur-elementwise-a100",
+    "silu_mul": "vidur-elementwise-a100",
+    "add": "vidur-elementwise-a100",
+    "rope": "vidur-elementwise-a100",
+    "embedding": "vidur-elementwise-a100",
+    "gelu": "neusight-elementwise",
+    "layernorm": "neusight-elementwise",
+    "softmax": "neusight-elementwise",
+}
 """Table of each kind's kernels: those of a serving stack, PyTorch's where it has none."""
 LARGE = 60e6
 """Bytes from which a kernel's time is its bytes'."""

@@ -16,7 +16,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import tables
 from siliconloom.baselines.operations import Op
 from siliconloom.baselines.stacks import STACKS, Stack, find_stack
-from siliconloom.runs import Run, Step, predict_run, predict_step
+from siliconloom.evaluate.runs import Run, Step, predict_run, predict_step
 from siliconloom.workloads import load_workload
 
 FITTED = "llama2-7b"
@@ -163,6 +163,14 @@ def stack_of(software: str) -> Stack:
 
 
 __all__ = [
-    "FITTED", "MODELS", "Measured", "Stepped", "errors", "fit_stack", "inference_bench", "served", "splitwise",
+    "FITTED",
+    "MODELS",
+    "Measured",
+    "Stepped",
+    "errors",
+    "fit_stack",
+    "inference_bench",
+    "served",
+    "splitwise",
     "stack_of",
-]  # fmt: skip
+]

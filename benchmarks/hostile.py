@@ -19,41 +19,214 @@ from typing import Any
 import yaml
 
 import siliconloom
-from siliconloom.schemas import KINDS, schema_of
+from siliconloom.evaluate.schemas import KINDS, schema_of
 
 PACKAGE = Path(siliconloom.__file__).parent
 STRANGE = [
-    "", " ", "null", "~", "true", "no", "0", "-1", "-0.0", "1.5", "1e309", ".nan", ".inf", "-.inf", "nan", "9" * 30, "9" * 5000,
-    "1e-320", "0x10", "0o17", "0b_", "1_000", "1:30", "1:1:1:1:1:1:1", "2001-99-99", "2001-12-14t21:59:43.10-05:00", "[]", "{}",
-    "[1, 2]", "[[[[]]]]", "{a: 1}", "{kind: chip}", '!!int ""', "!!bool maybe", "!!timestamp x", "!!binary x", "!!float ''",
-    "!!python/object/apply:os.system [id]", "!x y", "&a [*a]", "*a", "<<", "? x", "- x", "a: b: c", "'", '"', "[", "}", "%TAG", "---",
-    "a\nb", "a\r\nb", "\t", "x" * 5000, "[/foo]", "[bold]x[/bold]", "[link=javascript:1]x[/link]", "\x1b[31mred", "\x1b]0;t\x07",
-    "\x00", "\x7f", "\x9b31m", "\u202eabc", "\u2028", "\ud7ff", "\ufeff", "\U0001f600", "é", "１２", "٣", "<script>", "${HOME}",
-    "$(id)", "../../etc/passwd", "/dev/zero", "/dev/null", "/", ".", "~root", "C:\\x", "module", "begin", "1 GB", "0 B", "1 B",
-    "64 KiB", "1 PiB", "1e30 GiB", "-1 GiB", "1 parsec", "1 GHz", "0 Hz", "1e30 Hz", "1 ns", "0 s", "1e20 s", "1 GB/s", "0 B/s",
-    "1 B/s", "1e20 GB/s", "50 %", "bf16", "int8", "fp8", "int4", "weight_stationary", "auto", "none", "all_reduce", "ring",
-]  # fmt: skip
-NUMBERS = [0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 63, 64, 100, 127, 128, 255, 256, 1000, 1023, 1024, 4096, 65535, 2**20,
-           2**24, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, -1, -2**63, 0.5, 1e-9, 1e18]  # fmt: skip
+    "",
+    " ",
+    "null",
+    "~",
+    "true",
+    "no",
+    "0",
+    "-1",
+    "-0.0",
+    "1.5",
+    "1e309",
+    ".nan",
+    ".inf",
+    "-.inf",
+    "nan",
+    "9" * 30,
+    "9" * 5000,
+    "1e-320",
+    "0x10",
+    "0o17",
+    "0b_",
+    "1_000",
+    "1:30",
+    "1:1:1:1:1:1:1",
+    "2001-99-99",
+    "2001-12-14t21:59:43.10-05:00",
+    "[]",
+    "{}",
+    "[1, 2]",
+    "[[[[]]]]",
+    "{a: 1}",
+    "{kind: chip}",
+    '!!int ""',
+    "!!bool maybe",
+    "!!timestamp x",
+    "!!binary x",
+    "!!float ''",
+    "!!python/object/apply:os.system [id]",
+    "!x y",
+    "&a [*a]",
+    "*a",
+    "<<",
+    "? x",
+    "- x",
+    "a: b: c",
+    "'",
+    '"',
+    "[",
+    "}",
+    "%TAG",
+    "---",
+    "a\nb",
+    "a\r\nb",
+    "\t",
+    "x" * 5000,
+    "[/foo]",
+    "[bold]x[/bold]",
+    "[link=javascript:1]x[/link]",
+    "\x1b[31mred",
+    "\x1b]0;t\x07",
+    "\x00",
+    "\x7f",
+    "\x9b31m",
+    "\u202eabc",
+    "\u2028",
+    "\ud7ff",
+    "\ufeff",
+    "\U0001f600",
+    "é",
+    "１２",
+    "٣",
+    "<script>",
+    "${HOME}",
+    "$(id)",
+    "../../etc/passwd",
+    "/dev/zero",
+    "/dev/null",
+    "/",
+    ".",
+    "~root",
+    "C:\\x",
+    "module",
+    "begin",
+    "1 GB",
+    "0 B",
+    "1 B",
+    "64 KiB",
+    "1 PiB",
+    "1e30 GiB",
+    "-1 GiB",
+    "1 parsec",
+    "1 GHz",
+    "0 Hz",
+    "1e30 Hz",
+    "1 ns",
+    "0 s",
+    "1e20 s",
+    "1 GB/s",
+    "0 B/s",
+    "1 B/s",
+    "1e20 GB/s",
+    "50 %",
+    "bf16",
+    "int8",
+    "fp8",
+    "int4",
+    "weight_stationary",
+    "auto",
+    "none",
+    "all_reduce",
+    "ring",
+]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    12,
+    16,
+    31,
+    32,
+    63,
+    64,
+    100,
+    127,
+    128,
+    255,
+    256,
+    1000,
+    1023,
+    1024,
+    4096,
+    65535,
+    2**20,
+    2**24,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53 + 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**30,
+    -1,
+    -(2**63),
+    0.5,
+    1e-9,
+    1e18,
+]
 GEMMS: dict[str, Any] = {
-    "kind": "gemms", "name": "made", "precision": "int8",
-    "gemms": [{"name": "a", "m": 16, "n": 32, "k": 64}, {"name": "b/c", "m": 7, "n": 9, "k": 65, "batch": 2, "repeat": 3, "bias": True}],
-}  # fmt: skip
+    "kind": "gemms",
+    "name": "made",
+    "precision": "int8",
+    "gemms": [
+        {"name": "a", "m": 16, "n": 32, "k": 64},
+        {"name": "b/c", "m": 7, "n": 9, "k": 65, "batch": 2, "repeat": 3, "bias": True},
+    ],
+}
 CONVOLUTIONS: dict[str, Any] = {
-    "kind": "convolutions", "precision": "int8", "batch": 1,
-    "convolutions": [{"name": "a", "in_channels": 8, "out_channels": 16, "height": 14, "width": 14, "kernel": 3, "stride": 2, "padding": 1}],
-}  # fmt: skip
+    "kind": "convolutions",
+    "precision": "int8",
+    "batch": 1,
+    "convolutions": [
+        {
+            "name": "a",
+            "in_channels": 8,
+            "out_channels": 16,
+            "height": 14,
+            "width": 14,
+            "kernel": 3,
+            "stride": 2,
+            "padding": 1,
+        }
+    ],
+}
 PROGRAM: dict[str, Any] = {
-    "kind": "communication", "name": "made", "groups": {"left": "0-3"}, "splits": {"tensor": {"size": 4}, "data": {"size": 2, "stride": 4}},
+    "kind": "communication",
+    "name": "made",
+    "groups": {"left": "0-3"},
+    "splits": {"tensor": {"size": 4}, "data": {"size": 2, "stride": 4}},
     "program": [
         {"repeat": 2, "do": [{"compute": {"time": "5 us"}}, {"all_reduce": {"group": "tensor", "bytes": "64 KiB"}}]},
-        {"ranks": "0-3", "do": [{"together": [{"send": {"to": "rank+4", "bytes": "4 KiB"}}, {"receive": {"from": "rank+4"}}]}]},
-        {"ranks": "4-7", "do": [{"together": [{"send": {"to": "rank-4", "bytes": "4 KiB"}}, {"receive": {"from": "rank-4"}}]}]},
+        {
+            "ranks": "0-3",
+            "do": [{"together": [{"send": {"to": "rank+4", "bytes": "4 KiB"}}, {"receive": {"from": "rank+4"}}]}],
+        },
+        {
+            "ranks": "4-7",
+            "do": [{"together": [{"send": {"to": "rank-4", "bytes": "4 KiB"}}, {"receive": {"from": "rank-4"}}]}],
+        },
         {"stream": "gradients", "do": [{"reduce_scatter": {"group": "data", "bytes": "1 MiB"}}]},
     ],
-    "events": [{"at": "100 us", "chip": 3, "factor": 1.5}, {"at": "1 us", "between": [0, 1], "failed": True}, {"at": "9 us", "between": [0, 1], "failed": False}],
+    "events": [
+        {"at": "100 us", "chip": 3, "factor": 1.5},
+        {"at": "1 us", "between": [0, 1], "failed": True},
+        {"at": "9 us", "between": [0, 1], "failed": False},
+    ],
     "timeout": "20 us",
-}  # fmt: skip
+}
 OPERATIONS = (
     "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,causal,dtype,gpus,bytes\n"
     "gemm,64,128,256,1,,,,,,,bf16,,\nattention_prefill,,,,2,128,128,8,8,64,1,bf16,,\nall_reduce,,,,,,,,,,,bf16,8,1048576\n"
@@ -361,8 +534,12 @@ def _collective(c: Command) -> None:
     c.flags("--exact", "--flows", "--predicted")
 
 
-ROOMY = ("memory.dram.capacity=16 GiB", "tile.scratchpad.capacity=1 MiB", "tile.accumulator.capacity=256 KiB",
-         "tile.sequencer.program_words=8192")  # fmt: skip
+ROOMY = (
+    "memory.dram.capacity=16 GiB",
+    "tile.scratchpad.capacity=1 MiB",
+    "tile.accumulator.capacity=256 KiB",
+    "tile.sequencer.program_words=8192",
+)
 """What a tile of the small ring needs for a training step."""
 
 
@@ -410,20 +587,42 @@ def _rtl(c: Command) -> None:
 
 
 def _others(c: Command) -> None:
-    c.arguments = c.draw.choice([
-        ["list"], ["schema", c.draw.choice([*KINDS, str(c.draw.scalar())])], ["reproduce", str(c.draw.scalar())], ["reproduce", "flat"],
-        ["verify", c.file("machine.yaml", document(c.draw, library("workloads")["gpt2"]))], ["measure", "-o", str(c.draw.scalar())],
-        ["synth", c.file("machine.yaml", document(c.draw, PROGRAM)), "--target", str(c.draw.scalar())], [str(c.draw.scalar())], ["serve"], ["sweep"],
-        ["--version"], ["sim", *[str(c.draw.scalar()) for _ in range(c.draw.randrange(4))]], ["verify", "npu-edge", "--cases", str(c.draw.scalar() or "x")],
-        ["synth", "npu-edge", "--liberty", "none.lib"], ["gpu", "h100", "-"], ["warmup", "x"],
-    ])  # fmt: skip
+    c.arguments = c.draw.choice(
+        [
+            ["list"],
+            ["schema", c.draw.choice([*KINDS, str(c.draw.scalar())])],
+            ["reproduce", str(c.draw.scalar())],
+            ["reproduce", "flat"],
+            ["verify", c.file("machine.yaml", document(c.draw, library("workloads")["gpt2"]))],
+            ["measure", "-o", str(c.draw.scalar())],
+            ["synth", c.file("machine.yaml", document(c.draw, PROGRAM)), "--target", str(c.draw.scalar())],
+            [str(c.draw.scalar())],
+            ["serve"],
+            ["sweep"],
+            ["--version"],
+            ["sim", *[str(c.draw.scalar()) for _ in range(c.draw.randrange(4))]],
+            ["verify", "npu-edge", "--cases", str(c.draw.scalar() or "x")],
+            ["synth", "npu-edge", "--liberty", "none.lib"],
+            ["gpu", "h100", "-"],
+            ["warmup", "x"],
+        ]
+    )
     if c.arguments[:2] in (["verify", "npu-edge"],):
         c.arguments += ["--simulator", "icaruss"]
 
 
 MAKERS: list[tuple[Callable[[Command], None], int]] = [
-    (_sim, 34), (_map, 6), (_workload, 12), (_gpu, 10), (_compare, 5), (_collective, 14), (_plan, 3), (_dram, 7), (_rtl, 4), (_others, 5),
-]  # fmt: skip
+    (_sim, 34),
+    (_map, 6),
+    (_workload, 12),
+    (_gpu, 10),
+    (_compare, 5),
+    (_collective, 14),
+    (_plan, 3),
+    (_dram, 7),
+    (_rtl, 4),
+    (_others, 5),
+]
 
 
 def case(seed: int) -> Case:

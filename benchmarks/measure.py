@@ -31,8 +31,10 @@ def measured(command: list[str]) -> tuple[float, bytes]:
 
 def peak_mib(command: list[str]) -> float:
     """Largest resident set of a process, in MiB, asked of a wrapper so that earlier children do not count."""
-    code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, " \
-           "stderr=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"  # fmt: skip
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, "
+        "stderr=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
+    )
     return float(
         subprocess.run([sys.executable, "-c", code, *command], capture_output=True, check=True, text=True).stdout
     )

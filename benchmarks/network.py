@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire
-from siliconloom.mapper.collectives import collective
-from siliconloom.sim.network import find_routes, run_transfers
+from siliconloom.mapper.network.collectives import collective
+from siliconloom.sim.network.messages import find_routes, run_transfers
 
 RESULTS = Path(__file__).parent / "results" / "network.json"
 LINK = LinkPort.model_validate({"bandwidth": "50 GB/s", "latency": "500 ns"})
@@ -37,9 +37,13 @@ def run(kind: str, algorithm: str, chips: int) -> dict[str, float | int | str]:
     routes = find_routes(wiring, transfers)
     found = run_transfers(wiring, transfers, Endpoint(), routes)
     return {
-        "topology": kind, "algorithm": algorithm, "chips": chips, "messages": len(transfers),
-        "simulated_us": found.finish / 1e6, "wall_s": time.perf_counter() - began,
-    }  # fmt: skip
+        "topology": kind,
+        "algorithm": algorithm,
+        "chips": chips,
+        "messages": len(transfers),
+        "simulated_us": found.finish / 1e6,
+        "wall_s": time.perf_counter() - began,
+    }
 
 
 def main() -> int:

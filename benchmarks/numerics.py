@@ -20,9 +20,9 @@ from siliconloom.arch.numerics import (
     activation_table,
     interpolated,
 )
-from siliconloom.layers import LAYERS, layer_runs
-from siliconloom.sim import functions
-from siliconloom.tables import table
+from siliconloom.render.tables import table
+from siliconloom.sim.golden import functions
+from siliconloom.verification.layers import LAYERS, layer_runs
 
 
 def reciprocals():

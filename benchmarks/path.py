@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import CACHE, HERE, LOOM, cold_compilation_s, machine, measured, peak_mib
 from benchmarks.peers import ScaleSim
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import Gemm, load_workload
 
 MODELS = (
@@ -44,11 +44,18 @@ def models() -> list[dict[str, Any]]:
             command += ["--set", each]
         runs = [measured(command) for _ in range(3)]
         result = json.loads(runs[0][1])
-        rows.append({
-            "chip": chip, "workload": workload, "phase": result["phase"], "cycles": result["cycles"],
-            "bound_reached": result["bound"]["achieved"], "events": result["simulator"]["events"],
-            "wall_s": sorted(wall for wall, _ in runs)[1], "peak_mib": peak_mib(command),
-        })  # fmt: skip
+        rows.append(
+            {
+                "chip": chip,
+                "workload": workload,
+                "phase": result["phase"],
+                "cycles": result["cycles"],
+                "bound_reached": result["bound"]["achieved"],
+                "events": result["simulator"]["events"],
+                "wall_s": sorted(wall for wall, _ in runs)[1],
+                "peak_mib": peak_mib(command),
+            }
+        )
     return rows
 
 
@@ -64,13 +71,19 @@ def scale_sim(full: bool) -> list[dict[str, Any]]:
     for gemm in gemms:
         theirs = peer.gemm(gemm.m, gemm.n, gemm.k)
         ours = _our_gemm(gemm)
-        rows.append({
-            "gemm": f"{gemm.m} x {gemm.n} x {gemm.k}", "scale_sim_cycles": theirs.cycles,
-            "scale_sim_process_s": theirs.process_s, "scale_sim_s": theirs.simulation_s,
-            "cycles": ours["cycles"], "process_s": ours["process_s"], "simulation_s": ours["simulation_s"],
-            "process_ratio": theirs.process_s / ours["process_s"],
-            "simulation_ratio": theirs.simulation_s / ours["simulation_s"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "gemm": f"{gemm.m} x {gemm.n} x {gemm.k}",
+                "scale_sim_cycles": theirs.cycles,
+                "scale_sim_process_s": theirs.process_s,
+                "scale_sim_s": theirs.simulation_s,
+                "cycles": ours["cycles"],
+                "process_s": ours["process_s"],
+                "simulation_s": ours["simulation_s"],
+                "process_ratio": theirs.process_s / ours["process_s"],
+                "simulation_ratio": theirs.simulation_s / ours["simulation_s"],
+            }
+        )
     return rows
 
 
@@ -84,8 +97,12 @@ def block(full: bool) -> dict[str, float]:
     ours = sorted(measured([*LOOM, "sim", "systolic-ws-128", "gpt2-block-gemms", "--json", "-"])[0] for _ in range(5))[
         2
     ]
-    return {"products": len(gemms), "scale_sim_process_s": theirs.process_s, "process_s": ours,
-            "process_ratio": theirs.process_s / ours}  # fmt: skip
+    return {
+        "products": len(gemms),
+        "scale_sim_process_s": theirs.process_s,
+        "process_s": ours,
+        "process_ratio": theirs.process_s / ours,
+    }
 
 
 def _our_gemm(gemm: Gemm) -> dict[str, float]:
@@ -122,8 +139,10 @@ def main() -> None:
         f"{'chip':15s} {'workload':10s} {'phase':8s} {'cycles':>13s} {'of bound':>8s} {'events':>11s} {'seconds':>8s} {'MiB':>6s}"
     )
     for r in result["models"]:
-        print(f"{r['chip']:15s} {r['workload']:10s} {r['phase']:8s} {r['cycles']:13,} {r['bound_reached']:8.1%} {r['events']:11,} "
-              f"{r['wall_s']:8.2f} {r['peak_mib']:6.0f}")  # fmt: skip
+        print(
+            f"{r['chip']:15s} {r['workload']:10s} {r['phase']:8s} {r['cycles']:13,} {r['bound_reached']:8.1%} {r['events']:11,} "
+            f"{r['wall_s']:8.2f} {r['peak_mib']:6.0f}"
+        )
     if result["scale_sim"]:
         print("\nSCALE-Sim 3, 128 x 128 weight stationary, stall free, against ours on a bare array")
         print("seconds of a whole process, and of reading, mapping and simulating alone")
@@ -132,15 +151,21 @@ def main() -> None:
             f"{'GEMM':20s} {'its':>9s} {'ours':>7s} {'its':>6s} {'ours':>5s} {'ratio':>6s} {'its':>6s} {'ours':>9s} {'ratio':>10s}"
         )
         for r in result["scale_sim"]:
-            print(f"{r['gemm']:20s} {r['scale_sim_cycles']:9,} {r['cycles']:7,} "
-                  f"{r['scale_sim_process_s']:6.1f} {r['process_s']:5.1f} {r['process_ratio']:5.0f}x "
-                  f"{r['scale_sim_s']:6.1f} {r['simulation_s']:9.5f} {r['simulation_ratio']:9,.0f}x")  # fmt: skip
-        print("Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours load the next fold's\n"
-              "weights behind the present one and fill once, as the RTL does: 2R + C + 1 + folds x max(M, R).")  # fmt: skip
+            print(
+                f"{r['gemm']:20s} {r['scale_sim_cycles']:9,} {r['cycles']:7,} "
+                f"{r['scale_sim_process_s']:6.1f} {r['process_s']:5.1f} {r['process_ratio']:5.0f}x "
+                f"{r['scale_sim_s']:6.1f} {r['simulation_s']:9.5f} {r['simulation_ratio']:9,.0f}x"
+            )
+        print(
+            "Its cycles are folds x (2R + C + M - 2): every fold loads, fills and drains alone. Ours load the next fold's\n"
+            "weights behind the present one and fill once, as the RTL does: 2R + C + 1 + folds x max(M, R)."
+        )
     if result["block"]:
         b = result["block"]
-        print(f"\nGPT-2 block, {b['products']} products, one process each: SCALE-Sim {b['scale_sim_process_s']:.1f} s, "
-              f"ours {b['process_s']:.2f} s, {b['process_ratio']:.0f}x")  # fmt: skip
+        print(
+            f"\nGPT-2 block, {b['products']} products, one process each: SCALE-Sim {b['scale_sim_process_s']:.1f} s, "
+            f"ours {b['process_s']:.2f} s, {b['process_ratio']:.0f}x"
+        )
     path = HERE / "results" / "path.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(f"\nwritten: {path.relative_to(HERE.parent)}")

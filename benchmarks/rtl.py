@@ -15,10 +15,10 @@ from pathlib import Path
 
 from siliconloom import __version__
 from siliconloom.arch import load_chip
-from siliconloom.emit import complete_rtl
-from siliconloom.layers import LAYERS, layer_runs
-from siliconloom.parity import check_programs
 from siliconloom.rtl.bench.runner import Spent
+from siliconloom.verification.emission import complete_rtl
+from siliconloom.verification.layers import LAYERS, layer_runs
+from siliconloom.verification.npu import check_programs
 
 LIMITS = {
     "npu-datacenter Verilog, s": ("at most", 30),

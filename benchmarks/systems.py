@@ -12,14 +12,16 @@ import sys
 import time
 
 from benchmarks.measure import HERE, machine
-from siliconloom.systems import load_machine, simulate_system
-from siliconloom.systems.report import system_result
+from siliconloom.evaluate.system import load_machine, simulate_system
+from siliconloom.evaluate.system_result import system_result
 from siliconloom.workloads import load_workload
 
 CASES = (
-    ("neupims", "gpt3-13b", 256, 2048), ("neupims", "gpt3-13b", 256, 300), ("neupims", "gpt3-7b", 64, 300),
+    ("neupims", "gpt3-13b", 256, 2048),
+    ("neupims", "gpt3-13b", 256, 300),
+    ("neupims", "gpt3-7b", 64, 300),
     ("neupims", "gpt3-175b", 256, 300),
-)  # fmt: skip
+)
 
 
 def main() -> None:
@@ -41,10 +43,19 @@ def main() -> None:
         result = system_result(simulate_system(system, load_workload(model, sets), chip=chip))
         within = time.perf_counter() - began
         commands = sum(result["units"].get("pim", {}).get("commands", {}).values())
-        rows.append({
-            "system": name, "model": model, "batch": batch, "context": context, "process_s": process, "within_s": within,
-            "commands": commands, "cycles": result["cycles"], "bound": result["bound"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "system": name,
+                "model": model,
+                "batch": batch,
+                "context": context,
+                "process_s": process,
+                "within_s": within,
+                "commands": commands,
+                "cycles": result["cycles"],
+                "bound": result["bound"],
+            }
+        )
         print(f"{name:8s} {model:10s} {batch:5d} {context:7d} {process:9.2f} {within:8.2f} {commands:12,}")
     path = HERE / "results" / "systems.json"
     path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

@@ -3,7 +3,7 @@
 Run: python examples/array_sweep.py
 """
 
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
 
 print(f"{'array':>9s} {'ms':>9s} {'used':>6s}  bound by")
 for size in (8, 16, 32, 64):

@@ -4,7 +4,7 @@ Run: python examples/custom_chip.py
 """
 
 from siliconloom.arch import Chip
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
 
 chip = Chip.model_validate(
     {

@@ -5,22 +5,24 @@ Run: python examples/pim_ablation.py
 
 import random
 
-from siliconloom.systems import load_machine, simulate_system
-from siliconloom.systems.report import system_result
+from siliconloom.evaluate.system import load_machine, simulate_system
+from siliconloom.evaluate.system_result import system_result
 from siliconloom.workloads import load_workload
 
 BATCH = 256
 STEPS = (
     ("attention on the arrays", {"policy.attention": "npu"}),
-    ("attention in memory, one row buffer, dealt in turn", {
-        "policy.attention": "pim", "policy.balance": "round_robin", "chip.pim.dual_row_buffer": "false",
-    }),
-    ("two row buffers: the next weights come in meanwhile", {
-        "policy.attention": "pim", "policy.balance": "round_robin", "policy.interleave": "never",
-    }),
+    (
+        "attention in memory, one row buffer, dealt in turn",
+        {"policy.attention": "pim", "policy.balance": "round_robin", "chip.pim.dual_row_buffer": "false"},
+    ),
+    (
+        "two row buffers: the next weights come in meanwhile",
+        {"policy.attention": "pim", "policy.balance": "round_robin", "policy.interleave": "never"},
+    ),
     ("longest sequence to the least loaded channel", {"policy.attention": "pim", "policy.interleave": "never"}),
     ("two half batches interleaved", {"policy.attention": "pim", "policy.interleave": "always"}),
-)  # fmt: skip
+)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,20 +12,20 @@ from amaranth.lib import wiring
 
 from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.rtl.bench.vectors import ProgramVectors
+from siliconloom.rtl.array.design import systolic_design
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.flows.constraints import constraints
 from siliconloom.rtl.flows.core import core_file
 from siliconloom.rtl.flows.design import Design
-from siliconloom.rtl.flows.fpga import FpgaTop, Message, byte_beats
 from siliconloom.rtl.flows.guide import guide
-from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.flows.registers import registers_header, registers_json, registers_markdown
-from siliconloom.rtl.flows.systolic import systolic_design
 from siliconloom.rtl.flows.testbench import bench_files
 from siliconloom.rtl.folder import SCHEMA, SIDECAR, as_text, sealed, write_folder
+from siliconloom.rtl.fpga import FpgaTop, Message, byte_beats
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.design import npu_design
+from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.pim.design import pim_design
 
 
@@ -53,7 +54,7 @@ class Bundle:
         return [folder / name for name in self.sidecar["verilog"]]
 
 
-def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Bundle:
+def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Bundle:
     """Generate the Verilog of ``chip`` and the files that go with it.
 
     Parameters
@@ -63,7 +64,7 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors
     reset
         How registers are reset.
     vectors
-        A run of a program for the bench of a whole npu tile, which has no bench without one.
+        Runs of programs for the bench of a whole npu tile, which has no bench without any.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: ProgramVectors
     return package(chip, design_of(chip, reset, vectors))
 
 
-def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: ProgramVectors | None = None) -> Design:
+def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
     tile = chip.tile
     if chip.tile_count > 1:

@@ -3,7 +3,8 @@
 What siliconloom wrote is told by the sums in the sidecar. Files that it does not list are the user's and move along
 into the new folder; a listed file whose sum differs was edited, and the folder is refused. A new folder is made
 complete beside the old one, under a lock, and the two change places: whoever looks, or is killed, at any time leaves
-one whole folder. What a killed process leaves beside it, the next one removes.
+one whole folder. What a killed process leaves beside it, the next one removes. A file keeps the permissions of the one
+whose place it takes.
 """
 
 from __future__ import annotations
@@ -171,6 +172,17 @@ def _fill(staging: Path, files: Mapping[str, str], folder: Path, kept: list[str]
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files[name], encoding="utf-8")
+            _keep_mode(folder / name, path)
+    for inner in {parent for name in files for parent in Path(name).parents} - {Path()}:
+        _keep_mode(folder / inner, staging / inner)
+
+
+def _keep_mode(old: Path, new: Path) -> None:
+    """Give a new file or folder the permissions of the one whose place it takes; without one it has the umask's."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        status = old.lstat()
+        if not stat.S_ISLNK(status.st_mode):
+            new.chmod(stat.S_IMODE(status.st_mode))
 
 
 def _exchange(staging: Path, folder: Path) -> None:

@@ -33,12 +33,22 @@ from siliconloom.rtl.library import Circuit
 C = TypeVar("C", bound=Circuit)
 
 PASSES = (
-    "read_rtlil all.il", "read_verilog all.v", "hierarchy -check -top {top}", "proc", "flatten", "memory -nomap",
-    "memory_map", "async2sync", "dffunmap", "setundef -undriven -anyseq", "opt_clean",
+    "read_rtlil all.il",
+    "read_verilog all.v",
+    "hierarchy -check -top {top}",
+    "proc",
+    "flatten",
+    "memory -nomap",
+    "memory_map",
+    "async2sync",
+    "dffunmap",
+    "setundef -undriven -anyseq",
+    "opt_clean",
     # As in the Verilog: the value of a register at the start is unknown.
     "setattr -unset init w:*",
-    "write_rtlil flat.il", "write_smt2 -stbv -wires flat.smt2",
-)  # fmt: skip
+    "write_rtlil flat.il",
+    "write_smt2 -stbv -wires flat.smt2",
+)
 RUN = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(p, d) for p in sys.argv[1:]]"
 
 
@@ -187,9 +197,14 @@ def check(
         broken = system.step(induction, distinct)
         closed = induction
     return Outcome(
-        monitor.module_name, tuple(system.goals), depth, None if broken else closed, covered, broken,
+        monitor.module_name,
+        tuple(system.goals),
+        depth,
+        None if broken else closed,
+        covered,
+        broken,
         time.perf_counter() - began,
-    )  # fmt: skip
+    )
 
 
 class _System:

@@ -15,6 +15,7 @@ from amaranth._toolchain.yosys import YosysError, find_yosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
+from siliconloom.arch.budget import require_library
 from siliconloom.arch.errors import LoomError
 
 os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
@@ -116,6 +117,7 @@ class Library:
     def __init__(self, prefix: str, reset: ResetStyle = "sync") -> None:
         if reset not in get_args(ResetStyle):
             raise ValueError(f"reset must be one of {', '.join(get_args(ResetStyle))} (got {reset!r})")
+        require_library("Yosys")  # at the end: told before the circuits are made
         self.prefix, self.reset = prefix, reset
         self.circuits: dict[tuple[Any, ...], Circuit] = {}
 

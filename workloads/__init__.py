@@ -6,16 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from siliconloom.workloads.graph import (
-        Attention,
-        Collective,
-        Gemm,
-        Graph,
-        Operator,
-        Phase,
-        SharedAttention,
-        Vector,
-    )  # fmt: skip
+    from siliconloom.workloads.graph import Attention, Collective, Gemm, Graph, Operator, Phase, SharedAttention, Vector
     from siliconloom.workloads.load import load_workload, workload_schema
     from siliconloom.workloads.names import workload_names
 
@@ -37,6 +28,15 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Attention", "Collective", "Gemm", "Graph", "Operator", "Phase", "SharedAttention", "Vector", "load_workload",
-    "workload_names", "workload_schema",
-]  # fmt: skip
+    "Attention",
+    "Collective",
+    "Gemm",
+    "Graph",
+    "Operator",
+    "Phase",
+    "SharedAttention",
+    "Vector",
+    "load_workload",
+    "workload_names",
+    "workload_schema",
+]

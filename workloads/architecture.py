@@ -143,6 +143,8 @@ class Architecture:
         Columns of the token table; where it differs from ``hidden``, projections stand on both sides.
     positions, max_length
         Rows of the learned position table (0: none), and the longest sequence it serves (``None``: any).
+    trained_length
+        Positions that a model with rotary ones was made for, which longer sequences only leave behind.
     token_types
         Rows of the segment table (0: none).
     embedding_norm
@@ -170,6 +172,7 @@ class Architecture:
     embedding_width: int
     positions: int = 0
     max_length: int | None = None
+    trained_length: int | None = None
     token_types: int = 0
     embedding_norm: Norm | None = None
     embedding_scale: bool = False
@@ -186,7 +189,4 @@ class Architecture:
         return all(getattr(layer.attention, "causal", True) for layer in self.layers)
 
 
-GATED = {
-    VectorFunction.GELU: VectorFunction.GATED_GELU,
-    VectorFunction.SILU: VectorFunction.GATED_SILU,
-}
+GATED = {VectorFunction.GELU: VectorFunction.GATED_GELU, VectorFunction.SILU: VectorFunction.GATED_SILU}

@@ -8,6 +8,7 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.roles import Role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +43,20 @@ def add_attention(builder: Builder, spec: GroupedAttention | LatentAttention, ru
 def _grouped(builder: Builder, spec: GroupedAttention, run: Run, hidden: int, x: Value) -> Value:
     tokens = run.tokens
     q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    qkv = builder.gemm("qkv", x, m=tokens, n=q_width + 2 * kv_width, k=hidden, bias=spec.qkv_bias)
+    qkv = builder.gemm("qkv", Role.QKV, x, m=tokens, n=q_width + 2 * kv_width, k=hidden, bias=spec.qkv_bias)
     query, key, value = (qkv.part(tokens * width) for width in (q_width, kv_width, kv_width))
     if spec.qk_norm is not None:
         function, weights = spec.qk_norm.function, spec.qk_norm.weights(spec.head_dim)
         rows = tokens * spec.heads
-        query = builder.vector("q_norm", function, query, rows=rows, cols=spec.head_dim, weights=weights)
+        query = builder.vector(
+            "q_norm", Role.QUERY_NORM, function, query, rows=rows, cols=spec.head_dim, weights=weights
+        )
         rows = tokens * spec.kv_heads
-        key = builder.vector("k_norm", function, key, rows=rows, cols=spec.head_dim, weights=weights)
+        key = builder.vector("k_norm", Role.KEY_NORM, function, key, rows=rows, cols=spec.head_dim, weights=weights)
     if spec.rotary_dim:
         turned = [operand.part(operand.elements * spec.rotary_dim // spec.head_dim) for operand in (query, key)]
         cols = (spec.heads + spec.kv_heads) * spec.rotary_dim
-        rope = builder.vector("rope", VectorFunction.ROPE, *turned, rows=tokens, cols=cols, inputs=1)
+        rope = builder.vector("rope", Role.ROPE, VectorFunction.ROPE, *turned, rows=tokens, cols=cols, inputs=1)
         queries = _partly(rope, query, spec.rotary_dim, spec.head_dim)
         keys = _partly(rope, key, spec.rotary_dim, spec.head_dim)
     else:
@@ -61,12 +64,23 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: Run, hidden: int, x:
     operands = [*keys, value]
     if run.cached and spec.causal:  # an encoder makes no further tokens that would read a cache
         append = VectorFunction.KV_APPEND
-        operands = [builder.vector("kv_append", append, *operands, rows=tokens, cols=2 * kv_width, inputs=1)]
+        cached = builder.vector("kv_append", Role.CACHE, append, *operands, rows=tokens, cols=2 * kv_width, inputs=1)
+        operands = [cached]
     context = builder.attention(
-        "attention", *queries, *operands, batch=run.batch, heads=spec.heads, kv_heads=spec.kv_heads, q_len=run.q_len,
-        kv_len=run.kv_len, head_dim=spec.head_dim, v_head_dim=spec.head_dim, causal=spec.causal, window=spec.window,
-    )  # fmt: skip
-    return builder.gemm("output", context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
+        "attention",
+        *queries,
+        *operands,
+        batch=run.batch,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        q_len=run.q_len,
+        kv_len=run.kv_len,
+        head_dim=spec.head_dim,
+        v_head_dim=spec.head_dim,
+        causal=spec.causal,
+        window=spec.window,
+    )
+    return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 
 
 def _partly(rope: Value, whole: Value, rotary_dim: int, head_dim: int) -> list[Value]:
@@ -83,27 +97,40 @@ def _latent_inputs(
     tokens, rms = run.tokens, RMS_NORM.function
     compressed, width = x, hidden
     if spec.q_rank is not None:
-        compressed = builder.gemm("q_down", x, m=tokens, n=spec.q_rank, k=hidden, bias=spec.bias)
-        compressed = builder.vector("q_norm", rms, compressed, rows=tokens, cols=spec.q_rank, weights=spec.q_rank)
+        compressed = builder.gemm("q_down", Role.WHOLE, x, m=tokens, n=spec.q_rank, k=hidden, bias=spec.bias)
+        rank = spec.q_rank
+        compressed = builder.vector("q_norm", Role.LATENT_NORM, rms, compressed, rows=tokens, cols=rank, weights=rank)
         width = spec.q_rank
     per_head = spec.content_dim + spec.rotary_dim
-    query = builder.gemm("q_up", compressed, m=tokens, n=spec.heads * per_head, k=width)
-    down = builder.gemm("kv_down", x, m=tokens, n=spec.kv_rank + spec.rotary_dim, k=hidden, bias=spec.bias)
+    query = builder.gemm("q_up", Role.COLUMN_PARALLEL, compressed, m=tokens, n=spec.heads * per_head, k=width)
+    down = builder.gemm("kv_down", Role.WHOLE, x, m=tokens, n=spec.kv_rank + spec.rotary_dim, k=hidden, bias=spec.bias)
     latent = builder.vector(
-        "kv_norm", rms, down.part(tokens * spec.kv_rank), rows=tokens, cols=spec.kv_rank, weights=spec.kv_rank
+        "kv_norm",
+        Role.LATENT_NORM,
+        rms,
+        down.part(tokens * spec.kv_rank),
+        rows=tokens,
+        cols=spec.kv_rank,
+        weights=spec.kv_rank,
     )
     rope = builder.vector(
-        "rope", VectorFunction.ROPE, query.part(tokens * spec.heads * spec.rotary_dim),
-        down.part(tokens * spec.rotary_dim), rows=tokens, cols=(spec.heads + 1) * spec.rotary_dim, inputs=1,
-    )  # fmt: skip
+        "rope",
+        Role.LATENT_ROPE,
+        VectorFunction.ROPE,
+        query.part(tokens * spec.heads * spec.rotary_dim),
+        down.part(tokens * spec.rotary_dim),
+        rows=tokens,
+        cols=(spec.heads + 1) * spec.rotary_dim,
+        inputs=1,
+    )
     return query, latent, rope
 
 
 def _latent_append(builder: Builder, spec: LatentAttention, run: Run, latent: Value, rope: Value) -> Value:
     turned_key = rope.part(run.tokens * spec.rotary_dim)
-    cols = spec.kv_rank + spec.rotary_dim
+    cols, append = spec.kv_rank + spec.rotary_dim, VectorFunction.KV_APPEND
     return builder.vector(
-        "kv_append", VectorFunction.KV_APPEND, latent, turned_key, rows=run.tokens, cols=cols, inputs=1
+        "kv_append", Role.LATENT_CACHE, append, latent, turned_key, rows=run.tokens, cols=cols, inputs=1
     )
 
 
@@ -114,14 +141,30 @@ def _latent_expanded(builder: Builder, spec: LatentAttention, run: Run, hidden: 
     if run.cached:
         _latent_append(builder, spec, run, latent, rope)
     expanded = builder.gemm(
-        "kv_up", latent, m=tokens, n=spec.heads * (spec.content_dim + spec.v_head_dim), k=spec.kv_rank
+        "kv_up",
+        Role.COLUMN_PARALLEL,
+        latent,
+        m=tokens,
+        n=spec.heads * (spec.content_dim + spec.v_head_dim),
+        k=spec.kv_rank,
     )
     context = builder.attention(
-        "attention", query.part(tokens * spec.heads * spec.content_dim), rope, expanded, batch=run.batch,
-        heads=spec.heads, kv_heads=spec.heads, q_len=run.q_len, kv_len=run.kv_len,
-        head_dim=spec.content_dim + spec.rotary_dim, v_head_dim=spec.v_head_dim, causal=True,
-    )  # fmt: skip
-    return builder.gemm("output", context, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias)
+        "attention",
+        query.part(tokens * spec.heads * spec.content_dim),
+        rope,
+        expanded,
+        batch=run.batch,
+        heads=spec.heads,
+        kv_heads=spec.heads,
+        q_len=run.q_len,
+        kv_len=run.kv_len,
+        head_dim=spec.content_dim + spec.rotary_dim,
+        v_head_dim=spec.v_head_dim,
+        causal=True,
+    )
+    return builder.gemm(
+        "output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias
+    )
 
 
 def _latent_absorbed(builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value) -> Value:
@@ -133,11 +176,27 @@ def _latent_absorbed(builder: Builder, spec: LatentAttention, run: Run, hidden: 
     query, latent, rope = _latent_inputs(builder, spec, run, hidden, x)
     cache = _latent_append(builder, spec, run, latent, rope)
     content = query.part(tokens * spec.heads * spec.content_dim)
-    absorbed = builder.gemm("absorb_keys", content, m=tokens, n=spec.kv_rank, k=spec.content_dim, batch=spec.heads)
+    absorbed = builder.gemm(
+        "absorb_keys", Role.HEADWISE, content, m=tokens, n=spec.kv_rank, k=spec.content_dim, batch=spec.heads
+    )
     context = builder.attention(
-        "attention", absorbed, rope.part(tokens * spec.heads * spec.rotary_dim), cache, batch=run.batch,
-        heads=spec.heads, kv_heads=1, q_len=run.q_len, kv_len=run.kv_len, head_dim=spec.kv_rank + spec.rotary_dim,
-        v_head_dim=spec.kv_rank, causal=True, values_in_keys=True,
-    )  # fmt: skip
-    values = builder.gemm("absorb_values", context, m=tokens, n=spec.v_head_dim, k=spec.kv_rank, batch=spec.heads)
-    return builder.gemm("output", values, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias)
+        "attention",
+        absorbed,
+        rope.part(tokens * spec.heads * spec.rotary_dim),
+        cache,
+        batch=run.batch,
+        heads=spec.heads,
+        kv_heads=1,
+        q_len=run.q_len,
+        kv_len=run.kv_len,
+        head_dim=spec.kv_rank + spec.rotary_dim,
+        v_head_dim=spec.kv_rank,
+        causal=True,
+        values_in_keys=True,
+    )
+    values = builder.gemm(
+        "absorb_values", Role.HEADWISE, context, m=tokens, n=spec.v_head_dim, k=spec.kv_rank, batch=spec.heads
+    )
+    return builder.gemm(
+        "output", Role.ROW_PARALLEL, values, m=tokens, n=hidden, k=spec.heads * spec.v_head_dim, bias=spec.bias
+    )

@@ -11,6 +11,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.roles import Place, Role, Section
 
 
 @dataclass(frozen=True)
@@ -39,38 +40,42 @@ class Builder:
     def __init__(self, precision: DataType, patterns: Mapping[str, DataType] | None = None) -> None:
         self.dataflow = Dataflow()
         self.precision, self.patterns = precision, dict(patterns or {})
-        self._block, self._repeat, self._prefix = "", 1, ""
+        self._block, self._section, self._repeat, self._layer = "", Section.LIST, 1, 0
+        self._prefix = ""
 
-    def block(self, name: str, repeat: int = 1) -> None:
+    def block(self, name: str, section: Section, repeat: int = 1) -> None:
         """Start a block: the operators added from now on belong to it."""
-        self._block, self._repeat, self._prefix = name, repeat, ""
+        self._block, self._section, self._repeat = name, section, repeat
+        self.layer(None)
 
     def layer(self, index: int | None) -> None:
         """Start the layer of that index in a block that holds several; ``None`` in a block that holds one."""
-        self._prefix = "" if index is None else f"{index}."
+        self._layer, self._prefix = (0, "") if index is None else (index, f"{index}.")
 
-    def gemm(self, name: str, *operands: Value, m: int, n: int, k: int, **options: Any) -> Value:
+    def gemm(self, name: str, role: Role, *operands: Value, m: int, n: int, k: int, **options: Any) -> Value:
         """Add a `Gemm`; ``options`` are its other fields."""
-        return self._add(Gemm(m=m, n=n, k=k, **options, **self._common(name)), operands)
+        return self._add(Gemm(m=m, n=n, k=k, **options, **self._common(name, role)), operands)
 
     def attention(self, name: str, *operands: Value, **shape: Any) -> Value:
         """Add an `Attention`."""
-        return self._add(Attention(**shape, **self._common(name)), operands)
+        return self._add(Attention(**shape, **self._common(name, Role.ATTENTION)), operands)
 
     def vector(
-        self, name: str, function: VectorFunction, *operands: Value, rows: int, cols: int, **options: Any
+        self, name: str, role: Role, function: VectorFunction, *operands: Value, rows: int, cols: int, **options: Any
     ) -> Value:
         """Add a `Vector`; it reads as many operands of its shape as ``inputs`` says, else as are given."""
         options.setdefault("inputs", max(1, len(operands)))
-        return self._add(Vector(function=function, rows=rows, cols=cols, **options, **self._common(name)), operands)
+        common = self._common(name, role)
+        return self._add(Vector(function=function, rows=rows, cols=cols, **options, **common), operands)
 
-    def _common(self, name: str) -> dict[str, Any]:
+    def _common(self, name: str, role: Role) -> dict[str, Any]:
         full = self._block if name == self._block else f"{self._block}.{self._prefix}{name}"
         precision = self.precision
         for pattern, dtype in self.patterns.items():
             if fnmatchcase(full, pattern):
                 precision = dtype
-        return {"name": full, "block": self._block, "repeat": self._repeat, "precision": precision}
+        place = Place(role=role, section=self._section, layer=self._layer)
+        return {"name": full, "block": self._block, "repeat": self._repeat, "precision": precision, "place": place}
 
     def _add(self, operator: Operator, operands: tuple[Value, ...]) -> Value:
         if operator.name in self.dataflow:

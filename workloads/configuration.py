@@ -14,7 +14,7 @@ from siliconloom.workloads.architecture import GATED
 MAX_SIZE = 2**24
 MAX_LAYERS = 4096
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu": VectorFunction.GELU,
     "gelu_fast": VectorFunction.GELU,
     "gelu_new": VectorFunction.GELU,
@@ -24,17 +24,21 @@ _ACTIVATIONS = {
     "silu": VectorFunction.SILU,
     "swish": VectorFunction.SILU,
 }
-_DTYPES = {
-    "bfloat16": DataType.BF16,
-    "float16": DataType.FP16,
-    "float32": DataType.FP32,
-    "float8_e4m3fn": DataType.FP8,
-}
+_DTYPES = {"bfloat16": DataType.BF16, "float16": DataType.FP16, "float32": DataType.FP32, "float8_e4m3fn": DataType.FP8}
 # Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
-_LOOKALIKES = frozenset({
-    "_sliding_window_pattern", "head_dim", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size",
-    "qk_head_dim", "sliding_window", "use_sliding_window", "v_head_dim",
-})  # fmt: skip
+_LOOKALIKES = frozenset(
+    {
+        "_sliding_window_pattern",
+        "head_dim",
+        "intermediate_size",
+        "intermediate_size_mlp",
+        "moe_intermediate_size",
+        "qk_head_dim",
+        "sliding_window",
+        "use_sliding_window",
+        "v_head_dim",
+    }
+)
 
 
 class Configuration:
@@ -53,6 +57,9 @@ class Configuration:
             here = here[key]
         self.data: dict[str, Any] = here
         self._asked: set[str] = set()
+        self._sections: dict[str, Configuration] = {}
+        self.idle: dict[str, str] = {}
+        """Keys that were asked for and that others made mean nothing, with the reason."""
 
     def error(self, rule: str, key: str | None = None, *, value: object = None, nearest: str | None = None) -> Any:
         """Make the error that points at ``key`` (raise it yourself)."""
@@ -63,7 +70,17 @@ class Configuration:
         """Nested mapping under ``key``."""
         if not isinstance(self._value(key), dict):
             raise self.error(f"the key '{key}' must be a mapping of keys to values", key if key in self.data else None)
-        return Configuration(self.document, (*self.path, key))
+        return self._sections.setdefault(key, Configuration(self.document, (*self.path, key)))
+
+    @property
+    def sections(self) -> tuple[Configuration, ...]:
+        """The configuration itself and those nested in it that were asked for."""
+        return (self, *(each for section in self._sections.values() for each in section.sections))
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Keys that were asked for, there or not."""
+        return frozenset(self._asked)
 
     def has(self, key: str) -> bool:
         """Whether ``key`` is there and not null."""
@@ -120,6 +137,15 @@ class Configuration:
             raise self.error("must be a number above 0 and up to 1", key, value=value)
         return float(value)
 
+    def factor(self, key: str) -> float:
+        """Number above 0; 1 for a missing or null key."""
+        value = self._value(key)
+        if value is None:
+            return 1.0
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e6:
+            raise self.error("must be a number above 0 and under a million", key, value=value)
+        return float(value)
+
     def integers(self, key: str) -> list[int]:
         """Whole numbers from 0 up, none when the key is missing or null."""
         value = self._value(key)
@@ -146,8 +172,8 @@ class Configuration:
         """Activation under the first of ``names`` that is there."""
         name = next((name for name in names if self._value(name) is not None), None)
         value = default if name is None else self.data[name]
-        function = _ACTIVATIONS.get(value) if isinstance(value, str) else None
-        known = [key for key, own in _ACTIVATIONS.items() if not gated or own in GATED]
+        function = ACTIVATIONS.get(value) if isinstance(value, str) else None
+        known = [key for key, own in ACTIVATIONS.items() if not gated or own in GATED]
         if function is None or (gated and function not in GATED):
             raise self.error(f"must be one of {', '.join(known)}", name, value=value)
         return function

@@ -7,6 +7,12 @@ from typing import Any
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import GATED, FeedForward, MixtureOfExperts
 from siliconloom.workloads.builder import Builder, Value
+from siliconloom.workloads.roles import Role
+
+DENSE = Role.COLUMN_PARALLEL, Role.ACTIVATION, Role.ROW_PARALLEL
+EXPERT = Role.EXPERT_COLUMN, Role.EXPERT_ACTIVATION, Role.EXPERT_ROW
+SHARED = Role.SHARED_COLUMN, Role.ACTIVATION, Role.SHARED_ROW
+"""Roles of a perceptron's three operators."""
 
 
 def add_feed_forward(
@@ -16,23 +22,34 @@ def add_feed_forward(
     if isinstance(spec, MixtureOfExperts):
         return _mixture(builder, spec, tokens, hidden, x)
     if spec.gated:
-        return _gated(builder, "", x, x.elements, tokens, spec.intermediate, hidden, spec.activation, bias=spec.bias)
-    up = builder.gemm("up", x, m=tokens, n=spec.intermediate, k=hidden, bias=spec.bias)
-    active = builder.vector("activation", spec.activation, up, rows=tokens, cols=spec.intermediate)
-    return builder.gemm("down", active, m=tokens, n=hidden, k=spec.intermediate, bias=spec.bias)
+        width = spec.intermediate
+        return _gated(builder, "", DENSE, x, x.elements, tokens, width, hidden, spec.activation, bias=spec.bias)
+    widens, acts, narrows = DENSE
+    up = builder.gemm("up", widens, x, m=tokens, n=spec.intermediate, k=hidden, bias=spec.bias)
+    active = builder.vector("activation", acts, spec.activation, up, rows=tokens, cols=spec.intermediate)
+    return builder.gemm("down", narrows, active, m=tokens, n=hidden, k=spec.intermediate, bias=spec.bias)
 
 
 def _gated(
-    builder: Builder, prefix: str, x: Value, taken: int, rows: int, intermediate: int, hidden: int,
-    activation: VectorFunction, **options: Any,
-) -> Value:  # fmt: skip
+    builder: Builder,
+    prefix: str,
+    roles: tuple[Role, Role, Role],
+    x: Value,
+    taken: int,
+    rows: int,
+    intermediate: int,
+    hidden: int,
+    activation: VectorFunction,
+    **options: Any,
+) -> Value:
     """Gate and up projection as one product, the gated activation, the down projection."""
     batch = options.get("batch", 1)
-    gate_up = builder.gemm(f"{prefix}gate_up", x.part(taken), m=rows, n=2 * intermediate, k=hidden, **options)
+    widens, acts, narrows = roles
+    gate_up = builder.gemm(f"{prefix}gate_up", widens, x.part(taken), m=rows, n=2 * intermediate, k=hidden, **options)
     active = builder.vector(
-        f"{prefix}activation", GATED[activation], gate_up, rows=batch * rows, cols=intermediate, inputs=2
+        f"{prefix}activation", acts, GATED[activation], gate_up, rows=batch * rows, cols=intermediate, inputs=2
     )
-    return builder.gemm(f"{prefix}down", active, m=rows, n=hidden, k=intermediate, **options)
+    return builder.gemm(f"{prefix}down", narrows, active, m=rows, n=hidden, k=intermediate, **options)
 
 
 def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int, x: Value) -> Value:
@@ -43,15 +60,18 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     """
     active = min(spec.experts, tokens * spec.top_k)
     rows = -(-tokens * spec.top_k // active)
-    logits = builder.gemm("router", x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
-    route = builder.vector("top_k", VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k)
+    logits = builder.gemm("router", Role.ROUTER, x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
+    route = builder.vector(
+        "top_k", Role.ROUTE, VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k
+    )
     experts = {"batch": active, "stored": spec.experts, "chosen": spec.top_k}
     taken = tokens * spec.top_k * hidden
-    routed = _gated(builder, "expert_", x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
+    routed = _gated(builder, "expert_", EXPERT, x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
     parts = [routed.part(taken)]
     if spec.shared_intermediate:
         width = spec.shared_intermediate
-        parts.append(_gated(builder, "shared_", x, x.elements, tokens, width, hidden, spec.activation))
+        parts.append(_gated(builder, "shared_", SHARED, x, x.elements, tokens, width, hidden, spec.activation))
     summands = spec.top_k + len(parts) - 1
     parts.append(route.part(tokens * spec.top_k))
-    return builder.vector("combine", VectorFunction.ADD, *parts, rows=tokens, cols=hidden, inputs=summands)
+    add = VectorFunction.ADD
+    return builder.vector("combine", Role.COMBINE, add, *parts, rows=tokens, cols=hidden, inputs=summands)

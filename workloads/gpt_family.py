@@ -15,9 +15,9 @@ from siliconloom.workloads.architecture import (
     Layer,
     Norm,
     Placement,
-)  # fmt: skip
+)
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
-from siliconloom.workloads.llama_family import head_width, rotary_fraction
+from siliconloom.workloads.llama_family import head_width, rotary_fraction, trained_length
 
 
 def gpt2(config: Configuration) -> Architecture:
@@ -28,18 +28,29 @@ def gpt2(config: Configuration) -> Architecture:
     layers = config.required("n_layer", "num_hidden_layers", high=MAX_LAYERS)
     heads = config.required("n_head", "num_attention_heads")
     positions = config.integer("n_positions", "max_position_embeddings", default=1024)
+    mask = config.integer("n_ctx", default=positions)
     layer = Layer(
-        attention=_attention(config, hidden, heads), norm=LAYER_NORM,
+        attention=_attention(config, hidden, heads),
+        norm=LAYER_NORM,
         feed_forward=FeedForward(
-            intermediate=config.integer("n_inner", default=4 * hidden), gated=False, bias=True,
+            intermediate=config.integer("n_inner", default=4 * hidden),
+            gated=False,
+            bias=True,
             activation=config.activation("activation_function", default="gelu_new"),
         ),
-    )  # fmt: skip
+    )
     return Architecture(
-        model_type="gpt2", vocabulary=config.integer("vocab_size", default=50257), hidden=hidden,
-        embedding_width=hidden, layers=(layer,) * layers, positions=positions, max_length=positions,
-        final_norm=LAYER_NORM, tied=config.flag("tie_word_embeddings", True), dtype=config.dtype(),
-    )  # fmt: skip
+        model_type="gpt2",
+        vocabulary=config.integer("vocab_size", default=50257),
+        hidden=hidden,
+        embedding_width=hidden,
+        layers=(layer,) * layers,
+        positions=positions,
+        max_length=min(positions, mask),
+        final_norm=LAYER_NORM,
+        tied=config.flag("tie_word_embeddings", True),
+        dtype=config.dtype(),
+    )
 
 
 def opt(config: Configuration) -> Architecture:
@@ -51,20 +62,29 @@ def opt(config: Configuration) -> Architecture:
     norm = Norm(function=LAYER_NORM.function, affine=config.flag("layer_norm_elementwise_affine", True))
     positions = config.integer("max_position_embeddings", default=2048)
     layer = Layer(
-        attention=_attention(config, hidden, heads, bias=bias), norm=norm,
+        attention=_attention(config, hidden, heads, bias=bias),
+        norm=norm,
         placement=Placement.PRE if before else Placement.POST,
         feed_forward=FeedForward(
-            intermediate=config.integer("ffn_dim", default=3072), gated=False, bias=bias,
+            intermediate=config.integer("ffn_dim", default=3072),
+            gated=False,
+            bias=bias,
             activation=config.activation("activation_function", default="relu"),
         ),
-    )  # fmt: skip
+    )
     final = before and not config.flag("_remove_final_layer_norm", False)
     return Architecture(
-        model_type="opt", vocabulary=config.integer("vocab_size", default=50272), hidden=hidden,
-        embedding_width=config.integer("word_embed_proj_dim", default=hidden), layers=(layer,) * layers,
-        positions=positions + 2, max_length=positions, final_norm=norm if final else None,
-        tied=config.flag("tie_word_embeddings", True), dtype=config.dtype(),
-    )  # fmt: skip
+        model_type="opt",
+        vocabulary=config.integer("vocab_size", default=50272),
+        hidden=hidden,
+        embedding_width=config.integer("word_embed_proj_dim", default=hidden),
+        layers=(layer,) * layers,
+        positions=positions + 2,
+        max_length=positions,
+        final_norm=norm if final else None,
+        tied=config.flag("tie_word_embeddings", True),
+        dtype=config.dtype(),
+    )
 
 
 def phi(config: Configuration) -> Architecture:
@@ -79,20 +99,33 @@ def phi(config: Configuration) -> Architecture:
         )
     head_dim = head_width(config, hidden, heads)
     attention = GroupedAttention(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, qkv_bias=True, output_bias=True,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        qkv_bias=True,
+        output_bias=True,
         rotary_dim=int(head_dim * rotary_fraction(config, default=0.5)),
         qk_norm=LAYER_NORM if config.flag("qk_layernorm", False) else None,
-    )  # fmt: skip
+    )
     perceptron = FeedForward(
-        intermediate=config.integer("intermediate_size", default=8192), gated=False, bias=True,
+        intermediate=config.integer("intermediate_size", default=8192),
+        gated=False,
+        bias=True,
         activation=config.activation("hidden_act", default="gelu_new"),
-    )  # fmt: skip
+    )
     layer = Layer(attention=attention, feed_forward=perceptron, norm=LAYER_NORM, placement=Placement.PARALLEL)
     return Architecture(
-        model_type="phi", vocabulary=config.integer("vocab_size", default=51200), hidden=hidden,
-        embedding_width=hidden, layers=(layer,) * layers, final_norm=LAYER_NORM, head_bias=True,
-        tied=config.flag("tie_word_embeddings", False), dtype=config.dtype(),
-    )  # fmt: skip
+        model_type="phi",
+        vocabulary=config.integer("vocab_size", default=51200),
+        hidden=hidden,
+        embedding_width=hidden,
+        layers=(layer,) * layers,
+        final_norm=LAYER_NORM,
+        head_bias=True,
+        tied=config.flag("tie_word_embeddings", False),
+        dtype=config.dtype(),
+        trained_length=trained_length(config),
+    )
 
 
 def bert(config: Configuration) -> Architecture:
@@ -114,18 +147,29 @@ def _encoder(config: Configuration, model_type: str, vocabulary: int, offset: in
     heads = config.required("num_attention_heads")
     positions = config.integer("max_position_embeddings", default=512, low=offset + 1)
     layer = Layer(
-        attention=_attention(config, hidden, heads, causal=False), norm=LAYER_NORM, placement=Placement.POST,
+        attention=_attention(config, hidden, heads, causal=False),
+        norm=LAYER_NORM,
+        placement=Placement.POST,
         feed_forward=FeedForward(
-            intermediate=config.integer("intermediate_size", default=3072), gated=False, bias=True,
+            intermediate=config.integer("intermediate_size", default=3072),
+            gated=False,
+            bias=True,
             activation=config.activation("hidden_act", default="gelu"),
         ),
-    )  # fmt: skip
+    )
     return Architecture(
-        model_type=model_type, vocabulary=config.integer("vocab_size", default=vocabulary), hidden=hidden,
-        embedding_width=hidden, layers=(layer,) * layers, positions=positions, max_length=positions - offset,
-        token_types=config.integer("type_vocab_size", default=2), embedding_norm=LAYER_NORM, pooler=True,
+        model_type=model_type,
+        vocabulary=config.integer("vocab_size", default=vocabulary),
+        hidden=hidden,
+        embedding_width=hidden,
+        layers=(layer,) * layers,
+        positions=positions,
+        max_length=positions - offset,
+        token_types=config.integer("type_vocab_size", default=2),
+        embedding_norm=LAYER_NORM,
+        pooler=True,
         dtype=config.dtype(),
-    )  # fmt: skip
+    )
 
 
 def _attention(

@@ -12,6 +12,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
+from siliconloom.workloads.roles import Pass, Role
 
 if TYPE_CHECKING:
     import networkx
@@ -53,6 +54,8 @@ class Graph:
     dataflow
         Operators in program order, and the elements that flow between them. A block that is executed several times
         stands once: the edges from one execution to the next are those from the block before it, repeated.
+    notes
+        What whoever reads a result of this workload should know.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Graph:
     batch: int
     tokens: int
     dataflow: Dataflow
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         position = {name: index for index, name in enumerate(self.dataflow)}
@@ -98,6 +102,16 @@ class Graph:
                 blocks.append((operator.block, operator.repeat, []))
             blocks[-1][2].append(operator)
         return blocks
+
+    def beside(self, operator: Operator, role: Role) -> Operator | None:
+        """The operator of that role in the forward pass of the layer that ``operator`` is part of, or none."""
+        return self._layers.get((operator.forward_block, operator.place.layer, role))
+
+    @cached_property
+    def _layers(self) -> dict[tuple[str, int, Role], Operator]:
+        """Operators of the forward pass by block, layer and role; the last one where several are alike in them."""
+        forward = (o for o in self.operators() if o.place.step is Pass.FORWARD)
+        return {(o.block, o.place.layer, o.place.role): o for o in forward}
 
     @property
     def parameters(self) -> int:
@@ -174,6 +188,7 @@ class Graph:
             "weight_bytes": self.weight_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_bytes": self.kv_bytes,
+            "notes": list(self.notes),
             "operators": [_row(operator) for operator in self.operators()],
         }
 
@@ -199,6 +214,7 @@ def _row(operator: Operator) -> dict[str, Any]:
     return {
         "name": operator.name,
         "block": operator.block,
+        "role": operator.role.value,
         "kind": operator.kind,
         "repeat": operator.repeat,
         "precision": operator.precision.value,
@@ -212,6 +228,15 @@ def _row(operator: Operator) -> dict[str, Any]:
 
 
 __all__ = [
-    "SCHEMA", "Attention", "Collective", "Dataflow", "Gemm", "Graph", "Operator", "Phase", "SharedAttention", "Vector",
+    "SCHEMA",
+    "Attention",
+    "Collective",
+    "Dataflow",
+    "Gemm",
+    "Graph",
+    "Operator",
+    "Phase",
+    "SharedAttention",
+    "Vector",
     "is_optimizer",
-]  # fmt: skip
+]

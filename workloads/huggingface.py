@@ -9,27 +9,37 @@ from siliconloom.arch.document import Document, Key
 from siliconloom.arch.errors import nearest_name
 from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.configuration import Configuration
+from siliconloom.workloads.unread import refuse_unread
 
 FAMILIES = {
     "deepseek": ("deepseek_v2", "deepseek_v3"),
     "gpt": ("bert", "gpt2", "opt", "phi", "roberta"),
     "llama": (
-        "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "llama",
+        "mistral",
+        "mixtral",
+        "phi3",
+        "qwen2",
+        "qwen3",
         "qwen3_moe",
     ),
-}  # fmt: skip
+}
 """Functions of the file of each family, which is imported when a model is of it, by ``model_type``."""
 MODELS = {name: family for family, names in FAMILIES.items() for name in names}
 
 LATER = {
     "quantization_config": "weights stored in another format than that of the arithmetic; take the key out and set "
-                           "workload.precision",
+    "workload.precision",
     "compression_config": "compressed weights; take the key out and set workload.precision",
     "peft_type": "adapters (LoRA)",
     "lora_*": "adapters (LoRA)",
     "*_lora": "adapters (LoRA)",
     "adapter*": "adapters (LoRA)",
-}  # fmt: skip
+}
 """Patterns of keys that change what a model computes and are not built, with what they ask for."""
 
 
@@ -37,7 +47,7 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     """Architecture of the configuration at ``path`` in ``document``.
 
     Keys that no architecture depends on (dropout, token ids) are ignored; a key that looks like a misspelling of a
-    missing one is refused.
+    missing one is refused, and so is one that would change the computation of another family (`refuse_unread`).
 
     Raises
     ------
@@ -58,4 +68,6 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
     family = import_module(f"siliconloom.workloads.{MODELS[model_type]}_family")
     architecture: Architecture = getattr(family, model_type)(config)
     config.refuse_misspelt()
+    for section in config.sections:
+        refuse_unread(section, architecture)
     return architecture

@@ -60,9 +60,10 @@ class ConvolutionEntry(Description):
     width: Size
     kernel: Pair
     stride: Pair = 1
-    padding: Annotated[int, Field(ge=0, le=2**16, strict=True)] | tuple[
-        Annotated[int, Field(ge=0, le=2**16, strict=True)], Annotated[int, Field(ge=0, le=2**16, strict=True)]
-    ] = 0  # fmt: skip
+    padding: (
+        Annotated[int, Field(ge=0, le=2**16, strict=True)]
+        | tuple[Annotated[int, Field(ge=0, le=2**16, strict=True)], Annotated[int, Field(ge=0, le=2**16, strict=True)]]
+    ) = 0
     dilation: Pair = 1
     groups: Size = 1
     repeat: Repeat = 1
@@ -73,9 +74,13 @@ class ConvolutionEntry(Description):
     def output_size(self) -> tuple[int, int]:
         """Height and width of the result."""
         pairs = zip(
-            (self.height, self.width), _pair(self.kernel), _pair(self.stride), _pair(self.padding),
-            _pair(self.dilation), strict=True,
-        )  # fmt: skip
+            (self.height, self.width),
+            _pair(self.kernel),
+            _pair(self.stride),
+            _pair(self.padding),
+            _pair(self.dilation),
+            strict=True,
+        )
         high, wide = (
             (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
             for size, kernel, stride, padding, dilation in pairs
@@ -115,11 +120,19 @@ def gemm_graph(document: Document, name: str) -> Graph:
     precision = entries.precision or DEFAULT_PRECISION
     operators = [
         Gemm(
-            name=entry.name, block=entry.name, repeat=entry.repeat, precision=entry.precision or precision, m=entry.m,
-            n=entry.n, k=entry.k, batch=entry.batch, weight=entry.weight, bias=entry.bias,
+            name=entry.name,
+            block=entry.name,
+            repeat=entry.repeat,
+            precision=entry.precision or precision,
+            m=entry.m,
+            n=entry.n,
+            k=entry.k,
+            batch=entry.batch,
+            weight=entry.weight,
+            bias=entry.bias,
         )
         for entry in entries.gemms
-    ]  # fmt: skip
+    ]
     return _graph(entries, name, operators, batch=1)
 
 
@@ -137,11 +150,17 @@ def convolution_graph(document: Document, name: str) -> Graph:
         (high, wide), (rows, cols) = entry.output_size, _pair(entry.kernel)
         operators.append(
             Gemm(
-                name=entry.name, block=entry.name, repeat=entry.repeat, precision=entry.precision or precision,
-                m=entries.batch * high * wide, n=entry.out_channels // entry.groups,
-                k=entry.in_channels // entry.groups * rows * cols, batch=entry.groups, bias=entry.bias,
+                name=entry.name,
+                block=entry.name,
+                repeat=entry.repeat,
+                precision=entry.precision or precision,
+                m=entries.batch * high * wide,
+                n=entry.out_channels // entry.groups,
+                k=entry.in_channels // entry.groups * rows * cols,
+                batch=entry.groups,
+                bias=entry.bias,
             )
-        )  # fmt: skip
+        )
     return _graph(entries, name, operators, batch=entries.batch)
 
 
@@ -150,9 +169,14 @@ def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[O
     for operator in operators:
         dataflow.add(operator)
     return Graph(
-        name=entries.name or name, phase=Phase.PREFILL, precision=entries.precision or DEFAULT_PRECISION,
-        explicit_precision=entries.precision is not None, batch=batch, tokens=batch, dataflow=dataflow,
-    )  # fmt: skip
+        name=entries.name or name,
+        phase=Phase.PREFILL,
+        precision=entries.precision or DEFAULT_PRECISION,
+        explicit_precision=entries.precision is not None,
+        batch=batch,
+        tokens=batch,
+        dataflow=dataflow,
+    )
 
 
 def _refuse_twins(names: Iterable[str]) -> None:

@@ -17,8 +17,12 @@ from siliconloom.workloads.architecture import (
     Layer,
     MixtureOfExperts,
     Placement,
-)  # fmt: skip
+)
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
+
+MAX_POSITIONS = 2**40
+NO_WINDOW = "use_sliding_window is false"
+PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,12 @@ class _Defaults:
 def llama(config: Configuration) -> Architecture:
     """Llama 1 to 3."""
     return _decoder(
-        config, "llama", _Defaults(vocabulary=32000, intermediate=11008),
-        attention_bias=config.flag("attention_bias", False), mlp_bias=config.flag("mlp_bias", False),
-    )  # fmt: skip
+        config,
+        "llama",
+        _Defaults(vocabulary=32000, intermediate=11008),
+        attention_bias=config.flag("attention_bias", False),
+        mlp_bias=config.flag("mlp_bias", False),
+    )
 
 
 def mistral(config: Configuration) -> Architecture:
@@ -56,8 +63,10 @@ def mixtral(config: Configuration) -> Architecture:
     experts = config.integer("num_local_experts", "num_experts", default=8, high=2**16)
     mixture = MixtureOfExperts(
         experts=experts,
-        top_k=top_k(config, experts, default=2), intermediate=plain.intermediate, activation=plain.activation,
-    )  # fmt: skip
+        top_k=top_k(config, experts, default=2),
+        intermediate=plain.intermediate,
+        activation=plain.activation,
+    )
     return replace(model, layers=tuple(replace(layer, feed_forward=mixture) for layer in model.layers))
 
 
@@ -84,15 +93,19 @@ def qwen3_moe(config: Configuration) -> Architecture:
     experts = config.integer("num_experts", "num_local_experts", default=128, high=2**16)
     mixture = MixtureOfExperts(
         experts=experts,
-        top_k=top_k(config, experts, default=8), intermediate=config.integer("moe_intermediate_size", default=768),
+        top_k=top_k(config, experts, default=8),
+        intermediate=config.integer("moe_intermediate_size", default=768),
         activation=plain.activation,
-    )  # fmt: skip
+    )
     step, dense = config.integer("decoder_sparse_step", default=1), config.integers("mlp_only_layers")
     layers = tuple(
         replace(layer, feed_forward=mixture) if index not in dense and (index + 1) % step == 0 else layer
         for index, layer in enumerate(model.layers)
     )
-    window = _window(config, default=4096) if config.flag("use_sliding_window", False) else None
+    idle_widths(config, layers)
+    use, window = config.flag("use_sliding_window", False), _window(config, default=4096)
+    if not use:
+        config.idle["sliding_window"], window = NO_WINDOW, None
     return replace(model, layers=_windowed(layers, [window] * len(layers)))
 
 
@@ -124,9 +137,7 @@ def gemma2(config: Configuration) -> Architecture:
     model = _decoder(config, "gemma2", defaults, attention_bias=bias)
     # Missing means 30; only an explicit null turns the squashing of the logits off.
     softcap = config.has("final_logit_softcapping") or not config.given("final_logit_softcapping")
-    return replace(
-        model, layers=_local_global(config, model, pattern=2), embedding_scale=True, softcap=softcap
-    )  # fmt: skip
+    return replace(model, layers=_local_global(config, model, pattern=2), embedding_scale=True, softcap=softcap)
 
 
 def gemma3_text(config: Configuration) -> Architecture:
@@ -137,11 +148,9 @@ def gemma3_text(config: Configuration) -> Architecture:
     bias = config.flag("attention_bias", False)
     heads = config.integer("num_attention_heads", default=8)
     model = _decoder(config, "gemma3_text", defaults, attention_bias=bias, qk_norm=RMS_NORM, heads=heads)
-    pattern = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, high=MAX_LAYERS)
+    pattern = config.integer(*PATTERNS, default=6, high=MAX_LAYERS)
     softcap = config.has("final_logit_softcapping")
-    return replace(
-        model, layers=_local_global(config, model, pattern), embedding_scale=True, softcap=softcap
-    )  # fmt: skip
+    return replace(model, layers=_local_global(config, model, pattern), embedding_scale=True, softcap=softcap)
 
 
 def gemma3(config: Configuration) -> Architecture:
@@ -149,6 +158,7 @@ def gemma3(config: Configuration) -> Architecture:
     text = config.section("text_config")
     model = gemma3_text(text)
     text.refuse_misspelt()
+    model = replace(model, tied=config.flag("tie_word_embeddings", model.tied))
     return model if model.dtype is not None else replace(model, dtype=config.dtype())
 
 
@@ -168,6 +178,31 @@ def rotary_fraction(config: Configuration, default: float) -> float:
     return config.fraction("partial_rotary_factor", default)
 
 
+def idle_widths(config: Configuration, layers: tuple[Layer, ...]) -> None:
+    """Say which widths no layer has: that of dense layers, or that of experts."""
+    kinds = {type(layer.feed_forward) for layer in layers}
+    if FeedForward not in kinds:
+        config.idle["intermediate_size"] = "every layer has experts"
+    if MixtureOfExperts not in kinds:
+        no_experts = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_routed_experts")
+        config.idle |= dict.fromkeys((*no_experts, "n_shared_experts", "num_local_experts"), "no layer has experts")
+
+
+def trained_length(config: Configuration) -> int | None:
+    """Positions that a model with rotary ones was made for; what scales them (YaRN, linear) adds to them."""
+    length = config.optional("max_position_embeddings", high=MAX_POSITIONS)
+    for key in ("rope_scaling", "rope_parameters"):
+        if config.has(key):
+            scaling = config.section(key)
+            factor = scaling.factor("factor")
+            original = scaling.optional("original_max_position_embeddings", high=MAX_POSITIONS) or length
+            if length is None:
+                config.idle[key] = "max_position_embeddings is missing"
+            elif original is not None:
+                length = max(length, int(original * factor))
+    return length
+
+
 def head_width(config: Configuration, hidden: int, heads: int) -> int:
     """Hidden size over heads, which must divide it."""
     if hidden % heads:
@@ -176,10 +211,18 @@ def head_width(config: Configuration, hidden: int, heads: int) -> int:
 
 
 def _decoder(
-    config: Configuration, model_type: str, defaults: _Defaults, *, attention_bias: bool = False,
-    qkv_bias: bool = False, mlp_bias: bool = False, window: int | None = None, rotary_fraction: float = 1.0,
-    heads: int | None = None, **attention: Any,
-) -> Architecture:  # fmt: skip
+    config: Configuration,
+    model_type: str,
+    defaults: _Defaults,
+    *,
+    attention_bias: bool = False,
+    qkv_bias: bool = False,
+    mlp_bias: bool = False,
+    window: int | None = None,
+    rotary_fraction: float = 1.0,
+    heads: int | None = None,
+    **attention: Any,
+) -> Architecture:
     """What the families share; ``attention_bias`` is on all four projections, ``qkv_bias`` on three."""
     hidden = config.required("hidden_size")
     count = config.required("num_hidden_layers", high=MAX_LAYERS)
@@ -191,17 +234,29 @@ def _decoder(
         family = None if config.given("head_dim") else defaults.head_dim
         head_dim = family or head_width(config, hidden, heads)
     grouped = GroupedAttention(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=int(head_dim * rotary_fraction),
-        qkv_bias=attention_bias or qkv_bias, output_bias=attention_bias, window=window, **attention,
-    )  # fmt: skip
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=int(head_dim * rotary_fraction),
+        qkv_bias=attention_bias or qkv_bias,
+        output_bias=attention_bias,
+        window=window,
+        **attention,
+    )
     activation = config.activation("hidden_activation", "hidden_act", default=defaults.activation, gated=True)
     intermediate = config.integer("intermediate_size", default=defaults.intermediate)
     perceptron = FeedForward(intermediate=intermediate, activation=activation, bias=mlp_bias)
     return Architecture(
-        model_type=model_type, vocabulary=config.integer("vocab_size", default=defaults.vocabulary), hidden=hidden,
-        embedding_width=hidden, layers=(Layer(attention=grouped, feed_forward=perceptron, norm=RMS_NORM),) * count,
-        final_norm=RMS_NORM, tied=config.flag("tie_word_embeddings", defaults.tied), dtype=config.dtype(),
-    )  # fmt: skip
+        model_type=model_type,
+        vocabulary=config.integer("vocab_size", default=defaults.vocabulary),
+        hidden=hidden,
+        embedding_width=hidden,
+        layers=(Layer(attention=grouped, feed_forward=perceptron, norm=RMS_NORM),) * count,
+        final_norm=RMS_NORM,
+        tied=config.flag("tie_word_embeddings", defaults.tied),
+        dtype=config.dtype(),
+        trained_length=trained_length(config),
+    )
 
 
 def _kv_heads(config: Configuration, heads: int, default: int | None) -> int:
@@ -238,7 +293,13 @@ def _qwen_windows(config: Configuration, model: Architecture) -> Architecture:
     types = config.layer_types(count)
     if types is None:
         types = ["sliding_attention" if use and index >= first else "full_attention" for index in range(count)]
+    elif config.has("max_window_layers"):
+        config.idle["max_window_layers"] = "layer_types says which layers have a window"
     windows = [window if use and kind == "sliding_attention" else None for kind in types]
+    if not use:
+        config.idle |= dict.fromkeys(("sliding_window", "max_window_layers", "layer_types"), NO_WINDOW)
+    elif not any(windows):
+        config.idle["sliding_window"] = "no layer has a window"
     return replace(model, layers=_windowed(model.layers, windows))
 
 
@@ -246,7 +307,11 @@ def _local_global(config: Configuration, model: Architecture, pattern: int) -> t
     """Sandwich norms, and a window in all layers but every ``pattern``-th."""
     window, count = _window(config, default=4096), len(model.layers)
     types = config.layer_types(count)
-    if types is None:
+    if types is not None:
+        config.idle |= dict.fromkeys(PATTERNS, "layer_types says which layers have a window")
+    else:
         types = ["sliding_attention" if (index + 1) % pattern else "full_attention" for index in range(count)]
+    if "sliding_attention" not in types:
+        config.idle["sliding_window"] = "no layer has a window"
     layers = tuple(replace(layer, placement=Placement.SANDWICH) for layer in model.layers)
     return _windowed(layers, [window if kind == "sliding_attention" else None for kind in types])

@@ -152,9 +152,15 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     precision = entry.precision or model.dtype or DEFAULT_PRECISION
     dataflow = forward_graph(model, run, precision, entry.operator_precision)
     graph = Graph(
-        name=entry.name or title, phase=entry.phase, precision=precision,
-        explicit_precision=entry.precision is not None, batch=run.batch, tokens=run.tokens, dataflow=dataflow,
-    )  # fmt: skip
+        name=entry.name or title,
+        phase=entry.phase,
+        precision=precision,
+        explicit_precision=entry.precision is not None,
+        batch=run.batch,
+        tokens=run.tokens,
+        dataflow=dataflow,
+        notes=_notes(model, run),
+    )
     _check_patterns(document, entry, dataflow)
     if entry.phase is Phase.TRAINING:
         from siliconloom.workloads.training import training_graph
@@ -172,7 +178,7 @@ def _kept_layers(document: Document, entry: Transformer, model: Architecture) ->
 
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
-    default = min(DEFAULT_SEQUENCE, model.max_length or DEFAULT_SEQUENCE)
+    default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
     for key, length in (("sequence", entry.sequence), ("context", entry.context)):
         if length is not None and model.max_length is not None and length > model.max_length:
             raise document.error(
@@ -181,12 +187,20 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
     if entry.phase is Phase.DECODE:
         if not model.causal:
             raise document.error(
-                f"{model.model_type} is an encoder and does not decode; use prefill", ("phase",),
+                f"{model.model_type} is an encoder and does not decode; use prefill",
+                ("phase",),
                 value=entry.phase.value,
-            )  # fmt: skip
+            )
         return Run(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
     length = entry.sequence or default
     return Run(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
+
+
+def _notes(model: Architecture, run: Run) -> tuple[str, ...]:
+    """Rotary positions go on beyond those that a model was made for; what it says there is another matter."""
+    if model.trained_length is None or run.kv_len <= model.trained_length:
+        return ()
+    return (f"{run.kv_len:,} tokens are more than the {model.trained_length:,} positions that the model was made for",)
 
 
 def _check_patterns(document: Document, entry: Transformer, dataflow: Dataflow) -> None:

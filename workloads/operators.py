@@ -6,11 +6,12 @@ of packed values at the operator's ``precision``; results are written back at th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.workloads.roles import NOWHERE, Place, Role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +21,35 @@ class Operator:
     Parameters
     ----------
     name
-        Unique in its graph, such as ``layer.qkv``.
+        Unique in its graph, such as ``layer.qkv``: a label, that nothing is read from.
     block
         Run of operators that is executed ``repeat`` times in sequence, such as ``layer``.
     repeat
         Executions of the block; the same for all of its operators, each execution having its own parameters.
     precision
         Format of the operands.
+    place
+        What it is for in its model, and what it belongs to there.
     """
 
     name: str
     block: str
     repeat: int = 1
     precision: DataType
+    place: Place = NOWHERE
 
     kind: ClassVar[str] = ""
     _dimensions: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def role(self) -> Role:
+        """What it does in its model."""
+        return self.place.role
+
+    @property
+    def forward_block(self) -> str:
+        """Its block, or the block of the forward pass whose gradients its block makes."""
+        return self.place.forward_block or self.block
 
     @property
     def macs(self) -> int:
@@ -95,8 +109,7 @@ class Operator:
     @property
     def shape(self) -> dict[str, Any]:
         """The dimensions that define the work, by field name."""
-        fields = asdict(self)
-        return {name: fields[name] for name in self._dimensions}
+        return {name: getattr(self, name) for name in self._dimensions}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +203,17 @@ class Attention(Operator):
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
-        "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim", "causal", "window", "values_in_keys",
-    )  # fmt: skip
+        "batch",
+        "heads",
+        "kv_heads",
+        "q_len",
+        "kv_len",
+        "head_dim",
+        "v_head_dim",
+        "causal",
+        "window",
+        "values_in_keys",
+    )
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -304,8 +326,15 @@ class Vector(Operator):
 
     kind: ClassVar[str] = "vector"
     _dimensions: ClassVar[tuple[str, ...]] = (
-        "function", "rows", "cols", "inputs", "outputs", "weights", "tied", "chosen",
-    )  # fmt: skip
+        "function",
+        "rows",
+        "cols",
+        "inputs",
+        "outputs",
+        "weights",
+        "tied",
+        "chosen",
+    )
 
     @property
     def passes(self) -> int:

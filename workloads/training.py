@@ -7,6 +7,7 @@ forward work where keys and values are equally wide. The optimizer is Adam's wit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -14,6 +15,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.roles import Pass, Place, Role
 
 Block = tuple[str, int, list[Operator]]
 
@@ -77,15 +79,18 @@ class _Step:
         name, repeat, operators = block
         common = {"block": f"{name}.backward", "repeat": repeat}
         for operator in reversed(operators):
-            self._sum(operator, f"{operator.name}.gradient", common)
-            makers = self._differentiate(operator, {**common, "precision": operator.precision})
+            place = replace(operator.place, forward=operator.name, forward_block=name)
+            self._sum(operator, f"{operator.name}.gradient", common, place)
+            makers = self._differentiate(operator, {**common, "precision": operator.precision}, place)
             for source, elements in self._operands(operator):
                 self.gradients.setdefault(source, []).extend((maker, elements) for maker in makers)
         inside = {operator.name for operator in operators}
         entering = [u for u in self.forward if u not in inside and inside.intersection(self.forward.successors(u))]
         for index, source in enumerate(entering):
             entry = f"{name}.entry.gradient" if index == 0 else f"{name}.entry_{index}.gradient"
-            self._sum(self.forward[source], entry, common)
+            maker = self.forward[source]
+            place = Place(role=Role.ENTRY, section=operators[0].place.section, forward=source, forward_block=name)
+            self._sum(maker, entry, common, place)
 
     def add_optimizer(self, block: Block, hidden: int) -> None:
         """Adam on a block's parameters: reads weight, gradient and two moments, writes weight and moments."""
@@ -95,56 +100,73 @@ class _Step:
             return
         cols = gcd(parameters, hidden)
         optimizer = Vector(
-            name=f"{name}.optimizer", block=f"{name}.optimizer", repeat=repeat, precision=DataType.FP32,
-            function=VectorFunction.OPTIMIZER, rows=parameters // cols, cols=cols, inputs=4, outputs=3,
-        )  # fmt: skip
+            name=f"{name}.optimizer",
+            block=f"{name}.optimizer",
+            repeat=repeat,
+            precision=DataType.FP32,
+            place=Place(section=operators[0].place.section, step=Pass.OPTIMIZER, forward_block=name),
+            function=VectorFunction.OPTIMIZER,
+            rows=parameters // cols,
+            cols=cols,
+            inputs=4,
+            outputs=3,
+        )
         self._add(optimizer)
         for operator in operators:
             for maker in self.weight_gradients.get(operator.name, []):
                 elements = self.graph[maker].output_elements
                 self.graph.connect(maker, optimizer.name, elements)
 
-    def _differentiate(self, operator: Operator, common: dict[str, Any]) -> list[str]:
+    def _differentiate(self, operator: Operator, common: dict[str, Any], place: Place) -> list[str]:
         """Add the backward of one operator; returns the makers of the gradient of its operands."""
         if isinstance(operator, Gemm):
-            return self._gemm(operator, common)
+            return self._gemm(operator, common, place)
         if isinstance(operator, Attention):
-            return self._attention(operator, common)
+            return self._attention(operator, common, place)
         assert isinstance(operator, Vector)
         if operator.function is VectorFunction.ADD:
             return [maker for maker, _ in self.gradients.get(operator.name, [])]
-        return self._vector(operator, common)
+        return self._vector(operator, common, place)
 
-    def _gemm(self, gemm: Gemm, common: dict[str, Any]) -> list[str]:
+    def _gemm(self, gemm: Gemm, common: dict[str, Any], place: Place) -> list[str]:
         shared = {"batch": gemm.batch, "weight": False, **common}
-        of_input = Gemm(name=f"{gemm.name}.input_gradient", m=gemm.m, n=gemm.k, k=gemm.n, **shared)
-        of_weight = Gemm(name=f"{gemm.name}.weight_gradient", m=gemm.k, n=gemm.n, k=gemm.m, **shared)
+        at = replace(place, step=Pass.INPUT_GRADIENT)
+        of_input = Gemm(name=f"{gemm.name}.input_gradient", m=gemm.m, n=gemm.k, k=gemm.n, place=at, **shared)
+        at = replace(place, step=Pass.WEIGHT_GRADIENT)
+        of_weight = Gemm(name=f"{gemm.name}.weight_gradient", m=gemm.k, n=gemm.n, k=gemm.m, place=at, **shared)
         self._add(of_input, gemm.name)
         self._add(of_weight, gemm.name, stored=self._operands(gemm))
         self.weight_gradients.setdefault(gemm.name, []).append(of_weight.name)
         return [of_input.name]
 
-    def _attention(self, attention: Attention, common: dict[str, Any]) -> list[str]:
+    def _attention(self, attention: Attention, common: dict[str, Any], place: Place) -> list[str]:
         """Fused backward (FlashAttention-2, arXiv:2307.08691, algorithm 2): S, dP, dV, dQ and dK.
 
         In terms of `Attention`: one of the forward's shape computes S and dV; one with queries and keys as wide as
         values (dO and V) and values twice as wide as keys computes dP, dQ and dK.
         """
-        shape = {**attention.shape, **common}
+        shape = {**attention.shape, **common, "place": replace(place, step=Pass.VALUES_GRADIENT)}
         values = Attention(name=f"{attention.name}.values_gradient", **shape)
         shape.update(head_dim=attention.v_head_dim, v_head_dim=2 * attention.head_dim)
+        shape["place"] = replace(place, step=Pass.KEYS_GRADIENT)
         keys = Attention(name=f"{attention.name}.keys_gradient", **shape)
         stored = self._operands(attention)
         self._add(values, attention.name, stored=stored)
         self._add(keys, attention.name, stored=[*stored, (values.name, values.output_elements)])
         return [keys.name]
 
-    def _vector(self, vector: Vector, common: dict[str, Any]) -> list[str]:
+    def _vector(self, vector: Vector, common: dict[str, Any], place: Place) -> list[str]:
         inputs, outputs = _OPERANDS.get(vector.function, (2, 1))
         backward = Vector(
-            name=f"{vector.name}.backward", function=_INSTEAD.get(vector.function, vector.function), rows=vector.rows,
-            cols=vector.cols, inputs=inputs, outputs=outputs, **common,
-        )  # fmt: skip
+            name=f"{vector.name}.backward",
+            function=_INSTEAD.get(vector.function, vector.function),
+            rows=vector.rows,
+            cols=vector.cols,
+            inputs=inputs,
+            outputs=outputs,
+            place=replace(place, step=Pass.BACKWARD),
+            **common,
+        )
         if vector.function is VectorFunction.SOFTMAX:  # the loss starts from its own result
             self._add(backward, vector.name, stored=[(vector.name, vector.output_elements)])
         else:
@@ -153,7 +175,7 @@ class _Step:
             self.weight_gradients.setdefault(vector.tied or vector.name, []).append(backward.name)
         return [backward.name]
 
-    def _sum(self, operator: Operator, name: str, common: dict[str, Any]) -> None:
+    def _sum(self, operator: Operator, name: str, common: dict[str, Any], place: Place) -> None:
         """Add the sum of an operator's gradients where they overlap; parts that do not need none."""
         parts = self.gradients.get(operator.name, [])
         total = sum(elements for _, elements in parts)
@@ -166,9 +188,15 @@ class _Step:
             rows, cols = operator.rows, operator.cols
         inputs = -(-total // operator.output_elements)
         add = Vector(
-            name=name, function=VectorFunction.ADD, rows=rows, cols=cols, inputs=inputs,
-            precision=operator.precision, **common,
-        )  # fmt: skip
+            name=name,
+            function=VectorFunction.ADD,
+            rows=rows,
+            cols=cols,
+            inputs=inputs,
+            precision=operator.precision,
+            place=replace(place, step=Pass.GRADIENT_SUM),
+            **common,
+        )
         self._add(add, operator.name)
         self.gradients[operator.name] = [(add.name, add.output_elements)]
 

@@ -11,6 +11,7 @@ from siliconloom.workloads.attention import Run, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
+from siliconloom.workloads.roles import Role, Section
 
 LONGEST_PATTERN = 16
 
@@ -28,7 +29,7 @@ def forward_graph(
     names: dict[str, int] = {}
     for label, repeat, layers in layer_blocks(model.layers):
         names[label] = names.get(label, 0) + 1
-        builder.block(label if names[label] == 1 else f"{label}_{names[label]}", repeat)
+        builder.block(label if names[label] == 1 else f"{label}_{names[label]}", Section.LAYER, repeat)
         for index, layer in enumerate(layers):
             builder.layer(index if len(layers) > 1 else None)
             x = _layer(builder, layer, run, model.hidden, x)
@@ -72,36 +73,39 @@ def _label(layer: Layer, layers: Sequence[Layer]) -> str:
 
 def _embedding(builder: Builder, model: Architecture, run: Run) -> Value:
     tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
-    builder.block("embedding")
+    builder.block("embedding", Section.EMBEDDING)
     tied = "head" if model.tied and not model.pooler else None
     table = model.vocabulary * width
-    x = builder.vector("tokens", gather, rows=tokens, cols=width, weights=table, tied=tied)
+    x = builder.vector("tokens", Role.TABLE, gather, rows=tokens, cols=width, weights=table, tied=tied)
     if model.embedding_scale:
-        x = builder.vector("scale", VectorFunction.MULTIPLY, x, rows=tokens, cols=width)
+        x = builder.vector("scale", Role.EMBEDDING, VectorFunction.MULTIPLY, x, rows=tokens, cols=width)
     if width != model.hidden:
-        x = builder.gemm("project", x, m=tokens, n=model.hidden, k=width)
+        x = builder.gemm("project", Role.WHOLE, x, m=tokens, n=model.hidden, k=width)
     summands = [x]
     for name, rows in (("positions", model.positions), ("token_types", model.token_types)):
         if rows:
-            weights = rows * model.hidden
-            summands.append(builder.vector(name, gather, rows=tokens, cols=model.hidden, weights=weights))
+            shape = {"rows": tokens, "cols": model.hidden, "weights": rows * model.hidden}
+            summands.append(builder.vector(name, Role.EMBEDDING, gather, **shape))
     if len(summands) > 1:
-        x = builder.vector("add", VectorFunction.ADD, *summands, rows=tokens, cols=model.hidden)
+        add = VectorFunction.ADD
+        x = builder.vector("add", Role.EMBEDDING, add, *summands, rows=tokens, cols=model.hidden)
     if model.embedding_norm is not None:
-        x = _norm(builder, "norm", model.embedding_norm, x, tokens, model.hidden)
+        x = _norm(builder, "norm", Role.EMBEDDING, model.embedding_norm, x, tokens, model.hidden)
     return x
 
 
 def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> Value:
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
+    joint = placement is Placement.PARALLEL
+    norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
 
     def normed(name: str, value: Value) -> Value:
-        return _norm(builder, name, norm, value, tokens, hidden)
+        return _norm(builder, name, norms, norm, value, tokens, hidden)
 
     def add(name: str, *values: Value) -> Value:
-        return builder.vector(name, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
+        return builder.vector(name, sums, VectorFunction.ADD, *values, rows=tokens, cols=hidden)
 
-    if placement is Placement.PARALLEL:
+    if joint:
         inner = normed("norm", x)
         attended = add_attention(builder, layer.attention, run, hidden, inner)
         computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
@@ -125,23 +129,26 @@ def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> V
 def _head(builder: Builder, model: Architecture, run: Run, x: Value) -> None:
     hidden, width = model.hidden, model.embedding_width
     if model.pooler:
-        builder.block("pooler")
-        pooled = builder.gemm("pooler", x.part(run.batch * hidden), m=run.batch, n=hidden, k=hidden, bias=True)
+        builder.block("pooler", Section.POOLER)
+        first = x.part(run.batch * hidden)
+        pooled = builder.gemm("pooler", Role.WHOLE, first, m=run.batch, n=hidden, k=hidden, bias=True)
         # The unit's tanh is that of its GELU micro-program: range reduction, then a polynomial.
-        builder.vector("tanh", VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
+        builder.vector("tanh", Role.ACTIVATION, VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
         return
-    builder.block("head")
+    builder.block("head", Section.HEAD)
     if model.final_norm is not None:
-        x = _norm(builder, "norm", model.final_norm, x, run.tokens, hidden)
+        x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
     rows = run.batch if run.cached else run.tokens
     if width != hidden:
-        x = builder.gemm("project", x.part(rows * hidden), m=rows, n=width, k=hidden)
-    logits = builder.gemm("head", x.part(rows * width), m=rows, n=model.vocabulary, k=width, bias=model.head_bias)
+        x = builder.gemm("project", Role.WHOLE, x.part(rows * hidden), m=rows, n=width, k=hidden)
+    last, bias = x.part(rows * width), model.head_bias
+    logits = builder.gemm("head", Role.HEAD, last, m=rows, n=model.vocabulary, k=width, bias=bias)
     if model.softcap:
-        logits = builder.vector("softcap", VectorFunction.GELU, logits, rows=rows, cols=model.vocabulary)
+        gelu = VectorFunction.GELU
+        logits = builder.vector("softcap", Role.ACTIVATION, gelu, logits, rows=rows, cols=model.vocabulary)
     if not run.cached:
-        builder.vector("loss", VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
+        builder.vector("loss", Role.LOSS, VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
 
 
-def _norm(builder: Builder, name: str, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:
-    return builder.vector(name, norm.function, x, rows=tokens, cols=hidden, weights=norm.weights(hidden))
+def _norm(builder: Builder, name: str, role: Role, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:
+    return builder.vector(name, role, norm.function, x, rows=tokens, cols=hidden, weights=norm.weights(hidden))

@@ -5,5 +5,14 @@ from siliconloom.mapper.context.schemes import SCHEMES, context_schedule
 from siliconloom.mapper.context.tokens import Piece, Shard, pairs_of, shard_tokens
 
 __all__ = [
-    "SCHEMES", "Block", "Kind", "Message", "Piece", "Schedule", "Shard", "context_schedule", "pairs_of", "shard_tokens",
-]  # fmt: skip
+    "SCHEMES",
+    "Block",
+    "Kind",
+    "Message",
+    "Piece",
+    "Schedule",
+    "Shard",
+    "context_schedule",
+    "pairs_of",
+    "shard_tokens",
+]

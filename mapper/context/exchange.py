@@ -88,6 +88,4 @@ def lasp2(draft: Draft, shards: Sequence[Shard]) -> None:
         for source in range(n):
             if shards[source]:
                 target = (source + shift) % n
-                draft.messages.append(
-                    Message(1, source, target, Kind.STATE, shards[source], draft.all_heads, state)
-                )  # fmt: skip
+                draft.messages.append(Message(1, source, target, Kind.STATE, shards[source], draft.all_heads, state))

@@ -13,9 +13,13 @@ from siliconloom.mapper.context.tokens import Shard
 
 
 def ring(
-    draft: Draft, shards: Sequence[Shard], *, members: Sequence[int] | None = None, heads: range | None = None,
+    draft: Draft,
+    shards: Sequence[Shard],
+    *,
+    members: Sequence[int] | None = None,
+    heads: range | None = None,
     begin: int = 0,
-) -> int:  # fmt: skip
+) -> int:
     """Keys and values go round, each rank attends with what it just received; the step after the last block.
 
     In the backward pass the gradients of keys and values go round a step behind them, and one step further: home.

@@ -173,9 +173,16 @@ class Draft:
             self.blocks.append(Block(step, rank, queries, keys, heads or self.all_heads, pairs))
 
     def send(
-        self, step: int, source: int, target: int, kind: Kind, shard: Shard, heads: range | None = None, *,
+        self,
+        step: int,
+        source: int,
+        target: int,
+        kind: Kind,
+        shard: Shard,
+        heads: range | None = None,
+        *,
         statistics: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A message, if it has tokens and somewhere to go."""
         heads = heads or self.all_heads
         elements = shard_tokens(shard) * self.sizes.width(kind, heads, statistics=statistics)
@@ -185,6 +192,12 @@ class Draft:
     def finish(self, scheme: str, holders: Iterable[Shard]) -> Schedule:
         """The schedule, blocks and messages by step."""
         return Schedule(
-            scheme, self.ranks, self.sizes, self.causal, self.backward, tuple(holders),
-            tuple(sorted(self.blocks, key=lambda b: b.step)), tuple(sorted(self.messages, key=lambda m: m.step)),
-        )  # fmt: skip
+            scheme,
+            self.ranks,
+            self.sizes,
+            self.causal,
+            self.backward,
+            tuple(holders),
+            tuple(sorted(self.blocks, key=lambda b: b.step)),
+            tuple(sorted(self.messages, key=lambda m: m.step)),
+        )

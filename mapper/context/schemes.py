@@ -11,15 +11,21 @@ from siliconloom.mapper.context.rings import lightseq, ring, token_ring
 from siliconloom.mapper.context.schedule import Draft, Schedule, Sizes
 from siliconloom.mapper.context.tokens import contiguous, striped, whole, zigzag
 
-SCHEMES = (
-    "ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "lasp2", "packed",
-)  # fmt: skip
+SCHEMES = ("ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "lasp2", "packed")
 
 
 def context_schedule(
-    scheme: str, ranks: int, lengths: Sequence[int], *, causal: bool = True, heads: int, kv_heads: int | None = None,
-    head_dim: int, backward: bool = False, ulysses: int = 1,
-) -> Schedule:  # fmt: skip
+    scheme: str,
+    ranks: int,
+    lengths: Sequence[int],
+    *,
+    causal: bool = True,
+    heads: int,
+    kv_heads: int | None = None,
+    head_dim: int,
+    backward: bool = False,
+    ulysses: int = 1,
+) -> Schedule:
     """Attention of ``lengths`` over ``ranks``, written out.
 
     Parameters
@@ -43,8 +49,11 @@ def context_schedule(
     """
     if scheme not in SCHEMES:
         near = nearest_name(scheme, SCHEMES)
-        raise LoomError(f"{scheme}: no context-parallel scheme; did you mean '{near}'?" if near else
-                        f"{scheme}: no context-parallel scheme; known: {', '.join(SCHEMES)}")  # fmt: skip
+        raise LoomError(
+            f"{scheme}: no context-parallel scheme; did you mean '{near}'?"
+            if near
+            else f"{scheme}: no context-parallel scheme; known: {', '.join(SCHEMES)}"
+        )
     kv_heads = heads if kv_heads is None else kv_heads
     if ranks < 1 or not lengths or min(lengths) < 1:
         raise LoomError(f"context: {ranks} ranks and documents of {list(lengths)[:4]} tokens; both must be positive")

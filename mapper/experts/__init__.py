@@ -10,9 +10,20 @@ from siliconloom.mapper.experts.routing import (
     return_hops,
     routing_of,
     traffic_of,
-)  # fmt: skip
+)
 
 __all__ = [
-    "Copies", "Placed", "Routing", "balance_copies", "copy_hot", "expert_hops", "fanout_of", "hops_of", "imbalance_of",
-    "place_experts", "return_hops", "routing_of", "traffic_of",
-]  # fmt: skip
+    "Copies",
+    "Placed",
+    "Routing",
+    "balance_copies",
+    "copy_hot",
+    "expert_hops",
+    "fanout_of",
+    "hops_of",
+    "imbalance_of",
+    "place_experts",
+    "return_hops",
+    "routing_of",
+    "traffic_of",
+]

@@ -48,9 +48,14 @@ class Placed:
 
 
 def place_experts(
-    routing: Routing, gpus: int, *, nodes: int = 1, imbalance: float | None = None, together: float = 0.0,
+    routing: Routing,
+    gpus: int,
+    *,
+    nodes: int = 1,
+    imbalance: float | None = None,
+    together: float = 0.0,
     exhaustive: bool | None = None,
-) -> Placed:  # fmt: skip
+) -> Placed:
     """Place every layer's experts on ``gpus``, equally many on each.
 
     Experts are placed on nodes first, with the fewest hops between them, then on the GPUs of each node.
@@ -88,9 +93,13 @@ def place_experts(
     if not exact or nodes > 1 or together or imbalance is not None:
         bound = sum(float(t.sum()) - most_kept(t, experts // gpus) for t in routing.transitions)
     return Placed(
-        gpu, hops, hops_of(routing.transitions, gpu // each), min(max(bound, 0.0), hops), exact,
+        gpu,
+        hops,
+        hops_of(routing.transitions, gpu // each),
+        min(max(bound, 0.0), hops),
+        exact,
         imbalance_of(routing.loads, gpu, gpus),
-    )  # fmt: skip
+    )
 
 
 def _solved(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
@@ -71,14 +71,20 @@ COUNTERS = ("retries", "timeouts", "control_errors", "errors", "duplicates", "ov
 def template(name: str) -> Template:
     """A bench's template."""
     return Environment(
-        loader=PackageLoader("siliconloom.rtl.bench", "."), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=ChoiceLoader([PackageLoader(f"siliconloom.rtl.{part}", ".") for part in ("bench", "npu")]),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
     ).get_template(name)
 
 
 def run_link_cases(
-    protocol: LinkProtocol, cases: Sequence[LinkCase], *, folder: Path, simulator: str = "verilator",
+    protocol: LinkProtocol,
+    cases: Sequence[LinkCase],
+    *,
+    folder: Path,
+    simulator: str = "verilator",
     limit: int = 400_000,
-) -> list[LinkOutcome]:  # fmt: skip
+) -> list[LinkOutcome]:
     """Build sender and receiver, and run ``cases`` on them one after the other.
 
     Raises
@@ -95,9 +101,15 @@ def run_link_cases(
     width = protocol.flit_bits
     texts = library.verilog(sender)
     texts["link_bench"] = template("link.v.j2").render(
-        flit=width, wire=protocol.wire_cycles, flits=most, faults=faults, pattern=PATTERN, settle=SETTLE,
-        sender=sender.module_name, receiver=receiver.module_name,
-    )  # fmt: skip
+        flit=width,
+        wire=protocol.wire_cycles,
+        flits=most,
+        faults=faults,
+        pattern=PATTERN,
+        settle=SETTLE,
+        sender=sender.module_name,
+        receiver=receiver.module_name,
+    )
     sources = []
     for name, text in texts.items():
         sources.append(folder / f"{name}.v")
@@ -108,27 +120,34 @@ def run_link_cases(
         records = [
             f.flit | f.control << width | f.symbol << width + CONTROL_BITS | f.cycle << width + CONTROL_BITS + 4
             for f in case.faults
-        ]  # fmt: skip
+        ]
         records += [0xFFFFFFFF << width + CONTROL_BITS + 4] * (faults - len(records))
         for name, words in (
-            ("flits", flits), ("willing", patterns), ("faults", records), ("amount", [len(case.flits)]),
-        ):  # fmt: skip
+            ("flits", flits),
+            ("willing", patterns),
+            ("faults", records),
+            ("amount", [len(case.flits)]),
+        ):
             write_hex(folder / f"{name}_{index}.hex", words)
     ended = run_bench(folder, sources, "link_bench", len(cases), simulator, limit)
     return [_outcome(folder / f"log_{index}.txt", end) for index, end in enumerate(ended)]
 
 
-def run_bench(
-    folder: Path, sources: Sequence[Path], top: str, cases: int, simulator: str, limit: int
-) -> list[bool]:  # fmt: skip
+def run_bench(folder: Path, sources: Sequence[Path], top: str, cases: int, simulator: str, limit: int) -> list[bool]:
     """Run the cases of a bench that keeps its logs itself; tells which of them came to their end."""
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": cases, "limit": limit, "results": str(results)}), encoding="utf-8")
     simulate(
-        sources, top, ("clk", "rst", "index", "load", "finished"), simulator=simulator, folder=folder,
-        bench="siliconloom.rtl.bench.link", environment={"LOOM_BENCH": str(job)}, arguments=["-Wno-fatal"],
-    )  # fmt: skip
+        sources,
+        top,
+        ("clk", "rst", "index", "load", "finished"),
+        simulator=simulator,
+        folder=folder,
+        bench="siliconloom.rtl.bench.link",
+        environment={"LOOM_BENCH": str(job)},
+        arguments=["-Wno-fatal"],
+    )
     if not results.exists():
         raise LoomError("the simulation stopped before its end")
     ended: list[bool] = json.loads(results.read_text(encoding="utf-8"))

@@ -103,9 +103,12 @@ async def _run_case(dut: Any, tile: PimTile, case: dict[str, Any]) -> dict[str, 
         # registers, and what depends on them alone, have settled since the rising edge
         if dut.command_valid.value == 1:
             array.command(
-                cycle, int(dut.command_code.value), int(dut.command_place.value), int(dut.command_row.value),
+                cycle,
+                int(dut.command_code.value),
+                int(dut.command_place.value),
+                int(dut.command_row.value),
                 int(dut.command_column.value),
-            )  # fmt: skip
+            )
         for name, (valid, data) in valids.items():
             if valid.value == 1:
                 outputs[name].append((cycle, f"{data.value.to_unsigned():x}"))
@@ -132,7 +135,11 @@ async def _run_case(dut: Any, tile: PimTile, case: dict[str, Any]) -> dict[str, 
                 stream.settle(cycle)
         await FallingEdge(dut.clk)
     return {
-        "log": array.log, "broken": array.rules.broken[:20], "taken": [stream.taken for stream in streams],
-        "outputs": outputs, "cycles": last, "underrun": int(dut.underrun.value),
+        "log": array.log,
+        "broken": array.rules.broken[:20],
+        "taken": [stream.taken for stream in streams],
+        "outputs": outputs,
+        "cycles": last,
+        "underrun": int(dut.underrun.value),
         "memory": [(bank, row, bytes(data).hex()) for (bank, row), data in array.memory.items()],
-    }  # fmt: skip
+    }

@@ -79,9 +79,16 @@ class PimOutcome:
 
 
 def run_pim_cases(
-    tile: PimTile, sources: Sequence[Path], top: str, ports: Sequence[str], cases: Sequence[PimCase], *,
-    folder: Path, simulator: str = "verilator", spent: Spent | None = None,
-) -> list[PimOutcome]:  # fmt: skip
+    tile: PimTile,
+    sources: Sequence[Path],
+    top: str,
+    ports: Sequence[str],
+    cases: Sequence[PimCase],
+    *,
+    folder: Path,
+    simulator: str = "verilator",
+    spent: Spent | None = None,
+) -> list[PimOutcome]:
     """Run ``cases`` one after the other, each from reset; ``spent`` is filled with the time it took.
 
     Raises
@@ -95,14 +102,18 @@ def run_pim_cases(
     results.unlink(missing_ok=True)
     described = tile.model_dump(mode="json") | {"global_buffer": f"{tile.global_buffer} B"}
     described["dram"]["clock_period"] = f"{tile.dram.clock_period} ps"
-    content = {
-        "tile": described, "cases": [_job(tile, case) for case in cases], "results": str(results)
-    }  # fmt: skip
+    content = {"tile": described, "cases": [_job(tile, case) for case in cases], "results": str(results)}
     job.write_text(json.dumps(content), encoding="utf-8")
     took = simulate(
-        sources, top, ports, simulator=simulator, folder=folder, bench="siliconloom.rtl.bench.pim",
-        environment={"LOOM_BENCH": str(job)}, arguments=["-Wno-fatal"],
-    )  # fmt: skip
+        sources,
+        top,
+        ports,
+        simulator=simulator,
+        folder=folder,
+        bench="siliconloom.rtl.bench.pim",
+        environment={"LOOM_BENCH": str(job)},
+        arguments=["-Wno-fatal"],
+    )
     if spent is not None:
         spent.build, spent.run = took.build, took.run
     if not results.exists():
@@ -117,18 +128,22 @@ def _job(tile: PimTile, case: PimCase) -> dict[str, Any]:
         {"write": int(m.kind == MacroKind.WRITE)}
         | {name: getattr(m, name) for name in ("bank", "row", "column", "columns", "arrival")}
         for m in macros
-    ]  # fmt: skip
+    ]
     names = ("row", "rounds", "chunks", "segments", "columns", "last_columns", "column", "arrival")
     compute = [
         {"gemv": int(m.kind == MacroKind.GEMV), "apart": int(m.apart), "integer": int(m.dtype == DataType.INT8)}
         | {name: getattr(m, name) for name in names}
-        for m in case.macros if m.computes
-    ]  # fmt: skip
+        for m in case.macros
+        if m.computes
+    ]
     return {
-        "transfer": transfers, "compute": compute, "limit": case.limit,
+        "transfer": transfers,
+        "compute": compute,
+        "limit": case.limit,
         "memory": [(bank, row, data.tobytes().hex()) for (bank, row), data in case.memory.items()],
-        "write": _bursts(case.written, size), "vector": _bursts(case.vectors, size),
-    }  # fmt: skip
+        "write": _bursts(case.written, size),
+        "vector": _bursts(case.vectors, size),
+    }
 
 
 def _bursts(blocks: Sequence[Bytes], size: int) -> list[str]:
@@ -143,8 +158,12 @@ def _outcome(tile: PimTile, found: dict[str, Any]) -> PimOutcome:
         for name, bursts in found["outputs"].items()
     }
     return PimOutcome(
-        commands=[(c[0], c[1], c[2], c[3], c[4]) for c in found["log"]], broken=found["broken"],
-        taken=(found["taken"][0], found["taken"][1]), reads=outputs["read"], results=outputs["result"],
-        cycles=found["cycles"], underrun=bool(found["underrun"]),
+        commands=[(c[0], c[1], c[2], c[3], c[4]) for c in found["log"]],
+        broken=found["broken"],
+        taken=(found["taken"][0], found["taken"][1]),
+        reads=outputs["read"],
+        results=outputs["result"],
+        cycles=found["cycles"],
+        underrun=bool(found["underrun"]),
         memory={(bank, row): np.frombuffer(bytes.fromhex(data), np.uint8) for bank, row, data in found["memory"]},
-    )  # fmt: skip
+    )

@@ -16,9 +16,9 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
-from siliconloom.rtl.npu.geometry import Geometry, geometry_of, log2
-from siliconloom.rtl.npu.ports import prefixes
+from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
+from siliconloom.rtl.npu.testbench import memory_parameters
 
 Bytes = NDArray[np.uint8]
 
@@ -83,26 +83,27 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
     """The bench around ``top``: an AXI4 memory of ``words`` bus words with the latency that the chip's memory has."""
     geometry = geometry_of(chip)
     template = Environment(
-        loader=PackageLoader("siliconloom.rtl.bench", "."), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=PackageLoader("siliconloom.rtl.npu", "."), undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("memory.v.j2")
     return template.render(
-        top=top, words=words, **memory_parameters(geometry), reset=reset,
+        top=top,
+        words=words,
+        **memory_parameters(geometry),
+        reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
-    )  # fmt: skip
-
-
-def memory_parameters(geometry: Geometry) -> dict[str, Any]:
-    """What the template of the memory needs to know of a tile."""
-    return {
-        "bus": geometry.bus, "shift": log2(geometry.bus), "port_bytes": geometry.port_bytes,
-        "port_shift": log2(geometry.port_bytes), "prefixes": prefixes(geometry), "latency": geometry.memory_cycles,
-    }  # fmt: skip
+    )
 
 
 def run_programs(
-    chip: Chip, sources: Sequence[Path], top: str, cases: Sequence[ProgramCase], *, folder: Path,
-    simulator: str = "verilator", spent: Spent | None = None,
-) -> list[ProgramOutcome]:  # fmt: skip
+    chip: Chip,
+    sources: Sequence[Path],
+    top: str,
+    cases: Sequence[ProgramCase],
+    *,
+    folder: Path,
+    simulator: str = "verilator",
+    spent: Spent | None = None,
+) -> list[ProgramOutcome]:
     """Run ``cases`` one after the other on the RTL in ``sources``; ``spent`` is filled with the time it took.
 
     Raises
@@ -127,17 +128,29 @@ def run_programs(
         (folder / f"memory_{index}.hex").write_text(hex_image(image, bus, words), encoding="ascii")
         writes = {"program_low": case.base, "program_high": 0, "program_words": len(case.program.instructions)}
         writes |= {f"semaphore_{i}": s.initial for i, s in enumerate(case.program.semaphores)}
-        jobs.append({
-            "index": index, "stall": case.stall, "fail": int(case.fail), "writes": writes, "reads": reads,
-            "limit": case.limit,
-        })  # fmt: skip
+        jobs.append(
+            {
+                "index": index,
+                "stall": case.stall,
+                "fail": int(case.fail),
+                "writes": writes,
+                "reads": reads,
+                "limit": case.limit,
+            }
+        )
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": jobs, "registers": registers, "results": str(results)}), encoding="utf-8")
     took = simulate(
-        [*sources, bench], f"{top}_bench", BENCH_PORTS, simulator=simulator, folder=folder,
-        bench="siliconloom.rtl.bench.npu", environment={"LOOM_BENCH": str(job)}, arguments=["-Wno-fatal"],
-    )  # fmt: skip
+        [*sources, bench],
+        f"{top}_bench",
+        BENCH_PORTS,
+        simulator=simulator,
+        folder=folder,
+        bench="siliconloom.rtl.bench.npu",
+        environment={"LOOM_BENCH": str(job)},
+        arguments=["-Wno-fatal"],
+    )
     if spent is not None:
         spent.build, spent.run = took.build, took.run
     if not results.exists():
@@ -146,11 +159,13 @@ def run_programs(
     for index, found in enumerate(json.loads(results.read_text(encoding="utf-8"))):
         values = found["registers"]
         outcome = ProgramOutcome(
-            ended=found["ended"], cycles=values["cycles_low"], cause=Cause(values["error"] & 15),
+            ended=found["ended"],
+            cycles=values["cycles_low"],
+            cause=Cause(values["error"] & 15),
             instruction=values["error"] >> 8,
             counters={u: {c: values[f"{u}_{c}_low"] for c in COUNTERS} for u in UNITS},
             memory=memory_image(folder / f"result_{index}.hex", bus),
-        )  # fmt: skip
+        )
         outcome.issued = {u: [] for u in UNITS}
         outcome.completed = {u: [] for u in UNITS}
         for line in (folder / f"trace_{index}.txt").read_text(encoding="ascii").splitlines():
@@ -165,10 +180,32 @@ def run_programs(
 
 
 BENCH_PORTS = (
-    "clk", "rst", "index", "load", "dump", "stall", "fail", "irq", "s_axi_awvalid", "s_axi_awready", "s_axi_awaddr",
-    "s_axi_wvalid", "s_axi_wready", "s_axi_wdata", "s_axi_wstrb", "s_axi_bvalid", "s_axi_bready", "s_axi_bresp",
-    "s_axi_arvalid", "s_axi_arready", "s_axi_araddr", "s_axi_rvalid", "s_axi_rready", "s_axi_rdata", "s_axi_rresp",
-)  # fmt: skip
+    "clk",
+    "rst",
+    "index",
+    "load",
+    "dump",
+    "stall",
+    "fail",
+    "irq",
+    "s_axi_awvalid",
+    "s_axi_awready",
+    "s_axi_awaddr",
+    "s_axi_wvalid",
+    "s_axi_wready",
+    "s_axi_wdata",
+    "s_axi_wstrb",
+    "s_axi_bvalid",
+    "s_axi_bready",
+    "s_axi_bresp",
+    "s_axi_arvalid",
+    "s_axi_arready",
+    "s_axi_araddr",
+    "s_axi_rvalid",
+    "s_axi_rready",
+    "s_axi_rdata",
+    "s_axi_rresp",
+)
 
 
 def hex_image(image: Bytes, bus: int, words: int) -> str:

@@ -82,9 +82,15 @@ class ChipOutcome:
 
 
 def run_ring_cases(
-    engine: RingEngine, protocol: LinkProtocol, chips: int, cases: Sequence[RingCase], *, folder: Path,
-    simulator: str = "verilator", limit: int = 400_000,
-) -> list[list[ChipOutcome]]:  # fmt: skip
+    engine: RingEngine,
+    protocol: LinkProtocol,
+    chips: int,
+    cases: Sequence[RingCase],
+    *,
+    folder: Path,
+    simulator: str = "verilator",
+    limit: int = 400_000,
+) -> list[list[ChipOutcome]]:
     """Build a ring of nodes with producers that report as told, and run ``cases`` on it; outcomes chip by chip.
 
     Raises
@@ -101,9 +107,13 @@ def run_ring_cases(
     events = max(len(p) for case in cases for p in case.produced) + 1
     texts = library.verilog(node)
     texts["ring_bench"] = template("ring.v.j2").render(
-        **wiring(protocol, chips, cases), tile=False, words=depth, events=events, node=node.module_name,
+        **wiring(protocol, chips, cases),
+        tile=False,
+        words=depth,
+        events=events,
+        node=node.module_name,
         chunk_bits=max(1, (engine.chunks(chips) - 1).bit_length()),
-    )  # fmt: skip
+    )
     sources = []
     for name, text in texts.items():
         sources.append(folder / f"{name}.v")
@@ -123,8 +133,14 @@ def run_ring_cases(
 def wiring(protocol: LinkProtocol, chips: int, cases: Sequence[RingCase]) -> dict[str, Any]:
     """What the template needs to know of the ring."""
     faults = max([len(f) for case in cases for f in case.faults], default=0) + 2
-    return {"chips": chips, "flit": protocol.flit_bits, "wire": protocol.wire_cycles, "faults": faults,
-            "settle": SETTLE, "rank_bits": (chips - 1).bit_length()}  # fmt: skip
+    return {
+        "chips": chips,
+        "flit": protocol.flit_bits,
+        "wire": protocol.wire_cycles,
+        "faults": faults,
+        "settle": SETTLE,
+        "rank_bits": (chips - 1).bit_length(),
+    }
 
 
 def write_case(
@@ -141,7 +157,7 @@ def write_case(
         records = [
             f.flit | f.control << width | f.symbol << width + CONTROL_BITS | f.cycle << width + CONTROL_BITS + 4
             for f in (case.faults[rank] if case.faults else ())
-        ]  # fmt: skip
+        ]
         records += [NEVER << width + CONTROL_BITS + 4] * (most + 1 - len(records))
         write_hex(folder / f"faults_{index}_{rank}.hex", records)
 

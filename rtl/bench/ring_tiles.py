@@ -11,13 +11,13 @@ from siliconloom.arch.isa import Program
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import run_bench, template, write_hex
-from siliconloom.rtl.bench.programs import memory_parameters
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, read_outcome, wiring, write_case
 from siliconloom.rtl.bench.runner import require_simulator
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.design import ring_chip
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.registers import register_map
+from siliconloom.rtl.npu.testbench import memory_parameters
 
 SET_UP = 400
 """Cycles in which the bench's host has written a tile's registers, ten cycles each, before it starts the tile."""
@@ -34,9 +34,16 @@ class TileCase:
 
 
 def run_tile_cases(
-    chip: Chip, engine: RingEngine, protocol: LinkProtocol, chips: int, cases: Sequence[TileCase], *, folder: Path,
-    simulator: str = "verilator", limit: int = 2_000_000,
-) -> list[list[ChipOutcome]]:  # fmt: skip
+    chip: Chip,
+    engine: RingEngine,
+    protocol: LinkProtocol,
+    chips: int,
+    cases: Sequence[TileCase],
+    *,
+    folder: Path,
+    simulator: str = "verilator",
+    limit: int = 2_000_000,
+) -> list[list[ChipOutcome]]:
     """Build a ring of ``chips`` chips with tiles and run ``cases`` on it; outcomes chip by chip.
 
     Raises
@@ -56,10 +63,16 @@ def run_tile_cases(
     texts = library.verilog(top)
     lists = [[_writes(registers, p, b) for p, b in zip(c.programs, c.bases, strict=True)] for c in cases]
     texts["ring_bench"] = template("ring.v.j2").render(
-        **wiring(protocol, chips, [case.ring for case in cases]), tile=True, writes=len(lists[0][0]),
-        top=top.module_name, words=depth, **memory_parameters(geometry), reset="rst", reset_active="rst",
+        **wiring(protocol, chips, [case.ring for case in cases]),
+        tile=True,
+        writes=len(lists[0][0]),
+        top=top.module_name,
+        words=depth,
+        **memory_parameters(geometry),
+        reset="rst",
+        reset_active="rst",
         extra=_connections(protocol.flit_bits, (chips - 1).bit_length()),
-    )  # fmt: skip
+    )
     sources = []
     for name, text in texts.items():
         sources.append(folder / f"{name}.v")
@@ -86,14 +99,36 @@ def _writes(registers: dict[str, int], program: Program, base: int) -> list[int]
 def _connections(width: int, rank_bits: int) -> str:
     """Ports of a chip beside those of its tile, as the template names what they are connected to."""
     wires = {
-        "start": "start", "rank": f"rank[{rank_bits - 1}:0]", "base": "setting[1]", "words": "words", "write": "put",
-        "next_symbol": f"next[{width} +: 3]", "next_flit": f"next[{width - 1}:0]",
-        "previous_symbol": f"previous[{width} +: 3]", "previous_flit": f"previous[{width - 1}:0]",
-    }  # fmt: skip
+        "start": "start",
+        "rank": f"rank[{rank_bits - 1}:0]",
+        "base": "setting[1]",
+        "words": "words",
+        "write": "put",
+        "next_symbol": f"next[{width} +: 3]",
+        "next_flit": f"next[{width - 1}:0]",
+        "previous_symbol": f"previous[{width} +: 3]",
+        "previous_flit": f"previous[{width - 1}:0]",
+    }
     same = (
-        "send_read", "send_address", "send_data", "sum_read", "sum_address", "sum_data", "write_address", "write_data",
-        "busy", "done", "misframed", "next_control", "previous_control", "retries", "timeouts", "control_errors",
-        "errors", "duplicates", "overflows",
-    )  # fmt: skip
+        "send_read",
+        "send_address",
+        "send_data",
+        "sum_read",
+        "sum_address",
+        "sum_data",
+        "write_address",
+        "write_data",
+        "busy",
+        "done",
+        "misframed",
+        "next_control",
+        "previous_control",
+        "retries",
+        "timeouts",
+        "control_errors",
+        "errors",
+        "duplicates",
+        "overflows",
+    )
     wires |= {name: name for name in same}
     return "".join(f".ring_{port}({wire}), " for port, wire in wires.items())

@@ -14,8 +14,8 @@ from typing import Any
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
-from siliconloom.rtl.bench.cases import Case, CaseResult, job_case, judge
-from siliconloom.rtl.systolic import arithmetic_of
+from siliconloom.rtl.array.folds import Case, CaseResult, job_case, judge
+from siliconloom.rtl.array.tile import arithmetic_of
 
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
 INSTALL = {
@@ -81,9 +81,14 @@ def run_cases(
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": [each for each, _ in prepared], "results": str(results)}), encoding="utf-8")
     simulate(
-        sources, top, ports, simulator=simulator, folder=folder, bench="siliconloom.rtl.bench.systolic",
+        sources,
+        top,
+        ports,
+        simulator=simulator,
+        folder=folder,
+        bench="siliconloom.rtl.bench.systolic",
         environment={"LOOM_BENCH": str(job)},
-    )  # fmt: skip
+    )
     if not results.exists():
         raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
     outcomes = json.loads(results.read_text(encoding="utf-8"))

@@ -93,9 +93,9 @@ def _bench_lines(sidecar: dict[str, Any], files: Sequence[str]) -> list[str]:
     fpga_bench = f"bench/tb_{fpga}.v"
     programs = f"bench/{top}_writes.hex" in files
     what = (
-        "The bench loads a memory image with a program, starts it over AXI4-Lite, waits for the interrupt, and "
-        "compares memory, counters and cycles with the simulator's. With its parameter `STALL` at 1 to 255 (of 256) "
-        "the memory hesitates at random, and cycles are not compared."
+        "The bench runs programs one after the other: it loads a memory image with each, starts it over AXI4-Lite, "
+        "waits for the interrupt, and compares memory, counters and cycles with the simulator's. With its parameter "
+        "`STALL` at 1 to 255 (of 256) the memory hesitates at random, and cycles are not compared."
         if programs
         else "The benches send the operands of GEMMs with random waits and compare every result with NumPy's. They "
         "leave data unknown where nothing is valid."

@@ -14,21 +14,34 @@ from siliconloom.rtl.npu.geometry import geometry_of
 
 MEANINGS = {
     "start": "begin a reduce-scatter and an all-gather; before the tile stores into the buffer",
-    "rank": "place in the ring, held while busy", "base": "first word of the buffer, held while busy",
-    "words": "words of a chunk, held while busy", "busy": "a collective is under way",
-    "done": "ended since the last start", "misframed": "a message was no whole chunk",
-    "send_read": "first read port of memory: an address is there", "send_address": "its word",
+    "rank": "place in the ring, held while busy",
+    "base": "first word of the buffer, held while busy",
+    "words": "words of a chunk, held while busy",
+    "busy": "a collective is under way",
+    "done": "ended since the last start",
+    "misframed": "a message was no whole chunk",
+    "send_read": "first read port of memory: an address is there",
+    "send_address": "its word",
     "send_data": "a cycle after the address: the word",
-    "sum_read": "second read port of memory: an address is there", "sum_address": "its word",
-    "sum_data": "a cycle after the address: the word", "write": "write port of memory: a word is there",
-    "write_address": "where it belongs", "write_data": "the word", "next_symbol": "to the next chip: what the flit is",
-    "next_flit": "to the next chip: the flit", "next_control": "from the next chip: control word",
-    "previous_symbol": "from the previous chip: what the flit is", "previous_flit": "from the previous chip: the flit",
-    "previous_control": "to the previous chip: control word", "retries": "times the sender went back",
-    "timeouts": "those of them for want of an answer", "control_errors": "control words with a wrong CRC",
-    "errors": "bad packets and symbols", "duplicates": "packets dropped as taken before",
+    "sum_read": "second read port of memory: an address is there",
+    "sum_address": "its word",
+    "sum_data": "a cycle after the address: the word",
+    "write": "write port of memory: a word is there",
+    "write_address": "where it belongs",
+    "write_data": "the word",
+    "next_symbol": "to the next chip: what the flit is",
+    "next_flit": "to the next chip: the flit",
+    "next_control": "from the next chip: control word",
+    "previous_symbol": "from the previous chip: what the flit is",
+    "previous_flit": "from the previous chip: the flit",
+    "previous_control": "to the previous chip: control word",
+    "retries": "times the sender went back",
+    "timeouts": "those of them for want of an answer",
+    "control_errors": "control words with a wrong CRC",
+    "errors": "bad packets and symbols",
+    "duplicates": "packets dropped as taken before",
     "overflows": "flits that found no room: a broken sender",
-}  # fmt: skip
+}
 """Of the ports that begin with ``ring_``."""
 
 
@@ -54,10 +67,15 @@ def ring_design(library: Library, chip: Chip, engine: RingEngine, protocol: Link
     tile = npu_design(library, chip)
     top = ring_chip(library, chip, engine, protocol, chips)
     parameters = {
-        **tile.parameters, "chips": chips, "operand_added": engine.operand.value, "pieces": engine.pieces,
-        "flit_bits": protocol.flit_bits, "packet_flits": protocol.packet_flits, "credits": protocol.credits,
+        **tile.parameters,
+        "chips": chips,
+        "operand_added": engine.operand.value,
+        "pieces": engine.pieces,
+        "flit_bits": protocol.flit_bits,
+        "packet_flits": protocol.packet_flits,
+        "credits": protocol.credits,
         "packets_outstanding": protocol.outstanding,
-    }  # fmt: skip
+    }
     return Design(
         top=top,
         contains="one chip of the ring: the whole tile, its ring engine and its ends of two links",

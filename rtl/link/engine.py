@@ -8,8 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.ring import ADDRESS_BITS, READ_AHEAD, WORDS_BITS, RingEngine
+from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.queue import Queue
 
 
 class RingEngineCircuit(Circuit):
@@ -52,15 +52,34 @@ class RingEngineCircuit(Circuit):
         self.chips, self.engine, self.flit_bits = chips, engine, flit_bits
         self.chunks = engine.chunks(chips)
         ports = {
-            "start": In(1), "rank": In(range(chips)), "base": In(ADDRESS_BITS), "words": In(WORDS_BITS),
-            "produced": In(1), "produced_chunk": In(range(self.chunks)), "produced_words": In(WORDS_BITS),
-            "send_read": Out(1), "send_address": Out(ADDRESS_BITS), "send_data": In(flit_bits),
-            "sum_read": Out(1), "sum_address": Out(ADDRESS_BITS), "sum_data": In(flit_bits),
-            "write": Out(1), "write_address": Out(ADDRESS_BITS), "write_data": Out(flit_bits),
-            "m_axis_tvalid": Out(1), "m_axis_tready": In(1), "m_axis_tdata": Out(flit_bits), "m_axis_tlast": Out(1),
-            "s_axis_tvalid": In(1), "s_axis_tready": Out(1), "s_axis_tdata": In(flit_bits), "s_axis_tlast": In(1),
-            "busy": Out(1), "done": Out(1), "misframed": Out(1),
-        }  # fmt: skip
+            "start": In(1),
+            "rank": In(range(chips)),
+            "base": In(ADDRESS_BITS),
+            "words": In(WORDS_BITS),
+            "produced": In(1),
+            "produced_chunk": In(range(self.chunks)),
+            "produced_words": In(WORDS_BITS),
+            "send_read": Out(1),
+            "send_address": Out(ADDRESS_BITS),
+            "send_data": In(flit_bits),
+            "sum_read": Out(1),
+            "sum_address": Out(ADDRESS_BITS),
+            "sum_data": In(flit_bits),
+            "write": Out(1),
+            "write_address": Out(ADDRESS_BITS),
+            "write_data": Out(flit_bits),
+            "m_axis_tvalid": Out(1),
+            "m_axis_tready": In(1),
+            "m_axis_tdata": Out(flit_bits),
+            "m_axis_tlast": Out(1),
+            "s_axis_tvalid": In(1),
+            "s_axis_tready": Out(1),
+            "s_axis_tdata": In(flit_bits),
+            "s_axis_tlast": In(1),
+            "busy": Out(1),
+            "done": Out(1),
+            "misframed": Out(1),
+        }
         super().__init__(library, library.name("ring_engine"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -98,14 +117,15 @@ class RingEngineCircuit(Circuit):
             self.send_address.eq(self.base + out.chunk * self.words + out.position),
         ]
         out.step(m, issue, last)
-        m.d.sync += [
-            reading.eq(issue), reading_last.eq(last),
-            under_way.eq(under_way + issue - pop),
-        ]  # fmt: skip
+        m.d.sync += [reading.eq(issue), reading_last.eq(last), under_way.eq(under_way + issue - pop)]
         queue = self.place(
-            m, self.library.make(Queue, self.flit_bits + 1, READ_AHEAD), "ahead", i_valid=reading,
-            i_payload=Cat(self.send_data, reading_last), o_ready=self.m_axis_tready,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, self.flit_bits + 1, READ_AHEAD),
+            "ahead",
+            i_valid=reading,
+            i_payload=Cat(self.send_data, reading_last),
+            o_ready=self.m_axis_tready,
+        )
         m.d.comb += [
             self.m_axis_tvalid.eq(queue["o_valid"]),
             self.m_axis_tdata.eq(queue["o_payload"][: self.flit_bits]),
@@ -131,9 +151,13 @@ class RingEngineCircuit(Circuit):
         ]
         into.step(m, take, ends)
         m.d.sync += [
-            writing.eq(take), adding.eq(adds), address.eq(self.sum_address), flit.eq(self.s_axis_tdata),
-            ending.eq(take & ends), arrived.eq(arrived + ending),
-        ]  # fmt: skip
+            writing.eq(take),
+            adding.eq(adds),
+            address.eq(self.sum_address),
+            flit.eq(self.s_axis_tdata),
+            ending.eq(take & ends),
+            arrived.eq(arrived + ending),
+        ]
         with m.If(take & (ends != self.s_axis_tlast)):
             m.d.sync += self.misframed.eq(1)
 

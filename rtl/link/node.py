@@ -9,13 +9,13 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.link import CONTROL_BITS, SYMBOL_BITS, LinkProtocol
 from siliconloom.arch.ring import ADDRESS_BITS, WORDS_BITS, RingEngine
+from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.engine import RingEngineCircuit
 from siliconloom.rtl.link.receiver import LinkReceiver
 from siliconloom.rtl.link.sender import COUNTER_BITS, LinkSender
 from siliconloom.rtl.npu.geometry import Geometry
 from siliconloom.rtl.npu.tile import NpuTile
-from siliconloom.rtl.queue import Queue
 
 ENDS = {"sender": ("retries", "timeouts", "control_errors"), "receiver": ("errors", "duplicates", "overflows")}
 
@@ -42,12 +42,17 @@ class RingNode(Circuit):
         own = {"clk", library.reset_port}
         ports = {
             name: member.flow(member.shape)
-            for name, member in inner.signature.members.items() if "axis" not in name and name not in own
+            for name, member in inner.signature.members.items()
+            if "axis" not in name and name not in own
         } | {
-            "next_symbol": Out(SYMBOL_BITS), "next_flit": Out(width), "next_control": In(CONTROL_BITS),
-            "previous_symbol": In(SYMBOL_BITS), "previous_flit": In(width), "previous_control": Out(CONTROL_BITS),
+            "next_symbol": Out(SYMBOL_BITS),
+            "next_flit": Out(width),
+            "next_control": In(CONTROL_BITS),
+            "previous_symbol": In(SYMBOL_BITS),
+            "previous_flit": In(width),
+            "previous_control": Out(CONTROL_BITS),
             **{name: Out(COUNTER_BITS) for names in ENDS.values() for name in names},
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("ring_node"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -56,27 +61,46 @@ class RingNode(Circuit):
         links = {name: Signal(1, name=name) for name in ("sent", "offered", "offered_last")}
         data = Signal(self.protocol.flit_bits)
         inputs = {
-            name: getattr(self, name) for name, member in inner.signature.members.items()
+            name: getattr(self, name)
+            for name, member in inner.signature.members.items()
             if member.flow == In and "axis" not in name and name not in ("clk", self.library.reset_port)
-        }  # fmt: skip
+        }
         engine = self.place(
-            m, inner, "engine", **inputs, m_axis_tready=links["sent"], s_axis_tvalid=links["offered"],
-            s_axis_tdata=data, s_axis_tlast=links["offered_last"],
-        )  # fmt: skip
+            m,
+            inner,
+            "engine",
+            **inputs,
+            m_axis_tready=links["sent"],
+            s_axis_tvalid=links["offered"],
+            s_axis_tdata=data,
+            s_axis_tlast=links["offered_last"],
+        )
         sender = self.place(
-            m, self.library.make(LinkSender, self.protocol), "sender", s_axis_tvalid=engine["m_axis_tvalid"],
-            s_axis_tdata=engine["m_axis_tdata"], s_axis_tlast=engine["m_axis_tlast"], control_word=self.next_control,
-        )  # fmt: skip
+            m,
+            self.library.make(LinkSender, self.protocol),
+            "sender",
+            s_axis_tvalid=engine["m_axis_tvalid"],
+            s_axis_tdata=engine["m_axis_tdata"],
+            s_axis_tlast=engine["m_axis_tlast"],
+            control_word=self.next_control,
+        )
         receiver = self.place(
-            m, self.library.make(LinkReceiver, self.protocol), "receiver", wire_symbol=self.previous_symbol,
-            wire_flit=self.previous_flit, m_axis_tready=engine["s_axis_tready"],
-        )  # fmt: skip
+            m,
+            self.library.make(LinkReceiver, self.protocol),
+            "receiver",
+            wire_symbol=self.previous_symbol,
+            wire_flit=self.previous_flit,
+            m_axis_tready=engine["s_axis_tready"],
+        )
         m.d.comb += [
-            links["sent"].eq(sender["s_axis_tready"]), links["offered"].eq(receiver["m_axis_tvalid"]),
-            links["offered_last"].eq(receiver["m_axis_tlast"]), data.eq(receiver["m_axis_tdata"]),
-            self.next_symbol.eq(sender["wire_symbol"]), self.next_flit.eq(sender["wire_flit"]),
+            links["sent"].eq(sender["s_axis_tready"]),
+            links["offered"].eq(receiver["m_axis_tvalid"]),
+            links["offered_last"].eq(receiver["m_axis_tlast"]),
+            data.eq(receiver["m_axis_tdata"]),
+            self.next_symbol.eq(sender["wire_symbol"]),
+            self.next_flit.eq(sender["wire_flit"]),
             self.previous_control.eq(receiver["control_word"]),
-        ]  # fmt: skip
+        ]
         for name, signal in engine.items():
             if "axis" not in name:
                 m.d.comb += getattr(self, name).eq(signal)
@@ -116,10 +140,16 @@ class StoreTracker(Circuit):
     def __init__(self, library: Library, chunks: int, word_bytes: int, outstanding: int) -> None:
         self.chunks, self.word_bytes, self.outstanding = chunks, word_bytes, outstanding
         ports = {
-            "base": In(ADDRESS_BITS), "words": In(WORDS_BITS), "write": In(1), "address": In(48), "beats": In(8),
-            "answer": In(1), "produced": Out(1), "produced_chunk": Out(range(chunks)),
+            "base": In(ADDRESS_BITS),
+            "words": In(WORDS_BITS),
+            "write": In(1),
+            "address": In(48),
+            "beats": In(8),
+            "answer": In(1),
+            "produced": Out(1),
+            "produced_chunk": Out(range(chunks)),
             "produced_words": Out(WORDS_BITS),
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("store_tracker"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -134,9 +164,13 @@ class StoreTracker(Circuit):
             chunk.eq(sum((offset >= self.words * n for n in range(1, self.chunks)), start=Const(0))),
         ]
         waiting = self.place(
-            m, self.library.make(Queue, 9 + len(chunk), self.outstanding), "waiting", i_valid=self.write,
-            i_payload=Cat(inside, self.beats, chunk), o_ready=self.answer,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, 9 + len(chunk), self.outstanding),
+            "waiting",
+            i_valid=self.write,
+            i_payload=Cat(inside, self.beats, chunk),
+            o_ready=self.answer,
+        )
         m.d.comb += [
             self.produced.eq(self.answer & waiting["o_valid"] & waiting["o_payload"][0]),
             self.produced_words.eq(waiting["o_payload"][1:9] + 1),
@@ -174,9 +208,8 @@ class RingChip(Circuit):
         node = library.make(RingNode, chips, engine, protocol)
         assert isinstance(node, RingNode)
         ports = {
-            name: member.flow(member.shape)
-            for name, member in tile.signature.members.items() if name not in own
-        } | chip_ports(node)  # fmt: skip
+            name: member.flow(member.shape) for name, member in tile.signature.members.items() if name not in own
+        } | chip_ports(node)
         super().__init__(library, library.name("chip"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -193,14 +226,19 @@ class RingChip(Circuit):
             self.library.make(
                 StoreTracker, self.engine.chunks(self.chips), self.geometry.bus, 2 * self.geometry.outstanding + 64
             ),
-            "tracker", base=self.ring_base, words=self.ring_words,
-            write=outputs["m_axi_awvalid"] & self.m_axi_awready, address=outputs["m_axi_awaddr"],
-            beats=outputs["m_axi_awlen"], answer=self.m_axi_bvalid & outputs["m_axi_bready"],
-        )  # fmt: skip
+            "tracker",
+            base=self.ring_base,
+            words=self.ring_words,
+            write=outputs["m_axi_awvalid"] & self.m_axi_awready,
+            address=outputs["m_axi_awaddr"],
+            beats=outputs["m_axi_awlen"],
+            answer=self.m_axi_bvalid & outputs["m_axi_bready"],
+        )
         ring_inputs = {
-            name.removeprefix("ring_"): getattr(self, name) for name, member in members.items()
+            name.removeprefix("ring_"): getattr(self, name)
+            for name, member in members.items()
             if name.startswith("ring_") and member.flow == In
-        }  # fmt: skip
+        }
         ring = self.place(m, node, "node", **ring_inputs, **tracker)
         m.d.comb += [getattr(self, f"ring_{name}").eq(signal) for name, signal in ring.items()]
         return m

@@ -16,7 +16,7 @@ from siliconloom.arch.link import (
     SYMBOL_BITS,
     LinkProtocol,
     Symbol,
-)  # fmt: skip
+)
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.crc import BEGIN, next_crc
 from siliconloom.rtl.link.sender import COUNTER_BITS
@@ -48,11 +48,17 @@ class LinkReceiver(Circuit):
     def __init__(self, library: Library, protocol: LinkProtocol) -> None:
         self.protocol = protocol
         ports = {
-            "wire_symbol": In(SYMBOL_BITS), "wire_flit": In(protocol.flit_bits), "control_word": Out(CONTROL_BITS),
-            "m_axis_tvalid": Out(1), "m_axis_tready": In(1), "m_axis_tdata": Out(protocol.flit_bits),
-            "m_axis_tlast": Out(1), "errors": Out(COUNTER_BITS), "duplicates": Out(COUNTER_BITS),
+            "wire_symbol": In(SYMBOL_BITS),
+            "wire_flit": In(protocol.flit_bits),
+            "control_word": Out(CONTROL_BITS),
+            "m_axis_tvalid": Out(1),
+            "m_axis_tready": In(1),
+            "m_axis_tdata": Out(protocol.flit_bits),
+            "m_axis_tlast": Out(1),
+            "errors": Out(COUNTER_BITS),
+            "duplicates": Out(COUNTER_BITS),
             "overflows": Out(COUNTER_BITS),
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("link_receiver"), ports, reset=True)
         self.expected = Signal(SEQUENCE_BITS)
         # Members, so that proofs can speak of them.
@@ -96,9 +102,13 @@ class LinkReceiver(Circuit):
         with m.Elif(self.wire_symbol == Symbol.HEAD):
             m.d.comb += wrong.eq(inside)
             m.d.sync += [
-                inside.eq(1), spoilt.eq(0), count.eq(0), crc.eq(next_crc(BEGIN, flit)),
-                Cat(sequence, length, last).eq(flit), mine.eq(flit[:SEQUENCE_BITS] == expected),
-            ]  # fmt: skip
+                inside.eq(1),
+                spoilt.eq(0),
+                count.eq(0),
+                crc.eq(next_crc(BEGIN, flit)),
+                Cat(sequence, length, last).eq(flit),
+                mine.eq(flit[:SEQUENCE_BITS] == expected),
+            ]
         with m.Elif((self.wire_symbol == Symbol.BODY) & inside):
             m.d.sync += crc.eq(next_crc(crc, flit))
             with m.If(count == length):

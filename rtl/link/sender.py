@@ -16,7 +16,7 @@ from siliconloom.arch.link import (
     SYMBOL_BITS,
     LinkProtocol,
     Symbol,
-)  # fmt: skip
+)
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.crc import BEGIN, next_crc
 
@@ -49,11 +49,17 @@ class LinkSender(Circuit):
     def __init__(self, library: Library, protocol: LinkProtocol) -> None:
         self.protocol = protocol
         ports = {
-            "s_axis_tvalid": In(1), "s_axis_tready": Out(1), "s_axis_tdata": In(protocol.flit_bits),
-            "s_axis_tlast": In(1), "wire_symbol": Out(SYMBOL_BITS), "wire_flit": Out(protocol.flit_bits),
-            "control_word": In(CONTROL_BITS), "retries": Out(COUNTER_BITS), "timeouts": Out(COUNTER_BITS),
+            "s_axis_tvalid": In(1),
+            "s_axis_tready": Out(1),
+            "s_axis_tdata": In(protocol.flit_bits),
+            "s_axis_tlast": In(1),
+            "wire_symbol": Out(SYMBOL_BITS),
+            "wire_flit": Out(protocol.flit_bits),
+            "control_word": In(CONTROL_BITS),
+            "retries": Out(COUNTER_BITS),
+            "timeouts": Out(COUNTER_BITS),
             "control_errors": Out(COUNTER_BITS),
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("link_sender"), ports, reset=True)
         # Members, so that proofs can speak of them: packets by number, flits counted from reset on.
         self.closed, self.acked, self.next = (Signal(SEQUENCE_BITS, name=n) for n in ("closed", "acked", "next"))
@@ -133,15 +139,25 @@ class LinkSender(Circuit):
         m.d.sync += [self.wire_symbol.eq(Symbol.IDLE), self.wire_flit.eq(0)]
         with m.If(self.start):
             m.d.sync += [
-                self.wire_symbol.eq(Symbol.HEAD), self.wire_flit.eq(head), crc.eq(next_crc(BEGIN, head)),
-                sending.eq(1), position.eq(0), left.eq(next_length), slot.eq(next_[:slot_bits]),
-            ]  # fmt: skip
+                self.wire_symbol.eq(Symbol.HEAD),
+                self.wire_flit.eq(head),
+                crc.eq(next_crc(BEGIN, head)),
+                sending.eq(1),
+                position.eq(0),
+                left.eq(next_length),
+                slot.eq(next_[:slot_bits]),
+            ]
         with m.If(sending):
             # The slot may be given up and filled anew meanwhile: only a packet that arrived, whose copy is dropped.
             m.d.sync += [
-                self.wire_symbol.eq(Symbol.BODY), self.wire_flit.eq(read.data), crc.eq(next_crc(crc, read.data)),
-                position.eq(position + 1), left.eq(left - 1), sending.eq(left != 1), ending.eq(left == 1),
-            ]  # fmt: skip
+                self.wire_symbol.eq(Symbol.BODY),
+                self.wire_flit.eq(read.data),
+                crc.eq(next_crc(crc, read.data)),
+                position.eq(position + 1),
+                left.eq(left - 1),
+                sending.eq(left != 1),
+                ending.eq(left == 1),
+            ]
         with m.If(ending):
             m.d.sync += [self.wire_symbol.eq(Symbol.TAIL), self.wire_flit.eq(~crc), ending.eq(0)]
 
@@ -150,17 +166,12 @@ class LinkSender(Circuit):
         m.d.comb += [
             shown.eq(next_ + self.start),
             after.eq(
-                Mux(
-                    back | ((new_acked - acked)[:SEQUENCE_BITS] > (shown - acked)[:SEQUENCE_BITS]),
-                    new_acked, shown,
-                )
+                Mux(back | ((new_acked - acked)[:SEQUENCE_BITS] > (shown - acked)[:SEQUENCE_BITS]), new_acked, shown)
             ),
-        ]  # fmt: skip
+        ]
         m.d.sync += next_.eq(after)
         with m.If(back):
-            m.d.sync += [
-                handled.eq(episode), self.retries.eq(self.retries + 1), self.timeouts.eq(self.timeouts + late),
-            ]  # fmt: skip
+            m.d.sync += [handled.eq(episode), self.retries.eq(self.retries + 1), self.timeouts.eq(self.timeouts + late)]
         with m.If(back | (new_acked != acked) | (next_ == acked)):
             m.d.sync += timer.eq(0)
         with m.Elif(~late):

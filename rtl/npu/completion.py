@@ -5,9 +5,11 @@ from __future__ import annotations
 from amaranth import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MASK_BITS
-from siliconloom.rtl.queue import Queue
 
 
 class Completion(Circuit):
@@ -37,19 +39,31 @@ class Completion(Circuit):
     def __init__(self, library: Library, depth: int) -> None:
         self.depth = depth
         ports = {
-            "issue": In(1), "barrier": In(1), "mask": In(MASK_BITS), "ready": Out(1), "pulse": In(1),
-            "give": Out(MASK_BITS), "finished": Out(1), "left": Out(1), "empty": Out(1),
-        }  # fmt: skip
+            "issue": In(1),
+            "barrier": In(1),
+            "mask": In(MASK_BITS),
+            "ready": Out(1),
+            "pulse": In(1),
+            "give": Out(MASK_BITS),
+            "finished": Out(1),
+            "left": Out(1),
+            "empty": Out(1),
+        }
         super().__init__(library, library.name("completion", depth), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
+        timing.confirm("BARRIER", event=Queue.LATENCY, semaphore=SemaphoreCounter.LATENCY)
         pending = Signal(range(self.depth + 1))
         front_barrier, pops = Signal(), Signal()
         queue = self.place(
-            m, self.library.make(Queue, MASK_BITS + 1, self.depth), "events", i_valid=self.issue,
-            i_payload=(self.mask << 1) | self.barrier, o_ready=pops,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, MASK_BITS + 1, self.depth),
+            "events",
+            i_valid=self.issue,
+            i_payload=(self.mask << 1) | self.barrier,
+            o_ready=pops,
+        )
         m.d.comb += [
             front_barrier.eq(queue["o_payload"][0]),
             self.finished.eq(queue["o_valid"] & ~front_barrier & (self.pulse | (pending != 0))),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from siliconloom.arch.description import Chip
 from siliconloom.arch.isa import WORD_BYTES
-from siliconloom.rtl.bench.vectors import ProgramVectors, program_bench
+from siliconloom.arch.timing import INPUT_SLICE
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library
@@ -12,6 +14,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
+from siliconloom.rtl.npu.testbench import ProgramVectors, program_bench
 from siliconloom.rtl.npu.tile import NpuTile
 
 WAIVERS = {
@@ -32,12 +35,13 @@ MEANINGS = {
     "trace_cycle": "cycles since the run began",
 }
 CHANNELS = {
-    "s_axi": "AXI4-Lite slave, registers", "m_axi": "AXI4 master, data",
+    "s_axi": "AXI4-Lite slave, registers",
+    "m_axi": "AXI4 master, data",
     "m_axi_program": "AXI4 master, instructions, reads only",
-}  # fmt: skip
+}
 
 
-def npu_design(library: Library, chip: Chip, vectors: ProgramVectors | None = None) -> Design:
+def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The tile of ``chip`` with everything that goes with it; raises `NotSupported` for tiles without RTL."""
     geometry = geometry_of(chip)
     top = NpuTile(library, geometry)
@@ -52,28 +56,41 @@ def npu_design(library: Library, chip: Chip, vectors: ProgramVectors | None = No
             meanings[port] = f"{channels[prefix]}: {name.upper()}"
     array = geometry.array
     parameters = {
-        "rows": array.rows, "cols": array.cols, "dataflow": array.dataflow, "operand": "int8",
-        "accumulator_bits": 32, "bus_bytes": geometry.bus, "data_ports": geometry.ports,
-        "scratchpad_banks": geometry.banks, "bank_bytes": geometry.bank_bytes,
+        "rows": array.rows,
+        "cols": array.cols,
+        "dataflow": array.dataflow,
+        "operand": "int8",
+        "accumulator_bits": 32,
+        "bus_bytes": geometry.bus,
+        "data_ports": geometry.ports,
+        "scratchpad_banks": geometry.banks,
+        "bank_bytes": geometry.bank_bytes,
         "accumulator_lines": geometry.accumulator_lines,
-        "program_words": geometry.program_words, "word_bytes": WORD_BYTES, "queue_depth": geometry.queue_depth,
-        "outstanding": geometry.outstanding, "beat_interval": geometry.interval,
-    }  # fmt: skip
+        "program_words": geometry.program_words,
+        "word_bytes": WORD_BYTES,
+        "queue_depth": geometry.queue_depth,
+        "outstanding": geometry.outstanding,
+        "beat_interval": geometry.interval,
+    }
     return Design(
         top=top,
         contains="the whole tile",
         parameters=parameters,
         timing={
-            "multiply_stages": array.multiply_stages, "load_rows": array.load_rows,
-            "output_latency": geometry.array_latency, "input_slice": 1, "issue_cycles": geometry.issue_cycles,
-            "loop_cycles": geometry.loop_cycles, "vector_latency": geometry.vector_latency,
+            "multiply_stages": array.multiply_stages,
+            "load_rows": array.load_rows,
+            "output_latency": geometry.array.output_latency,
+            "input_slice": INPUT_SLICE,
+            "issue_cycles": geometry.issue_cycles,
+            "loop_cycles": geometry.loop_cycles,
+            "vector_latency": geometry.vector_latency,
             "memory_latency": geometry.memory_cycles,
         },
         meanings=meanings,
         registers=register_map(library.prefix),
-        bench={} if vectors is None else program_bench(top, geometry, vectors),
+        bench=program_bench(top, geometry, vectors) if vectors else {},
         files={
             f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
             **software_files(library.prefix, chip.digest, parameters),
         },
-    )  # fmt: skip
+    )

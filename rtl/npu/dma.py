@@ -18,12 +18,14 @@ from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
-from siliconloom.rtl.queue import Queue
 
 FRACTION = INTERVAL_ONE.bit_length() - 1
 TIME_BITS = 48
@@ -61,13 +63,25 @@ class LoadEngine(Circuit):
         self.geometry = geometry
         bus = geometry.bus
         ports = {
-            "issue": In(1), "entry": In(TRANSFER_ENTRY.size), "free": Out(1), "held": Out(1), "read": Out(1),
+            "issue": In(1),
+            "entry": In(TRANSFER_ENTRY.size),
+            "free": Out(1),
+            "held": Out(1),
+            "read": Out(1),
             "done": Out(1),
-            "ar_valid": Out(1), "ar_ready": In(1), "ar_addr": Out(MEMORY_BITS), "ar_len": Out(8),
-            "r_valid": In(1), "r_data": In(8 * bus), "r_error": In(1),
-            "write": Out(bus), "write_address": Out(LOCAL_BITS), "write_data": Out(8 * bus),
-            "misaligned": Out(1), "failed": Out(1),
-        }  # fmt: skip
+            "ar_valid": Out(1),
+            "ar_ready": In(1),
+            "ar_addr": Out(MEMORY_BITS),
+            "ar_len": Out(8),
+            "r_valid": In(1),
+            "r_data": In(8 * bus),
+            "r_error": In(1),
+            "write": Out(bus),
+            "write_address": Out(LOCAL_BITS),
+            "write_data": Out(8 * bus),
+            "misaligned": Out(1),
+            "failed": Out(1),
+        }
         super().__init__(library, library.name("load"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -75,6 +89,9 @@ class LoadEngine(Circuit):
         geometry = self.geometry
         bus, offset = geometry.bus, log2(geometry.bus)
         entry = data.View(TRANSFER_ENTRY, self.entry)
+
+        timing.confirm("TRANSFER_START", address=1)
+        timing.confirm("LOAD_WRITE", data=1, rotation=1)
 
         # Addresses.
         pace = Pace(m, geometry, self.issue)
@@ -111,17 +128,25 @@ class LoadEngine(Circuit):
             m.d.sync += [address.eq(address + burst * bus), bytes_left.eq(bytes_left - burst * bus)]
             with m.If(row_ends):
                 m.d.sync += [
-                    rows_left.eq(rows_left - 1), row.eq(row + pitch), address.eq(row + pitch), bytes_left.eq(width),
-                ]  # fmt: skip
+                    rows_left.eq(rows_left - 1),
+                    row.eq(row + pitch),
+                    address.eq(row + pitch),
+                    bytes_left.eq(width),
+                ]
             with m.If(transfer_ends):
                 m.d.sync += active.eq(0)
         held = pace.hold(m, active, sent & transfer_ends)
         m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         with m.If(self.issue):
             m.d.sync += [
-                active.eq(1), row.eq(entry.memory), address.eq(entry.memory), pitch.eq(entry.pitch),
-                bytes_left.eq(entry.n), width.eq(entry.n), rows_left.eq(entry.m),
-            ]  # fmt: skip
+                active.eq(1),
+                row.eq(entry.memory),
+                address.eq(entry.memory),
+                pitch.eq(entry.pitch),
+                bytes_left.eq(entry.n),
+                width.eq(entry.n),
+                rows_left.eq(entry.m),
+            ]
         m.d.comb += self.misaligned.eq(self.issue & is_misaligned(entry, bus))
 
         # Data, in the order of the addresses.
@@ -130,25 +155,37 @@ class LoadEngine(Circuit):
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += job[name].eq(value)
         queue = self.place(
-            m, self.library.make(Queue, layout.size, geometry.outstanding), "jobs", i_valid=self.issue,
-            i_payload=job.as_value(), o_ready=(take := Signal()),
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, layout.size, geometry.outstanding),
+            "jobs",
+            i_valid=self.issue,
+            i_payload=job.as_value(),
+            o_ready=(take := Signal()),
+        )
         walk = Walk(self, m, geometry, data.View(layout, queue["o_payload"]), take)
         m.d.comb += walk.step.eq(self.r_valid)
         # One cycle to rotate the bytes, one to write them.
         turned, lanes, window = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS)
         raw, raw_lanes, raw_window, raw_turn = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS), Signal(max(offset, 1))
-        ends = Signal(2)
+        ends = Signal(timing.LOAD_WRITE)
         rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=raw, left=raw_turn)["o"]
         m.d.sync += [
-            raw.eq(self.r_data), raw_lanes.eq(Mux(self.r_valid, walk.lanes, 0)), raw_window.eq(walk.local),
-            raw_turn.eq(walk.turn), turned.eq(rotated), lanes.eq(raw_lanes),
-            window.eq(raw_window), ends.eq(Cat(self.r_valid & walk.ends, ends[0])),
-        ]  # fmt: skip
+            raw.eq(self.r_data),
+            raw_lanes.eq(Mux(self.r_valid, walk.lanes, 0)),
+            raw_window.eq(walk.local),
+            raw_turn.eq(walk.turn),
+            turned.eq(rotated),
+            lanes.eq(raw_lanes),
+            window.eq(raw_window),
+            ends.eq(Cat(self.r_valid & walk.ends, ends[:-1])),
+        ]
         m.d.comb += [
-            self.write.eq(lanes), self.write_address.eq(window), self.write_data.eq(turned), self.done.eq(ends[1]),
+            self.write.eq(lanes),
+            self.write_address.eq(window),
+            self.write_data.eq(turned),
+            self.done.eq(ends[-1]),
             self.failed.eq(self.r_valid & self.r_error),
-        ]  # fmt: skip
+        ]
         return m
 
 
@@ -169,13 +206,29 @@ class StoreEngine(Circuit):
         self.geometry = geometry
         bus = geometry.bus
         ports = {
-            "issue": In(1), "entry": In(TRANSFER_ENTRY.size), "free": Out(1), "held": Out(1), "read": Out(1),
+            "issue": In(1),
+            "entry": In(TRANSFER_ENTRY.size),
+            "free": Out(1),
+            "held": Out(1),
+            "read": Out(1),
             "done": Out(1),
-            "fetch": Out(1), "fetch_address": Out(LOCAL_BITS), "fetch_data": In(8 * bus),
-            "aw_valid": Out(1), "aw_ready": In(1), "aw_addr": Out(MEMORY_BITS), "aw_len": Out(8),
-            "w_valid": Out(1), "w_ready": In(1), "w_data": Out(8 * bus), "w_strb": Out(bus), "w_last": Out(1),
-            "b_valid": In(1), "b_error": In(1), "misaligned": Out(1), "failed": Out(1),
-        }  # fmt: skip
+            "fetch": Out(1),
+            "fetch_address": Out(LOCAL_BITS),
+            "fetch_data": In(8 * bus),
+            "aw_valid": Out(1),
+            "aw_ready": In(1),
+            "aw_addr": Out(MEMORY_BITS),
+            "aw_len": Out(8),
+            "w_valid": Out(1),
+            "w_ready": In(1),
+            "w_data": Out(8 * bus),
+            "w_strb": Out(bus),
+            "w_last": Out(1),
+            "b_valid": In(1),
+            "b_error": In(1),
+            "misaligned": Out(1),
+            "failed": Out(1),
+        }
         super().__init__(library, library.name("store"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -183,6 +236,8 @@ class StoreEngine(Circuit):
         geometry = self.geometry
         bus, offset = geometry.bus, log2(geometry.bus)
         entry = data.View(TRANSFER_ENTRY, self.entry)
+        timing.confirm("TRANSFER_START", address=1)
+        timing.confirm("STORE_WRITE", scratchpad=SramWrapper.LATENCY, rotation=1, queue=Queue.LATENCY)
         pace = Pace(m, geometry, self.issue)
         layout = walk_layout(offset)
         job, fresh, active = Signal(layout), Signal(layout), Signal()
@@ -205,19 +260,31 @@ class StoreEngine(Circuit):
         beat = Signal(beat_layout)
         pushes = Signal(2)
         data_queue = self.place(
-            m, self.library.make(Queue, beat_layout.size, depth), "data", i_valid=pushes[1],
-            i_payload=beat.as_value(), o_ready=self.w_ready,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, beat_layout.size, depth),
+            "data",
+            i_valid=pushes[1],
+            i_payload=beat.as_value(),
+            o_ready=self.w_ready,
+        )
         response_queue = self.place(
-            m, self.library.make(Queue, 1, geometry.memory_cycles + 16), "responses",
-            i_valid=(begin := Signal()), i_payload=(final := Signal()), o_ready=self.b_valid,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, 1, geometry.memory_cycles + 16),
+            "responses",
+            i_valid=(begin := Signal()),
+            i_payload=(final := Signal()),
+            o_ready=self.b_valid,
+        )
         address_layout = data.StructLayout({"address": MEMORY_BITS, "beats": 8})
         head = Signal(address_layout)
         address_queue = self.place(
-            m, self.library.make(Queue, address_layout.size, 8), "addresses", i_valid=begin,
-            i_payload=head.as_value(), o_ready=self.aw_ready,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, address_layout.size, 8),
+            "addresses",
+            i_valid=begin,
+            i_payload=head.as_value(),
+            o_ready=self.aw_ready,
+        )
         room = (data_queue["level"] + pushes[0] + pushes[1]) < depth
         opens = ~in_burst
         possible = Signal()
@@ -237,9 +304,10 @@ class StoreEngine(Circuit):
         m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
         with m.If(self.fetch):
             m.d.sync += [
-                in_burst.eq(~burst_last), burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
+                in_burst.eq(~burst_last),
+                burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
                 address.eq(address + bus),
-            ]  # fmt: skip
+            ]
             with m.If(walk.row_ends):
                 m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
             with m.If(walk.ends):
@@ -248,28 +316,41 @@ class StoreEngine(Circuit):
         m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         with m.If(self.issue):
             m.d.sync += [
-                job.eq(fresh), active.eq(1), in_burst.eq(0), row.eq(entry.memory), address.eq(entry.memory),
+                job.eq(fresh),
+                active.eq(1),
+                in_burst.eq(0),
+                row.eq(entry.memory),
+                address.eq(entry.memory),
                 pitch.eq(entry.pitch),
-            ]  # fmt: skip
+            ]
             walk.restart(m)
 
         # One cycle to read, one to rotate.
         lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
         rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch_data, left=turn)["o"]
         m.d.sync += [
-            pushes.eq(Cat(self.fetch, pushes[0])), lanes.eq(walk.lanes), turn.eq(walk.back), last.eq(burst_last),
-            beat.data.eq(rotated), beat.lanes.eq(lanes), beat.last.eq(last),
-        ]  # fmt: skip
+            pushes.eq(Cat(self.fetch, pushes[0])),
+            lanes.eq(walk.lanes),
+            turn.eq(walk.back),
+            last.eq(burst_last),
+            beat.data.eq(rotated),
+            beat.lanes.eq(lanes),
+            beat.last.eq(last),
+        ]
         front = data.View(beat_layout, data_queue["o_payload"])
         address_front = data.View(address_layout, address_queue["o_payload"])
         m.d.comb += [
-            self.w_valid.eq(data_queue["o_valid"]), self.w_data.eq(front.data), self.w_strb.eq(front.lanes),
-            self.w_last.eq(front.last), self.aw_valid.eq(address_queue["o_valid"]),
-            self.aw_addr.eq(address_front.address), self.aw_len.eq(address_front.beats),
+            self.w_valid.eq(data_queue["o_valid"]),
+            self.w_data.eq(front.data),
+            self.w_strb.eq(front.lanes),
+            self.w_last.eq(front.last),
+            self.aw_valid.eq(address_queue["o_valid"]),
+            self.aw_addr.eq(address_front.address),
+            self.aw_len.eq(address_front.beats),
             self.done.eq(self.b_valid & response_queue["o_valid"] & response_queue["o_payload"]),
             self.failed.eq(self.b_valid & self.b_error),
             self.misaligned.eq(self.issue & is_misaligned(entry, bus)),
-        ]  # fmt: skip
+        ]
         return m
 
 
@@ -286,10 +367,7 @@ class Pace:
         self.due = Signal(TIME_BITS, name="pace_due")
         self.released = Signal(name="pace_released")
         passed, following = Signal(TIME_BITS + FRACTION), Signal(TIME_BITS + FRACTION)
-        m.d.comb += [
-            following.eq(passed + self.beats * geometry.interval),
-            self.due.eq(ceil_cycles(following)),
-        ]
+        m.d.comb += [following.eq(passed + self.beats * geometry.interval), self.due.eq(ceil_cycles(following))]
         m.d.sync += self.time.eq(self.time + 1)
         with m.If(self.advance):
             m.d.sync += passed.eq(following)
@@ -328,18 +406,28 @@ def is_misaligned(entry: Any, bus: int) -> Value:
 
 def walk_layout(offset: int) -> data.StructLayout:
     """What a walk over the local side of a transfer needs; ``place`` and ``pitch`` are memory addresses in a window."""
-    return data.StructLayout({
-        "m": SIZE_BITS, "n": SIZE_BITS, "local": LOCAL_BITS, "local_pitch": LOCAL_BITS,
-        "place": max(offset, 1), "pitch": max(offset, 1),
-    })  # fmt: skip
+    return data.StructLayout(
+        {
+            "m": SIZE_BITS,
+            "n": SIZE_BITS,
+            "local": LOCAL_BITS,
+            "local_pitch": LOCAL_BITS,
+            "place": max(offset, 1),
+            "pitch": max(offset, 1),
+        }
+    )
 
 
 def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
     """Fields of `walk_layout` for a transfer."""
     return {
-        "m": entry.m, "n": entry.n, "local": entry.local, "local_pitch": entry.local_pitch,
-        "place": entry.memory[:offset] if offset else 0, "pitch": entry.pitch[:offset] if offset else 0,
-    }  # fmt: skip
+        "m": entry.m,
+        "n": entry.n,
+        "local": entry.local,
+        "local_pitch": entry.local_pitch,
+        "place": entry.memory[:offset] if offset else 0,
+        "pitch": entry.pitch[:offset] if offset else 0,
+    }
 
 
 class Walk:
@@ -359,10 +447,12 @@ class Walk:
         row, address, left = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(SIZE_BITS)
         rows, place = Signal(SIZE_BITS), Signal(max(offset, 1))
         now = {
-            "row": Mux(self.inside, row, job.local), "address": Mux(self.inside, address, job.local),
-            "left": Mux(self.inside, left, job.n), "rows": Mux(self.inside, rows, job.m),
+            "row": Mux(self.inside, row, job.local),
+            "address": Mux(self.inside, address, job.local),
+            "left": Mux(self.inside, left, job.n),
+            "rows": Mux(self.inside, rows, job.m),
             "place": Mux(self.inside, place, job.place),
-        }  # fmt: skip
+        }
         self.rows_left = Signal(SIZE_BITS, name="walk_rows")
         self.beats = Signal(SIZE_BITS, name="walk_beats")
         self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")
@@ -386,14 +476,21 @@ class Walk:
         ]
         with m.If(self.step):
             m.d.sync += [
-                self.inside.eq(~self.ends), row.eq(now["row"]), rows.eq(now["rows"]), place.eq(now["place"]),
-                address.eq(now["address"] + bus), left.eq(now["left"] - bus),
-            ]  # fmt: skip
+                self.inside.eq(~self.ends),
+                row.eq(now["row"]),
+                rows.eq(now["rows"]),
+                place.eq(now["place"]),
+                address.eq(now["address"] + bus),
+                left.eq(now["left"] - bus),
+            ]
             with m.If(self.row_ends):
                 m.d.sync += [
-                    row.eq(now["row"] + job.local_pitch), address.eq(now["row"] + job.local_pitch), left.eq(job.n),
-                    rows.eq(now["rows"] - 1), place.eq(now["place"] + job.pitch),
-                ]  # fmt: skip
+                    row.eq(now["row"] + job.local_pitch),
+                    address.eq(now["row"] + job.local_pitch),
+                    left.eq(job.n),
+                    rows.eq(now["rows"] - 1),
+                    place.eq(now["place"] + job.pitch),
+                ]
 
     def restart(self, m: Module) -> None:
         """Begin with the first row of a new job."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
@@ -88,10 +89,6 @@ class Geometry:
         """Bytes of a line of sums."""
         return 4 * self.array.cols
 
-    @property
-    def array_latency(self) -> int:
-        return self.array.rows + self.array.cols - 1 + self.array.multiply_stages
-
 
 def has_npu_rtl(chip: Chip) -> bool:
     """Whether the whole tile of ``chip``, an NPU, has RTL; `geometry_of` says why not."""
@@ -121,11 +118,14 @@ def geometry_of(chip: Chip) -> Geometry:
     if DataType.INT8 not in array.operands:
         raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
     powers = {
-        "tile.array.rows": array.rows, "tile.array.cols": array.cols, "tile.array.load_rows": array.load_rows,
-        "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle, "tile.dma.port_bytes": tile.dma.port_bytes,
+        "tile.array.rows": array.rows,
+        "tile.array.cols": array.cols,
+        "tile.array.load_rows": array.load_rows,
+        "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle,
+        "tile.dma.port_bytes": tile.dma.port_bytes,
         "tile.scratchpad.banks": tile.scratchpad.banks,
         "tile.scratchpad.capacity": tile.scratchpad.capacity,
-    }  # fmt: skip
+    }
     for key, value in powers.items():
         if value & (value - 1):
             raise NotSupported(f"RTL of an npu tile whose {key} is not a power of two (got {value})")
@@ -136,8 +136,8 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of an npu tile whose tile.vector.lanes ({tile.vector.lanes}) differ from tile.array.cols "
             f"({array.cols})"
         )
-    if tile.vector.latency < VECTOR_STAGES:
-        raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {VECTOR_STAGES}")
+    if tile.vector.latency < timing.VECTOR_STAGES:
+        raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {timing.VECTOR_STAGES}")
     if tile.sequencer.issue_cycles < 2:
         raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
     bus = tile.dma.bytes_per_cycle
@@ -157,11 +157,19 @@ def geometry_of(chip: Chip) -> Geometry:
         )
     ports = max(bus // tile.dma.port_bytes, 1)
     return Geometry(
-        array, bus, ports, line, tile.scratchpad.banks, bank, lines, tile.vector.latency,
-        tile.sequencer.issue_cycles, tile.sequencer.loop_cycles, tile.sequencer.queue_depth,
-        tile.sequencer.program_words, tile.dma.outstanding, chip.beat_interval, chip.cycles(memory.latency),
-    )  # fmt: skip
-
-
-VECTOR_STAGES = 15
-"""Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""
+        array,
+        bus,
+        ports,
+        line,
+        tile.scratchpad.banks,
+        bank,
+        lines,
+        tile.vector.latency,
+        tile.sequencer.issue_cycles,
+        tile.sequencer.loop_cycles,
+        tile.sequencer.queue_depth,
+        tile.sequencer.program_words,
+        tile.dma.outstanding,
+        chip.beat_interval,
+        chip.cycles(memory.latency),
+    )

@@ -8,8 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS, ROPE_BITS
 from siliconloom.arch.vector import TABLE_BYTES
-from siliconloom.rtl.arithmetic import Integers, half_even
-from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.rtl.cells.arithmetic import Integers, half_even
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import log2
 
@@ -63,19 +63,45 @@ class Lane(Circuit):
         Stage 10.
     """
 
+    STAGES = 10
+    """Cycles from an operand's address to its result."""
+
     def __init__(self, library: Library, lanes: int) -> None:
         self.lanes = lanes
         depth = max(TABLE_BYTES // lanes, 2)
         ports = {
-            "kind": In(len(KINDS)), "reduce": In(1), "a": In(8), "pair": In(8), "b": In(8), "cosine": In(16),
-            "sine": In(16), "negative": In(1), "sum": In(32), "m0": In(16), "m1": In(16), "shift": In(6),
-            "plane": In(PLANES), "plane_data": In(8), "swap": In(1), "table_write": In(1),
-            "table_line": In(log2(depth)), "table_data": In(8 * lanes),
-            "scale": In(STATE["scale"]), "offset": In(STATE["offset"]), "places": In(6),
-            "keep_5": In(1), "keep_7": In(1), "keep_9": In(1), "peak": In(NEED_BITS),
-            "late_scale": In(STATE["scale"]), "late_places": In(6),
-            "need": Out(NEED_BITS), "part": Out(16), "first": Out(9), "result": Out(8),
-        }  # fmt: skip
+            "kind": In(len(KINDS)),
+            "reduce": In(1),
+            "a": In(8),
+            "pair": In(8),
+            "b": In(8),
+            "cosine": In(16),
+            "sine": In(16),
+            "negative": In(1),
+            "sum": In(32),
+            "m0": In(16),
+            "m1": In(16),
+            "shift": In(6),
+            "plane": In(PLANES),
+            "plane_data": In(8),
+            "swap": In(1),
+            "table_write": In(1),
+            "table_line": In(log2(depth)),
+            "table_data": In(8 * lanes),
+            "scale": In(STATE["scale"]),
+            "offset": In(STATE["offset"]),
+            "places": In(6),
+            "keep_5": In(1),
+            "keep_7": In(1),
+            "keep_9": In(1),
+            "peak": In(NEED_BITS),
+            "late_scale": In(STATE["scale"]),
+            "late_places": In(6),
+            "need": Out(NEED_BITS),
+            "part": Out(16),
+            "first": Out(9),
+            "result": Out(8),
+        }
         super().__init__(library, library.name("lane"), ports)
 
     def elaborate(self, platform: object) -> Module:
@@ -97,16 +123,27 @@ class Lane(Circuit):
         index, inside = log2(self.lanes), Signal(max(log2(self.lanes), 1))
         depth = max(TABLE_BYTES // self.lanes, 2)
         line = self.place(
-            m, self.library.make(SramWrapper, 8 * self.lanes, depth), "table", ren=1, raddr=self.a[index:],
-            wen=self.table_write, waddr=self.table_line, wdata=self.table_data,
-        )["rdata"]  # fmt: skip
+            m,
+            self.library.make(SramWrapper, 8 * self.lanes, depth),
+            "table",
+            ren=1,
+            raddr=self.a[index:],
+            wen=self.table_write,
+            waddr=self.table_line,
+            wdata=self.table_data,
+        )["rdata"]
         a, pair, b = (Signal(8, name=f"{name}_2") for name in ("a", "pair", "b"))
         cosine, sine = (Signal(16, name=f"{name}_2") for name in ("cosine", "sine"))
         word = Signal(32)
         m.d.sync += [
-            a.eq(self.a), pair.eq(self.pair), b.eq(self.b), cosine.eq(self.cosine), sine.eq(self.sine),
-            word.eq(self.sum), inside.eq(self.a[:index] if index else 0),
-        ]  # fmt: skip
+            a.eq(self.a),
+            pair.eq(self.pair),
+            b.eq(self.b),
+            cosine.eq(self.cosine),
+            sine.eq(self.sine),
+            word.eq(self.sum),
+            inside.eq(self.a[:index] if index else 0),
+        ]
 
         # 2: what to multiply.
         value, total, factor, other = Signal(8), Signal(signed(33)), Signal(signed(FACTOR_BITS)), Signal(signed(25))
@@ -182,10 +219,7 @@ class Lane(Circuit):
             m.d.sync += passed.eq(power)
         with m.Else():
             m.d.sync += passed.eq(wide_7)
-        m.d.comb += [
-            self.part.eq(Mux(is_["softmax"], passed[:16], passed[:15])),
-            self.first.eq(passed[15:]),
-        ]
+        m.d.comb += [self.part.eq(Mux(is_["softmax"], passed[:16], passed[:15])), self.first.eq(passed[15:])]
 
         # 8: the second product; 9: rounding to 8 bits.
         scale, addend, again = Signal(signed(FACTOR_BITS)), Signal(signed(32)), Signal(signed(42))
@@ -266,11 +300,19 @@ class RowScalars(Circuit):
         See `STATE`.
     """
 
+    STAGES = 5
+    """Cycles from the sums over a row to its state."""
+
     def __init__(self, library: Library) -> None:
         ports = {
-            "softmax": In(1), "centred": In(1), "count": In(16), "first": In(24), "second": In(32),
-            "peak": In(NEED_BITS), "state": Out(sum(STATE.values())),
-        }  # fmt: skip
+            "softmax": In(1),
+            "centred": In(1),
+            "count": In(16),
+            "first": In(24),
+            "second": In(32),
+            "peak": In(NEED_BITS),
+            "state": Out(sum(STATE.values())),
+        }
         super().__init__(library, library.name("row"), ports)
 
     def elaborate(self, platform: object) -> Module:
@@ -278,16 +320,17 @@ class RowScalars(Circuit):
         mean = Signal(signed(24), name="first_0")
         m.d.comb += mean.eq(Mux(self.centred, self.first.as_signed(), 0))
         firsts, peaks = [mean], [self.peak]
-        for stage in range(1, 5):
+        for stage in range(1, self.STAGES):
             later, higher = Signal(signed(24), name=f"first_{stage}"), Signal(NEED_BITS, name=f"peak_{stage}")
             m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1])]
             firsts.append(later)
             peaks.append(higher)
         squared, many, spread = Signal(47), Signal(47), Signal(47)
         m.d.sync += [
-            squared.eq(mean * mean), many.eq(Mux(self.softmax, self.second, self.second * self.count)),
+            squared.eq(mean * mean),
+            many.eq(Mux(self.softmax, self.second, self.second * self.count)),
             spread.eq(Mux(self.softmax, many, (many - squared)[:47])),
-        ]  # fmt: skip
+        ]
         top = Signal(6)
         for place in range(47):
             with m.If(spread[place]):
@@ -295,8 +338,9 @@ class RowScalars(Circuit):
         mantissa, places, some = Signal(16), Signal(6), Signal()
         m.d.sync += [
             mantissa.eq(Mux(self.softmax, (spread << 15) >> top, (spread << 14) >> (top & 0b111110))),
-            places.eq(Mux(self.softmax, top + 9, (top >> 1) + 8)), some.eq(spread != 0),
-        ]  # fmt: skip
+            places.eq(Mux(self.softmax, top + 9, (top >> 1) + 8)),
+            some.eq(spread != 0),
+        ]
         base, step, factor, places_4 = Signal(17), Signal(10), Signal(17), Signal(6)
         index = mantissa[8:]
         for table, chosen in ((RECIPROCALS, self.softmax), (ROOTS, ~self.softmax)):
@@ -310,8 +354,9 @@ class RowScalars(Circuit):
         m.d.sync += [factor.eq(Mux(some, base - ((step * mantissa[:8] + 128) >> 8), 0)), places_4.eq(places)]
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
         m.d.sync += [
-            scale.eq(Mux(self.softmax, factor, factor * self.count)), places_5.eq(places_4),
-            offset.eq(Mux(self.softmax, peaks[4].as_signed(), factor * firsts[4])),
-        ]  # fmt: skip
+            scale.eq(Mux(self.softmax, factor, factor * self.count)),
+            places_5.eq(places_4),
+            offset.eq(Mux(self.softmax, peaks[-1].as_signed(), factor * firsts[-1])),
+        ]
         m.d.comb += self.state.eq(Cat(scale, offset, places_5))
         return m

@@ -1,6 +1,7 @@
 """Control of the array inside an NPU tile: what is read, in which order, and where the sums go.
 
-Layouts in local memory, for C[m,n] = A[m,k] B[k,n] on an array of R rows and C columns that loads p rows a beat:
+Layouts in local memory (`arch.layout`), for C[m,n] = A[m,k] B[k,n] on an array of R rows and C columns that loads p
+rows a beat:
 
 - weight stationary: A row by row, each row ceil(k / R) lines of R; B in the order of its folds (panels of C columns
   outermost, then blocks of R rows), each fold as lines of p x C, filled with zeros; sums as panels of m lines of C.
@@ -16,11 +17,15 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
+from siliconloom.arch.layout import fold_beats
+from siliconloom.rtl.array.tile import OutputTile, StationaryTile
+from siliconloom.rtl.cells.plumbing import RegisterSlice
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
-from siliconloom.rtl.queue import Queue
-from siliconloom.rtl.systolic import OutputTile, StationaryTile
 
 BUFFER = 4
 """Beats that wait between a memory and the array; three keep it supplied in every cycle."""
@@ -40,9 +45,13 @@ class ReadStream:
         self.room = Signal(name=f"{name}_room")
         pushed = Signal(name=f"{name}_pushed")
         queue = parent.place(
-            m, parent.library.make(Queue, width, BUFFER), f"{name}_buffer", i_valid=pushed, i_payload=self.payload,
+            m,
+            parent.library.make(Queue, width, BUFFER),
+            f"{name}_buffer",
+            i_valid=pushed,
+            i_payload=self.payload,
             o_ready=ready,
-        )  # fmt: skip
+        )
         m.d.sync += pushed.eq(self.fire)
         m.d.comb += self.room.eq((queue["level"] + pushed) < BUFFER)
         self.valid, self.data = queue["o_valid"], queue["o_payload"]
@@ -70,12 +79,24 @@ class MatmulControl(Circuit):
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         ports = {
-            "issue": In(1), "entry": In(MATMUL_ENTRY.size), "free": Out(1), "read": Out(1), "done": Out(1),
-            "loaded": Out(1), "loaded_address": Out(LOCAL_BITS), "loaded_data": In(8 * geometry.stationary),
-            "moving": Out(1), "moving_address": Out(LOCAL_BITS), "moving_data": In(8 * geometry.array.rows),
-            "beats": Out(1), "sums_valid": Out(1), "sums_line": Out(LOCAL_BITS), "sums_add": Out(1),
-            "sums": Out(8 * geometry.results), "misaligned": Out(1),
-        }  # fmt: skip
+            "issue": In(1),
+            "entry": In(MATMUL_ENTRY.size),
+            "free": Out(1),
+            "read": Out(1),
+            "done": Out(1),
+            "loaded": Out(1),
+            "loaded_address": Out(LOCAL_BITS),
+            "loaded_data": In(8 * geometry.stationary),
+            "moving": Out(1),
+            "moving_address": Out(LOCAL_BITS),
+            "moving_data": In(8 * geometry.array.rows),
+            "beats": Out(1),
+            "sums_valid": Out(1),
+            "sums_line": Out(LOCAL_BITS),
+            "sums_add": Out(1),
+            "sums": Out(8 * geometry.results),
+            "misaligned": Out(1),
+        }
         super().__init__(library, library.name("matmul"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -87,6 +108,14 @@ class MatmulControl(Circuit):
             self.beats.eq(self.moving),
             self.misaligned.eq(self.issue & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
         ]
+        timing.confirm(
+            "OPERAND_LATENCY",
+            address=1,
+            scratchpad=SramWrapper.LATENCY,
+            buffer=Queue.LATENCY,
+            register_slice=RegisterSlice.LATENCY,
+        )
+        timing.confirm("LOADER_GAP", count_of_waiting_tiles=1)
         kind = OutputTile if self.geometry.array.dataflow == "output_stationary" else StationaryTile
         tile = self.library.make(kind, self.geometry.array, self.library.name("array"))
         if self.geometry.array.dataflow == "output_stationary":
@@ -118,7 +147,7 @@ class MatmulControl(Circuit):
         fold_read = Signal()
 
         def lines_of(k: Signal) -> Signal:
-            return Mux(k > array.rows, array.rows // array.load_rows, blocks(k, array.load_rows))
+            return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows))
 
         last_line = Signal()
         m.d.comb += [
@@ -144,23 +173,29 @@ class MatmulControl(Circuit):
         m.d.comb += self.free.eq(~active & (waiting == 0))
         with m.If(self.issue):
             m.d.sync += [
-                active.eq(1), address.eq(stays), panels.eq(blocks(outer, array.cols)), k_all.eq(entry.k),
-                k_left.eq(entry.k), lines_left.eq(lines_of(entry.k)),
-            ]  # fmt: skip
+                active.eq(1),
+                address.eq(stays),
+                panels.eq(blocks(outer, array.cols)),
+                k_all.eq(entry.k),
+                k_left.eq(entry.k),
+                lines_left.eq(lines_of(entry.k)),
+            ]
 
         # The mover: per fold, one line of every row.
         layout = data.StructLayout({"address": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS})
-        job = self._job(m, "move", layout, 2, {
-            "address": moves, "panels": blocks(outer, array.cols), "beats": beats, "k": entry.k,
-        })  # fmt: skip
+        job = self._job(
+            m, "move", layout, 2, {"address": moves, "panels": blocks(outer, array.cols), "beats": beats, "k": entry.k}
+        )
         inside = Signal(name="move_inside")
         panel, beat, k_now = (Signal(SIZE_BITS, name=f"move_{n}") for n in ("panel", "beat", "k"))
         start, here = Signal(LOCAL_BITS, name="move_start"), Signal(LOCAL_BITS, name="move_here")
         now = {
-            "panel": Mux(inside, panel, job.view.panels), "beat": Mux(inside, beat, job.view.beats),
-            "k": Mux(inside, k_now, job.view.k), "start": Mux(inside, start, job.view.address),
+            "panel": Mux(inside, panel, job.view.panels),
+            "beat": Mux(inside, beat, job.view.beats),
+            "k": Mux(inside, k_now, job.view.k),
+            "start": Mux(inside, start, job.view.address),
             "here": Mux(inside, here, job.view.address),
-        }  # fmt: skip
+        }
         pitch = blocks(job.view.k, array.rows) << log2(array.rows)
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
         used = Signal(range(array.rows + 1), name="move_used")
@@ -178,46 +213,73 @@ class MatmulControl(Circuit):
         m.d.comb += move.payload.eq(Cat(masked, move_tags))
         with m.If(self.moving):
             m.d.sync += [
-                inside.eq(~ends), panel.eq(now["panel"]), k_now.eq(now["k"]), start.eq(now["start"]),
-                beat.eq(now["beat"] - 1), here.eq(now["here"] + pitch),
-            ]  # fmt: skip
+                inside.eq(~ends),
+                panel.eq(now["panel"]),
+                k_now.eq(now["k"]),
+                start.eq(now["start"]),
+                beat.eq(now["beat"] - 1),
+                here.eq(now["here"] + pitch),
+            ]
             with m.If(fold_ends):
                 m.d.sync += [
-                    beat.eq(job.view.beats), k_now.eq(now["k"] - array.rows), start.eq(now["start"] + array.rows),
+                    beat.eq(job.view.beats),
+                    k_now.eq(now["k"] - array.rows),
+                    start.eq(now["start"] + array.rows),
                     here.eq(now["start"] + array.rows),
-                ]  # fmt: skip
+                ]
             with m.If(panel_ends):
                 m.d.sync += [
-                    k_now.eq(job.view.k), panel.eq(now["panel"] - 1), start.eq(job.view.address),
+                    k_now.eq(job.view.k),
+                    panel.eq(now["panel"] - 1),
+                    start.eq(job.view.address),
                     here.eq(job.view.address),
-                ]  # fmt: skip
+                ]
 
         outputs = self.place(
-            m, tile, "array", stationary_valid=load.valid, stationary_data=load.data[:-1],
-            stationary_last=load.data[-1], moving_valid=move.valid, moving_data=move.data[:-1],
-            moving_last=move.data[-1], output_ready=1,
-        )  # fmt: skip
+            m,
+            tile,
+            "array",
+            stationary_valid=load.valid,
+            stationary_data=load.data[:-1],
+            stationary_last=load.data[-1],
+            moving_valid=move.valid,
+            moving_data=move.data[:-1],
+            moving_last=move.data[-1],
+            output_ready=1,
+        )
         m.d.comb += [
-            ready["stationary"].eq(outputs["stationary_ready"]), ready["moving"].eq(outputs["moving_ready"]),
+            ready["stationary"].eq(outputs["stationary_ready"]),
+            ready["moving"].eq(outputs["moving_ready"]),
             swaps.eq(outputs["fold_begins"]),
-        ]  # fmt: skip
+        ]
         self._release(m, self.moving & fold_ends, ends, outputs["fold_ends"])
 
         # The writer: panel by panel, every block of k adds to the same lines.
-        layout = data.StructLayout({
-            "line": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "folds": SIZE_BITS, "add": 1,
-        })  # fmt: skip
-        job = self._job(m, "write", layout, geometry.array_latency // 6 + 4, {
-            "line": entry.c >> log2(geometry.results), "panels": blocks(outer, array.cols), "beats": beats,
-            "folds": blocks(entry.k, array.rows), "add": entry.add,
-        })  # fmt: skip
+        layout = data.StructLayout(
+            {"line": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "folds": SIZE_BITS, "add": 1}
+        )
+        job = self._job(
+            m,
+            "write",
+            layout,
+            geometry.array.output_latency // 6 + 4,
+            {
+                "line": entry.c >> log2(geometry.results),
+                "panels": blocks(outer, array.cols),
+                "beats": beats,
+                "folds": blocks(entry.k, array.rows),
+                "add": entry.add,
+            },
+        )
         inside = Signal(name="write_inside")
         panel, beat, fold = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("panel", "beat", "fold"))
         base = Signal(LOCAL_BITS, name="write_base")
         now = {
-            "panel": Mux(inside, panel, job.view.panels), "beat": Mux(inside, beat, 0),
-            "fold": Mux(inside, fold, job.view.folds), "base": Mux(inside, base, job.view.line),
-        }  # fmt: skip
+            "panel": Mux(inside, panel, job.view.panels),
+            "beat": Mux(inside, beat, 0),
+            "fold": Mux(inside, fold, job.view.folds),
+            "base": Mux(inside, base, job.view.line),
+        }
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
             self.sums_valid.eq(outputs["output_valid"]),
@@ -229,18 +291,27 @@ class MatmulControl(Circuit):
             ends.eq(panel_ends & (now["panel"] == 1)),
             job.take.eq(self.sums_valid & ends),
         ]
-        m.d.sync += self.done.eq(job.take)
+        self._finish(m, job.take)
         with m.If(self.sums_valid):
             m.d.sync += [
-                inside.eq(~ends), panel.eq(now["panel"]), fold.eq(now["fold"]), base.eq(now["base"]),
+                inside.eq(~ends),
+                panel.eq(now["panel"]),
+                fold.eq(now["fold"]),
+                base.eq(now["base"]),
                 beat.eq(now["beat"] + 1),
-            ]  # fmt: skip
+            ]
             with m.If(fold_ends):
                 m.d.sync += [beat.eq(0), fold.eq(now["fold"] - 1)]
             with m.If(panel_ends):
-                m.d.sync += [
-                    fold.eq(job.view.folds), panel.eq(now["panel"] - 1), base.eq(now["base"] + job.view.beats),
-                ]  # fmt: skip
+                m.d.sync += [fold.eq(job.view.folds), panel.eq(now["panel"] - 1), base.eq(now["base"] + job.view.beats)]
+
+    def _finish(self, m: Module, last: Signal) -> None:
+        """The end of an instruction is told when the accumulator holds the ``last`` of its sums."""
+        for stage in range(timing.ACCUMULATOR_WRITE):
+            held = Signal(name=f"sums_held_{stage}")
+            m.d.sync += held.eq(last)
+            last = held
+        m.d.comb += self.done.eq(last)
 
     # Output stationary ---------------------------------------------------------------------------------------------
 
@@ -259,12 +330,17 @@ class MatmulControl(Circuit):
         reads, fold_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
             reads.eq(active & a.room & b.room),
-            self.moving.eq(reads), self.loaded.eq(reads), a.fire.eq(reads), b.fire.eq(reads),
-            self.moving_address.eq(a_here), self.loaded_address.eq(b_here),
+            self.moving.eq(reads),
+            self.loaded.eq(reads),
+            a.fire.eq(reads),
+            b.fire.eq(reads),
+            self.moving_address.eq(a_here),
+            self.loaded_address.eq(b_here),
             fold_ends.eq(left == 1),
             ends.eq(fold_ends & (panels_left == 1) & (rows_left <= array.rows)),
-            a.payload.eq(Cat(self.moving_data, tag)), b.payload.eq(self.loaded_data),
-        ]  # fmt: skip
+            a.payload.eq(Cat(self.moving_data, tag)),
+            b.payload.eq(self.loaded_data),
+        ]
         m.d.sync += tag.eq(fold_ends)
         with m.If(reads):
             m.d.sync += [a_here.eq(a_here + array.rows), b_here.eq(b_here + array.cols), left.eq(left - 1)]
@@ -272,40 +348,67 @@ class MatmulControl(Circuit):
                 m.d.sync += [left.eq(k), panels_left.eq(panels_left - 1), a_here.eq(a_base)]
                 with m.If(panels_left == 1):
                     m.d.sync += [
-                        panels_left.eq(panels), rows_left.eq(rows_left - array.rows), b_here.eq(b_base),
-                        a_here.eq(a_here + array.rows), a_base.eq(a_here + array.rows),
-                    ]  # fmt: skip
+                        panels_left.eq(panels),
+                        rows_left.eq(rows_left - array.rows),
+                        b_here.eq(b_base),
+                        a_here.eq(a_here + array.rows),
+                        a_base.eq(a_here + array.rows),
+                    ]
                 with m.If(ends):
                     m.d.sync += active.eq(0)
         entering = Signal(range(BUFFER + 8))
         outputs = self.place(
-            m, tile, "array", a_valid=a.valid, a_data=a.data[:-1], a_last=a.data[-1], b_valid=b.valid, b_data=b.data,
+            m,
+            tile,
+            "array",
+            a_valid=a.valid,
+            a_data=a.data[:-1],
+            a_last=a.data[-1],
+            b_valid=b.valid,
+            b_data=b.data,
             output_ready=1,
-        )  # fmt: skip
+        )
         m.d.comb += [
-            ready["a"].eq(outputs["a_ready"]), ready["b"].eq(outputs["b_ready"]),
+            ready["a"].eq(outputs["a_ready"]),
+            ready["b"].eq(outputs["b_ready"]),
             self.free.eq(~active & (entering == 0)),
-        ]  # fmt: skip
+        ]
         m.d.sync += entering.eq(entering + (reads & fold_ends) - outputs["fold_ends"])
         with m.If(self.issue):
             m.d.sync += [
-                active.eq(1), left.eq(entry.k), k.eq(entry.k), a_base.eq(entry.a), a_here.eq(entry.a),
-                b_base.eq(entry.b), b_here.eq(entry.b), panels.eq(blocks(entry.n, array.cols)),
-                panels_left.eq(blocks(entry.n, array.cols)), rows_left.eq(entry.m),
-            ]  # fmt: skip
+                active.eq(1),
+                left.eq(entry.k),
+                k.eq(entry.k),
+                a_base.eq(entry.a),
+                a_here.eq(entry.a),
+                b_base.eq(entry.b),
+                b_here.eq(entry.b),
+                panels.eq(blocks(entry.n, array.cols)),
+                panels_left.eq(blocks(entry.n, array.cols)),
+                rows_left.eq(entry.m),
+            ]
         self._release(m, reads & fold_ends, ends, outputs["fold_ends"])
 
         layout = data.StructLayout({"line": LOCAL_BITS, "panels": SIZE_BITS, "m": SIZE_BITS, "add": 1})
-        job = self._job(m, "write", layout, geometry.array_latency // 6 + 4, {
-            "line": entry.c >> log2(geometry.results), "panels": blocks(entry.n, array.cols), "m": entry.m,
-            "add": entry.add,
-        })  # fmt: skip
+        job = self._job(
+            m,
+            "write",
+            layout,
+            geometry.array.output_latency // 6 + 4,
+            {
+                "line": entry.c >> log2(geometry.results),
+                "panels": blocks(entry.n, array.cols),
+                "m": entry.m,
+                "add": entry.add,
+            },
+        )
         inside, row = Signal(name="write_inside"), Signal(range(array.rows))
         panel, block, base = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(LOCAL_BITS)
         now = {
-            "panel": Mux(inside, panel, job.view.panels), "block": Mux(inside, block, 0),
+            "panel": Mux(inside, panel, job.view.panels),
+            "block": Mux(inside, block, 0),
             "base": Mux(inside, base, job.view.line),
-        }  # fmt: skip
+        }
         # Rows beyond m leave the array too; they are dropped, also after the instruction has ended.
         needed, valid, last_needed, ends = Signal(), Signal(), Signal(), Signal()
         drop = Signal(name="write_drop")
@@ -320,7 +423,7 @@ class MatmulControl(Circuit):
             ends.eq(last_needed & (now["panel"] == 1) & (now["block"] + row + 1 == job.view.m)),
             job.take.eq(ends),
         ]
-        m.d.sync += self.done.eq(ends)
+        self._finish(m, ends)
         with m.If(valid):
             m.d.sync += row.eq(Mux(row == array.rows - 1, 0, row + 1))
             with m.If(row == array.rows - 1):
@@ -329,12 +432,13 @@ class MatmulControl(Circuit):
                 m.d.sync += drop.eq(1)
         with m.If(last_needed):
             m.d.sync += [
-                inside.eq(~ends), block.eq(now["block"]), base.eq(now["base"] + job.view.m), panel.eq(now["panel"] - 1),
-            ]  # fmt: skip
+                inside.eq(~ends),
+                block.eq(now["block"]),
+                base.eq(now["base"] + job.view.m),
+                panel.eq(now["panel"] - 1),
+            ]
             with m.If(now["panel"] == 1):
-                m.d.sync += [
-                    panel.eq(job.view.panels), block.eq(now["block"] + array.rows), base.eq(job.view.line),
-                ]  # fmt: skip
+                m.d.sync += [panel.eq(job.view.panels), block.eq(now["block"] + array.rows), base.eq(job.view.line)]
 
     # Shared --------------------------------------------------------------------------------------------------------
 
@@ -342,7 +446,7 @@ class MatmulControl(Circuit):
         """Pulse ``read`` when the last fold of an instruction has entered the array."""
         queue = self.place(
             m, self.library.make(Queue, 1, BUFFER + 4), "folds", i_valid=fold_read, i_payload=ends, o_ready=entered
-        )  # fmt: skip
+        )
         m.d.comb += self.read.eq(entered & queue["o_payload"])
 
     def _job(self, m: Module, name: str, layout: data.StructLayout, depth: int, fields: dict[str, Signal]) -> _Job:
@@ -351,9 +455,13 @@ class MatmulControl(Circuit):
         for field, value in fields.items():
             m.d.comb += fresh[field].eq(value)
         queue = self.place(
-            m, self.library.make(Queue, layout.size, depth), f"{name}_jobs", i_valid=self.issue,
-            i_payload=fresh.as_value(), o_ready=take,
-        )  # fmt: skip
+            m,
+            self.library.make(Queue, layout.size, depth),
+            f"{name}_jobs",
+            i_valid=self.issue,
+            i_payload=fresh.as_value(),
+            o_ready=take,
+        )
         return _Job(data.View(layout, queue["o_payload"]), queue["o_valid"], take)
 
 

@@ -21,22 +21,38 @@ def prefixes(geometry: Geometry) -> list[str]:
 def axi_read(bus: int, prefix: str) -> dict[str, Any]:
     """Ports of the read channels of an AXI4 master."""
     return {
-        f"{prefix}_arvalid": Out(1), f"{prefix}_arready": In(1), f"{prefix}_araddr": Out(MEMORY_BITS),
-        f"{prefix}_arlen": Out(8), f"{prefix}_arsize": Out(3), f"{prefix}_arburst": Out(2),
-        f"{prefix}_rvalid": In(1), f"{prefix}_rready": Out(1), f"{prefix}_rdata": In(8 * bus),
-        f"{prefix}_rresp": In(2), f"{prefix}_rlast": In(1),
-    }  # fmt: skip
+        f"{prefix}_arvalid": Out(1),
+        f"{prefix}_arready": In(1),
+        f"{prefix}_araddr": Out(MEMORY_BITS),
+        f"{prefix}_arlen": Out(8),
+        f"{prefix}_arsize": Out(3),
+        f"{prefix}_arburst": Out(2),
+        f"{prefix}_rvalid": In(1),
+        f"{prefix}_rready": Out(1),
+        f"{prefix}_rdata": In(8 * bus),
+        f"{prefix}_rresp": In(2),
+        f"{prefix}_rlast": In(1),
+    }
 
 
 def axi_write(bus: int, prefix: str) -> dict[str, Any]:
     """Ports of the write channels of an AXI4 master."""
     return {
-        f"{prefix}_awvalid": Out(1), f"{prefix}_awready": In(1), f"{prefix}_awaddr": Out(MEMORY_BITS),
-        f"{prefix}_awlen": Out(8), f"{prefix}_awsize": Out(3), f"{prefix}_awburst": Out(2),
-        f"{prefix}_wvalid": Out(1), f"{prefix}_wready": In(1), f"{prefix}_wdata": Out(8 * bus),
-        f"{prefix}_wstrb": Out(bus), f"{prefix}_wlast": Out(1),
-        f"{prefix}_bvalid": In(1), f"{prefix}_bready": Out(1), f"{prefix}_bresp": In(2),
-    }  # fmt: skip
+        f"{prefix}_awvalid": Out(1),
+        f"{prefix}_awready": In(1),
+        f"{prefix}_awaddr": Out(MEMORY_BITS),
+        f"{prefix}_awlen": Out(8),
+        f"{prefix}_awsize": Out(3),
+        f"{prefix}_awburst": Out(2),
+        f"{prefix}_wvalid": Out(1),
+        f"{prefix}_wready": In(1),
+        f"{prefix}_wdata": Out(8 * bus),
+        f"{prefix}_wstrb": Out(bus),
+        f"{prefix}_wlast": Out(1),
+        f"{prefix}_bvalid": In(1),
+        f"{prefix}_bready": Out(1),
+        f"{prefix}_bresp": In(2),
+    }
 
 
 class Ports(Circuit):
@@ -58,12 +74,25 @@ class Ports(Circuit):
         self.geometry = geometry
         bus = geometry.bus
         ports: dict[str, Any] = {
-            "ar_valid": In(1), "ar_ready": Out(1), "ar_addr": In(MEMORY_BITS), "ar_len": In(8),
-            "r_valid": Out(1), "r_data": Out(8 * bus), "r_error": Out(1),
-            "aw_valid": In(1), "aw_ready": Out(1), "aw_addr": In(MEMORY_BITS), "aw_len": In(8),
-            "w_valid": In(1), "w_ready": Out(1), "w_data": In(8 * bus), "w_strb": In(bus), "w_last": In(1),
-            "b_valid": Out(1), "b_error": Out(1),
-        }  # fmt: skip
+            "ar_valid": In(1),
+            "ar_ready": Out(1),
+            "ar_addr": In(MEMORY_BITS),
+            "ar_len": In(8),
+            "r_valid": Out(1),
+            "r_data": Out(8 * bus),
+            "r_error": Out(1),
+            "aw_valid": In(1),
+            "aw_ready": Out(1),
+            "aw_addr": In(MEMORY_BITS),
+            "aw_len": In(8),
+            "w_valid": In(1),
+            "w_ready": Out(1),
+            "w_data": In(8 * bus),
+            "w_strb": In(bus),
+            "w_last": In(1),
+            "b_valid": Out(1),
+            "b_error": Out(1),
+        }
         for prefix in prefixes(geometry):
             ports |= axi_read(geometry.port_bytes, prefix) | axi_write(geometry.port_bytes, prefix)
         super().__init__(library, library.name("ports"), ports, reset=True)
@@ -91,13 +120,16 @@ class Ports(Circuit):
                 m.d.comb += [
                     of(port, f"{channel}addr").eq(getattr(self, f"{channel}_addr") >> shift),
                     of(port, f"{channel}len").eq(getattr(self, f"{channel}_len")),
-                    of(port, f"{channel}size").eq(log2(width)), of(port, f"{channel}burst").eq(INCREMENTING),
-                ]  # fmt: skip
+                    of(port, f"{channel}size").eq(log2(width)),
+                    of(port, f"{channel}burst").eq(INCREMENTING),
+                ]
             m.d.comb += [
-                of(port, "wdata").eq(self.w_data[8 * low : 8 * high]), of(port, "wstrb").eq(self.w_strb[low:high]),
-                of(port, "wlast").eq(self.w_last), of(port, "rready").eq(self.r_valid),
+                of(port, "wdata").eq(self.w_data[8 * low : 8 * high]),
+                of(port, "wstrb").eq(self.w_strb[low:high]),
+                of(port, "wlast").eq(self.w_last),
+                of(port, "rready").eq(self.r_valid),
                 of(port, "bready").eq(self.b_valid),
-            ]  # fmt: skip
+            ]
         m.d.comb += [
             self.r_valid.eq(Cat(*(of(port, "rvalid") for port in names)).all()),
             self.r_data.eq(Cat(*(of(port, "rdata") for port in names))),

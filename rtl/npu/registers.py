@@ -26,32 +26,51 @@ def register_map(name: str = "npu") -> RegisterMap:
 
     def one(name: str, offset: int, access: Any, description: str, width: int = 32, reset: int = 0) -> Register:
         return Register(
-            name=name, offset=offset, description=description,
+            name=name,
+            offset=offset,
+            description=description,
             fields=(Field(name="value", low=0, width=width, access=access, reset=reset, description=description),),
-        )  # fmt: skip
+        )
 
     causes = "; ".join(f"{c.value} {c.text}" for c in Cause)
     registers = [
         one("identity", 0x000, "ro", "the letters LOOM", reset=IDENTITY),
-        Register(name="control", offset=0x004, description="starts a run", fields=(
-            Field(name="start", low=0, access="wo", description="writing one starts a run unless one is under way"),
-            Field(name="interrupt_enable", low=1, description="raise irq at the end of a run"),
-        )),
-        Register(name="status", offset=0x008, description="state of the run", fields=(
-            Field(name="busy", low=0, access="ro", description="a run is under way"),
-            Field(name="done", low=1, access="w1c", description="a run has ended; irq follows this bit"),
-            Field(name="error", low=2, access="ro", description="the run ended early, see error"),
-        )),
-        Register(name="error", offset=0x00C, description="why the run ended early", fields=(
-            Field(name="cause", low=0, width=4, access="ro", description=causes),
-            Field(name="instruction", low=8, width=24, access="ro", description="place of the instruction concerned"),
-        )),
+        Register(
+            name="control",
+            offset=0x004,
+            description="starts a run",
+            fields=(
+                Field(name="start", low=0, access="wo", description="writing one starts a run unless one is under way"),
+                Field(name="interrupt_enable", low=1, description="raise irq at the end of a run"),
+            ),
+        ),
+        Register(
+            name="status",
+            offset=0x008,
+            description="state of the run",
+            fields=(
+                Field(name="busy", low=0, access="ro", description="a run is under way"),
+                Field(name="done", low=1, access="w1c", description="a run has ended; irq follows this bit"),
+                Field(name="error", low=2, access="ro", description="the run ended early, see error"),
+            ),
+        ),
+        Register(
+            name="error",
+            offset=0x00C,
+            description="why the run ended early",
+            fields=(
+                Field(name="cause", low=0, width=4, access="ro", description=causes),
+                Field(
+                    name="instruction", low=8, width=24, access="ro", description="place of the instruction concerned"
+                ),
+            ),
+        ),
         one("program_low", 0x010, "rw", "address of the program, a multiple of 256 bytes"),
         one("program_high", 0x014, "rw", "upper bits of the address of the program", MEMORY_BITS - 32),
         one("program_words", 0x018, "rw", "instructions of the program, its end included", 24),
         one("cycles_low", 0x020, "ro", "cycles of the run"),
         one("cycles_high", 0x024, "ro", "upper half of the cycles of the run"),
-    ]  # fmt: skip
+    ]
     meanings = {
         "busy": "cycles in which the unit worked: held the memory port, or took a beat",
         "waiting": "cycles in which an instruction stood in front of the unit and could not start",
@@ -93,15 +112,34 @@ class Registers(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         ports = {
-            "s_axi_awvalid": In(1), "s_axi_awready": Out(1), "s_axi_awaddr": In(ADDRESS_BITS),
-            "s_axi_wvalid": In(1), "s_axi_wready": Out(1), "s_axi_wdata": In(32), "s_axi_wstrb": In(4),
-            "s_axi_bvalid": Out(1), "s_axi_bready": In(1), "s_axi_bresp": Out(2),
-            "s_axi_arvalid": In(1), "s_axi_arready": Out(1), "s_axi_araddr": In(ADDRESS_BITS),
-            "s_axi_rvalid": Out(1), "s_axi_rready": In(1), "s_axi_rdata": Out(32), "s_axi_rresp": Out(2),
-            "start": Out(1), "program": Out(MEMORY_BITS), "words": Out(SIZE_BITS),
-            "initial": Out(SEMAPHORES * SEMAPHORE_BITS), "busy": In(1), "ended": In(1), "cause": In(4),
-            "number": In(SIZE_BITS), "cycles": In(64), "irq": Out(1),
-        }  # fmt: skip
+            "s_axi_awvalid": In(1),
+            "s_axi_awready": Out(1),
+            "s_axi_awaddr": In(ADDRESS_BITS),
+            "s_axi_wvalid": In(1),
+            "s_axi_wready": Out(1),
+            "s_axi_wdata": In(32),
+            "s_axi_wstrb": In(4),
+            "s_axi_bvalid": Out(1),
+            "s_axi_bready": In(1),
+            "s_axi_bresp": Out(2),
+            "s_axi_arvalid": In(1),
+            "s_axi_arready": Out(1),
+            "s_axi_araddr": In(ADDRESS_BITS),
+            "s_axi_rvalid": Out(1),
+            "s_axi_rready": In(1),
+            "s_axi_rdata": Out(32),
+            "s_axi_rresp": Out(2),
+            "start": Out(1),
+            "program": Out(MEMORY_BITS),
+            "words": Out(SIZE_BITS),
+            "initial": Out(SEMAPHORES * SEMAPHORE_BITS),
+            "busy": In(1),
+            "ended": In(1),
+            "cause": In(4),
+            "number": In(SIZE_BITS),
+            "cycles": In(64),
+            "irq": Out(1),
+        }
         for unit in UNITS:
             ports |= {f"{unit}_{counter}": In(64) for counter in COUNTERS}
         super().__init__(library, library.name("registers"), ports, reset=True)
@@ -112,12 +150,16 @@ class Registers(Circuit):
         enable, done = Signal(), Signal()
         m.d.comb += [self.initial.eq(Cat(*initial)), self.irq.eq(done & enable)]
         values: dict[str, Any] = {
-            "identity": IDENTITY, "control": enable << 1,
+            "identity": IDENTITY,
+            "control": enable << 1,
             "status": Cat(self.busy, done, (self.cause != 0) & ~self.busy),
-            "error": Cat(self.cause, Signal(4), self.number), "program_low": self.program[:32],
-            "program_high": self.program[32:], "program_words": self.words, "cycles_low": self.cycles[:32],
+            "error": Cat(self.cause, Signal(4), self.number),
+            "program_low": self.program[:32],
+            "program_high": self.program[32:],
+            "program_words": self.words,
+            "cycles_low": self.cycles[:32],
             "cycles_high": self.cycles[32:],
-        }  # fmt: skip
+        }
         for unit in UNITS:
             for counter in COUNTERS:
                 value = getattr(self, f"{unit}_{counter}")
@@ -130,15 +172,18 @@ class Registers(Circuit):
         strobes = Cat(*(self.s_axi_wstrb[i // 8] for i in range(32)))
         m.d.comb += [
             take.eq(self.s_axi_awvalid & self.s_axi_wvalid & ~self.s_axi_bvalid),
-            self.s_axi_awready.eq(take), self.s_axi_wready.eq(take),
-        ]  # fmt: skip
+            self.s_axi_awready.eq(take),
+            self.s_axi_wready.eq(take),
+        ]
         m.d.sync += self.start.eq(0)
         with m.If(self.s_axi_bvalid & self.s_axi_bready):
             m.d.sync += self.s_axi_bvalid.eq(0)
         targets = {
-            "program_low": self.program[:32], "program_high": self.program[32:], "program_words": self.words,
+            "program_low": self.program[:32],
+            "program_high": self.program[32:],
+            "program_words": self.words,
             **{f"semaphore_{i}": count for i, count in enumerate(initial)},
-        }  # fmt: skip
+        }
         with m.If(take):
             m.d.sync += self.s_axi_bvalid.eq(1)
             with m.Switch(self.s_axi_awaddr[2:]):

@@ -6,7 +6,8 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.arch import timing
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
@@ -16,9 +17,12 @@ def readers(geometry: Geometry) -> dict[str, int]:
     """Read ports of the scratchpad, highest priority first, and the bytes of their accesses."""
     cols = geometry.array.cols
     return {
-        "loaded": geometry.stationary, "moving": geometry.array.rows, "first": cols, "second": cols,
+        "loaded": geometry.stationary,
+        "moving": geometry.array.rows,
+        "first": cols,
+        "second": cols,
         "store": geometry.bus,
-    }  # fmt: skip
+    }
 
 
 def writers(geometry: Geometry) -> dict[str, int]:
@@ -79,12 +83,13 @@ class Bank(Circuit):
                 wanted = Cat(*(Mux(chosen == part, wanted, 0) for part in range(line // size)))
             with m.If(getattr(self, f"{name}_here")):
                 m.d.comb += [
-                    write_line.eq(address[low:]), enables.eq(wanted),
+                    write_line.eq(address[low:]),
+                    enables.eq(wanted),
                     word.eq(Cat(*[getattr(self, f"{name}_data")] * (line // size))),
-                ]  # fmt: skip
+                ]
         stored = self.place(
             m, sram, "memory", ren=Cat(*here).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=word
-        )["rdata"]  # fmt: skip
+        )["rdata"]
         for name, size in readers(geometry).items():
             was_here, part = Signal(name=f"{name}_was_here"), stored
             m.d.sync += was_here.eq(getattr(self, f"{name}_here"))
@@ -248,13 +253,20 @@ class Accumulator(Circuit):
         self.geometry = geometry
         bits = 8 * geometry.results
         ports = {
-            "valid": In(1), "line": In(LOCAL_BITS), "add": In(1), "sums": In(bits),
-            "read": In(1), "read_line": In(LOCAL_BITS), "read_data": Out(bits), "outside": Out(1),
-        }  # fmt: skip
+            "valid": In(1),
+            "line": In(LOCAL_BITS),
+            "add": In(1),
+            "sums": In(bits),
+            "read": In(1),
+            "read_line": In(LOCAL_BITS),
+            "read_data": Out(bits),
+            "outside": Out(1),
+        }
         super().__init__(library, library.name("accumulator"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
+        timing.confirm("ACCUMULATOR_WRITE", sums_beside_what_is_there=SramWrapper.LATENCY)
         lines, bits = self.geometry.accumulator_lines, 8 * self.geometry.results
         sram = self.library.make(SramWrapper, bits, lines)
         depth = log2(lines)
@@ -263,25 +275,32 @@ class Accumulator(Circuit):
         # Two copies, so that adding and reading each have a read port.
         own = self.place(
             m, sram, "sums_copy", ren=self.valid, raddr=self.line[:depth], wen=valid, waddr=line, wdata=total
-        )  # fmt: skip
+        )
         other = self.place(
             m, sram, "read_copy", ren=self.read, raddr=self.read_line[:depth], wen=valid, waddr=line, wdata=total
-        )  # fmt: skip
+        )
         lanes = [
             self.place(
-                m, self.library.make(AdderLane), f"lane_{i}", add=add, forward=forward,
-                sums=self.sums[32 * i : 32 * i + 32], memory=own["rdata"][32 * i : 32 * i + 32],
+                m,
+                self.library.make(AdderLane),
+                f"lane_{i}",
+                add=add,
+                forward=forward,
+                sums=self.sums[32 * i : 32 * i + 32],
+                memory=own["rdata"][32 * i : 32 * i + 32],
             )["total"]
             for i in range(bits // 32)
-        ]  # fmt: skip
+        ]
         m.d.comb += [
             total.eq(Cat(*lanes)),
             self.read_data.eq(other["rdata"]),
             self.outside.eq((self.valid & (self.line >= lines)) | (self.read & (self.read_line >= lines))),
-        ]  # fmt: skip
+        ]
         m.d.sync += [
-            valid.eq(self.valid), line.eq(self.line), add.eq(self.add),
+            valid.eq(self.valid),
+            line.eq(self.line),
+            add.eq(self.add),
             # the line being written now is the one being read now: memory returns the old one
             forward.eq(valid & self.valid & (line == self.line[:depth])),
-        ]  # fmt: skip
+        ]
         return m

@@ -5,8 +5,10 @@ from __future__ import annotations
 from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
 from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY, TRANSFER_ENTRY, VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
@@ -43,16 +45,27 @@ class Fetch(Circuit):
         self.beats = WORD_BYTES // geometry.port_bytes
         count = geometry.program_words.bit_length()
         ports = {
-            "start": In(1), "base": In(MEMORY_BITS), "words": In(count),
-            "ar_valid": Out(1), "ar_ready": In(1), "ar_addr": Out(MEMORY_BITS), "ar_len": Out(8),
-            "r_valid": In(1), "r_data": In(8 * geometry.port_bytes), "r_error": In(1),
-            "write": Out(self.beats), "write_address": Out(count), "write_data": Out(8 * geometry.port_bytes),
-            "fetched": Out(count), "failed": Out(1),
-        }  # fmt: skip
+            "start": In(1),
+            "base": In(MEMORY_BITS),
+            "words": In(count),
+            "ar_valid": Out(1),
+            "ar_ready": In(1),
+            "ar_addr": Out(MEMORY_BITS),
+            "ar_len": Out(8),
+            "r_valid": In(1),
+            "r_data": In(8 * geometry.port_bytes),
+            "r_error": In(1),
+            "write": Out(self.beats),
+            "write_address": Out(count),
+            "write_data": Out(8 * geometry.port_bytes),
+            "fetched": Out(count),
+            "failed": Out(1),
+        }
         super().__init__(library, library.name("fetch"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
+        timing.confirm("FETCH_START", request=1, program_memory=SramWrapper.LATENCY)
         geometry, beats = self.geometry, self.beats
         left = Signal(range(geometry.program_words * beats + 1))
         address = Signal(MEMORY_BITS)
@@ -124,9 +137,17 @@ class Sequencer(Circuit):
         self.geometry = geometry
         count = geometry.program_words.bit_length()
         ports = {
-            "start": In(1), "halt": In(1), "fetched": In(count), "read_address": Out(count), "word": In(WORD_BITS),
-            "running": Out(1), "ended": Out(1), "blocked": Out(1), "illegal": Out(1), "number": Out(count),
-        }  # fmt: skip
+            "start": In(1),
+            "halt": In(1),
+            "fetched": In(count),
+            "read_address": Out(count),
+            "word": In(WORD_BITS),
+            "running": Out(1),
+            "ended": Out(1),
+            "blocked": Out(1),
+            "illegal": Out(1),
+            "number": Out(count),
+        }
         for unit, layout in QUEUES.items():
             ports |= {f"{unit}_valid": Out(1), f"{unit}_ready": In(1), f"{unit}_entry": Out(layout.size)}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
@@ -233,11 +254,21 @@ class Sequencer(Circuit):
             "number": pc,
         }
         fields = {
-            **sync, "m": size, "n": transfer["n"], "k": transfer["k"], "function": transfer["function"],
-            "pitch": transfer["pitch"], "local_pitch": transfer["local_pitch"],
-            "memory": sums["memory"], "local": sums["a"], "a": sums["a"], "b": sums["b"], "c": sums["c"],
-            "d": sums["d"], "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
-        }  # fmt: skip
+            **sync,
+            "m": size,
+            "n": transfer["n"],
+            "k": transfer["k"],
+            "function": transfer["function"],
+            "pitch": transfer["pitch"],
+            "local_pitch": transfer["local_pitch"],
+            "memory": sums["memory"],
+            "local": sums["a"],
+            "a": sums["a"],
+            "b": sums["b"],
+            "c": sums["c"],
+            "d": sums["d"],
+            "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
+        }
         for name, layout in QUEUES.items():
             entry = Signal(layout, name=f"{name}_fields")
             for field in layout.members:
@@ -257,9 +288,14 @@ class Sequencer(Circuit):
         return found
 
     def _addresses(
-        self, m: Module, is_transfer: Signal, transfer: dict[str, Signal], compute: dict[str, Signal],
-        index: list[Signal], phase: Signal,
-    ) -> dict[str, Signal]:  # fmt: skip
+        self,
+        m: Module,
+        is_transfer: Signal,
+        transfer: dict[str, Signal],
+        compute: dict[str, Signal],
+        index: list[Signal],
+        phase: Signal,
+    ) -> dict[str, Signal]:
         """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot."""
         steps = self.geometry.issue_cycles - 1
         per_step = -(-LEVELS // steps)
@@ -281,9 +317,7 @@ class Sequencer(Circuit):
                 for step in range(steps):
                     levels = range(step * per_step, min((step + 1) * per_step, LEVELS))
                     with m.Case(step):
-                        products = [
-                            (index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels
-                        ]  # fmt: skip
+                        products = [(index[i].as_unsigned() * pick[f"stride{i}"].as_signed())[:width] for i in levels]
                         m.d.comb += term.eq(sum(products[1:], products[0]) if products else 0)
             with m.If(phase == 0):
                 m.d.sync += total.eq(term)

@@ -62,19 +62,30 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         used = opcode in TRANSFERS | COMPUTES
         formats.append((table if used else "NULL", len(fields) if used else 0, int(UNIT_OF.get(opcode, -1))))
     environment = Environment(
-        loader=PackageLoader("siliconloom.rtl.npu", "."), undefined=StrictUndefined, keep_trailing_newline=True,
+        loader=PackageLoader("siliconloom.rtl.npu", "."),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
         trim_blocks=True,
-    )  # fmt: skip
+    )
     values: dict[str, Any] = {
-        "top": top, "upper": top.upper(), "digest": digest, "parameters": constants, "word_bytes": WORD_BYTES,
-        "levels": LEVELS, "semaphores": SEMAPHORES, "semaphore_limit": SEMAPHORE_LIMIT, "enums": enums,
+        "top": top,
+        "upper": top.upper(),
+        "digest": digest,
+        "parameters": constants,
+        "word_bytes": WORD_BYTES,
+        "levels": LEVELS,
+        "semaphores": SEMAPHORES,
+        "semaphore_limit": SEMAPHORE_LIMIT,
+        "enums": enums,
         "address": [(part, f"[{top.upper()}_LEVELS]" if part == "stride" else "") for part in address],
         "fields": [name for name in members if "." not in name],
         "addresses": list(dict.fromkeys(name.partition(".")[0] for name in members if "." in name)),
         "tables": [(n, _rows(f)) for n, f in (("header", HEADER), ("transfer", TRANSFER), ("compute", COMPUTE))],
-        "formats": formats, "causes": [(cause.name, cause.value) for cause in Cause], "units": UNITS,
+        "formats": formats,
+        "causes": [(cause.name, cause.value) for cause in Cause],
+        "units": UNITS,
         "counters": COUNTERS,
-    }  # fmt: skip
+    }
     return {f"{FOLDER}/{top}_{name}": environment.get_template(f"{name}.j2").render(**values) for name in TEMPLATES}
 
 

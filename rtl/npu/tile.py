@@ -9,8 +9,11 @@ from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
 from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
-from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.semaphore import SemaphoreCounter
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine
@@ -21,8 +24,6 @@ from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS
 from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad, readers
 from siliconloom.rtl.npu.sequencer import QUEUES, Fetch, Sequencer
 from siliconloom.rtl.npu.vector import VectorUnit
-from siliconloom.rtl.queue import Queue
-from siliconloom.rtl.semaphore import SemaphoreCounter
 
 ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
 PATIENCE = 8
@@ -53,16 +54,31 @@ class NpuTile(Circuit):
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         ports: dict[str, Any] = {
-            "s_axi_awvalid": In(1), "s_axi_awready": Out(1), "s_axi_awaddr": In(ADDRESS_BITS),
-            "s_axi_wvalid": In(1), "s_axi_wready": Out(1), "s_axi_wdata": In(32), "s_axi_wstrb": In(4),
-            "s_axi_bvalid": Out(1), "s_axi_bready": In(1), "s_axi_bresp": Out(2),
-            "s_axi_arvalid": In(1), "s_axi_arready": Out(1), "s_axi_araddr": In(ADDRESS_BITS),
-            "s_axi_rvalid": Out(1), "s_axi_rready": In(1), "s_axi_rdata": Out(32), "s_axi_rresp": Out(2),
+            "s_axi_awvalid": In(1),
+            "s_axi_awready": Out(1),
+            "s_axi_awaddr": In(ADDRESS_BITS),
+            "s_axi_wvalid": In(1),
+            "s_axi_wready": Out(1),
+            "s_axi_wdata": In(32),
+            "s_axi_wstrb": In(4),
+            "s_axi_bvalid": Out(1),
+            "s_axi_bready": In(1),
+            "s_axi_bresp": Out(2),
+            "s_axi_arvalid": In(1),
+            "s_axi_arready": Out(1),
+            "s_axi_araddr": In(ADDRESS_BITS),
+            "s_axi_rvalid": Out(1),
+            "s_axi_rready": In(1),
+            "s_axi_rdata": Out(32),
+            "s_axi_rresp": Out(2),
             **{k: v for prefix in prefixes(geometry) for k, v in axi_read(geometry.port_bytes, prefix).items()},
             **{k: v for prefix in prefixes(geometry) for k, v in axi_write(geometry.port_bytes, prefix).items()},
-            **axi_read(geometry.port_bytes, "m_axi_program"), "irq": Out(1),
-            "trace_issue": Out(len(UNITS)), "trace_done": Out(len(UNITS)), "trace_cycle": Out(64),
-        }  # fmt: skip
+            **axi_read(geometry.port_bytes, "m_axi_program"),
+            "irq": Out(1),
+            "trace_issue": Out(len(UNITS)),
+            "trace_done": Out(len(UNITS)),
+            "trace_cycle": Out(64),
+        }
         super().__init__(library, library.prefix, ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -79,9 +95,17 @@ class NpuTile(Circuit):
         registers = self.library.make(Registers, geometry)
         inputs = {p: s for p, s in slave.items() if self.signature.members[p].flow == In}
         control = self.place(
-            m, registers, "registers", **inputs, busy=running | draining, ended=ended, cause=cause,
-            number=number, cycles=cycles, **counts,
-        )  # fmt: skip
+            m,
+            registers,
+            "registers",
+            **inputs,
+            busy=running | draining,
+            ended=ended,
+            cause=cause,
+            number=number,
+            cycles=cycles,
+            **counts,
+        )
         for port, signal in slave.items():
             if self.signature.members[port].flow == Out:
                 m.d.comb += signal.eq(control[port])
@@ -90,40 +114,69 @@ class NpuTile(Circuit):
 
         # Program.
         fetch = self.place(
-            m, self.library.make(Fetch, geometry), "fetch", start=start, base=control["program"],
-            words=control["words"], ar_ready=self.m_axi_program_arready, r_valid=self.m_axi_program_rvalid,
-            r_data=self.m_axi_program_rdata, r_error=self.m_axi_program_rresp[1],
-        )  # fmt: skip
+            m,
+            self.library.make(Fetch, geometry),
+            "fetch",
+            start=start,
+            base=control["program"],
+            words=control["words"],
+            ar_ready=self.m_axi_program_arready,
+            r_valid=self.m_axi_program_rvalid,
+            r_data=self.m_axi_program_rdata,
+            r_error=self.m_axi_program_rresp[1],
+        )
         for name, value in (
-            ("arvalid", fetch["ar_valid"]), ("araddr", fetch["ar_addr"]), ("arlen", fetch["ar_len"]),
-            ("arsize", log2(geometry.port_bytes)), ("arburst", INCREMENTING), ("rready", 1),
-        ):  # fmt: skip
+            ("arvalid", fetch["ar_valid"]),
+            ("araddr", fetch["ar_addr"]),
+            ("arlen", fetch["ar_len"]),
+            ("arsize", log2(geometry.port_bytes)),
+            ("arburst", INCREMENTING),
+            ("rready", 1),
+        ):
             m.d.comb += getattr(self, f"m_axi_program_{name}").eq(value)
         word = Signal(WORD_BITS)
         sequencer_inputs = {f"{u}_ready": Signal(name=f"{u}_ready") for u in UNITS}
         sequencer = self.place(
-            m, self.library.make(Sequencer, geometry), "sequencer", start=start, halt=draining,
-            fetched=fetch["fetched"], word=word, **sequencer_inputs,
-        )  # fmt: skip
+            m,
+            self.library.make(Sequencer, geometry),
+            "sequencer",
+            start=start,
+            halt=draining,
+            fetched=fetch["fetched"],
+            word=word,
+            **sequencer_inputs,
+        )
         depth = geometry.program_words
         index = range(depth).stop.bit_length() if depth & (depth - 1) else log2(depth)
         m.d.comb += word.eq(
             self.place(
-                m, self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes), "program", ren=1,
-                raddr=sequencer["read_address"][:index], wen=fetch["write"], waddr=fetch["write_address"][:index],
+                m,
+                self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes),
+                "program",
+                ren=1,
+                raddr=sequencer["read_address"][:index],
+                wen=fetch["write"],
+                waddr=fetch["write_address"][:index],
                 wdata=Cat(*[fetch["write_data"]] * (WORD_BITS // (8 * geometry.port_bytes))),
             )["rdata"]
-        )  # fmt: skip
+        )
 
         # Queues, semaphores, completion.
+        timing.confirm("QUEUE_POP", next_entry=Queue.LATENCY)
+        timing.confirm("QUEUE_REFILL", place=Queue.LATENCY, entry=Queue.LATENCY)
         available, take, give = Signal(SEMAPHORES), Signal(SEMAPHORES), Signal(SEMAPHORES)
         counters = [
             self.place(
-                m, self.library.make(SemaphoreCounter, SEMAPHORE_BITS), f"semaphore_{i}", load=start,
-                initial=control["initial"][SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)], take=take[i], give=give[i],
+                m,
+                self.library.make(SemaphoreCounter, SEMAPHORE_BITS),
+                f"semaphore_{i}",
+                load=start,
+                initial=control["initial"][SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)],
+                take=take[i],
+                give=give[i],
             )
             for i in range(SEMAPHORES)
-        ]  # fmt: skip
+        ]
         m.d.comb += available.eq(Cat(*(c["available"] for c in counters)))
         overflow = Cat(*(c["overflow"] for c in counters)).any()
         pulses = {u: {kind: Signal(name=f"{u}_{kind}_pulse") for kind in ("read", "done")} for u in UNITS}
@@ -133,25 +186,38 @@ class NpuTile(Circuit):
         for u in UNITS:
             layout = QUEUES[u]
             queue = self.place(
-                m, self.library.make(Queue, layout.size, geometry.queue_depth), f"{u}_queue",
-                i_valid=sequencer[f"{u}_valid"], i_payload=sequencer[f"{u}_entry"], o_ready=issue[u] | draining,
-            )  # fmt: skip
+                m,
+                self.library.make(Queue, layout.size, geometry.queue_depth),
+                f"{u}_queue",
+                i_valid=sequencer[f"{u}_valid"],
+                i_payload=sequencer[f"{u}_entry"],
+                o_ready=issue[u] | draining,
+            )
             view = data.View(layout, queue["o_payload"])
             m.d.comb += [sequencer_inputs[f"{u}_ready"].eq(queue["i_ready"]), entry[u].eq(queue["o_payload"])]
             valids[u], barriers[u], places[u] = queue["o_valid"], view.barrier, view.number
             track = {}
             for kind, mask in (("read", view.release), ("done", view.post)):
                 track[kind] = self.place(
-                    m, self.library.make(Completion, self._in_flight(u)), f"{u}_{kind}", issue=issue[u],
-                    barrier=view.barrier, mask=mask, pulse=pulses[u][kind],
-                )  # fmt: skip
+                    m,
+                    self.library.make(Completion, self._in_flight(u)),
+                    f"{u}_{kind}",
+                    issue=issue[u],
+                    barrier=view.barrier,
+                    mask=mask,
+                    pulse=pulses[u][kind],
+                )
                 gives.append(track[kind]["give"])
                 empties.append(track[kind]["empty"])
             finished[u], left[u] = track["done"]["finished"], track["done"]["left"]
             wants[u] = (
-                running & queue["o_valid"] & ((view.wait & ~available) == 0) & track["read"]["ready"]
-                & track["done"]["ready"] & unit_free[u]
-            )  # fmt: skip
+                running
+                & queue["o_valid"]
+                & ((view.wait & ~available) == 0)
+                & track["read"]["ready"]
+                & track["done"]["ready"]
+                & unit_free[u]
+            )
             takes.append(Mux(issue[u], view.wait, 0))
         m.d.comb += [take.eq(_any_of(takes)), give.eq(_any_of(gives))]
 
@@ -182,28 +248,45 @@ class NpuTile(Circuit):
         engine_inputs = {
             name: Signal(width, name=f"port_{name}")
             for name, width in (
-                ("ar_ready", 1), ("r_valid", 1), ("r_data", 8 * geometry.bus), ("r_error", 1), ("aw_ready", 1),
-                ("w_ready", 1), ("b_valid", 1), ("b_error", 1),
+                ("ar_ready", 1),
+                ("r_valid", 1),
+                ("r_data", 8 * geometry.bus),
+                ("r_error", 1),
+                ("aw_ready", 1),
+                ("w_ready", 1),
+                ("b_valid", 1),
+                ("b_error", 1),
             )
-        }  # fmt: skip
+        }
         load = self.place(
-            m, self.library.make(LoadEngine, geometry), "load", issue=works["load"], entry=entry["load"],
+            m,
+            self.library.make(LoadEngine, geometry),
+            "load",
+            issue=works["load"],
+            entry=entry["load"],
             **{name: signal for name, signal in engine_inputs.items() if name.startswith(("ar", "r_"))},
-        )  # fmt: skip
+        )
         fetched = {n: Signal(8 * s, name=f"{n}_word") for n, s in readers(geometry).items()}
         store = self.place(
-            m, self.library.make(StoreEngine, geometry), "store", issue=works["store"], entry=entry["store"],
+            m,
+            self.library.make(StoreEngine, geometry),
+            "store",
+            issue=works["store"],
+            entry=entry["store"],
             fetch_data=fetched["store"],
             **{name: signal for name, signal in engine_inputs.items() if name.startswith(("aw", "w_", "b_"))},
-        )  # fmt: skip
+        )
         wide = {name: load[name] for name in ("ar_valid", "ar_addr", "ar_len")} | {
             name: store[name] for name in ("aw_valid", "aw_addr", "aw_len", "w_valid", "w_data", "w_strb", "w_last")
         }
         names = [name for p in prefixes(geometry) for name in (*axi_read(1, p), *axi_write(1, p))]
         split = self.place(
-            m, self.library.make(Ports, geometry), "ports", **wide,
+            m,
+            self.library.make(Ports, geometry),
+            "ports",
+            **wide,
             **{name: getattr(self, name) for name in names if self.signature.members[name].flow == In},
-        )  # fmt: skip
+        )
         m.d.comb += [signal.eq(split[name]) for name, signal in engine_inputs.items()]
         for name in names:
             if self.signature.members[name].flow == Out:
@@ -212,30 +295,58 @@ class NpuTile(Circuit):
             for name in ENGINE:
                 m.d.comb += engines[u][name].eq(engine[name])
         matmul = self.place(
-            m, self.library.make(MatmulControl, geometry), "matmul", issue=works["matmul"], entry=entry["matmul"],
-            loaded_data=fetched["loaded"], moving_data=fetched["moving"],
-        )  # fmt: skip
+            m,
+            self.library.make(MatmulControl, geometry),
+            "matmul",
+            issue=works["matmul"],
+            entry=entry["matmul"],
+            loaded_data=fetched["loaded"],
+            moving_data=fetched["moving"],
+        )
         sums_data = Signal(8 * geometry.results)
         vector = self.place(
-            m, self.library.make(VectorUnit, geometry), "vector", issue=works["vector"], entry=entry["vector"],
-            first_data=fetched["first"], second_data=fetched["second"], sums_data=sums_data,
-        )  # fmt: skip
+            m,
+            self.library.make(VectorUnit, geometry),
+            "vector",
+            issue=works["vector"],
+            entry=entry["vector"],
+            first_data=fetched["first"],
+            second_data=fetched["second"],
+            sums_data=sums_data,
+        )
         accumulator = self.place(
-            m, self.library.make(Accumulator, geometry), "accumulator", valid=matmul["sums_valid"],
-            line=matmul["sums_line"], add=matmul["sums_add"], sums=matmul["sums"], read=vector["sums"],
+            m,
+            self.library.make(Accumulator, geometry),
+            "accumulator",
+            valid=matmul["sums_valid"],
+            line=matmul["sums_line"],
+            add=matmul["sums_add"],
+            sums=matmul["sums"],
+            read=vector["sums"],
             read_line=vector["sums_line"],
-        )  # fmt: skip
+        )
         m.d.comb += sums_data.eq(accumulator["read_data"])
         scratchpad = self.place(
-            m, self.library.make(Scratchpad, geometry), "scratchpad",
-            loaded=matmul["loaded"], loaded_address=matmul["loaded_address"],
-            moving=matmul["moving"], moving_address=matmul["moving_address"],
-            first=vector["first"], first_address=vector["first_address"],
-            second=vector["second"], second_address=vector["second_address"],
-            store=store["fetch"], store_address=store["fetch_address"],
-            load=load["write"], load_address=load["write_address"], load_data=load["write_data"],
-            vector=vector["write"], vector_address=vector["write_address"], vector_data=vector["write_data"],
-        )  # fmt: skip
+            m,
+            self.library.make(Scratchpad, geometry),
+            "scratchpad",
+            loaded=matmul["loaded"],
+            loaded_address=matmul["loaded_address"],
+            moving=matmul["moving"],
+            moving_address=matmul["moving_address"],
+            first=vector["first"],
+            first_address=vector["first_address"],
+            second=vector["second"],
+            second_address=vector["second_address"],
+            store=store["fetch"],
+            store_address=store["fetch_address"],
+            load=load["write"],
+            load_address=load["write_address"],
+            load_data=load["write_data"],
+            vector=vector["write"],
+            vector_address=vector["write_address"],
+            vector_data=vector["write_data"],
+        )
         for name, signal in fetched.items():
             m.d.comb += signal.eq(scratchpad[f"{name}_data"])
         m.d.comb += [
@@ -255,9 +366,10 @@ class NpuTile(Circuit):
         nothing_queued = ~Cat(*valids.values()).any()
         m.d.comb += [
             quiet.eq(Cat(*empties).all()),
-            stuck.eq(running & quiet & ~nothing_queued & ~Cat(*issue.values()).any()
-                     & (sequencer["blocked"] | program_over)),
-        ]  # fmt: skip
+            stuck.eq(
+                running & quiet & ~nothing_queued & ~Cat(*issue.values()).any() & (sequencer["blocked"] | program_over)
+            ),
+        ]
         m.d.sync += patience.eq(Mux(stuck, Mux(patience == PATIENCE, patience, patience + 1), 0))
         words = control["words"]
         numbers = {u: places[u] for u in UNITS}
@@ -301,13 +413,17 @@ class NpuTile(Circuit):
         with m.If(wrong & (running | start)):
             m.d.sync += [running.eq(0), draining.eq(1), cause.eq(found), number.eq(place)]
         busy = {
-            "load": engines["load"]["held"], "store": engines["store"]["held"], "matmul": matmul["beats"],
+            "load": engines["load"]["held"],
+            "store": engines["store"]["held"],
+            "matmul": matmul["beats"],
             "vector": vector["working"] | works["vector"],
-        }  # fmt: skip
+        }
         for u in UNITS:
             for name, counts_now in (
-                ("busy", busy[u]), ("waiting", running & valids[u] & ~issue[u]), ("completed", finished[u]),
-            ):  # fmt: skip
+                ("busy", busy[u]),
+                ("waiting", running & valids[u] & ~issue[u]),
+                ("completed", finished[u]),
+            ):
                 counter = counts[f"{u}_{name}"]
                 with m.If(start):
                     m.d.sync += counter.eq(0)
@@ -320,7 +436,7 @@ class NpuTile(Circuit):
         geometry = self.geometry
         if unit in ("load", "store"):
             return geometry.outstanding
-        return (geometry.array_latency + 16) // geometry.issue_cycles + 4 if unit == "matmul" else 8
+        return (geometry.array.output_latency + 16) // geometry.issue_cycles + 4 if unit == "matmul" else 8
 
 
 def _any_of(masks: list[Value]) -> Value:

@@ -39,6 +39,7 @@ from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch import timing
 from siliconloom.arch.isa import FUNCTIONS
 from siliconloom.arch.vector import (
     BUILT,
@@ -51,8 +52,8 @@ from siliconloom.arch.vector import (
     SCALAR_BYTES,
     VectorFunction,
     vector_cost,
-)  # fmt: skip
-from siliconloom.rtl.flows.memory import SramWrapper
+)
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
@@ -60,12 +61,18 @@ from siliconloom.rtl.npu.lane import KINDS, NEED_BITS, PLANES, STATE, Lane, Larg
 
 SETUP_LINES = vector_cost(VectorFunction.REQUANTIZE).setup
 KIND_OF = {
-    "requantize": {VectorFunction.REQUANTIZE}, "softmax": {VectorFunction.SOFTMAX}, "norm": NORMS,
-    "rope": {VectorFunction.ROPE}, "add": {VectorFunction.ADD}, "product": PRODUCTS, "lookup": LOOK_UP,
+    "requantize": {VectorFunction.REQUANTIZE},
+    "softmax": {VectorFunction.SOFTMAX},
+    "norm": NORMS,
+    "rope": {VectorFunction.ROPE},
+    "add": {VectorFunction.ADD},
+    "product": PRODUCTS,
+    "lookup": LOOK_UP,
     "relu": {VectorFunction.RELU},
-}  # fmt: skip
+}
 assert tuple(KIND_OF) == KINDS
-LAST_STAGE = 10
+LAST_STAGE = Lane.STAGES
+"""Stage in which a lane's result, or what a row adds up to, is there."""
 
 
 class VectorUnit(Circuit):
@@ -95,13 +102,26 @@ class VectorUnit(Circuit):
         self.geometry = geometry
         cols = geometry.array.cols
         ports = {
-            "issue": In(1), "entry": In(VECTOR_ENTRY.size), "free": Out(1), "done": Out(1), "working": Out(1),
-            "first": Out(1), "first_address": Out(LOCAL_BITS), "first_data": In(8 * cols),
-            "second": Out(1), "second_address": Out(LOCAL_BITS), "second_data": In(8 * cols),
-            "sums": Out(1), "sums_line": Out(LOCAL_BITS), "sums_data": In(8 * geometry.results),
-            "write": Out(cols), "write_address": Out(LOCAL_BITS), "write_data": Out(8 * cols), "illegal": Out(1),
+            "issue": In(1),
+            "entry": In(VECTOR_ENTRY.size),
+            "free": Out(1),
+            "done": Out(1),
+            "working": Out(1),
+            "first": Out(1),
+            "first_address": Out(LOCAL_BITS),
+            "first_data": In(8 * cols),
+            "second": Out(1),
+            "second_address": Out(LOCAL_BITS),
+            "second_data": In(8 * cols),
+            "sums": Out(1),
+            "sums_line": Out(LOCAL_BITS),
+            "sums_data": In(8 * geometry.results),
+            "write": Out(cols),
+            "write_address": Out(LOCAL_BITS),
+            "write_data": Out(8 * cols),
+            "illegal": Out(1),
             "misaligned": Out(1),
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("vector"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -111,32 +131,42 @@ class VectorUnit(Circuit):
         new = data.View(VECTOR_ENTRY, self.entry)
         entry = Signal(VECTOR_ENTRY, name="instruction")
 
+        timing.confirm("VECTOR_START", address=1)
+        timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
+
         # What the instruction is.
         def any_of(functions: object, fields: object = entry) -> Value:
             return Cat(*(fields.function == FUNCTIONS.index(f) for f in sorted(functions))).any()  # type: ignore[attr-defined,call-overload]
 
         is_ = {name: Signal(name=f"is_{name}") for name in (*KINDS, "from_sums", "by_row", "transpose")}
         for name, functions in {
-            **KIND_OF, "from_sums": FROM_SUMS, "transpose": {VectorFunction.TRANSPOSE},
+            **KIND_OF,
+            "from_sums": FROM_SUMS,
+            "transpose": {VectorFunction.TRANSPOSE},
             "by_row": {f for f in BUILT if vector_cost(f).by_row},
-        }.items():  # fmt: skip
+        }.items():
             m.d.comb += is_[name].eq(any_of(functions))
         by_row = Signal(name="new_by_row")
         m.d.comb += [
             by_row.eq(any_of({f for f in BUILT if vector_cost(f).by_row}, new)),
             self.illegal.eq(
-                self.issue & (
-                    (new.m == 0) | (new.n == 0) | ~any_of(BUILT, new)
+                self.issue
+                & (
+                    (new.m == 0)
+                    | (new.n == 0)
+                    | ~any_of(BUILT, new)
                     | (by_row & ((new.m > ROW_LIMIT) | (new.n > COLUMN_LIMIT)))
                 )
             ),
-        ]  # fmt: skip
+        ]
 
         from_sums, masks = any_of(FROM_SUMS, new), new.function == FUNCTIONS.index(VectorFunction.SOFTMAX)
         inside = (
-            Mux(from_sums, new.a[: log2(geometry.results)], new.a[:wide]) | Mux(masks, 0, new.b[:wide])
-            | new.c[:wide] | new.d[:wide]
-        )  # fmt: skip
+            Mux(from_sums, new.a[: log2(geometry.results)], new.a[:wide])
+            | Mux(masks, 0, new.b[:wide])
+            | new.c[:wide]
+            | new.d[:wide]
+        )
         m.d.comb += self.misaligned.eq(self.issue & inside.any())
 
         # Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining.
@@ -148,13 +178,17 @@ class VectorUnit(Circuit):
             Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
         )
         m.d.comb += [
-            self.free.eq(~active & ~draining), self.working.eq(active | draining),
-            reads_once.eq(active & (once != 0)), sets_up.eq(active & (once == 0) & (setup != 0)),
+            self.free.eq(~active & ~draining),
+            self.working.eq(active | draining),
+            reads_once.eq(active & (once != 0)),
+            sets_up.eq(active & (once == 0) & (setup != 0)),
             slots.eq(active & (once == 0) & (setup == 0)),
-            row_last.eq(row == entry.m - 1), block_last.eq(column + cols >= entry.n),
+            row_last.eq(row == entry.m - 1),
+            block_last.eq(column + cols >= entry.n),
             beat_last.eq(Mux(is_["transpose"], beat == cols - 1, ~is_["rope"] | beat[0])),
-            inner_last.eq(Mux(reducing, block_last, row_last)), outer_last.eq(Mux(reducing, row_last, block_last)),
-        ]  # fmt: skip
+            inner_last.eq(Mux(reducing, block_last, row_last)),
+            outer_last.eq(Mux(reducing, row_last, block_last)),
+        ]
 
         # Addresses: within a block of columns row by row; while reducing, within a row block by block.
         pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
@@ -175,8 +209,9 @@ class VectorUnit(Circuit):
             walks[name], starts[name] = now, (now, outer)
             m.d.comb += [
                 inner_step.eq(Mux(reducing, by_one_block, by_one_row)),
-                outer_step.eq(Mux(reducing, by_one_row, by_one_block)), onward.eq(outer + outer_step),
-            ]  # fmt: skip
+                outer_step.eq(Mux(reducing, by_one_row, by_one_block)),
+                onward.eq(outer + outer_step),
+            ]
             with m.If(restart):
                 m.d.sync += [now.eq(begin), outer.eq(begin)]
             with m.Elif(slots & beat_last):
@@ -184,11 +219,13 @@ class VectorUnit(Circuit):
                 with m.If(inner_last):
                     m.d.sync += outer.eq(onward)
         m.d.comb += [
-            self.first.eq(slots & ~is_["from_sums"]), self.first_address.eq(walks["source"]),
+            self.first.eq(slots & ~is_["from_sums"]),
+            self.first_address.eq(walks["source"]),
             self.second.eq(reads_once | sets_up | (slots & (is_["add"] | is_["product"] | is_["rope"]))),
             self.second_address.eq(Mux(slots, walks["operand"] + Mux(is_["rope"] & beat[0], cols, 0), parameters)),
-            self.sums.eq(slots & is_["from_sums"]), self.sums_line.eq(walks["line"]),
-        ]  # fmt: skip
+            self.sums.eq(slots & is_["from_sums"]),
+            self.sums_line.eq(walks["line"]),
+        ]
         with m.If(reads_once):
             m.d.sync += once.eq(once - 1)
         with m.If(sets_up):
@@ -225,20 +262,28 @@ class VectorUnit(Circuit):
                 with m.Else():
                     m.d.comb += self.done.eq(1)
         lines = Signal.like(once)
-        for function in BUILT:
+        for function in sorted(BUILT):
             count = vector_cost(function).once_lines(cols)
             if count:
                 with m.If(new.function == FUNCTIONS.index(function)):
                     m.d.comb += lines.eq(count)
         with m.If(self.issue):
             m.d.sync += [
-                entry.eq(new), active.eq(~self.illegal), draining.eq(self.illegal), timer.eq(1),
-                reducing.eq(by_row & ~self.illegal), once.eq(lines), row.eq(0), column.eq(0), beat.eq(0),
+                entry.eq(new),
+                active.eq(~self.illegal),
+                draining.eq(self.illegal),
+                timer.eq(1),
+                reducing.eq(by_row & ~self.illegal),
+                once.eq(lines),
+                row.eq(0),
+                column.eq(0),
+                beat.eq(0),
                 setup.eq(Mux(new.function == FUNCTIONS.index(VectorFunction.REQUANTIZE), SETUP_LINES, 0)),
-                parameters.eq(new.d), skip.eq(0),
+                parameters.eq(new.d),
+                skip.eq(0),
                 pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
                 result_pitch.eq(((new.m + (cols - 1)) >> wide) << wide),
-            ]  # fmt: skip
+            ]
             for name, at in (("source", new.a), ("operand", new.b), ("target", new.c)):
                 m.d.sync += [register.eq(at) for register in starts[name]]
             m.d.sync += [register.eq(new.a >> log2(geometry.results)) for register in starts["line"]]
@@ -256,11 +301,16 @@ class VectorUnit(Circuit):
         m.d.comb += [opens.eq(column == 0), last_of_block.eq(block_last)]
         carried = {
             "result": slots & beat_last & ~reducing & ~is_["transpose"],
-            "byte": slots & is_["transpose"] & (beat < used), "reduce": slots & reducing, "opens": opens,
-            "closes": slots & reducing & last_of_block, "used": used,
-            "row": row[: log2(ROW_LIMIT)], "lane": row[: max(wide, 1)], "beat": beat,
+            "byte": slots & is_["transpose"] & (beat < used),
+            "reduce": slots & reducing,
+            "opens": opens,
+            "closes": slots & reducing & last_of_block,
+            "used": used,
+            "row": row[: log2(ROW_LIMIT)],
+            "lane": row[: max(wide, 1)],
+            "beat": beat,
             "target": walks["target"] + skip,
-        }  # fmt: skip
+        }
         stages = [carried]
         for stage in range(1, LAST_STAGE + 1):
             later = {}
@@ -275,8 +325,13 @@ class VectorUnit(Circuit):
 
         # Parameters arrive one cycle after their address.
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
-            -(-SCALAR_BYTES // cols), Signal(), Signal(range(512)), Signal(), Signal(SETUP_LINES), Signal(),
-        )  # fmt: skip
+            -(-SCALAR_BYTES // cols),
+            Signal(),
+            Signal(range(512)),
+            Signal(),
+            Signal(SETUP_LINES),
+            Signal(),
+        )
         taken = Signal(range(512))
         scalars = Signal(8 * SCALAR_BYTES)
         to_table = Signal()
@@ -292,7 +347,7 @@ class VectorUnit(Circuit):
             to_table.eq(arriving & is_["lookup"] & (~has_scalars | (line_number >= scalar_lines))),
             table_line.eq(line_number - Mux(has_scalars, scalar_lines, 0)),
             swap.eq(of_block & bytes_in[SETUP_LINES - 1]),
-        ]  # fmt: skip
+        ]
         for number in range(scalar_lines):
             with m.If(arriving & has_scalars & (line_number == number)):
                 m.d.sync += scalars[8 * cols * number : 8 * cols * (number + 1)].eq(
@@ -305,21 +360,33 @@ class VectorUnit(Circuit):
         row_state = self.library.make(RowScalars)
         write_row = [stages[LAST_STAGE]["row"]]
         closed = [stages[LAST_STAGE]["closes"]]
-        for stage in range(5):
+        for stage in range(RowScalars.STAGES):
             at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
             m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
             write_row.append(at)
             closed.append(is_closed)
         first, second, peak_10 = Signal(24), Signal(32), Signal(NEED_BITS)
         state = self.place(
-            m, row_state, "row_scalars", softmax=is_["softmax"],
-            centred=entry.function == FUNCTIONS.index(VectorFunction.LAYER_NORM), count=entry.n[:16], first=first,
-            second=second, peak=peak_10,
-        )["state"]  # fmt: skip
+            m,
+            row_state,
+            "row_scalars",
+            softmax=is_["softmax"],
+            centred=entry.function == FUNCTIONS.index(VectorFunction.LAYER_NORM),
+            count=entry.n[:16],
+            first=first,
+            second=second,
+            peak=peak_10,
+        )["state"]
         read = self.place(
-            m, self.library.make(SramWrapper, bits, ROW_LIMIT), "rows", ren=1, raddr=carried["row"],
-            wen=closed[-1], waddr=write_row[-1], wdata=state,
-        )["rdata"]  # fmt: skip
+            m,
+            self.library.make(SramWrapper, bits, ROW_LIMIT),
+            "rows",
+            ren=1,
+            raddr=carried["row"],
+            wen=closed[-1],
+            waddr=write_row[-1],
+            wdata=state,
+        )["rdata"]
         states = [read, read]
         for stage in range(2, LAST_STAGE):
             later_state = Signal(bits, name=f"state_{stage}")
@@ -344,31 +411,53 @@ class VectorUnit(Circuit):
             turns = [Cat(byte(low_bytes, at), byte(self.second_data, at)) for at in (low, high)]
             lanes.append(
                 self.place(
-                    m, lane_kind, f"lane_{lane}", kind=kind, reduce=stages[2]["reduce"],
-                    a=Mux(is_["transpose"], one, byte(self.first_data, lane)), pair=byte(self.first_data, pair),
-                    b=byte(self.second_data, lane), cosine=turns[0], sine=turns[1], negative=1 - lane % 2,
-                    sum=self.sums_data[32 * lane : 32 * lane + 32], m0=m0, m1=m1, shift=shift,
-                    plane=bytes_in[:PLANES], plane_data=byte(self.second_data, lane), swap=swap,
-                    table_write=to_table, table_line=table_line, table_data=self.second_data,
-                    scale=part(2, "scale"), offset=part(3, "offset"), places=part(4, "places"),
-                    keep_5=keep[5][lane], keep_7=keep[7][lane], keep_9=keep[9][lane], peak=peak_7,
-                    late_scale=part(8, "scale"), late_places=part(9, "places"),
+                    m,
+                    lane_kind,
+                    f"lane_{lane}",
+                    kind=kind,
+                    reduce=stages[2]["reduce"],
+                    a=Mux(is_["transpose"], one, byte(self.first_data, lane)),
+                    pair=byte(self.first_data, pair),
+                    b=byte(self.second_data, lane),
+                    cosine=turns[0],
+                    sine=turns[1],
+                    negative=1 - lane % 2,
+                    sum=self.sums_data[32 * lane : 32 * lane + 32],
+                    m0=m0,
+                    m1=m1,
+                    shift=shift,
+                    plane=bytes_in[:PLANES],
+                    plane_data=byte(self.second_data, lane),
+                    swap=swap,
+                    table_write=to_table,
+                    table_line=table_line,
+                    table_data=self.second_data,
+                    scale=part(2, "scale"),
+                    offset=part(3, "offset"),
+                    places=part(4, "places"),
+                    keep_5=keep[5][lane],
+                    keep_7=keep[7][lane],
+                    keep_9=keep[9][lane],
+                    peak=peak_7,
+                    late_scale=part(8, "scale"),
+                    late_places=part(9, "places"),
                 )
-            )  # fmt: skip
+            )
         m.d.comb += self.write_data.eq(Cat(*(each["result"] for each in lanes)))
 
         # Reductions over a row.
         highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
-        largest = self.place(
-            m, self.library.make(Largest, cols), "largest", i=Cat(*(each["need"] for each in lanes))
-        )["o"]  # fmt: skip
+        largest = self.place(m, self.library.make(Largest, cols), "largest", i=Cat(*(each["need"] for each in lanes)))[
+            "o"
+        ]
         rise = Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
         m.d.comb += [
-            higher.eq(Mux(stages[6]["opens"] | (highest > peak), highest, peak)), rise.eq(higher - peak),
+            higher.eq(Mux(stages[6]["opens"] | (highest > peak), highest, peak)),
+            rise.eq(higher - peak),
             fall.eq(Mux(stages[6]["opens"] | ~is_["softmax"], 0, Mux(rise > 63, 63, rise))),
-        ]  # fmt: skip
+        ]
         with m.If(stages[6]["reduce"]):
             m.d.sync += peak.eq(higher)
         m.d.sync += [peak_7.eq(Mux(stages[6]["reduce"], higher, part(6, "offset")[:NEED_BITS])), falls[0].eq(fall)]

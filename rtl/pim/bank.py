@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import ACCUMULATE_STAGES, MULTIPLY_STAGES
-from siliconloom.rtl.floating import bf16_product, float_sum
+from siliconloom.rtl.cells.floating import bf16_product, float_sum
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.pim.geometry import PimGeometry, width
 
@@ -49,8 +49,9 @@ class Lane(Circuit):
         for factor, operand in ((x, self.a), (y, self.b)):
             significand = Cat(operand[:7], 1, 0).as_signed()
             low = operand[:8].as_signed()
-            m.d.comb += factor.eq(Mux(self.integer, low, significand) if floats and integers else
-                                  low if integers else significand)  # fmt: skip
+            m.d.comb += factor.eq(
+                Mux(self.integer, low, significand) if floats and integers else low if integers else significand
+            )
         low, high = Signal(signed(18)), Signal(signed(16))
         m.d.comb += low.eq(x * y)
         product = Signal(RESULT_BITS, reset_less=True)
@@ -129,9 +130,15 @@ class BankUnit(Circuit):
         self.geometry = geometry
         g = geometry
         ports = {
-            "valid": In(1), "column": In(g.burst_bits), "vector": In(g.burst_bits), "segment": In(g.segment_bits),
-            "first": In(1), "integer": In(1), "pick": In(pick_bits(g)), "results": Out(RESULT_BITS * g.picked),
-        }  # fmt: skip
+            "valid": In(1),
+            "column": In(g.burst_bits),
+            "vector": In(g.burst_bits),
+            "segment": In(g.segment_bits),
+            "first": In(1),
+            "integer": In(1),
+            "pick": In(pick_bits(g)),
+            "results": Out(RESULT_BITS * g.picked),
+        }
         super().__init__(library, library.name("bank_unit"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -140,10 +147,15 @@ class BankUnit(Circuit):
         valid, integer, first, segment, column, vector = self._beats(m)
         lanes = [
             self.place(
-                m, self.library.make(Lane, g), f"lane_{i}", integer=integer,
-                a=column[LANE_BITS * i :][:LANE_BITS], b=vector[LANE_BITS * i :][:LANE_BITS],
-            )["product"] for i in range(g.used_lanes)
-        ]  # fmt: skip
+                m,
+                self.library.make(Lane, g),
+                f"lane_{i}",
+                integer=integer,
+                a=column[LANE_BITS * i :][:LANE_BITS],
+                b=vector[LANE_BITS * i :][:LANE_BITS],
+            )["product"]
+            for i in range(g.used_lanes)
+        ]
         controls: list[Any] = [valid, integer, first, segment]
         sums: list[Any] = lanes
         controls = _stage(m, controls, "product")
@@ -153,10 +165,15 @@ class BankUnit(Circuit):
             else:
                 sums = [
                     self.place(
-                        m, self.library.make(TreeNode, g), f"node_{level}_{i}", integer=controls[1],
-                        a=sums[2 * i], b=sums[2 * i + 1],
-                    )["sum"] for i in range(len(sums) // 2)
-                ]  # fmt: skip
+                        m,
+                        self.library.make(TreeNode, g),
+                        f"node_{level}_{i}",
+                        integer=controls[1],
+                        a=sums[2 * i],
+                        b=sums[2 * i + 1],
+                    )["sum"]
+                    for i in range(len(sums) // 2)
+                ]
             controls = _stage(m, controls, f"level_{level}")
         (total,) = sums
         assert MULTIPLY_STAGES == ACCUMULATE_STAGES == 1
@@ -171,9 +188,12 @@ class BankUnit(Circuit):
         valid = Signal()
         with m.If(self.valid):
             m.d.sync += [
-                column.eq(self.column), vector.eq(self.vector), integer.eq(self.integer), first.eq(self.first),
+                column.eq(self.column),
+                vector.eq(self.vector),
+                integer.eq(self.integer),
+                first.eq(self.first),
                 segment.eq(self.segment),
-            ]  # fmt: skip
+            ]
         if beats == 1:
             m.d.sync += valid.eq(self.valid)
         else:

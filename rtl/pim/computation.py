@@ -19,9 +19,17 @@ BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
 def macro_ports(g: PimGeometry) -> dict[str, int]:
     """Fields of a macro of computation, by name, with their bits."""
     return {
-        "gemv": 1, "row": g.row_bits, "rounds": g.count_bits, "chunks": g.count_bits, "segments": g.segment_bits,
-        "columns": g.columns_bits, "last_columns": g.columns_bits, "column": g.address_bits, "apart": 1, "integer": 1,
-    }  # fmt: skip
+        "gemv": 1,
+        "row": g.row_bits,
+        "rounds": g.count_bits,
+        "chunks": g.count_bits,
+        "segments": g.segment_bits,
+        "columns": g.columns_bits,
+        "last_columns": g.columns_bits,
+        "column": g.address_bits,
+        "apart": 1,
+        "integer": 1,
+    }
 
 
 class Computation(Circuit):
@@ -58,11 +66,24 @@ class Computation(Circuit):
         g = geometry
         ports: dict[str, Any] = {"take": In(1), **{name: In(bits) for name, bits in macro_ports(g).items()}}
         ports |= {
-            "go": In(1), "rank_opens": In(g.ranks), "may_open": In(1), "may_read": In(1), "may_write": In(1),
-            "idle": Out(1), "open": Out(1), "reopens": Out(1), "ready": Out(1), "code": Out(CODE_BITS),
-            "where": Out(g.place_bits), "next_row": Out(g.row_bits), "next_column": Out(g.column_bits),
-            "address": Out(g.address_bits), "segment": Out(g.segment_bits), "first": Out(1), "number": Out(1),
-        }  # fmt: skip
+            "go": In(1),
+            "rank_opens": In(g.ranks),
+            "may_open": In(1),
+            "may_read": In(1),
+            "may_write": In(1),
+            "idle": Out(1),
+            "open": Out(1),
+            "reopens": Out(1),
+            "ready": Out(1),
+            "code": Out(CODE_BITS),
+            "where": Out(g.place_bits),
+            "next_row": Out(g.row_bits),
+            "next_column": Out(g.column_bits),
+            "address": Out(g.address_bits),
+            "segment": Out(g.segment_bits),
+            "first": Out(1),
+            "number": Out(1),
+        }
         super().__init__(library, library.name("computation"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -90,16 +111,23 @@ class Computation(Circuit):
         m.d.comb += [signal.eq(self.go & (step == each)) for each, signal in events.items()]
         self._offer(m, events, held, step, place, drained, dots, single, row)
         m.d.comb += [
-            self.idle.eq(~busy), self.open.eq(opened), self.address.eq(address), self.segment.eq(segment),
-            self.first.eq(~within.any() & ~chunk.any()), self.number.eq(held["integer"]),
-        ]  # fmt: skip
+            self.idle.eq(~busy),
+            self.open.eq(opened),
+            self.address.eq(address),
+            self.segment.eq(segment),
+            self.first.eq(~within.any() & ~chunk.any()),
+            self.number.eq(held["integer"]),
+        ]
 
         with m.If(self.take):
             m.d.sync += [value.eq(getattr(self, name)) for name, value in held.items()]
             m.d.sync += [
-                busy.eq(1), step.eq(Mux(self.gemv, ACTIVATE, BUFFER)), row.eq(self.row), address.eq(self.column),
+                busy.eq(1),
+                step.eq(Mux(self.gemv, ACTIVATE, BUFFER)),
+                row.eq(self.row),
+                address.eq(self.column),
                 *(counter.eq(0) for counter in (round_, chunk, place, dots, within, segment, single, pending)),
-            ]  # fmt: skip
+            ]
         with m.If(events[BUFFER]):
             m.d.sync += place.eq(place + 1)
             with m.If(place + 1 == held["columns"]):
@@ -127,17 +155,28 @@ class Computation(Circuit):
             m.d.sync += [opened.eq(0), place.eq(0), step.eq(ACTIVATE), row.eq(row + 1), chunk.eq(chunk + 1)]
             with m.If(last_chunk):
                 m.d.sync += [
-                    chunk.eq(0), round_.eq(round_ + 1), address.eq(held["column"]),
+                    chunk.eq(0),
+                    round_.eq(round_ + 1),
+                    address.eq(held["column"]),
                     pending.eq(_bursts(g, held["segments"])),
-                ]  # fmt: skip
+                ]
                 with m.If(round_ + 1 == held["rounds"]):
                     m.d.sync += [step.eq(DRAIN), drained.eq(0)]
         return m
 
     def _multiply(
-        self, m: Module, events: dict[int, Signal], held: dict[str, Any], columns: Signal, step: Signal, dots: Signal,
-        within: Signal, segment: Signal, single: Signal, address: Signal,
-    ) -> None:  # fmt: skip
+        self,
+        m: Module,
+        events: dict[int, Signal],
+        held: dict[str, Any],
+        columns: Signal,
+        step: Signal,
+        dots: Signal,
+        within: Signal,
+        segment: Signal,
+        single: Signal,
+        address: Signal,
+    ) -> None:
         """Count through the dot products of a row."""
         with m.If(events[MULTIPLY]):
             m.d.sync += single.eq(single + 1)
@@ -151,9 +190,17 @@ class Computation(Circuit):
                         m.d.sync += [dots.eq(0), segment.eq(0), step.eq(PRECHARGE)]
 
     def _offer(
-        self, m: Module, events: dict[int, Signal], held: dict[str, Any], step: Signal, place: Signal,
-        drained: Signal, dots: Signal, single: Signal, row: Signal,
-    ) -> None:  # fmt: skip
+        self,
+        m: Module,
+        events: dict[int, Signal],
+        held: dict[str, Any],
+        step: Signal,
+        place: Signal,
+        drained: Signal,
+        dots: Signal,
+        single: Signal,
+        row: Signal,
+    ) -> None:
         """The next command, and whether its own timing and the shared resources allow it."""
         g, t, tile = self.geometry, self.geometry.timing, self.geometry.tile
         row_cycle = elapsed(m, "row_cycle", events[ACTIVATE], t.row_cycle)
@@ -173,23 +220,31 @@ class Computation(Circuit):
         with m.Switch(Cat(step, self.idle)):
             with m.Case(BUFFER):
                 m.d.comb += [
-                    self.ready.eq(self.may_write & summed), self.code.eq(Command.PIM_WRITE),
+                    self.ready.eq(self.may_write & summed),
+                    self.code.eq(Command.PIM_WRITE),
                     self.next_column.eq(held["column"] + place),
-                ]  # fmt: skip
+                ]
             with m.Case(ACTIVATE):
                 m.d.comb += [
                     self.ready.eq(rank_opens & (place.any() | (self.reopens & self.may_open))),
-                    self.code.eq(Command.PIM_ACT), self.where.eq(place), self.next_row.eq(row),
-                ]  # fmt: skip
+                    self.code.eq(Command.PIM_ACT),
+                    self.where.eq(place),
+                    self.next_row.eq(row),
+                ]
             with m.Case(DRAIN):
                 m.d.comb += [
-                    self.ready.eq(self.may_read & summed), self.code.eq(Command.PIM_READ), self.next_column.eq(drained),
-                ]  # fmt: skip
+                    self.ready.eq(self.may_read & summed),
+                    self.code.eq(Command.PIM_READ),
+                    self.next_column.eq(drained),
+                ]
             with m.Case(MULTIPLY):
                 m.d.comb += [
-                    self.ready.eq(to_dot & again & filled), self.code.eq(Command.PIM_DOT), self.next_row.eq(row),
-                    self.next_column.eq(dots), self.where.eq(single),
-                ]  # fmt: skip
+                    self.ready.eq(to_dot & again & filled),
+                    self.code.eq(Command.PIM_DOT),
+                    self.next_row.eq(row),
+                    self.next_column.eq(dots),
+                    self.where.eq(single),
+                ]
             with m.Case(PRECHARGE):
                 m.d.comb += [self.ready.eq(active & dot_closes), self.code.eq(Command.PIM_PRE)]
 

@@ -19,13 +19,21 @@ WAIVERS = {
 """Rules of ``verilator --lint-only -Wall`` that the tile's Verilog is not held to, and why."""
 
 FIELDS = {
-    "valid": "a macro is offered", "ready": "and taken in this cycle", "write": "WRITE, not READ",
-    "bank": "rank, bank group and bank", "row": "row, of a GEMV the first", "column": "first burst of the row",
-    "columns": "number of bursts, of a GEMV per segment", "gemv": "GEMV, not GWRITE",
-    "rounds": "results per bank and segment", "chunks": "rows over which a result is summed",
-    "segments": "vectors in a row", "last_columns": "bursts in the last chunk; 0: as in the others",
-    "apart": "each segment has a vector of its own", "integer": "int8, not bf16",
-}  # fmt: skip
+    "valid": "a macro is offered",
+    "ready": "and taken in this cycle",
+    "write": "WRITE, not READ",
+    "bank": "rank, bank group and bank",
+    "row": "row, of a GEMV the first",
+    "column": "first burst of the row",
+    "columns": "number of bursts, of a GEMV per segment",
+    "gemv": "GEMV, not GWRITE",
+    "rounds": "results per bank and segment",
+    "chunks": "rows over which a result is summed",
+    "segments": "vectors in a row",
+    "last_columns": "bursts in the last chunk; 0: as in the others",
+    "apart": "each segment has a vector of its own",
+    "integer": "int8, not bf16",
+}
 """Of a macro."""
 
 MEANINGS = {
@@ -41,14 +49,18 @@ MEANINGS = {
     "array_read": "from the DRAM, CL after RD: the burst",
     "array_write_valid": "to the DRAM, CWL and a burst after WR: the burst is there",
     "array_write_data": "to the DRAM: a burst of a WRITE",
-    "write_valid": "a burst of a WRITE is there", "write_ready": "it is taken, CWL after WR, there or not",
-    "write_data": "burst of a WRITE", "vector_valid": "a burst of a GWRITE is there",
-    "vector_ready": "it is taken, CWL after PIM_WRITE, there or not", "vector_data": "burst of a GWRITE",
-    "read_valid": "CL and a burst after RD: a burst of a READ", "read_data": "burst of a READ",
+    "write_valid": "a burst of a WRITE is there",
+    "write_ready": "it is taken, CWL after WR, there or not",
+    "write_data": "burst of a WRITE",
+    "vector_valid": "a burst of a GWRITE is there",
+    "vector_ready": "it is taken, CWL after PIM_WRITE, there or not",
+    "vector_data": "burst of a GWRITE",
+    "read_valid": "CL and a burst after RD: a burst of a READ",
+    "read_data": "burst of a READ",
     "result_valid": "CL and a burst after PIM_READ: a burst of results",
     "result_data": "results of 32 bits, bank by bank of one segment after the other",
     "underrun": "a burst to be written was not there when it was taken; stays until reset",
-}  # fmt: skip
+}
 
 
 def pim_design(library: Library, chip: Chip) -> Design:
@@ -69,20 +81,46 @@ def pim_design(library: Library, chip: Chip) -> Design:
         top=top,
         contains="the whole tile without its DRAM array",
         parameters={
-            "ranks": o.ranks, "banks": tile.banks, "rows": o.rows, "row_bytes": o.row_bytes,
-            "burst_bytes": o.request_bytes, "lanes": geometry.used_lanes, "accumulators": tile.accumulators,
-            "global_buffer_bytes": tile.global_buffer, "operands": [d.value for d in tile.operands],
-            "activate_group": tile.activate_group, "commands": tile.commands,
-            "dual_row_buffer": tile.dual_row_buffer, "bank_machines": tile.bank_machines,
+            "ranks": o.ranks,
+            "banks": tile.banks,
+            "rows": o.rows,
+            "row_bytes": o.row_bytes,
+            "burst_bytes": o.request_bytes,
+            "lanes": geometry.used_lanes,
+            "accumulators": tile.accumulators,
+            "global_buffer_bytes": tile.global_buffer,
+            "operands": [d.value for d in tile.operands],
+            "activate_group": tile.activate_group,
+            "commands": tile.commands,
+            "dual_row_buffer": tile.dual_row_buffer,
+            "bank_machines": tile.bank_machines,
         },
         timing={
-            **{name: getattr(t, name) for name in (
-                "CL", "CWL", "tRCD", "tRP", "tRAS", "tRRD_L", "tFAW", "tCCD_L", "tWR", "tWTR_L", "tRTP", "tRTRS",
-                "tRFC", "tREFI",
-            )},
-            "tRC": t.row_cycle, "burst": geometry.burst, "beats": tile.beats, "dot_interval": tile.dot_interval,
+            **{
+                name: getattr(t, name)
+                for name in (
+                    "CL",
+                    "CWL",
+                    "tRCD",
+                    "tRP",
+                    "tRAS",
+                    "tRRD_L",
+                    "tFAW",
+                    "tCCD_L",
+                    "tWR",
+                    "tWTR_L",
+                    "tRTP",
+                    "tRTRS",
+                    "tRFC",
+                    "tREFI",
+                )
+            },
+            "tRC": t.row_cycle,
+            "burst": geometry.burst,
+            "beats": tile.beats,
+            "dot_interval": tile.dot_interval,
             "dot_latency": tile.dot_latency,
         },
         meanings=meanings,
         files={f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS)},
-    )  # fmt: skip
+    )

@@ -48,13 +48,30 @@ class BankMachine(Circuit):
         self.geometry = geometry
         g = geometry
         ports = {
-            "take": In(1), "write": In(1), "bank": In(g.bank_bits), "row": In(g.row_bits), "column": In(g.column_bits),
-            "columns": In(g.columns_bits), "go": In(1), "rank_opens": In(g.ranks), "may_open": In(1),
-            "may_read": In(1), "may_write": In(1), "others": In(g.ranks), "may_move": In(1), "idle": Out(1),
-            "waiting": Out(1), "moving": Out(1), "open": Out(1), "reopens": Out(1), "ready": Out(1),
-            "code": Out(CODE_BITS), "where": Out(g.bank_bits), "next_row": Out(g.row_bits),
+            "take": In(1),
+            "write": In(1),
+            "bank": In(g.bank_bits),
+            "row": In(g.row_bits),
+            "column": In(g.column_bits),
+            "columns": In(g.columns_bits),
+            "go": In(1),
+            "rank_opens": In(g.ranks),
+            "may_open": In(1),
+            "may_read": In(1),
+            "may_write": In(1),
+            "others": In(g.ranks),
+            "may_move": In(1),
+            "idle": Out(1),
+            "waiting": Out(1),
+            "moving": Out(1),
+            "open": Out(1),
+            "reopens": Out(1),
+            "ready": Out(1),
+            "code": Out(CODE_BITS),
+            "where": Out(g.bank_bits),
+            "next_row": Out(g.row_bits),
             "next_column": Out(g.column_bits),
-        }  # fmt: skip
+        }
         super().__init__(library, library.name("bank_machine"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -65,9 +82,13 @@ class BankMachine(Circuit):
         column, left = Signal(g.column_bits, reset_less=True), Signal(g.columns_bits, reset_less=True)
         with m.If(self.take):
             m.d.sync += [
-                phase.eq(OPEN), write.eq(self.write), bank.eq(self.bank), row.eq(self.row), column.eq(self.column),
+                phase.eq(OPEN),
+                write.eq(self.write),
+                bank.eq(self.bank),
+                row.eq(self.row),
+                column.eq(self.column),
                 left.eq(self.columns),
-            ]  # fmt: skip
+            ]
         opening, moving, closing = (self.go & (phase == each) for each in (OPEN, COLUMNS, CLOSE))
         row_cycle = elapsed(m, "row_cycle", opening, t.row_cycle)
         to_column = elapsed(m, "to_column", opening, t.tRCD)
@@ -91,20 +112,26 @@ class BankMachine(Circuit):
             else (self.rank_opens, self.others)
         )
         m.d.comb += [
-            self.idle.eq(phase == IDLE), self.waiting.eq(phase == OPEN), self.moving.eq(phase == COLUMNS),
-            self.open.eq(phase[1]), self.reopens.eq(row_cycle & precharged), self.where.eq(bank),
-        ]  # fmt: skip
+            self.idle.eq(phase == IDLE),
+            self.waiting.eq(phase == OPEN),
+            self.moving.eq(phase == COLUMNS),
+            self.open.eq(phase[1]),
+            self.reopens.eq(row_cycle & precharged),
+            self.where.eq(bank),
+        ]
         with m.Switch(phase):
             with m.Case(OPEN):
                 m.d.comb += [
-                    self.ready.eq(self.reopens & rank_opens & self.may_open), self.code.eq(Command.ACT),
+                    self.ready.eq(self.reopens & rank_opens & self.may_open),
+                    self.code.eq(Command.ACT),
                     self.next_row.eq(row),
-                ]  # fmt: skip
+                ]
             with m.Case(COLUMNS):
                 m.d.comb += [
                     self.ready.eq(to_column & self.may_move & own_bus & Mux(write, self.may_write, self.may_read)),
-                    self.code.eq(Mux(write, Command.WR, Command.RD)), self.next_column.eq(column),
-                ]  # fmt: skip
+                    self.code.eq(Mux(write, Command.WR, Command.RD)),
+                    self.next_column.eq(column),
+                ]
             with m.Case(CLOSE):
                 m.d.comb += [self.ready.eq(active & read_closes & write_closes), self.code.eq(Command.PRE)]
         return m

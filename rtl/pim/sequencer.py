@@ -1,6 +1,6 @@
 """The command sequencer of a channel: two streams of macros in, at most one DRAM command a cycle out, all timing kept.
 
-Its rules are those of ``sim.pim``; every command goes out in the cycle that the model says.
+Its rules are those of ``sim.pim.channel``; every command goes out in the cycle that the model says.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ POSTPONED_BITS = 8
 
 def transfer_ports(g: PimGeometry) -> dict[str, int]:
     """Fields of a transfer macro, by name, with their bits."""
-    return {
-        "write": 1, "bank": g.bank_bits, "row": g.row_bits, "column": g.column_bits, "columns": g.columns_bits,
-    }  # fmt: skip
+    return {"write": 1, "bank": g.bank_bits, "row": g.row_bits, "column": g.column_bits, "columns": g.columns_bits}
 
 
 class CommandSequencer(Circuit):
@@ -43,7 +41,7 @@ class CommandSequencer(Circuit):
     command_valid : Out(1)
         A command goes out in this cycle.
     command_code, command_place, command_row, command_column : Out
-        The command, as ``sim.pim.ChannelRun.commands`` has it; row and column are 0 where it has none.
+        The command, as ``sim.pim.channel.ChannelRun.commands`` has it; row and column are 0 where it has none.
     address, segment, first, number : Out
         Of a dot product, as of `Computation`.
     """
@@ -56,10 +54,16 @@ class CommandSequencer(Circuit):
         ports |= {"compute_valid": In(1), "compute_ready": Out(1)}
         ports |= {f"compute_{name}": In(bits) for name, bits in macro_ports(g).items()}
         ports |= {
-            "command_valid": Out(1), "command_code": Out(CODE_BITS), "command_place": Out(g.place_bits),
-            "command_row": Out(g.row_bits), "command_column": Out(g.column_bits), "address": Out(g.address_bits),
-            "segment": Out(g.segment_bits), "first": Out(1), "number": Out(1),
-        }  # fmt: skip
+            "command_valid": Out(1),
+            "command_code": Out(CODE_BITS),
+            "command_place": Out(g.place_bits),
+            "command_row": Out(g.row_bits),
+            "command_column": Out(g.column_bits),
+            "address": Out(g.address_bits),
+            "segment": Out(g.segment_bits),
+            "first": Out(1),
+            "number": Out(1),
+        }
         super().__init__(library, library.name("sequencer"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -79,16 +83,32 @@ class CommandSequencer(Circuit):
         made = self.library.make(BankMachine, g)
         machines = [
             self.place(
-                m, made, f"machine_{i}", take=take[i], go=go[i], rank_opens=shared.one_opens, may_read=shared.may_read,
-                may_write=shared.may_write, others=shared.rank_drives, **machine_inputs[i], **fields,
-            ) for i in range(count)
-        ]  # fmt: skip
+                m,
+                made,
+                f"machine_{i}",
+                take=take[i],
+                go=go[i],
+                rank_opens=shared.one_opens,
+                may_read=shared.may_read,
+                may_write=shared.may_write,
+                others=shared.rank_drives,
+                **machine_inputs[i],
+                **fields,
+            )
+            for i in range(count)
+        ]
         computation = self.place(
-            m, self.library.make(Computation, g), "computation", take=take_compute, go=compute_goes,
-            rank_opens=shared.group_opens, may_open=compute_opens, may_read=shared.may_read & shared.pim_drives,
+            m,
+            self.library.make(Computation, g),
+            "computation",
+            take=take_compute,
+            go=compute_goes,
+            rank_opens=shared.group_opens,
+            may_open=compute_opens,
+            may_read=shared.may_read & shared.pim_drives,
             may_write=shared.may_write & shared.pim_drives,
             **{name: getattr(self, f"compute_{name}") for name in macro_ports(g)},
-        )  # fmt: skip
+        )
 
         # refresh: due every tREFI, for all ranks or in turn, when no row that it reaches is open
         domain_of = [machine["where"] // tile.refreshed_banks for machine in machines]
@@ -104,7 +124,7 @@ class CommandSequencer(Circuit):
             m.d.comb += [
                 refreshes[domain].eq(due & ~any_open & rests & closed & ~refreshes[:domain].any()),
                 quiet[domain].eq(~due & rests),
-            ]  # fmt: skip
+            ]
 
         # rows are opened, and data moved, in the order in which transfers were taken
         older = [Const(0, 1)] * count
@@ -151,9 +171,14 @@ class CommandSequencer(Circuit):
         return due
 
     def _send(
-        self, m: Module, refreshes: Signal, go: list[Signal], machines: list[dict[str, Signal]],
-        compute_goes: Signal, computation: dict[str, Signal],
-    ) -> None:  # fmt: skip
+        self,
+        m: Module,
+        refreshes: Signal,
+        go: list[Signal],
+        machines: list[dict[str, Signal]],
+        compute_goes: Signal,
+        computation: dict[str, Signal],
+    ) -> None:
         m.d.comb += self.command_valid.eq(refreshes.any() | compute_goes | Cat(*go).any())
         with m.If(refreshes.any()):
             m.d.comb += self.command_code.eq(Command.REF)
@@ -163,14 +188,21 @@ class CommandSequencer(Circuit):
         for chosen, agent in zip([*go, compute_goes], [*machines, computation], strict=True):
             with m.If(chosen):
                 m.d.comb += [
-                    self.command_code.eq(agent["code"]), self.command_place.eq(agent["where"]),
-                    self.command_row.eq(agent["next_row"]), self.command_column.eq(agent["next_column"]),
-                ]  # fmt: skip
+                    self.command_code.eq(agent["code"]),
+                    self.command_place.eq(agent["where"]),
+                    self.command_row.eq(agent["next_row"]),
+                    self.command_column.eq(agent["next_column"]),
+                ]
 
     def _take(
-        self, m: Module, take: list[Signal], take_compute: Signal, newest: Signal,
-        machines: list[dict[str, Signal]], computation: dict[str, Signal],
-    ) -> None:  # fmt: skip
+        self,
+        m: Module,
+        take: list[Signal],
+        take_compute: Signal,
+        newest: Signal,
+        machines: list[dict[str, Signal]],
+        computation: dict[str, Signal],
+    ) -> None:
         """Whose macro is taken: each agent its own; with one row buffer only one stream's, computation first."""
         tile, count = self.geometry.tile, len(machines)
         number: Value = self.transfer_bank[0] if count == 2 else Const(0, 1)
@@ -207,9 +239,13 @@ class _Shared:
         self.may_read, self.may_write = Signal(name="may_read"), Signal(name="may_write")
 
     def connect(
-        self, m: Module, go: list[Signal], machines: list[dict[str, Signal]], compute_goes: Signal,
+        self,
+        m: Module,
+        go: list[Signal],
+        machines: list[dict[str, Signal]],
+        compute_goes: Signal,
         computation: dict[str, Signal],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Count from the commands that went out."""
         g, t, burst = self.geometry, self.geometry.timing, self.geometry.burst
         ranks = width(g.ranks)

@@ -8,13 +8,13 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.pim import Command
-from siliconloom.rtl.flows.memory import SramWrapper
+from siliconloom.rtl.cells.plumbing import delayed
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.pim.bank import RESULT_BITS, BankUnit, pick_bits
 from siliconloom.rtl.pim.computation import macro_ports
 from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry
 from siliconloom.rtl.pim.sequencer import CommandSequencer, transfer_ports
-from siliconloom.rtl.plumbing import delayed
 
 ALWAYS = Const(1, 1)
 
@@ -55,15 +55,27 @@ class PimCircuit(Circuit):
         ports |= {"compute_valid": In(1), "compute_ready": Out(1)}
         ports |= {f"compute_{name}": In(bits) for name, bits in macro_ports(g).items()}
         ports |= {
-            "command_valid": Out(1), "command_code": Out(CODE_BITS), "command_place": Out(g.place_bits),
-            "command_row": Out(g.row_bits), "command_column": Out(g.column_bits),
-            "column_data": In(g.tile.banks * g.burst_bits), "array_read": In(g.burst_bits),
-            "array_write_valid": Out(1), "array_write_data": Out(g.burst_bits),
-            "write_valid": In(1), "write_ready": Out(1), "write_data": In(g.burst_bits),
-            "vector_valid": In(1), "vector_ready": Out(1), "vector_data": In(g.burst_bits),
-            "read_valid": Out(1), "read_data": Out(g.burst_bits),
-            "result_valid": Out(1), "result_data": Out(g.burst_bits), "underrun": Out(1),
-        }  # fmt: skip
+            "command_valid": Out(1),
+            "command_code": Out(CODE_BITS),
+            "command_place": Out(g.place_bits),
+            "command_row": Out(g.row_bits),
+            "command_column": Out(g.column_bits),
+            "column_data": In(g.tile.banks * g.burst_bits),
+            "array_read": In(g.burst_bits),
+            "array_write_valid": Out(1),
+            "array_write_data": Out(g.burst_bits),
+            "write_valid": In(1),
+            "write_ready": Out(1),
+            "write_data": In(g.burst_bits),
+            "vector_valid": In(1),
+            "vector_ready": Out(1),
+            "vector_data": In(g.burst_bits),
+            "read_valid": Out(1),
+            "read_data": Out(g.burst_bits),
+            "result_valid": Out(1),
+            "result_data": Out(g.burst_bits),
+            "underrun": Out(1),
+        }
         super().__init__(library, library.prefix, ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -74,8 +86,15 @@ class PimCircuit(Circuit):
         sequencer = self.place(
             m, self.library.make(CommandSequencer, g), "sequencer", **{name: getattr(self, name) for name in streams}
         )
-        for name in ("transfer_ready", "compute_ready", "command_valid", "command_code", "command_place",
-                     "command_row", "command_column"):  # fmt: skip
+        for name in (
+            "transfer_ready",
+            "compute_ready",
+            "command_valid",
+            "command_code",
+            "command_place",
+            "command_row",
+            "command_column",
+        ):
             m.d.comb += getattr(self, name).eq(sequencer[name])
         strobes = {
             code: sequencer["command_valid"] & (sequencer["command_code"] == code)
@@ -109,9 +128,9 @@ class PimCircuit(Circuit):
         ahead = g.timing.CL - 1
         strobe = delayed(self, m, "vector_flag", ALWAYS, dot, ahead, flags=True)
         place = delayed(self, m, "vector_address", ALWAYS, address, ahead)
-        return self.place(
-            m, memory, "global_buffer", ren=strobe, raddr=place, wen=wen, waddr=waddr, wdata=wdata
-        )["rdata"]  # fmt: skip
+        return self.place(m, memory, "global_buffer", ren=strobe, raddr=place, wen=wen, waddr=waddr, wdata=wdata)[
+            "rdata"
+        ]
 
     def _banks(self, m: Module, dot: Any, sequencer: dict[str, Signal], vector: Signal) -> list[Signal]:
         """A unit beside every bank; returns the results that each offers."""
@@ -127,11 +146,18 @@ class PimCircuit(Circuit):
             own = valid if g.singles == 1 else valid & (place == bank)
             results.append(
                 self.place(
-                    m, self.library.make(BankUnit, g), f"bank_{bank}", valid=own, vector=vector,
-                    column=self.column_data[bank * g.burst_bits :][: g.burst_bits], first=late[0], integer=late[1],
-                    segment=segment, pick=self.pick,
+                    m,
+                    self.library.make(BankUnit, g),
+                    f"bank_{bank}",
+                    valid=own,
+                    vector=vector,
+                    column=self.column_data[bank * g.burst_bits :][: g.burst_bits],
+                    first=late[0],
+                    integer=late[1],
+                    segment=segment,
+                    pick=self.pick,
                 )["results"]
-            )  # fmt: skip
+            )
         return results
 
     def _read(self, m: Module, strobes: dict[Command, Any], column: Signal, results: list[Signal]) -> None:
@@ -153,6 +179,8 @@ class PimCircuit(Circuit):
         data = delayed(self, m, "read_line", ALWAYS, Mux(flags[1], chosen, self.array_read), g.burst)
         leaves = delayed(self, m, "leaving_flags", ALWAYS, flags, g.burst, flags=True)
         m.d.comb += [
-            self.read_valid.eq(leaves[0]), self.read_data.eq(data), self.result_valid.eq(leaves[1]),
+            self.read_valid.eq(leaves[0]),
+            self.read_data.eq(data),
+            self.result_valid.eq(leaves[1]),
             self.result_data.eq(data),
-        ]  # fmt: skip
+        ]

@@ -1,6 +1,6 @@
 """How fast matmul instructions of one shape follow one another: what the mapper costs its tilings with.
 
-Everything is `sim.timing.systolic.gemm_run` and the constants of `sim.timing.units` put together, for arrays of shapes.
+Everything is `sim.timing.systolic.gemm_run` and the constants of `arch.timing` put together, for arrays of shapes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.layout import fold_beats
+from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
 from siliconloom.sim.timing.systolic import gemm_run
-from siliconloom.sim.timing.units import LOADER_GAP, OPERAND_LATENCY
 
 Int = NDArray[np.int64]
 
@@ -28,7 +29,7 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     full, rest = k // rows, k % rows
-    full_load, rest_load = rows // array.load_rows, -(-rest // array.load_rows)
+    full_load, rest_load = fold_beats(array, rows), fold_beats(array, rest)
     first = np.where(full > 0, full_load, rest_load)
     paced: Int = -(-outer // cols) * (
         full * np.maximum(full_load, beats) + np.where(rest > 0, np.maximum(rest_load, beats), 0)
@@ -49,9 +50,4 @@ def first_load(array: SystolicArray, k: Int) -> Int:
     """Cycles from a matmul leaving its queue to its first tile being active, or its first beat (output stationary)."""
     if array.dataflow == "output_stationary":
         return np.full_like(k, OPERAND_LATENCY)
-    return OPERAND_LATENCY + -(-np.minimum(k, array.rows) // array.load_rows)
-
-
-def output_latency(array: SystolicArray) -> int:
-    """Cycles from a beat entering the array to its sums leaving it."""
-    return array.rows + array.cols - 1 + array.multiply_stages
+    return OPERAND_LATENCY + fold_beats(array, np.minimum(k, array.rows))

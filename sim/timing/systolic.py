@@ -1,4 +1,4 @@
-"""Cycle-exact timing of the systolic array, the counterpart of ``rtl.systolic``.
+"""Cycle-exact timing of the systolic array, the counterpart of ``rtl.array.tile``.
 
 An array works through *folds*: one stationary tile and the beats streamed past it (weight and input stationary), or
 one output tile and its beats of both operands (output stationary). Cycles count from the cycle in which the first
@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from siliconloom.arch.description import SystolicArray
-
-INPUT_SLICE = 1
-"""Cycles that the register slice at each operand stream adds."""
+from siliconloom.arch.layout import fold_beats, panel_beats
+from siliconloom.arch.timing import INPUT_SLICE
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class ArrayTimeline:
 
     def __init__(self, array: SystolicArray) -> None:
         self.array = array
-        self.output_latency = array.rows + array.cols - 1 + array.multiply_stages
+        self.output_latency = array.output_latency
         self.load_free = 0
         """First cycle in which the next stationary beat may fire."""
         self.stream_free = 0
@@ -135,7 +134,7 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int) -> FoldRun:
         return FoldRun(0, k, folds, (folds - 1) * max(k, rows), m - (m - 1) // rows * rows, 0)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     panels, full, rest = -(-outer // cols), k // rows, k % rows
-    full_load, rest_load = rows // array.load_rows, -(-rest // array.load_rows)
+    full_load, rest_load = fold_beats(array, rows), fold_beats(array, rest)
     first = full_load if full else rest_load
     paced = panels * (full * max(full_load, beats) + (max(rest_load, beats) if rest else 0))
     return FoldRun(
@@ -144,7 +143,7 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int) -> FoldRun:
         folds=panels * (full + (rest > 0)),
         advance=paced - max(first, beats),
         output_beats=beats,
-        stationary_beats=panels * (full * full_load + rest_load),
+        stationary_beats=panels * panel_beats(array, k),
     )
 
 
@@ -160,7 +159,7 @@ def gemm_folds(array: SystolicArray, m: int, n: int, k: int) -> list[Fold]:
         return [Fold(0, k, min(rows, m - i)) for i in range(0, m, rows) for _ in range(0, n, cols)]
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     return [
-        Fold(-(-min(rows, k - i) // array.load_rows), beats, beats)
+        Fold(fold_beats(array, min(rows, k - i)), beats, beats)
         for _ in range(0, outer, cols)
         for i in range(0, k, rows)
     ]

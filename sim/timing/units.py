@@ -1,4 +1,4 @@
-"""Durations of the NPU's other units, in cycles of the tile's clock."""
+"""Durations of the NPU's other units, in cycles of the tile's clock; fixed latencies are those of `arch.timing`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,11 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import INTERVAL_ONE, Chip, Memory, NpuTile, VectorUnit
 from siliconloom.arch.isa import WORD_BYTES
+from siliconloom.arch.timing import FETCH_START, VECTOR_START
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 """One size, or an array of sizes, of which the same is asked: the mapper costs many tilings at once."""
-
-OPERAND_LATENCY = 4
-"""Cycles from a matmul leaving its queue to its first stationary operand firing: address, data, buffer, register."""
-LOADER_GAP = 1
-"""Cycles from the swap of a matmul's last fold until the next matmul may leave the queue."""
-ACCUMULATOR_WRITE = 1
-"""Cycles from the array's output to the accumulator holding it."""
-QUEUE_POP = 1
-"""Cycles from an instruction leaving its queue until the next one is seen."""
-QUEUE_REFILL = 2
-"""Cycles from an instruction leaving a full queue until another one can be seen at its end."""
-BARRIER = 2
-"""Cycles from a barrier starting to its posts, when nothing before it is still at work."""
-TRANSFER_START = 1
-"""Cycles from a transfer leaving its queue to its first address."""
-LOAD_WRITE = 2
-"""Cycles from the last data beat arriving to the scratchpad holding it."""
-STORE_WRITE = 3
-"""Cycles from the last local address to the last data beat on the bus, and from its response to the post."""
-VECTOR_START = 1
-"""Cycles from a vector instruction leaving its queue to its first address."""
-FETCH_START = 2
-"""Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
 
 
 def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: Count, cols: Count) -> Count:

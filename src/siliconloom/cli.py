@@ -10,69 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-COMMANDS = (
-    "sim", "workload", "map", "rtl", "synth", "verify", "gpu", "compare", "collective", "plan", "schema", "list",
-    "dram", "reproduce", "measure", "warmup",
-)  # fmt: skip
-"""Files of `siliconloom.commands`."""
-PLANNED = {
-    "serve": "request-level simulation",
-    "sweep": "design-space exploration",
-}
-"""Commands whose names are taken and which are not built yet."""
-PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
-
-
-class Commands(Mapping[str, Any]):
-    """Commands by name, each made when it is looked up."""
-
-    def __init__(self) -> None:
-        self.made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.made:
-            if name not in (*COMMANDS, *PLANNED):
-                raise KeyError(name)
-            one = typer.Typer(**PLAIN)
-            if name in PLANNED:
-                free = {"allow_extra_args": True, "ignore_unknown_options": True}
-                one.command(name=name, hidden=True, context_settings=free)(_planned(name))
-            else:
-                one.command(name=name)(import_module(f"siliconloom.commands.{name}").command)
-            self.made[name] = typer.main.get_command(one)
-        return self.made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from COMMANDS
-        yield from PLANNED
-
-    def __len__(self) -> int:
-        return len(COMMANDS) + len(PLANNED)
-
-
-def _planned(name: str) -> Callable[[], None]:
-    def command() -> None:
-        from siliconloom.arch import NotSupported
-
-        raise NotSupported(f"loom {name} ({PLANNED[name]}) is not built yet")
-
-    return command
-
-
-class Group(TyperGroup):
-    """The group of all commands."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = Commands()  # type: ignore[assignment]
-
+from siliconloom.commands.explaining import explain
+from siliconloom.commands.group import PLAIN, Group
 
 app = typer.Typer(
     name="loom",
@@ -100,7 +43,8 @@ def options(
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="Memory that tables may bring a command to (2GiB); half of what is free by default.",
+            help="Memory that the command's own process may hold, tables and libraries together (2GiB). Without it "
+            "tables may bring it to half of what is free.",
         ),
     ] = None,
     show_version: Annotated[
@@ -122,7 +66,7 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    from siliconloom import streams
+    from siliconloom.commands import streams
 
     streams.prepare()
     debug = "--debug" in arguments
@@ -142,7 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        status = _explain(error)
+        status = explain(error)
+    finally:
+        if "siliconloom.arch.budget" in sys.modules:
+            sys.modules["siliconloom.arch.budget"].end_watch()
     if status == INTERRUPTED:  # newer versions of typer return it, older ones raise
         print("loom: interrupted; nothing was left half written", file=sys.stderr)
     try:
@@ -156,41 +103,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _memory_first(arguments: list[str]) -> list[str]:
-    """``--memory SIZE`` is accepted anywhere on the line, too."""
-    for place, word in enumerate(arguments):
+    """``--memory SIZE`` is accepted anywhere on the line, too; of several the last one holds."""
+    first, others = list[str](), list[str]()
+    words = iter(arguments)
+    for word in words:
         if word == "--":
-            break
-        if word == "--memory" and place + 1 < len(arguments):
-            return [*arguments[place : place + 2], *arguments[:place], *arguments[place + 2 :]]
-        if word.startswith("--memory="):
-            return [word, *arguments[:place], *arguments[place + 1 :]]
-    return arguments
-
-
-def _explain(error: Exception) -> int:
-    """One line for an error, and its exit status."""
-    from siliconloom.arch.errors import MAX_MESSAGE, CheckFailed, LoomError, one_line, shortened
-
-    if isinstance(error, LoomError):
-        print(f"loom: {error}", file=sys.stderr)
-        return 1 if isinstance(error, CheckFailed) else 2
-    if hasattr(error, "format_message"):  # the command line itself is wrong
-        wrong = str(error.format_message()).rstrip()
-        usage = type(error).__name__ == "NoArgsIsHelpError"
-        text = wrong if usage else f"loom: {shortened(one_line(wrong), MAX_MESSAGE - 30)} (see loom --help)"
-        print(text, file=sys.stderr)
-        return 2
-    text = shortened(one_line(str(error)), MAX_MESSAGE)
-    if isinstance(error, OSError):  # the machine, not the command
-        named = shortened(one_line(str(error.filename)), 200)
-        where = named if error.filename else "standard output or a temporary file"
-        print(f"loom: {where}: {error.strerror or text}", file=sys.stderr)
-        return 2
-    if isinstance(error, MemoryError):
-        print("loom: there is not enough memory for this", file=sys.stderr)
-        return 2
-    print(f"loom: internal error: {type(error).__name__}: {text} (--debug shows where)", file=sys.stderr)
-    return 70
+            others += [word, *words]
+        elif word == "--memory":
+            first.append(f"{word}={next(words, '')}")  # without a size it is none, which is told
+        else:
+            (first if word.startswith("--memory=") else others).append(word)
+    return [*first, *others]
 
 
 def entry() -> None:

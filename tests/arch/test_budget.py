@@ -1,13 +1,23 @@
 """What a command may take: what was asked for, or half of what is free; the machine's or the container's."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from siliconloom.arch import LoomError, budget
 from siliconloom.cli import main
 
+COMMAND = 40 << 20
+"""About what a command's process takes before it does anything."""
+
 
 @pytest.fixture(autouse=True)
-def _no_limit_stays():
+def _no_limit_stays(monkeypatch):
+    """Every test begins as small as a command does: what tests before it left in the process is not the command's."""
+    real, before = budget.own_memory, budget.own_memory()
+    monkeypatch.setattr(budget, "own_memory", lambda: max(real() - before, 0) + COMMAND)
     yield
     budget.set_memory(None)
 
@@ -43,10 +53,7 @@ def test_a_size_that_is_none_is_one_line(text, capsys):
 
 
 REFUSED = [
-    (
-        ["collective", "ring", "all_to_all", "1 GiB", "--chips", "16384", "--memory", "4GiB"],
-        "16,384 chips: needs",
-    ),
+    (["collective", "ring", "all_to_all", "1 GiB", "--chips", "16384", "--memory", "4GiB"], "16,384 chips: needs"),
     (["--memory", "1GiB", "collective", "fully-connected", "all_reduce", "1 MiB", "--chips", "65536"], "65,536 chips"),
     (["collective", "switch", "all_reduce", "1 MiB", "--chips", "1048576", "--memory=500MB"], "--chips 1048576"),
 ]
@@ -92,3 +99,59 @@ def test_passes_of_a_pipeline_are_refused_before_they_are_written_down(capsys):
     line = "plan dgx-h100 gpt2 --set workload.phase=training --set workload.batch=1048576 --set plan.microbatch=1"
     assert main([*line.split(), "--set", "plan.pipeline=8", "--memory", "1GiB"]) == 2
     assert "loom: plan.microbatch: 1,048,576 microbatches on 8 stages: needs about" in capsys.readouterr().err
+
+
+PEAK = """
+import resource, subprocess, sys
+done = subprocess.run([sys.executable, "-m", "siliconloom", *sys.argv[1:]], capture_output=True, text=True)
+print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, done.stderr.splitlines()[-1:])
+"""
+
+
+def peak(*arguments):
+    """Status of a command, the most bytes that it or a process of its held, and the last line of its errors."""
+    done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
+    status, most, said = done.stdout.split(" ", 2)
+    return int(status), int(most), said
+
+
+BURST = 10_000_000
+"""Bytes that Python may take between two looks."""
+
+
+@pytest.mark.skipif(not budget.STATUS.exists(), reason="what a process holds is not told here")
+@pytest.mark.parametrize(
+    ("arguments", "small", "large"),
+    [
+        (["collective", "mesh-2d", "all_reduce", "64MiB", "--chips", "1024"], "100MB", "400MB"),
+        (["plan", "dgx-h100", "gpt2"], "110MB", "400MB"),
+        (["sim", "npu-edge", "gpt2"], "50MB", "300MB"),
+        (["rtl", "systolic-ws-8", "-o", "out"], "90MB", "400MB"),
+    ],
+    ids=["collective", "plan", "sim", "rtl"],
+)
+def test_a_command_stays_under_its_limit_or_is_refused(arguments, small, large, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for limit in (small, large):
+        status, most, said = peak(*arguments, "--memory", limit)
+        assert most < int(limit[:-2]) * 10**6 + BURST, said
+        assert status == (2 if limit == small else 0), said
+        assert said.startswith("['loom: --memory: ") == (limit == small), said
+
+
+def test_a_library_over_the_limit_is_refused():
+    budget.require_library("Numba")
+    budget.set_memory(f"{budget.own_memory() + (20 << 20)} B")
+    with pytest.raises(budget.TooLarge, match="with Numba the program takes about"):
+        budget.require_library("Numba")
+
+
+def test_what_nobody_announced_ends_the_command(monkeypatch):
+    budget.set_memory("1 TiB")
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(budget.WATCH_S, rel=0.1)
+    monkeypatch.setattr(budget, "own_memory", lambda: 2 << 40)
+    with pytest.raises(budget.TooLarge, match=r"takes more than 1 TiB; it was ended at 2 TiB"):
+        signal.pause()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 1  # time to clean up
+    budget.end_watch()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

@@ -1,7 +1,7 @@
 import pytest
 
 from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_names, load_chip, load_system
-from siliconloom.schemas import schema_of
+from siliconloom.evaluate.schemas import schema_of
 
 CONTRACT = [
     "npu-edge",
@@ -85,15 +85,18 @@ def test_a_system_and_a_pim_tile_can_be_described(tmp_path):
     assert load_chip("pim-hbm").peak_macs == 16 * 16
 
 
-@pytest.mark.parametrize(("key", "value", "told"), [
-    ("tile.global_buffer", "100 B", "global_buffer must be a multiple of a burst of 32 bytes"),
-    ("tile.lanes", "12", "lanes must be a power of two"),
-    ("tile.operands", "[fp8]", "operands must be among bf16, fp16 and int8"),
-    ("tile.activate_group", "3", "tile.activate_group"),
-    ("tile.dram.organization.channels", "2", "describes one channel"),
-    ("tile.dram.timing.tRAS", "3", "tRAS must be at least tRCD"),
-    ("tile.dram.mapping", "rorabgba", "mapping must be a permutation"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("tile.global_buffer", "100 B", "global_buffer must be a multiple of a burst of 32 bytes"),
+        ("tile.lanes", "12", "lanes must be a power of two"),
+        ("tile.operands", "[fp8]", "operands must be among bf16, fp16 and int8"),
+        ("tile.activate_group", "3", "tile.activate_group"),
+        ("tile.dram.organization.channels", "2", "describes one channel"),
+        ("tile.dram.timing.tRAS", "3", "tRAS must be at least tRCD"),
+        ("tile.dram.mapping", "rorabgba", "mapping must be a permutation"),
+    ],
+)
 def test_a_pim_tile_that_contradicts_itself_is_refused(key, value, told):
     with pytest.raises(DescriptionError, match=told):
         load_chip("pim-hbm", [(key, value)])

@@ -56,9 +56,14 @@ def test_overrides_reach_any_depth_and_new_keys(tmp_path):
     chip = load(
         tmp_path,
         CHIP,
-        [("tile.array.rows", "7"), ("memory.far.kind", "ddr5"), ("memory.far.capacity", "1 GiB"),
-         ("memory.far.bandwidth", "1 GB/s"), ("memory.far.latency", "1 us")],
-    )  # fmt: skip
+        [
+            ("tile.array.rows", "7"),
+            ("memory.far.kind", "ddr5"),
+            ("memory.far.capacity", "1 GiB"),
+            ("memory.far.bandwidth", "1 GB/s"),
+            ("memory.far.latency", "1 us"),
+        ],
+    )
     assert chip.tile.array.rows == 7
     assert chip.memory["far"].bandwidth == 10**9
 

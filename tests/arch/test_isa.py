@@ -23,7 +23,7 @@ from siliconloom.arch.isa import (
     decode_program,
     disassemble,
     encode,
-)  # fmt: skip
+)
 from siliconloom.arch.vector import VectorFunction
 
 END = Instruction(opcode=Opcode.END)
@@ -91,9 +91,13 @@ def test_both_formats_fit_the_word():
 
 @pytest.mark.parametrize(
     ("fields", "rule"),
-    [({"m": 2**24}, "m = 16777216 does not fit 24 bits"), ({"wait": 1 << SEMAPHORES}, "wait"),
-     ({"a": Address(base=-1)}, r"a\.base = -1"), ({"a": Address(strides=(2**27, 0, 0, 0, 0, 0))}, r"a\.stride0")],
-)  # fmt: skip
+    [
+        ({"m": 2**24}, "m = 16777216 does not fit 24 bits"),
+        ({"wait": 1 << SEMAPHORES}, "wait"),
+        ({"a": Address(base=-1)}, r"a\.base = -1"),
+        ({"a": Address(strides=(2**27, 0, 0, 0, 0, 0))}, r"a\.stride0"),
+    ],
+)
 def test_a_value_that_does_not_fit_is_refused(fields, rule):
     with pytest.raises(LoomError, match=rule):
         encode(Instruction(opcode=Opcode.MATMUL, **{"m": 1, "n": 1, "k": 1, **fields}))
@@ -139,12 +143,19 @@ LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=1)
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=0), END), (), "k must be at least 1"),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=1), END), (), "semaphore 0 is not declared"),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, first=1), END), (), "loop that is not open"),
-        ((Instruction(opcode=Opcode.LOAD, m=1, n=1, post=1), Instruction(opcode=Opcode.STORE, m=1, n=1, post=1), END),
-         (Semaphore("full"),), "semaphore full is posted by store here and posted by load at instruction 0"),
+        (
+            (
+                Instruction(opcode=Opcode.LOAD, m=1, n=1, post=1),
+                Instruction(opcode=Opcode.STORE, m=1, n=1, post=1),
+                END,
+            ),
+            (Semaphore("full"),),
+            "semaphore full is posted by store here and posted by load at instruction 0",
+        ),
         ((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, operator=4), END), (), "operator 4 is not declared"),
         ((MATMUL, END), (Semaphore("deep", 5000),), "initial count"),
     ],
-)  # fmt: skip
+)
 def test_an_illegal_program_is_refused_with_its_instruction(body, semaphores, rule):
     with pytest.raises(LoomError, match=rule):
         Program(body, semaphores)

@@ -49,8 +49,12 @@ def folder(tmp_path_factory):
 ARRAYS = st.tuples(
     hnp.arrays(np.int64, st.integers(0, 9), elements=st.integers(-(10**6), 10**6)),
     hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=5), elements=st.floats(-9, 9)),
-    st.integers(-(2**40), 2**40), st.floats(-9, 9), st.booleans(), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.integers(-(2**40), 2**40),
+    st.floats(-9, 9),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

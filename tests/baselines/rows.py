@@ -12,9 +12,13 @@ dtype = st.sampled_from(["fp32", "tf32", "fp16", "bf16", "fp8", "int8"])
 def attention(draw, op):
     kv_heads = draw(st.integers(1, 16))
     row = {
-        "op": op, "batch": draw(st.integers(1, 256)), "kv_heads": kv_heads, "heads": kv_heads * draw(st.integers(1, 8)),
-        "head_dim": draw(st.sampled_from([64, 128, 256])), "dtype": draw(dtype),
-    }  # fmt: skip
+        "op": op,
+        "batch": draw(st.integers(1, 256)),
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draw(st.integers(1, 8)),
+        "head_dim": draw(st.sampled_from([64, 128, 256])),
+        "dtype": draw(dtype),
+    }
     if op == "attention_prefill":
         row["q_len"] = draw(size)
         row["kv_len"] = row["q_len"] + draw(st.integers(0, 2**16))
@@ -29,10 +33,12 @@ gemm = st.fixed_dictionaries(
 )
 collective = st.fixed_dictionaries(
     {
-        "op": st.sampled_from([str(op) for op in COLLECTIVES]), "gpus": st.integers(2, 64),
-        "bytes": st.integers(1, 2**40), "dtype": dtype,
+        "op": st.sampled_from([str(op) for op in COLLECTIVES]),
+        "gpus": st.integers(2, 64),
+        "bytes": st.integers(1, 2**40),
+        "dtype": dtype,
     }
-)  # fmt: skip
+)
 elementwise = st.fixed_dictionaries(
     {"op": st.sampled_from([str(op) for op in ELEMENTWISE]), "m": size, "n": size, "dtype": dtype}
 )

@@ -16,7 +16,7 @@ from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import flops
 from siliconloom.baselines.stacks import STACKS, find_stack
 from siliconloom.baselines.validation import validate
-from siliconloom.runs import predict_run, predict_step
+from siliconloom.evaluate.runs import predict_run, predict_step
 
 CARDS = {"a100-80gb": "a100", "a100-pcie-80gb": "a100", "a100-pcie-40gb": "a100-40gb", "v100-pcie-32gb": "v100"}
 """Cards of the tables, and the library's of the same limits."""
@@ -84,9 +84,13 @@ def test_whole_models_under_tensorrt_llm():
     errors = []
     for i in np.flatnonzero(mask)[::3].tolist():
         run = predict_run(
-            gpu, str(table.model[i]), batch=int(o.batch[i]), prompt=int(table.input_tokens[i]),
-            output=int(table.output_tokens[i]), tensor=int(o.gpus[i]),
-        )  # fmt: skip
+            gpu,
+            str(table.model[i]),
+            batch=int(o.batch[i]),
+            prompt=int(table.input_tokens[i]),
+            output=int(table.output_tokens[i]),
+            tensor=int(o.gpus[i]),
+        )
         errors.append(run.seconds(stack) / (table.time_us[i] * 1e-6) - 1)
     assert len(errors) >= 25
     assert np.median(np.abs(errors)) < 0.15

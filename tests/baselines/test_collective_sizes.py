@@ -17,7 +17,7 @@ from siliconloom.baselines.interpolation import ADDS, curve
 from siliconloom.baselines.operations import COLLECTIVES, Op, make_operations
 from siliconloom.baselines.predict import predict
 from siliconloom.cli import app
-from siliconloom.collective import collective_result
+from siliconloom.evaluate.collective import collective_result
 
 GROUPS = [(gpu, op, n) for gpu in ("a100", "h100") for op in COLLECTIVES for n in (2, 8)]
 groups = st.sampled_from([*GROUPS, ("a100", Op.ALL_REDUCE, 4)])
@@ -59,9 +59,12 @@ def test_the_tuner_changes_where_measured_times_jump(gpu, op, gpus, size, before
 
 
 @given(
-    st.sampled_from(["v100", "a100", "h100", "b200"]), st.integers(2, 64), st.integers(1, 2**34), st.booleans(),
+    st.sampled_from(["v100", "a100", "h100", "b200"]),
+    st.integers(2, 64),
+    st.integers(1, 2**34),
     st.booleans(),
-)  # fmt: skip
+    st.booleans(),
+)
 def test_the_protocol_is_the_tuners_cheapest_and_sizes_ascend(gpu, gpus, size, all_reduce, adds):
     found, last = chosen(gpu, gpus, size, all_reduce=all_reduce, adds=adds)
     described, steps = load_gpu(gpu), (2 if all_reduce else 1) * (gpus - 1)

@@ -10,21 +10,12 @@ from hypothesis import strategies as st
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines import torch_backend
 from siliconloom.baselines.jobs import Job, load_jobs, load_layer, parse_dtypes
-from siliconloom.baselines.measure import (
-    QUICK,
-    TOLERANCE,
-    CannotRun,
-    Sensors,
-    Settings,
-    measure,
-    time_case,
-    to_table,
-)
+from siliconloom.baselines.measure import QUICK, TOLERANCE, CannotRun, Sensors, Settings, measure, time_case, to_table
 from siliconloom.baselines.operations import Op, Precision
 from siliconloom.baselines.tables import load_file
 from siliconloom.baselines.validation import conflicts
 from siliconloom.cli import main
-from siliconloom.measuring import measure_gpu
+from siliconloom.evaluate.measuring import measure_gpu
 
 GEMM = Job(op=Op.GEMM, m=64, n=64, k=64, batch=1)
 
@@ -138,9 +129,7 @@ def test_what_cannot_run_is_told_and_the_rest_is_measured():
 
 
 def test_the_file_that_is_written_is_a_baseline(tmp_path):
-    result, made = measure_gpu(
-        tmp_path / "mine.csv.gz", ["llama3-8b"], "bf16,fp8", quick=True, progress=False, backend=Workshop()
-    )
+    result, made = measure_gpu(tmp_path / "mine.csv.gz", ["llama3-8b"], "bf16,fp8", quick=True, backend=Workshop())
     table = load_file(tmp_path / "mine.csv.gz")
     assert len(table) == len(result["rows"]) == len(made)
     assert not conflicts(table)
@@ -167,7 +156,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
         return Clockwork(1e-5)
 
     with pytest.raises(KeyboardInterrupt):
-        measure_gpu(tmp_path / "x.csv", ["llama3-8b"], "bf16", quick=True, progress=False, backend=Workshop(stop))
+        measure_gpu(tmp_path / "x.csv", ["llama3-8b"], "bf16", quick=True, backend=Workshop(stop))
     assert not list(tmp_path.iterdir())
 
 
@@ -196,17 +185,20 @@ def test_a_file_of_operations_is_measured_row_by_row(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--shapes", "llama3-80b"],
-         "--shapes llama3-80b: no such file and no workload of that name; did you mean 'llama3-8b'?"),
-        (["--shapes", "gpt2"],
-         "--shapes gpt2: only the layers of Llama-like models can be measured; or write a CSV file"),
+        (
+            ["--shapes", "llama3-80b"],
+            "--shapes llama3-80b: no such file and no workload of that name; did you mean 'llama3-8b'?",
+        ),
+        (
+            ["--shapes", "gpt2"],
+            "--shapes gpt2: only the layers of Llama-like models can be measured; or write a CSV file",
+        ),
         (["--shapes", "missing.csv"], "missing.csv: cannot be read: No such file or directory"),
-        (["--dtype", "bf61"],
-         f"--dtype: must be among {', '.join(Precision)} (got 'bf61'); did you mean 'bf16'?"),
+        (["--dtype", "bf61"], f"--dtype: must be among {', '.join(Precision)} (got 'bf61'); did you mean 'bf16'?"),
         (["-o", "x.parquet"], "x.parquet: a baseline file is named .csv or .csv.gz"),
         (["-o", "nowhere/x.csv"], "nowhere/x.csv: the folder nowhere does not exist"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_said_before_anything_else(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["measure", *options]) == 2

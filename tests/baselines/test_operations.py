@@ -60,9 +60,16 @@ def test_what_is_left_empty_is_filled_in():
     )
     assert found.row(0) == {"op": "gemm", "m": 1, "n": 2, "k": 3, "batch": 1, "dtype": "bf16"}
     assert found.row(1) == {
-        "op": "attention_prefill", "batch": 1, "q_len": 64, "kv_len": 64, "heads": 8, "kv_heads": 8, "head_dim": 128,
-        "causal": True, "dtype": "bf16",
-    }  # fmt: skip
+        "op": "attention_prefill",
+        "batch": 1,
+        "q_len": 64,
+        "kv_len": 64,
+        "heads": 8,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "causal": True,
+        "dtype": "bf16",
+    }
     assert (found.row(2)["q_len"], found.row(2)["kv_heads"]) == (1, 8)
     assert found.row(3) == {"op": "all_reduce", "gpus": 8, "bytes": 1024, "dtype": "bf16"}
     assert found.batch.tolist() == [1, 1, 1, 0]
@@ -86,8 +93,10 @@ BAD = [
     (G, "ops.csv:1:1: there are no rows below the header"),
     ("m,n,k\n1,1,1\n", "ops.csv:1:1: the column 'op' is missing"),
     ("op,m,m\ngemm,1,1\n", "ops.csv:1:1: m: the column is given twice"),
-    ("op,m,kvlen\ngemm,1,1\n",
-     f"ops.csv:1:6: kvlen: unknown column; known: {', '.join(COLUMNS)}; did you mean 'kv_len'?"),
+    (
+        "op,m,kvlen\ngemm,1,1\n",
+        f"ops.csv:1:6: kvlen: unknown column; known: {', '.join(COLUMNS)}; did you mean 'kv_len'?",
+    ),
     (G + "gemm,1,2\n", "ops.csv:2:1: has 3 cells, the header names 4 columns"),
     (G + "gemm,1,1,1\ngemm,1,-4,1\n", "ops.csv:3:8: n: must not be negative (got '-4')"),
     (G + "gemm,1,0,1\n", "ops.csv:2:8: n: must be at least 1 (got 0)"),
@@ -101,17 +110,23 @@ BAD = [
     (G + "gem,1,1,1\n", "did you mean 'gemm'?"),
     (G + ",1,1,1\n", "ops.csv:2:1: op: must be one of gemm, "),
     (G + "serve,1,1,1\n", "ops.csv:2:1: op: must be one of gemm, "),
-    ("op,m,n,k,dtype\ngemm,1,1,1,bf61\n",
-     "dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4 (got 'bf61'); did you mean 'bf16'?"),
-    (A + "attention_prefill,8,8,12,5,64,\n",
-     "ops.csv:2:23: heads: must be a multiple of kv_heads (got heads 12, kv_heads 5)"),
-    (A + "attention_prefill,8,4,12,4,64,true\n",
-     "ops.csv:2:21: kv_len: must be at least q_len when attention is causal (got kv_len 4, q_len 8)"),
+    (
+        "op,m,n,k,dtype\ngemm,1,1,1,bf61\n",
+        "dtype: must be one of fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4 (got 'bf61'); did you mean 'bf16'?",
+    ),
+    (
+        A + "attention_prefill,8,8,12,5,64,\n",
+        "ops.csv:2:23: heads: must be a multiple of kv_heads (got heads 12, kv_heads 5)",
+    ),
+    (
+        A + "attention_prefill,8,4,12,4,64,true\n",
+        "ops.csv:2:21: kv_len: must be at least q_len when attention is causal (got kv_len 4, q_len 8)",
+    ),
     (A + "attention_prefill,8,8,12,4,64,maybe\n", "ops.csv:2:31: causal: must be true or false (got 'maybe')"),
     (A + "attention_decode,,,8,8,64,\n", "ops.csv:2:19: kv_len: attention_decode needs it"),
     ("op,gpus,bytes\nall_reduce,1,8\n", "ops.csv:2:12: gpus: all_reduce needs at least 2 GPUs (got 1)"),
     ("op,gpus,bytes\nall_reduce,8,\n", "ops.csv:2:14: bytes: all_reduce needs it"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)

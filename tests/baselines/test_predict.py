@@ -32,22 +32,33 @@ def attentions(draw):
     op, kv_heads = draw(st.sampled_from(["attention_prefill", "attention_decode"])), draw(st.sampled_from([1, 2, 8]))
     queries = draw(st.integers(1, 8192)) if op == "attention_prefill" else 1
     return {
-        "op": op, "batch": draw(st.integers(1, 64)), "q_len": queries, "kv_len": queries + draw(st.integers(0, 16384)),
-        "kv_heads": kv_heads, "heads": kv_heads * draw(st.sampled_from([1, 4, 8])),
-        "head_dim": draw(st.sampled_from([64, 128, 192, 256])), "dtype": "fp16",
-    }  # fmt: skip
+        "op": op,
+        "batch": draw(st.integers(1, 64)),
+        "q_len": queries,
+        "kv_len": queries + draw(st.integers(0, 16384)),
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draw(st.sampled_from([1, 4, 8])),
+        "head_dim": draw(st.sampled_from([64, 128, 192, 256])),
+        "dtype": "fp16",
+    }
 
 
 collectives = st.fixed_dictionaries(
     {
         "op": st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]),
-        "gpus": st.integers(2, 64), "bytes": st.integers(1, 2**34), "dtype": st.just("fp16"),
+        "gpus": st.integers(2, 64),
+        "bytes": st.integers(1, 2**34),
+        "dtype": st.just("fp16"),
     }
-)  # fmt: skip
+)
 elementwise = st.fixed_dictionaries(
-    {"op": st.sampled_from(["rmsnorm", "softmax", "silu_mul", "add", "rope"]), "m": width, "n": width,
-     "dtype": st.just("fp16")}
-)  # fmt: skip
+    {
+        "op": st.sampled_from(["rmsnorm", "softmax", "silu_mul", "add", "rope"]),
+        "m": width,
+        "n": width,
+        "dtype": st.just("fp16"),
+    }
+)
 kernels = products | attentions() | collectives | elementwise
 
 
@@ -63,8 +74,13 @@ def seconds(gpu, row, **options):
 def compiled():
     """Numba's first call of each kernel must not count as the time of an example."""
     sizes = {"heads": 8, "head_dim": 64, "kv_len": 64}
-    found("h100", {"op": "gemm", "m": 8, "n": 8, "k": 8}, {"op": "all_reduce", "gpus": 2, "bytes": 8},
-          {"op": "attention_prefill", **sizes}, {"op": "attention_decode", **sizes})  # fmt: skip
+    found(
+        "h100",
+        {"op": "gemm", "m": 8, "n": 8, "k": 8},
+        {"op": "all_reduce", "gpus": 2, "bytes": 8},
+        {"op": "attention_prefill", **sizes},
+        {"op": "attention_decode", **sizes},
+    )
 
 
 @given(gpus, st.lists(kernels, min_size=1, max_size=8), st.booleans())
@@ -181,8 +197,14 @@ def test_an_unknown_gpu_has_the_nearest_name():
 )
 def test_backward_attention_takes_longer_than_forward_and_respects_its_arithmetic(head, length, batch, causal, heads):
     gpu = GPUS["a100"]
-    row = {"op": "attention_prefill", "batch": batch, "q_len": length, "heads": heads, "head_dim": head,
-           "causal": str(causal).lower()}  # fmt: skip
+    row = {
+        "op": "attention_prefill",
+        "batch": batch,
+        "q_len": length,
+        "heads": heads,
+        "head_dim": head,
+        "causal": str(causal).lower(),
+    }
     back = backward_seconds(gpu, batch=batch, queries=length, keys=length, heads=heads, head_dim=head, causal=causal)
     assert back > seconds("a100", row, cache_write=False)
     flops = 2.5 * 4 * batch * heads * length**2 * head / (2 if causal else 1)

@@ -19,17 +19,21 @@ from tests.baselines.rows import kernel
 
 H100 = Limits(
     flops={"fp32": 67e12, "tf32": 495e12, "fp16": 989e12, "bf16": 989e12, "fp8": 1979e12, "int8": 1979e12},
-    memory_bandwidth=3.35e12, l2_bytes=50 * 2**20, link_bandwidth=450e9,
-)  # fmt: skip
+    memory_bandwidth=3.35e12,
+    l2_bytes=50 * 2**20,
+    link_bandwidth=450e9,
+)
 ORIGIN = Provenance(title="made up", gpus=("h100",), source="nowhere", licence="Apache-2.0", method=Method.SUSTAINED)
 COLUMNS_BESIDE = ("gpu", "software", "model", "time_us", "power_w", "clock_mhz", "input_tokens", "output_tokens")
 
 model = st.fixed_dictionaries(
     {
-        "op": st.sampled_from(["prefill", "decode", "serve", "layer_decode"]), "batch": st.integers(1, 64),
-        "gpus": st.integers(1, 8), "dtype": st.sampled_from(["bf16", "fp8"]),
+        "op": st.sampled_from(["prefill", "decode", "serve", "layer_decode"]),
+        "batch": st.integers(1, 64),
+        "gpus": st.integers(1, 8),
+        "dtype": st.sampled_from(["bf16", "fp8"]),
     }
-)  # fmt: skip
+)
 positive = st.floats(1e-3, 1e9, allow_nan=False)
 
 
@@ -42,12 +46,18 @@ def made_tables(draw, rows=kernel | model, most=20):
         return draw(st.lists(strategy, min_size=count, max_size=count))
 
     return build(
-        "made", ORIGIN, make_operations(chosen), gpu="h100", time_us=column(positive),
-        power_w=column(positive | st.just(np.nan)), clock_mhz=column(positive | st.just(np.nan)),
-        software=column(st.sampled_from(["", "torch 2.9"])), input_tokens=column(st.integers(0, 2**17)),
+        "made",
+        ORIGIN,
+        make_operations(chosen),
+        gpu="h100",
+        time_us=column(positive),
+        power_w=column(positive | st.just(np.nan)),
+        clock_mhz=column(positive | st.just(np.nan)),
+        software=column(st.sampled_from(["", "torch 2.9"])),
+        input_tokens=column(st.integers(0, 2**17)),
         model=["llama3-8b" if "m" not in row and "heads" not in row and "bytes" not in row else "" for row in chosen],
         output_tokens=column(st.integers(0, 2**17)),
-    )  # fmt: skip
+    )
 
 
 def same(a, b):
@@ -93,26 +103,26 @@ GOOD = G + "gemm,h100,1,2,3,5\n"
 @pytest.mark.parametrize(
     ("rows", "described", "message"),
     [
-        (GOOD, {"schema": 2},
-         "t.yaml:1:9: schema: a baseline of another schema version; this version reads 1 (got 2)"),
-        (GOOD, {"schema": None},
-         "t.yaml:1:1: the key 'schema' is missing; this version reads schema 1"),
+        (GOOD, {"schema": 2}, "t.yaml:1:9: schema: a baseline of another schema version; this version reads 1 (got 2)"),
+        (GOOD, {"schema": None}, "t.yaml:1:1: the key 'schema' is missing; this version reads schema 1"),
         (GOOD, {"sustained": 1}, "unknown key 'sustained'"),
         (GOOD, {"method": "guessed"}, "method: must be one of short burst, sustained"),
         (GOOD, {"rows": 7}, "t.csv: has 1 rows, t.yaml describes a table of 7"),
-        (GOOD, {"sha256": "00"},
-         "t.csv: is not the table that t.yaml describes: its sha256 differs"),
+        (GOOD, {"sha256": "00"}, "t.csv: is not the table that t.yaml describes: its sha256 differs"),
         (G + "gemm,h100,1,2,3,\n", {}, "t.csv:2:17: time_us: must be a time in microseconds"),
         (G + "gemm,h100,1,2,3,nan\n", {}, "t.csv:2:17: time_us: must be a positive number (got 'nan')"),
         (G + "gemm,h100,1,2,3,-5\n", {}, "t.csv:2:17: time_us: must be a positive number (got '-5')"),
         (G + "gemm,h100,1,2,3,0\n", {}, "t.csv:2:17: time_us: must be a positive number (got '0')"),
         (G + "gemm,h100,1,2,3,slow\n", {}, "t.csv:2:17: time_us: must be a number (got 'slow')"),
-        (G + "gemm,h10,1,2,3,5\n", {},
-         "t.csv:2:6: gpu: must be one of the GPUs of the table: h100 (got 'h10'); did you mean 'h100'?"),
+        (
+            G + "gemm,h10,1,2,3,5\n",
+            {},
+            "t.csv:2:6: gpu: must be one of the GPUs of the table: h100 (got 'h10'); did you mean 'h100'?",
+        ),
         ("op,m,n,k,time_us\ngemm,1,2,3,5\n", {}, "t.csv:1:1: the column 'gpu' is missing"),
         ("op,gpu,batch,time_us\nserve,h100,1,5\n", {}, "t.csv:2:1: model: whole models and layers need it"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_baseline_is_refused(tmp_path, rows, described, message):
     path = written(tmp_path, rows, **described)
     with pytest.raises(LoomError) as caught:
@@ -159,15 +169,19 @@ def test_what_is_refused_names_the_row_the_figure_and_the_limit():
 
     product = {"op": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bf16"}
     refused = [
-        (one(product, 100),
-         "t.csv:2: gemm m=4096 n=4096 k=4096 batch=1 bf16 on h100 in 100 us is 1.374 PFLOP/s, above its peak of 989"),
+        (
+            one(product, 100),
+            "t.csv:2: gemm m=4096 n=4096 k=4096 batch=1 bf16 on h100 in 100 us is 1.374 PFLOP/s, above its peak of 989",
+        ),
         (one({"op": "add", "m": 8192, "n": 8192, "dtype": "fp32"}, 100), "above its memory bandwidth of 3.35 TB/s"),
-        (one({"op": "all_gather", "gpus": 8, "bytes": 2**30}, 1000),
-         "is 939.5 GB/s, above the bandwidth of its links of 450 GB/s"),
+        (
+            one({"op": "all_gather", "gpus": 8, "bytes": 2**30}, 1000),
+            "is 939.5 GB/s, above the bandwidth of its links of 450 GB/s",
+        ),
         (one({**product, "dtype": "fp4"}, 1e6), "h100 has no fp4 arithmetic"),
         (one(product, np.nan), "t.csv:2: time_us must be a positive number (got nan)"),
         (one(product, -1), "t.csv:2: time_us must be a positive number (got -1.0)"),
-    ]  # fmt: skip
+    ]
     for table, message in refused:
         with pytest.raises(LoomError, match=re.escape(message)):
             validate(table, H100)

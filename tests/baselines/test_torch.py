@@ -18,15 +18,25 @@ installed = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason
 @pytest.mark.parametrize(
     ("device", "name"),
     [
-        ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-        ("Tesla V100-SXM2-32GB", "v100"), ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA B200", "b200"),
-        ("NVIDIA L40S", "l40s"), ("NVIDIA A40", "a40"), ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"), ("AMD Instinct MI300X", "mi300x"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-blackwell-server-edition"), ("CPU", "cpu"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("Tesla V100-SXM2-32GB", "v100"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-blackwell-server-edition"),
+        ("CPU", "cpu"),
     ],
-)  # fmt: skip
+)
 def test_devices_have_the_names_of_the_library(device, name):
     assert table_name(device) == name
 
@@ -34,10 +44,12 @@ def test_devices_have_the_names_of_the_library(device, name):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("687.42, 1410\n", Sensors(687.42, 1410)), ("[N/A], 1410\n12, 13\n", Sensors(None, 1410)),
-        ("", Sensors()), ("No devices were found", Sensors()),
+        ("687.42, 1410\n", Sensors(687.42, 1410)),
+        ("[N/A], 1410\n12, 13\n", Sensors(None, 1410)),
+        ("", Sensors()),
+        ("No devices were found", Sensors()),
     ],
-)  # fmt: skip
+)
 def test_what_nvidia_smi_does_not_say_is_not_known(text, found):
     assert parse_smi(text) == found
 
@@ -57,7 +69,8 @@ def test_copies_outgrow_the_cache_and_fit_the_memory():
 
 
 JOBS = [
-    Job(op=Op.GEMM, m=33, n=64, k=48, batch=1), Job(op=Op.GEMM, m=5, n=64, k=48, batch=3),
+    Job(op=Op.GEMM, m=33, n=64, k=48, batch=1),
+    Job(op=Op.GEMM, m=5, n=64, k=48, batch=3),
     Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=40, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
     Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
     Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=4, kv_heads=4, head_dim=32, causal=False),
@@ -66,7 +79,7 @@ JOBS = [
     *(Job(op=op, m=7, n=256) for op in (Op.ROPE, Op.EMBEDDING)),
     Job(op=Op.LAYER_PREFILL, model="tiny", layer=TINY, batch=2, input_tokens=300, gpus=1),
     Job(op=Op.LAYER_DECODE, model="tiny", layer=TINY, batch=3, input_tokens=50, gpus=1),
-]  # fmt: skip
+]
 
 
 @installed
@@ -104,8 +117,9 @@ def test_a_whole_measurement_on_the_cpu():
     jobs = [*JOBS[:1], replace(JOBS[1], dtype=Precision.FP4), Job(op=Op.ALL_REDUCE, gpus=2, bytes=1024)]
     found = measure(jobs, backend, settings)
     assert [str(reason) for _, reason in found.skipped] == [
-        f"PyTorch {torch.__version__} has no fp4", "needs 2 GPUs, there are 1",
-    ]  # fmt: skip
+        f"PyTorch {torch.__version__} has no fp4",
+        "needs 2 GPUs, there are 1",
+    ]
     table = to_table("cpu", found, backend, settings)
     assert len(table) == 1
     assert table.time_us[0] > 0

@@ -1,7 +1,7 @@
 """Writes the errors that a published figure's explained rows and bounds are held to.
 
 ``python -m tests.golden.cards`` derives every card and writes `reproduce/expected.csv`; the commit that does so says
-which rows moved, and why. `tests/front/test_reproduce.py` holds the rows to it.
+which rows moved, and why. `tests/reproduce/test_reproduce.py` holds the rows to it.
 """
 
 from __future__ import annotations

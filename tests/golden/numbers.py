@@ -56,10 +56,26 @@ COMMANDS = (
     "collective fat-tree all_to_all 16MiB --chips 32",
 )
 KEPT = (
-    "cycles", "seconds", "macs", "macs_executed", "utilization", "energy_j", "energy", "traffic_bytes", "units",
-    "bound", "lower_bound_s", "step_s", "memory_bytes", "plan", "time_s", "algorithm", "achieved", "stage_layers",
+    "cycles",
+    "seconds",
+    "macs",
+    "macs_executed",
+    "utilization",
+    "energy_j",
+    "energy",
+    "traffic_bytes",
+    "units",
+    "bound",
+    "lower_bound_s",
+    "step_s",
+    "memory_bytes",
+    "plan",
+    "time_s",
+    "algorithm",
+    "achieved",
+    "stage_layers",
     "machines",
-)  # fmt: skip
+)
 """Keys of results that are compared, with all below them."""
 LEFT_OUT = {"operators", "wall_s", "map_s", "notes", "roofline"}
 """Keys below those that are not: long tables, or times of this machine."""

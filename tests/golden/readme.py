@@ -30,9 +30,12 @@ def label(line: str) -> str:
 def output(command: str) -> list[str]:
     """Lines that a command prints in a terminal of a hundred columns."""
     done = subprocess.run(
-        [sys.executable, "-m", "siliconloom", *shlex.split(command)], capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "siliconloom", *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "COLUMNS": "100"},
-    )  # fmt: skip
+    )
     return [line.rstrip() for line in done.stdout.splitlines()]
 
 

@@ -19,7 +19,10 @@ CASES = 2000
 def test_no_command_fails_in_any_way_but_the_agreed_ones(part, seed):
     made = subprocess.run(
         [sys.executable, "-m", "benchmarks.fuzz", "--cases", str(CASES // PARTS), "--seed", str(PARTS * seed + part)],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert made.returncode == 0, made.stdout + made.stderr
     assert f"{CASES // PARTS} cases, 0 failed" in made.stdout

@@ -11,11 +11,17 @@ from typing import Any
 
 from siliconloom.arch import load_chip, load_system
 from siliconloom.cli import main
-from siliconloom.link_work import modelled_link, modelled_ring, random_link_case, random_ring_case, ring_memories
+from siliconloom.evaluate.system import load_machine, simulate_system
+from siliconloom.evaluate.system_result import system_result
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.pim.geometry import pim_geometry
-from siliconloom.systems import load_machine, simulate_system
-from siliconloom.systems.report import system_result
+from siliconloom.verification.link_cases import (
+    modelled_link,
+    modelled_ring,
+    random_link_case,
+    random_ring_case,
+    ring_memories,
+)
 from siliconloom.workloads import load_workload
 
 Sets = list[tuple[str, str]]
@@ -79,6 +85,7 @@ model: {model_type: gpt2, n_embd: 128, n_head: 4, n_layer: 2, n_positions: 256, 
     "gemm,bf16,4096,4096,4096,,,,,,,,\n"
     "gemm,bf16,64,4096,4096,,,,,,,,\n"
     "gemm,int8,4096,4096,4096,,,,,,,,\n"
+    "gemm,fp32,512,512,512,,,,,,,,\n"
     "attention_prefill,bf16,,,,1,32,8,128,2048,2048,,\n"
     "attention_decode,bf16,,,,16,32,8,128,1,4096,,\n"
     "rmsnorm,bf16,4096,4096,,,,,,,,,\n"

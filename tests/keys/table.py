@@ -10,12 +10,21 @@ from __future__ import annotations
 
 ROWS = (
     # a chip
-    ("Chip", "edge", "", "name=other clock=500MHz technology=45nm tile_count=2 memory.dram.capacity=16GiB "
-     "noc.latency!1ns "
-     "links.out.count!2 tiles_join!true clock!20GHz"),
+    (
+        "Chip",
+        "edge",
+        "",
+        "name=other clock=500MHz technology=45nm tile_count=2 memory.dram.capacity=16GiB "
+        "noc.latency!1ns "
+        "links.out.count!2 tiles_join!true clock!20GHz",
+    ),
     ("Chip", "joined", "", "tiles_join=false"),
-    ("SystolicArray", "edge", "tile.array.", "rows=8 cols=8 dataflow=input_stationary operands=[int8,bf16] "
-     "multiply_stages=3 load_rows=1 load_rows!3"),
+    (
+        "SystolicArray",
+        "edge",
+        "tile.array.",
+        "rows=8 cols=8 dataflow=input_stationary operands=[int8,bf16] multiply_stages=3 load_rows=1 load_rows!3",
+    ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),
     ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
@@ -23,15 +32,23 @@ ROWS = (
     ("Dma", "npu rtl", "tile.dma.", "port_bytes=32"),
     ("Sequencer", "edge", "tile.sequencer.", "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8"),
     ("Sequencer", "npu rtl", "tile.sequencer.", "program_words=512"),
-    ("Memory", "tiers", "memory.far.", "kind=flash capacity=8GiB bandwidth=5GB/s latency=2us access_bytes=256 "
-     "energy=1nJ "
-     "ports=1 devices=4 interleave=256B devices!5"),
+    (
+        "Memory",
+        "tiers",
+        "memory.far.",
+        "kind=flash capacity=8GiB bandwidth=5GB/s latency=2us access_bytes=256 "
+        "energy=1nJ "
+        "ports=1 devices=4 interleave=256B devices!5",
+    ),
     ("Memory", "tiers", "memory.", "near.capacity=1GiB&memory.near.holds=[activations,cache]"),
     ("Memory", "rows", "memory.dram.", "dram=hbm2e"),
-    ("PimTile", "pim", "tile.", "channels=2 lanes=4 accumulators=1 operands![int8] "
-     "activate_group=1 commands=per_bank"),
-    ("PimTile", "neupims", "chip.pim.", "dual_row_buffer=false activations=separate refresh_ranks=in_turn "
-     "global_buffer=512B"),
+    ("PimTile", "pim", "tile.", "channels=2 lanes=4 accumulators=1 operands![int8] activate_group=1 commands=per_bank"),
+    (
+        "PimTile",
+        "neupims",
+        "chip.pim.",
+        "dual_row_buffer=false activations=separate refresh_ranks=in_turn global_buffer=512B",
+    ),
     ("PimTile", "pim rtl", "tile.", "bank_machines=1"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
@@ -47,8 +64,12 @@ ROWS = (
     ("Network", "network", "", "name=other algorithm=ring"),
     ("Network", "own chips", "", "chips=9"),
     ("Topology", "network", "topology.", "kind=ring shape=[2,8] edges=[{between:[0,1],bandwidth:1MB/s}]"),
-    ("Topology", "fat", "topology.", "chips_per_leaf=4 spines=1 uplink={bandwidth:1GB/s,latency:9us} "
-     "forwarding=store_and_forward"),
+    (
+        "Topology",
+        "fat",
+        "topology.",
+        "chips_per_leaf=4 spines=1 uplink={bandwidth:1GB/s,latency:9us} forwarding=store_and_forward",
+    ),
     ("Topology", "dragonfly", "topology.", "routers=2"),
     ("Topology", "nodes", "topology.", "switches!0"),
     ("Topology", "exchange", "topology.", "routing=ecmp"),
@@ -73,51 +94,92 @@ ROWS = (
     ("Event", "program", "events.1.", "between=[0,1] bandwidth=1MB/s"),
     ("Event", "program", "events.2.", "failed=false"),
     # GPUs
-    ("Gpu", "gpu", "", "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
-     "idle_power=60 matrix.bf16=1024"),
-    ("Gpu", "known gpu", "", "vector.fp32=8"),
+    (
+        "Gpu",
+        "gpu",
+        "",
+        "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
+        "idle_power=60 matrix.bf16=1024",
+    ),
+    ("Gpu", "gpu", "", "vector.fp32=8"),
     ("GpuCache", "gpu", "l2.", "capacity=4MiB"),
     ("GpuMemory", "gpu", "memory.", "bandwidth=1000GB/s"),
     ("GpuMemory", "known gpu", "memory.", "capacity=40GiB kind=hbm2e latency_cycles=900"),
     ("GpuCache", "known gpu", "l2.", "latency_cycles=900 far_latency_cycles=900"),
-    ("GpuFirstLevel", "known gpu", "first_level.", "capacity=64KiB latency_cycles=90 shared_latency_cycles=90 "
-     "remote_latency_cycles=900"),
+    (
+        "GpuFirstLevel",
+        "known gpu",
+        "first_level.",
+        "capacity=64KiB latency_cycles=90 shared_latency_cycles=90 remote_latency_cycles=900",
+    ),
     ("GpuLink", "known gpu", "link.", "kind=pcie switched=false"),
     ("GpuLink", "gpu", "link.", "bandwidth=50GB/s per_node=4 in_switch=false network=5GB/s network_latency=50us"),
     # DRAM
-    ("Dram", "dram", "", "name=other clock_period=2ns mapping=rochrababgco "
-     "mapping=corabgbachro&organization.rows=16384 xor=[ba^ro0]"),
+    (
+        "Dram",
+        "dram",
+        "",
+        "name=other clock_period=2ns mapping=rochrababgco mapping=corabgbachro&organization.rows=16384 xor=[ba^ro0]",
+    ),
     ("Dram", "neupims", "chip.pim.dram.", "standard=GDDR6"),
     ("DramOrganization", "dram", "", "mapping=corabgbachro&organization.rows=16384"),
-    ("DramController", "dram", "controller.", "scheduler=fcfs page=closed page=timeout&controller.timeout=1 "
-     "read_queue=2 write_low=1&controller.write_queue=4 "
-     "admission=shared&controller.read_queue=2 queues=shared&controller.read_queue=2 "
-     "bank_queue=1 row_hits=1 refresh=none two_commands=false"),
-    ("DramOrganization", "dram", "organization.", "channels=2 ranks=2 bank_groups=2 banks=2 columns=32 "
-     "bus_bits=64 burst_length=8 beats_per_clock=4"),
+    (
+        "DramController",
+        "dram",
+        "controller.",
+        "scheduler=fcfs page=closed page=timeout&controller.timeout=1 "
+        "read_queue=2 write_low=1&controller.write_queue=4 "
+        "admission=shared&controller.read_queue=2 queues=shared&controller.read_queue=2 "
+        "bank_queue=1 row_hits=1 refresh=none two_commands=false",
+    ),
+    (
+        "DramOrganization",
+        "dram",
+        "organization.",
+        "channels=2 ranks=2 bank_groups=2 banks=2 columns=32 bus_bits=64 burst_length=8 beats_per_clock=4",
+    ),
     ("DramTiming", "dram", "", "controller.refresh=bank&timing.tRFCpb=100"),
-    ("DramTiming", "dram", "timing.", "CL=30 CWL=12 tRCD=30 tRP=40 tRAS=90 tRC=140 tRRD_S=6 tRRD_L=12 tFAW=90 "
-     "tCCD_L=9&timing.tCCD_S=9 "
-     "tCCD_L=9 tWR=60 tWTR_S=8 tWTR_L=30 tRTP=40 tRTRS=40&organization.ranks=2 tRFC=900 tREFI=1500"),
+    (
+        "DramTiming",
+        "dram",
+        "timing.",
+        "CL=30 CWL=12 tRCD=30 tRP=40 tRAS=90 tRC=140 tRRD_S=6 tRRD_L=12 tFAW=90 "
+        "tCCD_L=9&timing.tCCD_S=9 "
+        "tCCD_L=9 tWR=60 tWTR_S=8 tWTR_L=30 tRTP=40 tRTRS=40&organization.ranks=2 tRFC=900 tREFI=1500",
+    ),
     # workloads
     ("GemmList", "gemms", "", "name=other precision=bf16"),
-    ("GemmEntry", "gemms", "gemms.1.", "name=other m=8 n=8 k=8 batch=1 repeat=4 weight=false bias=true "
-     "precision=bf16"),
+    ("GemmEntry", "gemms", "gemms.1.", "name=other m=8 n=8 k=8 batch=1 repeat=4 weight=false bias=true precision=bf16"),
     ("ConvolutionList", "images", "", "name=other precision=bf16 batch=1"),
-    ("ConvolutionEntry", "images", "convolutions.0.", "name=other in_channels=16 out_channels=8 height=20 width=20 "
-     "kernel=5 stride=2 padding=0 dilation=2 groups=2 repeat=2 bias=true precision=bf16"),
-    ("Transformer", "prefill", "", "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
-     "operator_precision={'*.down':int8} model.n_embd=64 context!96 training_batch!4 "
-     "model.quantization_config!{bits:4} "
-     "model.lora_rank!8"),
+    (
+        "ConvolutionEntry",
+        "images",
+        "convolutions.0.",
+        "name=other in_channels=16 out_channels=8 height=20 width=20 "
+        "kernel=5 stride=2 padding=0 dilation=2 groups=2 repeat=2 bias=true precision=bf16",
+    ),
+    (
+        "Transformer",
+        "prefill",
+        "",
+        "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
+        "operator_precision={'*.down':int8} model.n_embd=64 context!96 training_batch!4 "
+        "model.quantization_config!{bits:4} "
+        "model.lora_rank!8",
+    ),
     ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4"),
     ("Transformer", "training", "", "training_batch=2 batch=5&training_batch!3 context!96"),
     # plans, runs, stragglers
-    ("Plan", "plan", "plan.", "tensor=1&&plan.data=4 data=1&&plan.tensor=4 data=1&&plan.pipeline=4 microbatch=2 "
-     "schedule=gpipe schedule=interleaved&plan.chunks=2 zero=1 recompute=full sequence_parallel=true "
-     "attention=unfused "
-     "data=1&&plan.context=2 microbatch=2&plan.overlap=tokens overlap_gradients=false vocabulary=true outer=4 "
-     "zero=3&plan.zero_group=1"),
+    (
+        "Plan",
+        "plan",
+        "plan.",
+        "tensor=1&&plan.data=4 data=1&&plan.tensor=4 data=1&&plan.pipeline=4 microbatch=2 "
+        "schedule=gpipe schedule=interleaved&plan.chunks=2 zero=1 recompute=full sequence_parallel=true "
+        "attention=unfused "
+        "data=1&&plan.context=2 microbatch=2&plan.overlap=tokens overlap_gradients=false vocabulary=true outer=4 "
+        "zero=3&plan.zero_group=1",
+    ),
     ("Plan", "context", "plan.", "context_scheme=ulysses context_scheme=hybrid&plan.context_heads=2"),
     ("Plan", "experts", "plan.", "expert=2 expert=2&plan.expert_load=2 expert=2&plan.expert_tensor=1"),
     ("Plan", "apart", "plan.", "data=4&&plan.attention_chips=4"),
@@ -125,12 +187,10 @@ ROWS = (
     ("Straggler", "slow", "slow.", "stage=0 factor=5 at=1ms"),
     ("Run", "stored", "run.", "storage=1GB/s"),
     ("Straggler", "slow link", "slow.", "link!9"),
-)  # fmt: skip
+)
 
-COMMENTS = {
-    "description", "source", "product",
-}  # fmt: skip
+COMMENTS = {"description", "source", "product"}
 """Keys that are text for readers of the file."""
 
-ELSEWHERE: dict[str, str] = {"Run.repair": "tests/front/test_faulty_runs.py"}
+ELSEWHERE: dict[str, str] = {"Run.repair": "tests/evaluate/test_faulty_runs.py"}
 """``Description.key`` that no row above changes, and the test that does."""

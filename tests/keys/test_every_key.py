@@ -12,14 +12,24 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from siliconloom.arch.document import Description
-from siliconloom.planning.plan import Plan
+from siliconloom.mapper.system.plan import Plan
 from tests.keys.bases import BASES, FILES, Refused, kept
 from tests.keys.table import COMMENTS, ELSEWHERE, ROWS
 
 MODULES = (
-    "arch.description", "arch.system", "arch.network", "arch.link", "arch.ring", "arch.pim", "arch.dram", "arch.gpu",
-    "arch.communication", "arch.run", "workloads.lists", "workloads.load",
-)  # fmt: skip
+    "arch.description",
+    "arch.system",
+    "arch.network",
+    "arch.link",
+    "arch.ring",
+    "arch.pim",
+    "arch.dram",
+    "arch.gpu",
+    "arch.communication",
+    "arch.run",
+    "workloads.lists",
+    "workloads.load",
+)
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""
 TRIALS = [
     pytest.param(name, base, prefix, trial, id=f"{name}.{trial} ({base})")

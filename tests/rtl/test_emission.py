@@ -15,10 +15,15 @@ from siliconloom.rtl.emit import SIDECAR, build_rtl
 from tests.rtl import npu
 
 PIM_SMALL = (
-    ("tile.dram.organization.ranks", "2"), ("tile.dram.organization.bank_groups", "2"), ("tile.lanes", "4"),
-    ("tile.dram.organization.banks", "2"), ("tile.commands", "per_bank"), ("tile.dual_row_buffer", "false"),
-    ("tile.bank_machines", "1"), ("tile.operands", "[int8]"),
-)  # fmt: skip
+    ("tile.dram.organization.ranks", "2"),
+    ("tile.dram.organization.bank_groups", "2"),
+    ("tile.lanes", "4"),
+    ("tile.dram.organization.banks", "2"),
+    ("tile.commands", "per_bank"),
+    ("tile.dual_row_buffer", "false"),
+    ("tile.bank_machines", "1"),
+    ("tile.operands", "[int8]"),
+)
 SMALL = [
     ("systolic-ws-8", ()),
     ("systolic-is-8", (("tile.array.load_rows", "8"), ("tile.array.operands", "int4"))),
@@ -133,15 +138,19 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
     assert used | {made.top} == {name for names in defined for name in names}
 
 
-@pytest.mark.parametrize("name", ["systolic-os-8", "pim-hbm"])
-def test_output_is_the_same_bytes_whatever_the_hash_seed(name):
+@pytest.mark.parametrize(
+    ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge", tuple(npu.SMALL.items()))]
+)
+def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets):
     code = (
-        "import sys; from siliconloom.arch import load_chip; from siliconloom.rtl.emit import build_rtl; "
-        "sys.stdout.write(''.join(k + v for k, v in build_rtl(load_chip(sys.argv[1])).files.items()))"
+        "import json, sys; from siliconloom.arch import load_chip; "
+        "from siliconloom.verification.emission import complete_rtl; "
+        "made = complete_rtl(load_chip(sys.argv[1], json.loads(sys.argv[2]))); "
+        "sys.stdout.write(''.join(k + v for k, v in made.files.items()))"
     )
     texts = {
         subprocess.run(
-            [sys.executable, "-c", code, name],
+            [sys.executable, "-c", code, name, json.dumps(sets)],
             capture_output=True,
             text=True,
             check=True,

@@ -7,8 +7,8 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.rtl import floating
-from siliconloom.sim import golden_pim
+from siliconloom.rtl.cells import floating
+from siliconloom.sim.golden import pim as golden_pim
 
 COUNT = 4000
 
@@ -17,8 +17,28 @@ def patterns(chance, count):
     """Fp32 patterns: any, specials, and neighbours in exponent and fraction."""
     any_ = chance.integers(0, 2**32, count, dtype=np.uint32)
     special = chance.choice(
-        np.array([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00001, 1, 0x807FFFFF, 0x00800000, 0x80800000, 0x7F7FFFFF,
-                  0x3F800000, 0xBF800000, 0x3F7FFFFF, 0x4B800000, 0x33800000], np.uint32), count)  # fmt: skip
+        np.array(
+            [
+                0,
+                1 << 31,
+                0x7F800000,
+                0xFF800000,
+                0x7FC00001,
+                1,
+                0x807FFFFF,
+                0x00800000,
+                0x80800000,
+                0x7F7FFFFF,
+                0x3F800000,
+                0xBF800000,
+                0x3F7FFFFF,
+                0x4B800000,
+                0x33800000,
+            ],
+            np.uint32,
+        ),
+        count,
+    )
     near = (chance.integers(110, 140, count).astype(np.uint32) << np.uint32(23)) | (
         chance.choice(np.array([0, 1, 2, 0x7FFFFF, 0x400000, 0x3FFFFF], np.uint32), count)
     )
@@ -88,10 +108,17 @@ def test_the_golden_tree_is_within_the_bound_of_pairwise_summation(seed, log):
     assert abs(total - exact.sum()) <= 1.01 * log * 2.0**-24 * np.abs(exact).sum()
 
 
-@pytest.mark.parametrize(("pattern", "becomes"), [
-    (0x00000001, 0), (0x807FFFFF, 0x80000000), (0x00800000, 0x00800000), (0xFFFFFFFF, 0x7FC00000),
-    (0x7F800001, 0x7FC00000), (0xFF800000, 0xFF800000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "becomes"),
+    [
+        (0x00000001, 0),
+        (0x807FFFFF, 0x80000000),
+        (0x00800000, 0x00800000),
+        (0xFFFFFFFF, 0x7FC00000),
+        (0x7F800001, 0x7FC00000),
+        (0xFF800000, 0xFF800000),
+    ],
+)
 def test_subnormals_are_flushed_and_every_nan_is_the_same(pattern, becomes):
     assert golden_pim.flushed(np.array([pattern], np.uint32))[0] == becomes
 

@@ -16,11 +16,10 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import load_chip
 from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.emit import SIDECAR, build_rtl, design_of
 from siliconloom.rtl.flows.channels import interface_of
 from siliconloom.rtl.flows.constraints import constraints
-from siliconloom.rtl.flows.fpga import FpgaTop
-from siliconloom.rtl.flows.memory import SramWrapper
 from siliconloom.rtl.flows.registers import (
     Field,
     Register,
@@ -29,10 +28,11 @@ from siliconloom.rtl.flows.registers import (
     registers_json,
     registers_markdown,
 )
-from siliconloom.rtl.flows.synthesis import structure_checks
 from siliconloom.rtl.flows.testbench import bench_files
-from siliconloom.rtl.flows.yosys import YosysError, quoted, run_yosys
+from siliconloom.rtl.fpga import FpgaTop
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.synthesis.area import structure_checks
+from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
 from tests.rtl import npu
 
 SMALL = (("tile.array.rows", "4"), ("tile.array.cols", "3"), ("tile.array.multiply_stages", "1"))
@@ -255,9 +255,17 @@ class Counter(Circuit):
 
     def __init__(self, library):
         ports = {
-            "x_valid": In(1), "x_ready": Out(1), "x_data": In(5), "x_more": In(6), "y_valid": Out(1), "y_ready": In(1),
-            "y_data": Out(12), "bias": In(9), "irq": Out(1), "total": Out(12),
-        }  # fmt: skip
+            "x_valid": In(1),
+            "x_ready": Out(1),
+            "x_data": In(5),
+            "x_more": In(6),
+            "y_valid": Out(1),
+            "y_ready": In(1),
+            "y_data": Out(12),
+            "bias": In(9),
+            "irq": Out(1),
+            "total": Out(12),
+        }
         super().__init__(library, library.name("counter"), ports, reset=True)
 
     def elaborate(self, platform):

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import stat
 import time
 
 import pytest
@@ -119,6 +120,22 @@ def test_files_of_the_user_move_along(tmp_path):
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
+def test_files_and_folders_keep_their_modes_and_new_ones_follow_the_umask(tmp_path):
+    folder, before = tmp_path / "out", os.umask(0o027)
+    try:
+        write(folder)
+        (folder / "mine_0.v").chmod(0o600)
+        (folder / "bench/tb.v").chmod(0o444)
+        (folder / "bench").chmod(0o700)
+        folder.chmod(0o711)
+        write(folder, 1, extra=["more.v"])
+    finally:
+        os.umask(before)
+    assert assert_whole(folder)["mine_0.v"] == design(1)["mine_0.v"]
+    kept = {"mine_0.v": 0o600, "bench/tb.v": 0o444, "bench": 0o700, ".": 0o711, "mine_1.v": 0o640, "more.v": 0o640}
+    assert {name: stat.S_IMODE((folder / name).stat().st_mode) for name in kept} == kept
+
+
 def test_without_hard_links_files_of_the_user_are_copied(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     write(folder)
@@ -164,7 +181,9 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, mo
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").write_text("x")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("siliconloom.emit.complete_rtl", lambda *_, **__: pytest.fail("it began to generate"))
+    monkeypatch.setattr(
+        "siliconloom.verification.emission.complete_rtl", lambda *_, **__: pytest.fail("it began to generate")
+    )
     assert main(["rtl", "systolic-ws-8", "-o", name]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link", "real"]

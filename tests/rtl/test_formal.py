@@ -22,17 +22,17 @@ from hypothesis import strategies as st
 from siliconloom.arch import CheckFailed, LoomError, NotSupported
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import DTYPES, LEVELS, Opcode, Unit, word_layout
-from siliconloom.programs import random_npu
-from siliconloom.rtl.arbiter import PriorityArbiter, RoundRobinArbiter
 from siliconloom.rtl.bench.runner import simulator_path
-from siliconloom.rtl.credit import CreditCounter
+from siliconloom.rtl.cells.arbiter import PriorityArbiter, RoundRobinArbiter
+from siliconloom.rtl.cells.credit import CreditCounter
+from siliconloom.rtl.cells.plumbing import RegisterSlice
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor, _System, check, prove
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.sequencer import QUEUES, Sequencer
-from siliconloom.rtl.plumbing import RegisterSlice
-from siliconloom.rtl.queue import Queue
-from siliconloom.rtl.semaphore import SemaphoreCounter
+from siliconloom.verification.programs import random_npu
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("pyosys", "z3")), reason="pyosys or z3 is not installed"
@@ -261,8 +261,13 @@ class SemaphoreContract(Contract):
 def monitor(kind, *parameters, reset="sync"):
     """The contract of a circuit made with these parameters."""
     circuit = Library("proof", reset).make(kind, *parameters)
-    contracts = {Queue: QueueContract, PriorityArbiter: PriorityContract, RoundRobinArbiter: RoundRobinContract,
-                 CreditCounter: CreditContract, SemaphoreCounter: SemaphoreContract}  # fmt: skip
+    contracts = {
+        Queue: QueueContract,
+        PriorityArbiter: PriorityContract,
+        RoundRobinArbiter: RoundRobinContract,
+        CreditCounter: CreditContract,
+        SemaphoreCounter: SemaphoreContract,
+    }
     for base, contract in contracts.items():
         if isinstance(circuit, base):
             return contract(circuit)
@@ -306,8 +311,10 @@ class SequencerContract(Contract):
         width = len(c.number)
         place, running, valid, level = Signal(width), Signal(), Signal(), Signal(range(LEVELS + 1))
         phase = Signal(len(c.phase))
-        begin, index, count = ([Signal(w, name=f"{n}{i}") for i in range(LEVELS)]
-                               for n, w in (("begin", width), ("index", 24), ("count", 24)))  # fmt: skip
+        begin, index, count = (
+            [Signal(w, name=f"{n}{i}") for i in range(LEVELS)]
+            for n, w in (("begin", width), ("index", 24), ("count", 24))
+        )
         head, transfer, compute = self.cut(Opcode.BARRIER), self.cut(Opcode.LOAD), self.cut(Opcode.MATMUL)
         opcode = head["opcode"]
         innermost = [level == i + 1 for i in range(LEVELS)]
@@ -381,8 +388,10 @@ class SequencerContract(Contract):
         count, opcode, barrier = model["count"], model["opcode"], model["barrier"]
         valid = {unit: getattr(c, f"{unit}_valid") for unit in UNIT_OPCODES}
         entries = {unit: data.View(QUEUES[unit], getattr(c, f"{unit}_entry")) for unit in UNIT_OPCODES}
-        first, last = (Cat(*(value(i) for i in range(LEVELS))) for value in (
-            lambda i: index[i] == 0, lambda i: index[i] + 1 == count[i]))  # fmt: skip
+        first, last = (
+            Cat(*(value(i) for i in range(LEVELS)))
+            for value in (lambda i: index[i] == 0, lambda i: index[i] + 1 == count[i])
+        )
         wait = head["wait"] | Mux((head["first"] & ~first) == 0, head["first_wait"], 0)
         post = head["post"] | Mux((head["last"] & ~last) == 0, head["last_post"], 0)
         add = head["accumulate"] | ((head["overwrite"] & ~first) != 0)
@@ -413,12 +422,21 @@ class SequencerContract(Contract):
                     addresses.append(implies(valid[unit], entry[place] == result))
         steps = c.geometry.issue_cycles - 1
         summed = [
-            implies(phase == done, total == self.terms(
-                m, total, name, self.addressed(name, opcode, transfer, compute), index,
-                min(done * -(-LEVELS // steps), LEVELS),
-            ))
-            for name, total in c.sums.items() for done in range(1, steps + 1)
-        ]  # fmt: skip
+            implies(
+                phase == done,
+                total
+                == self.terms(
+                    m,
+                    total,
+                    name,
+                    self.addressed(name, opcode, transfer, compute),
+                    index,
+                    min(done * -(-LEVELS // steps), LEVELS),
+                ),
+            )
+            for name, total in c.sums.items()
+            for done in range(1, steps + 1)
+        ]
         one_level = Cat(*(i <= 1 for i in index)).all() & (sum(i[0] for i in index) <= 1)
         known = model["dispatched"] | model["opens"] | model["closes"] | model["ends"]
         stopped = self.earlier(m, (c.illegal | c.ended | c.halt) & ~c.start)
@@ -427,7 +445,8 @@ class SequencerContract(Contract):
             self.assert_halted.eq(implies(c.halt, ~Cat(*valid.values()).any())),
             self.assert_known.eq(Cat(*(valid[u] == (pushed & goes_to[u]) for u in valid)).all()),
             self.assert_place.eq((c.number == model["place"]) & (c.read_address == model["following"])),
-            self.assert_sync.eq(Cat(*sync).all()), self.assert_sizes.eq(Cat(*sizes).all()),
+            self.assert_sync.eq(Cat(*sync).all()),
+            self.assert_sizes.eq(Cat(*sizes).all()),
             self.assert_addresses.eq(implies(one_level, Cat(*addresses).all())),
             self.assert_choices.eq(Cat(*choices).all()),
             self.assert_refused.eq(c.illegal == (live & ~known)),
@@ -439,16 +458,20 @@ class SequencerContract(Contract):
             ),
             *(
                 getattr(self, f"invariant_{name}_{level}").eq(model[name][level] == getattr(c, name)[level])
-                for name in ("begin", "index", "count") for level in range(LEVELS)
+                for name in ("begin", "index", "count")
+                for level in range(LEVELS)
             ),
             self.invariant_sums.eq(implies(one_level & live & model["dispatched"], Cat(*summed).all())),
-            self.cover_load.eq(valid["load"] & ~barrier), self.cover_matmul.eq(valid["matmul"] & ~barrier),
-            self.cover_vector.eq(valid["vector"] & ~barrier), self.cover_barrier.eq(valid["store"] & barrier),
-            self.cover_illegal.eq(c.illegal), self.cover_ended.eq(c.ended),
+            self.cover_load.eq(valid["load"] & ~barrier),
+            self.cover_matmul.eq(valid["matmul"] & ~barrier),
+            self.cover_vector.eq(valid["vector"] & ~barrier),
+            self.cover_barrier.eq(valid["store"] & barrier),
+            self.cover_illegal.eq(c.illegal),
+            self.cover_ended.eq(c.ended),
             self.cover_second.eq(Cat(*valid.values()).any() & (index[0] == 1)),
             self.cover_deep.eq(Cat(*valid.values()).any() & (model["level"] == 2)),
             self.cover_odd.eq(valid["matmul"] & parity[0] & compute["a.parity"][0] & (compute["a.slot"] != 0)),
-        ]  # fmt: skip
+        ]
 
     @staticmethod
     def addressed(name, opcode, transfer, compute):
@@ -490,10 +513,14 @@ DECODER_BUGS = {
     "an entry's n is the word's k": ('"n": transfer["n"],', '"n": transfer["k"],', "sizes"),
     "post for release": ('"release": transfer["release"],', '"release": transfer["post"],', "sync"),
     "first_wait is never applied": (
-        ' | Mux(holds(transfer["first"], is_first), transfer["first_wait"], 0)', "", "sync",
+        ' | Mux(holds(transfer["first"], is_first), transfer["first_wait"], 0)',
+        "",
+        "sync",
     ),
     "last_post is applied in the first round": (
-        'holds(transfer["last"], is_last)', 'holds(transfer["last"], is_first)', "sync",
+        'holds(transfer["last"], is_last)',
+        'holds(transfer["last"], is_first)',
+        "sync",
     ),
     "every loop runs once more": ("i + 1 == c for", "i == c for", "place|known|ended|running"),
     "a loop goes on behind its body": ("Mux(top_last, pc + 1, begin[top])", "Mux(top_last, pc + 1, pc + 1)", "place"),
@@ -506,7 +533,7 @@ DECODER_BUGS = {
     "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),
     "any number format is taken": ("& sized & built)", "& sized)", "known|refused"),
     "products of nothing are taken": ("""((opcode != Opcode.MATMUL) | (compute["k"] != 0))""", "1", "known|refused"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -552,7 +579,7 @@ def test_the_register_slice_keeps_its_contract_in_every_cycle(width):
 
 @pytest.mark.parametrize("depth", [3, 9, 16])
 def test_a_queue_in_a_memory_keeps_its_contract_in_every_cycle(depth, monkeypatch):
-    monkeypatch.setattr("siliconloom.rtl.queue.REGISTER_BITS", 0)
+    monkeypatch.setattr("siliconloom.rtl.cells.queue.REGISTER_BITS", 0)
     proof = monitor(Queue, 4, depth)
     assert proof.circuit.memory is not None
     assert prove(proof, depth=depth + 3, induction=1).induction == 1
@@ -606,46 +633,77 @@ class QueueThatStoresWhatItDoesNotAccept(Queue):
 
 
 BUGS = {
-    "slice accepts without room": (
-        broken(RegisterSlice, comb("i_ready", lambda c: 1)), (4,), "assert_ready"),
+    "slice accepts without room": (broken(RegisterSlice, comb("i_ready", lambda c: 1)), (4,), "assert_ready"),
     "slice shows what is coming": (
-        broken(RegisterSlice, comb("o_payload", lambda c: c.i_payload)), (4,), "assert_order"),
+        broken(RegisterSlice, comb("o_payload", lambda c: c.i_payload)),
+        (4,),
+        "assert_order",
+    ),
     "slice takes its offer back": (
-        broken(RegisterSlice, comb("o_valid", lambda c: ~c.i_ready | ~c.i_valid)), (4,), "assert_valid"),
+        broken(RegisterSlice, comb("o_valid", lambda c: ~c.i_ready | ~c.i_valid)),
+        (4,),
+        "assert_valid",
+    ),
     "queue's slots never wrap": (QueueThatNeverWraps, (4, 3), "assert_order"),
     "queue overwrites when full": (QueueThatStoresWhatItDoesNotAccept, (4, 2), "assert_order"),
     "queue forgets on a collision": (
-        broken(Queue, sync("level", lambda c: 1, when=lambda c: c.i_valid & c.o_ready)), (4, 3), "assert_level"),
+        broken(Queue, sync("level", lambda c: 1, when=lambda c: c.i_valid & c.o_ready)),
+        (4, 3),
+        "assert_level",
+    ),
     "queue accepts while it is emptied": (
-        broken(Queue, comb("i_ready", lambda c: (c.level != c.depth) | c.o_ready)), (4, 4), "assert_ready"),
+        broken(Queue, comb("i_ready", lambda c: (c.level != c.depth) | c.o_ready)),
+        (4, 4),
+        "assert_ready",
+    ),
     "queue in a memory takes its read slot for its write slot": (
-        broken(Queue, lambda m, c: m.d.comb.__iadd__(c.writes.addr.eq(c.read_slot))), (128, 9), "assert_order"),
-    "priority grants everybody": (
-        broken(PriorityArbiter, comb("grant", lambda c: c.request)), (5,), "assert_one"),
+        broken(Queue, lambda m, c: m.d.comb.__iadd__(c.writes.addr.eq(c.read_slot))),
+        (128, 9),
+        "assert_order",
+    ),
+    "priority grants everybody": (broken(PriorityArbiter, comb("grant", lambda c: c.request)), (5,), "assert_one"),
     "priority grants by default": (
-        broken(PriorityArbiter, comb("grant", lambda c: c.request | ~c.request.any())), (1,), "assert_asked"),
+        broken(PriorityArbiter, comb("grant", lambda c: c.request | ~c.request.any())),
+        (1,),
+        "assert_asked",
+    ),
     "priority starts from the top": (
-        broken(PriorityArbiter, comb("grant", lambda c: Mux(c.request[4], 16, c.request & -c.request))), (5,),
-        "assert_lowest"),
-    "round robin does not turn": (
-        broken(RoundRobinArbiter, sync("later", lambda c: 0)), (3,), "assert_turn"),
+        broken(PriorityArbiter, comb("grant", lambda c: Mux(c.request[4], 16, c.request & -c.request))),
+        (5,),
+        "assert_lowest",
+    ),
+    "round robin does not turn": (broken(RoundRobinArbiter, sync("later", lambda c: 0)), (3,), "assert_turn"),
     "round robin turns without service": (
-        broken(RoundRobinArbiter, sync("later", lambda c: 0, when=lambda c: ~c.advance)), (3,), "assert_turn"),
+        broken(RoundRobinArbiter, sync("later", lambda c: 0, when=lambda c: ~c.advance)),
+        (3,),
+        "assert_turn",
+    ),
     "credit is spent that is not there": (
-        broken(CreditCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.spend & ~c.give)), (3,),
-        "assert_kept"),
+        broken(CreditCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.spend & ~c.give)),
+        (3,),
+        "assert_kept",
+    ),
     "credit rises above its limit": (
-        broken(CreditCounter, sync("level", lambda c: c.level + 1, when=lambda c: c.give & ~c.spend)), (2,),
-        "assert_range"),
+        broken(CreditCounter, sync("level", lambda c: c.level + 1, when=lambda c: c.give & ~c.spend)),
+        (2,),
+        "assert_range",
+    ),
     "semaphore wraps": (
-        broken(SemaphoreCounter, sync("level", lambda c: c.level + c.give, when=lambda c: ~c.load & ~c.take)), (3,),
-        "assert_level"),
+        broken(SemaphoreCounter, sync("level", lambda c: c.level + c.give, when=lambda c: ~c.load & ~c.take)),
+        (3,),
+        "assert_level",
+    ),
     "semaphore loses a gift that meets a take": (
-        broken(SemaphoreCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.take & (c.level == 3))), (3,),
-        "assert_level"),
+        broken(SemaphoreCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.take & (c.level == 3))),
+        (3,),
+        "assert_level",
+    ),
     "semaphore keeps its last one": (
-        broken(SemaphoreCounter, comb("available", lambda c: c.level > 1)), (12,), "assert_available"),
-}  # fmt: skip
+        broken(SemaphoreCounter, comb("available", lambda c: c.level > 1)),
+        (12,),
+        "assert_available",
+    ),
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -687,9 +745,14 @@ class Pipeline(Monitor):
         def semaphore(name, initial, giver, taker):
             made = self.library.make(self.semaphore, self.WIDTH)
             return self.place(
-                m, made, name, load=~running, initial=Const(initial, self.WIDTH), give=Cat(finish[giver], Const(0, 1)),
+                m,
+                made,
+                name,
+                load=~running,
+                initial=Const(initial, self.WIDTH),
+                give=Cat(finish[giver], Const(0, 1)),
                 take=start[taker],
-            )  # fmt: skip
+            )
 
         first = {"full": semaphore("first_full", 0, 0, 1), "free": semaphore("first_free", self.RING, 1, 0)}
         second = {"full": semaphore("second_full", 0, 1, 2), "free": semaphore("second_free", self.RING, 2, 1)}
@@ -736,24 +799,20 @@ class Pipeline(Monitor):
             for unit, ring in enumerate((first, second))
         ]
         level = [queue["level"] for queue in queues]
-        ahead = [
-            [step, self.burst - step, Const(0)],
-            [Const(0), step, self.burst - step],
-        ]
+        ahead = [[step, self.burst - step, Const(0)], [Const(0), step, self.burst - step]]
         filled = [ring["full"]["level"] + busy[unit] for unit, ring in enumerate((first, second))]
         m.d.comb += [
             self.invariant_sane.eq(
-                (turn < 3) & (step < self.burst) & Cat(lead <= self.places for lead in level).all()
+                (turn < 3)
+                & (step < self.burst)
+                & Cat(lead <= self.places for lead in level).all()
                 & Cat(implies(busy[unit], timer < self.slowest) for unit, timer in enumerate(timers)).all()
             ),
             self.invariant_slots.eq(Cat(total == running * self.RING for total in slots).all()),
             self.invariant_program.eq(
-                Cat(
-                    Array(ahead[unit])[turn] + level[unit + 1] == level[unit] + filled[unit]
-                    for unit in range(2)
-                ).all()
+                Cat(Array(ahead[unit])[turn] + level[unit + 1] == level[unit] + filled[unit] for unit in range(2)).all()
             ),
-        ]  # fmt: skip
+        ]
         return m
 
 
@@ -767,10 +826,15 @@ DEADLOCKS = {
     "more loads than slots and places, which block the queue that matmuls must pass": {"burst": 4, "places": 1},
     "the same with longer queues": {"burst": 5, "places": 2},
     "a semaphore keeps its last one": {
-        "burst": 1, "semaphore": broken(SemaphoreCounter, comb("available", lambda c: c.level > 1))},
+        "burst": 1,
+        "semaphore": broken(SemaphoreCounter, comb("available", lambda c: c.level > 1)),
+    },
     "a queue keeps its last place": {
-        "burst": 4, "places": 2, "queue": broken(Queue, comb("i_ready", lambda c: c.level < c.depth - 1))},
-}  # fmt: skip
+        "burst": 4,
+        "places": 2,
+        "queue": broken(Queue, comb("i_ready", lambda c: c.level < c.depth - 1)),
+    },
+}
 
 
 @pytest.mark.parametrize("bug", DEADLOCKS)

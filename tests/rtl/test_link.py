@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.link import LinkProtocol, Symbol, crc32c
-from siliconloom.link_parity import compare_link
-from siliconloom.link_work import modelled_link, random_link_case
 from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, run_link_cases
-from siliconloom.sim.link import Faults, Pattern, run_link
+from siliconloom.sim.network.link import Faults, Pattern, run_link
+from siliconloom.verification.link import compare_link
+from siliconloom.verification.link_cases import modelled_link, random_link_case
 
 LINKS = [
     LinkProtocol(wire_cycles=0, packet_flits=1, outstanding=1, credits=1, timeout=7),
@@ -62,9 +62,7 @@ def test_cycles_equal_the_models_on_long_runs(seed, tmp_path):
 @pytest.mark.parametrize("number", [1, 2])
 def test_any_wrong_bits_at_all_lose_and_repeat_nothing(tmp_path, number):
     protocol = LINKS[number]
-    cases = [
-        random_link_case(protocol, 70 + n, rate, 120, harsh=True) for n, rate in enumerate((0.005, 0.02, 0.05))
-    ]  # fmt: skip
+    cases = [random_link_case(protocol, 70 + n, rate, 120, harsh=True) for n, rate in enumerate((0.005, 0.02, 0.05))]
     outcomes = run_link_cases(protocol, cases, folder=tmp_path, simulator="icarus")
     for case, outcome in zip(cases, outcomes, strict=True):
         assert outcome.ended

@@ -24,16 +24,19 @@ from siliconloom.arch.isa import (
     Opcode,
     Unit,
     encode,
-)  # fmt: skip
+)
+from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.cli import main
-from siliconloom.emit import complete_rtl
-from siliconloom.programs import random_program
 from siliconloom.rtl.bench.runner import simulator_path
-from siliconloom.rtl.bench.vectors import ProgramVectors
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.rtl.flows.synthesis import structure_checks
-from siliconloom.rtl.flows.yosys import run_yosys
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
+from siliconloom.rtl.npu.testbench import ProgramVectors
+from siliconloom.rtl.synthesis.area import structure_checks
+from siliconloom.rtl.synthesis.yosys import run_yosys
+from siliconloom.verification.coverage import choose
+from siliconloom.verification.emission import complete_rtl
+from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
 from tests.rtl.npu import npu, small_chip
 
@@ -52,8 +55,14 @@ def run(command, folder, **environment):
 
 @pytest.fixture
 def folder(tmp_path):
-    """The small tile as ``loom rtl`` writes it."""
+    """The small tile as ``loom rtl`` writes it, with a bench that stops after two of its programs, to be quick."""
     npu().write(tmp_path / "rtl")
+    bench = tmp_path / "rtl" / "bench"
+    whole = int(re.search(r"PROGRAMS = (\d+)", (bench / f"tb_{TOP}.v").read_text())[1])
+    change(bench / f"tb_{TOP}.v", r"PROGRAMS = \d+", "PROGRAMS = 2")
+    for name in ("writes", "reads"):
+        lines = (bench / f"{TOP}_{name}.hex").read_text().splitlines(keepends=True)
+        (bench / f"{TOP}_{name}.hex").write_text("".join(lines[: 2 * len(lines) // whole]))
     return tmp_path / "rtl"
 
 
@@ -61,9 +70,7 @@ def simulate(folder, *more, sources=None):
     """Build and run the bench with Icarus; exit status and output."""
     need("iverilog", "vvp")
     files = sources or ["-f", f"{TOP}.f"]
-    built = run(
-        ["iverilog", "-g2012", "-s", f"tb_{TOP}", "-o", "tb.vvp", *more, *files, f"bench/tb_{TOP}.v"], folder
-    )  # fmt: skip
+    built = run(["iverilog", "-g2012", "-s", f"tb_{TOP}", "-o", "tb.vvp", *more, *files, f"bench/tb_{TOP}.v"], folder)
     assert (built.returncode, built.stderr) == (0, "")
     done = run(["vvp", "-n", "tb.vvp"], folder)
     return done.returncode, done.stdout
@@ -101,7 +108,9 @@ def test_the_bench_of_the_library_npu_passes_and_its_commands_are_in_the_readme(
 
 
 @pytest.mark.rtl
-def test_a_memory_that_hesitates_changes_cycles_alone(folder):
+def test_a_memory_that_hesitates_changes_cycles_alone(tmp_path):
+    folder = tmp_path / "rtl"  # the whole bench: of two short programs the registers take most of the time
+    npu().write(folder)
     status, out = simulate(folder, f"-Ptb_{TOP}.STALL=100")
     assert status == 0, out
     slow = int(re.search(r"right, (\d+) cycles", out)[1])
@@ -113,8 +122,8 @@ def test_a_memory_that_hesitates_changes_cycles_alone(folder):
 @pytest.mark.parametrize(
     ("file", "pattern", "text", "words"),
     [
-        ("expected", r"\n[0-9a-f]", "\nx", "FAIL: memory at"),
-        ("memory", r"@0\n([0-9a-f]{32}\n){4000}", "@0\n" + ("5a" * 16 + "\n") * 4000, "FAIL: memory at"),
+        ("expected_0", r"\n[0-9a-f]", "\nx", "FAIL: memory at"),
+        ("memory_0", r"@0\n([0-9a-f]{32}\n){4000}", "@0\n" + ("5a" * 16 + "\n") * 4000, "FAIL: memory at"),
         ("reads", r"(80000020\w{7})\w", r"\g<1>0", "FAIL: register 0x020 reads"),
         ("writes", r"00000018\w{8}", "0000001800000000", "FAIL: register 0x00c reads 8, must be 0"),
     ],
@@ -168,13 +177,38 @@ def test_the_bench_passes_on_verilator(folder):
         pytest.skip("verilator is not installed")
     flags = "CFG_CXXFLAGS_STD_NEWEST=-std=gnu++20 CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_PCH_I=-include"
     (command,) = re.findall(r"^verilator --binary .*", npu().files["README.md"], re.M)
-    built = run(
-        [*command.split(), "-MAKEFLAGS", flags], folder, PATH=f"{path}{os.pathsep}{os.environ['PATH']}"
-    )  # fmt: skip
+    built = run([*command.split(), "-MAKEFLAGS", flags], folder, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
     assert built.returncode == 0, built.stderr
     assert "%Warning" not in built.stderr
     done = run([f"obj_dir/Vtb_{TOP}"], folder)
     assert (done.returncode, done.stdout[:5]) == (0, "PASS:"), done.stdout
+
+
+def test_the_bench_uses_every_opcode_function_and_flag():
+    for chip in (small_chip(), load_chip("npu-edge"), random_npu(3)):
+        runs = bench_vectors(chip)
+        assert len(runs) <= 8
+        assert sum(each.cycles for each in runs) < 16_000
+        code = [i for each in runs for i in each.program.instructions]
+        assert {i.opcode for i in code} == set(Opcode) - {Opcode.PIM, Opcode.SEND, Opcode.RECEIVE}
+        assert {i.function for i in code if i.opcode == Opcode.VECTOR} == BUILT
+        assert all(any(getattr(i, flag) for i in code) for flag in ("first_wait", "last_post", "overwrite", "release"))
+        assert any(i.k == 2 for i in code if i.function == VectorFunction.SOFTMAX), "a masked softmax"
+
+
+def test_programs_are_chosen_for_what_they_add():
+    few, many, none = frozenset({("B",)}), frozenset({("A",), ("B",), ("B", 1)}), frozenset()
+    found = {3: frozenset({("A", 1), ("A", 2)}), 5: few, 7: many, 9: none}
+    same = dict.fromkeys(found, 100)
+    assert choose(found, same, 8) == [7, 3]
+    assert choose(found, same, 1) == [7]
+    assert choose(found, same | {7: 10_000}, 8) == [7, 3]
+
+
+def test_more_programs_than_the_bench_can_name_are_refused():
+    runs = bench_vectors(small_chip())
+    with pytest.raises(ValueError, match=r"1 to 9 programs \(got 16\)"):
+        build_rtl(small_chip(), vectors=[*runs, *runs])
 
 
 def test_vectors_that_do_not_hold_the_program_are_refused():
@@ -187,9 +221,9 @@ def test_vectors_that_do_not_hold_the_program_are_refused():
     ):
         vectors = ProgramVectors(
             program=made.program, base=made.base, before=before, after=after, cycles=1, counters=counters
-        )  # fmt: skip
+        )
         with pytest.raises(ValueError, match=rule):
-            build_rtl(small_chip(), vectors=vectors)
+            build_rtl(small_chip(), vectors=[vectors])
 
 
 # --- structure and unknown values
@@ -225,12 +259,7 @@ def test_no_output_is_unknown_after_the_reset_where_unknown_values_propagate(fol
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("module", "register"),
-    [
-        ("_registers", "s_axi_bvalid"),
-        ("_load", "active"),
-        ("_store", "active"),
-        ("", "draining"),
-    ],
+    [("_registers", "s_axi_bvalid"), ("_load", "active"), ("_store", "active"), ("", "draining")],
 )
 def test_a_register_without_reset_is_found(module, register, folder):
     path = folder / f"{TOP}{module}.v"

@@ -7,10 +7,10 @@ import pytest
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.cli import main
-from siliconloom.rtl.bench.cases import FoldTime
+from siliconloom.rtl.array.folds import FoldTime
 from siliconloom.rtl.bench.runner import run_cases, simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.verify import random_cases, verify
+from siliconloom.verification.array import random_cases, verify
 
 pytestmark = pytest.mark.rtl
 
@@ -25,11 +25,16 @@ def random_chip(seed):
     chance = random.Random(seed)
     dataflow = ("ws", "os", "is")[seed % 3]
     load_rows = chance.choice([1, 1, 2, 3]) if dataflow != "os" else 1
-    return load_chip(f"systolic-{dataflow}-8", [
-        ("tile.array.load_rows", str(load_rows)), ("tile.array.rows", str(load_rows * chance.randint(1, 4))),
-        ("tile.array.cols", str(chance.randint(1, 9))), ("tile.array.multiply_stages", str(chance.randint(0, 3))),
-        ("tile.array.operands", chance.choice(["int8", "int8", "int4"])),
-    ])  # fmt: skip
+    return load_chip(
+        f"systolic-{dataflow}-8",
+        [
+            ("tile.array.load_rows", str(load_rows)),
+            ("tile.array.rows", str(load_rows * chance.randint(1, 4))),
+            ("tile.array.cols", str(chance.randint(1, 9))),
+            ("tile.array.multiply_stages", str(chance.randint(0, 3))),
+            ("tile.array.operands", chance.choice(["int8", "int8", "int4"])),
+        ],
+    )
 
 
 def run(chip, cases, simulator, folder, mutate=None):
@@ -133,7 +138,7 @@ def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
     out = capsys.readouterr().out
     assert "5 x 8 output stationary" in out
     assert "0 cycles of difference" in out
-    from siliconloom import verify as module
+    from siliconloom.verification import array as module
 
     right = module.stall_free_schedule
     monkeypatch.setattr(module, "stall_free_schedule", lambda array, folds: right(array, [*folds[1:], folds[0]]))

@@ -12,34 +12,43 @@ from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import Command, MacroKind
 from siliconloom.cli import main
-from siliconloom.mapper.pim_layout import plan_gemv
-from siliconloom.pim_parity import check_pim_cases, compare, pim_cases
-from siliconloom.pim_work import attention_cases, gemv_case, random_case
+from siliconloom.mapper.pim.layout import plan_gemv
 from siliconloom.rtl.bench.pim_cases import run_pim_cases
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.sim.golden_pim import PimMachine
+from siliconloom.sim.golden.pim import PimMachine
+from siliconloom.verification.pim import check_pim_cases, compare, pim_cases
+from siliconloom.verification.pim_cases import attention_cases, gemv_case, random_case
 from tests.sim.pim_tiles import random_pim
 
 TILES, CASES = 10, 4
 MORE = 8
 """Further tiles a day, by the seed of the day."""
 SMALL = [
-    (f"tile.{key}", value) for key, value in (
-        ("dram.organization.bank_groups", "2"), ("dram.organization.banks", "2"), ("dram.organization.rows", "64"),
-        ("dram.organization.columns", "32"), ("dram.organization.bus_bits", "32"), ("lanes", "4"),
-        ("global_buffer", "512 B"), ("dram.timing.tREFI", "700"),
+    (f"tile.{key}", value)
+    for key, value in (
+        ("dram.organization.bank_groups", "2"),
+        ("dram.organization.banks", "2"),
+        ("dram.organization.rows", "64"),
+        ("dram.organization.columns", "32"),
+        ("dram.organization.bus_bits", "32"),
+        ("lanes", "4"),
+        ("global_buffer", "512 B"),
+        ("dram.timing.tREFI", "700"),
     )
-]  # fmt: skip
+]
 VARIANTS = {
     "as described": (),
     "blocked": (("tile.dual_row_buffer", "false"),),
     "per bank": (("tile.commands", "per_bank"),),
     "groups of one, one machine": (("tile.activate_group", "1"), ("tile.bank_machines", "1")),
     "groups of two, two ranks": (("tile.activate_group", "2"), ("tile.dram.organization.ranks", "2")),
-    "one bank group, several beats": (("tile.dram.organization.bank_groups", "1"), ("tile.lanes", "1"),
-                                      ("tile.activate_group", "2")),
-}  # fmt: skip
+    "one bank group, several beats": (
+        ("tile.dram.organization.bank_groups", "1"),
+        ("tile.lanes", "1"),
+        ("tile.activate_group", "2"),
+    ),
+}
 pytestmark = pytest.mark.rtl
 
 
@@ -110,9 +119,14 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     bundle = build_rtl(load_chip("pim-hbm", [*sets, ("tile.dram.timing.tRRD_L", "7")]))
     case, _ = gemv_case(tile, 9, 80, DataType.BF16, 1)
     (outcome,) = run_pim_cases(
-        tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [case], folder=tmp_path / "bench",
+        tile,
+        bundle.write(tmp_path / "rtl"),
+        bundle.top,
+        bundle.ports,
+        [case],
+        folder=tmp_path / "bench",
         simulator="icarus",
-    )  # fmt: skip
+    )
     parity = compare(tile, case, outcome)
     assert not parity.passed
     assert parity.value_errors == []
@@ -129,9 +143,14 @@ def test_a_tile_with_too_short_a_timing_breaks_the_arrays_rules(tmp_path):
     bundle = build_rtl(hasty)
     case = random_case(described.tile, 3, transfers=8)
     (outcome,) = run_pim_cases(
-        described.tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [case], folder=tmp_path / "bench",
+        described.tile,
+        bundle.write(tmp_path / "rtl"),
+        bundle.top,
+        bundle.ports,
+        [case],
+        folder=tmp_path / "bench",
         simulator="icarus",
-    )  # fmt: skip
+    )
     assert any("tRCD" in rule for rule in outcome.broken)
 
 
@@ -143,9 +162,14 @@ def test_data_that_are_not_there_are_reported(tmp_path):
     assert case.macros[0].kind == MacroKind.GWRITE
     starved = case.__class__(**{**case.__dict__, "vectors": ()})
     (outcome,) = run_pim_cases(
-        chip.tile, bundle.write(tmp_path / "rtl"), bundle.top, bundle.ports, [starved], folder=tmp_path / "bench",
+        chip.tile,
+        bundle.write(tmp_path / "rtl"),
+        bundle.top,
+        bundle.ports,
+        [starved],
+        folder=tmp_path / "bench",
         simulator="icarus",
-    )  # fmt: skip
+    )
     assert outcome.underrun
 
 
@@ -171,7 +195,7 @@ def test_a_small_tile_is_verified_with_a_table(capsys):
 def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
     needs("icarus")
     slower = build_rtl(load_chip("pim-hbm", [*SMALL, ("tile.dram.timing.tRAS", "35")]))
-    monkeypatch.setattr("siliconloom.pim_parity.build_rtl", lambda chip: slower)
+    monkeypatch.setattr("siliconloom.verification.pim.build_rtl", lambda chip: slower)
     sets = [word for key, value in SMALL for word in ("--set", f"{key}={value}")]
     assert main(["verify", "pim-hbm", *sets, "--simulator", "icarus", "--cases", "2"]) == 1
     said = capsys.readouterr()
@@ -197,12 +221,15 @@ def test_random_tiles_are_accepted_by_other_tools(name, tile, tmp_path):
     assert name == "verilator" or done.stderr == ""
 
 
-@pytest.mark.parametrize(("key", "value", "told"), [
-    ("tile.operands", "[fp16]", "RTL of bank-side lanes for fp16 operands"),
-    ("tile.channels", "8", "RTL of 8 channels in one module"),
-    ("tile.dram.controller.refresh", "bank", "per-bank refresh of a pim tile"),
-    ("tile.dram.timing.CL", "1", "CL below 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("tile.operands", "[fp16]", "RTL of bank-side lanes for fp16 operands"),
+        ("tile.channels", "8", "RTL of 8 channels in one module"),
+        ("tile.dram.controller.refresh", "bank", "per-bank refresh of a pim tile"),
+        ("tile.dram.timing.CL", "1", "CL below 2"),
+    ],
+)
 def test_what_has_no_circuits_is_not_supported(key, value, told):
     with pytest.raises(NotSupported, match=told):
         build_rtl(load_chip("pim-hbm", [(key, value)]))

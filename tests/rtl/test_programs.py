@@ -18,15 +18,15 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.cli import main
-from siliconloom.parity import check_programs, compare
-from siliconloom.programs import PROGRAM_BASE, RandomProgram, random_npu, random_program
 from siliconloom.rtl.bench.programs import ProgramCase, bench_verilog, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.geometry import PAGE, Geometry, geometry_of
 from siliconloom.rtl.npu.ports import prefixes
-from siliconloom.sim.engine import run
-from siliconloom.vectors import predict
+from siliconloom.sim.chip.engine import run
+from siliconloom.verification.npu import check_programs, compare
+from siliconloom.verification.programs import PROGRAM_BASE, RandomProgram, random_npu, random_program
+from siliconloom.verification.vectors import predict
 from tests.rtl.npu import SMALL
 
 TILES, CHOICE, PROGRAMS = 8, 20, 10
@@ -131,7 +131,7 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
         vector = chip.tile.vector.model_copy(update={"latency": chip.tile.vector.latency + 1})
         return build_rtl(chip.model_copy(update={"tile": chip.tile.model_copy(update={"vector": vector})}))
 
-    monkeypatch.setattr("siliconloom.parity.build_rtl", slower)
+    monkeypatch.setattr("siliconloom.verification.npu.build_rtl", slower)
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     assert main(["verify", "npu-edge", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]) == 1
     told = capsys.readouterr()
@@ -144,37 +144,60 @@ LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=8)
 FILL = dataclasses.replace(LOAD, n=512, post=6)
 """Weights that were never written would stay in the array, unknown."""
 FAULTS = {
-    "misaligned": ((LOAD, dataclasses.replace(LOAD, memory=Address(base=5)), END), Cause.MISALIGNED_TRANSFER, 1,
-                   r"instruction 1 \(load\): misaligned transfer"),
-    "outside": ((dataclasses.replace(LOAD, a=Address(base=1 << 20)), END), Cause.LOCAL_ADDRESS, 0,
-                r"instruction 0 \(load\): local address: touches local bytes .* tile.scratchpad.capacity"),
+    "misaligned": (
+        (LOAD, dataclasses.replace(LOAD, memory=Address(base=5)), END),
+        Cause.MISALIGNED_TRANSFER,
+        1,
+        r"instruction 1 \(load\): misaligned transfer",
+    ),
+    "outside": (
+        (dataclasses.replace(LOAD, a=Address(base=1 << 20)), END),
+        Cause.LOCAL_ADDRESS,
+        0,
+        r"instruction 0 \(load\): local address: touches local bytes .* tile.scratchpad.capacity",
+    ),
     "no such function": (
         (LOAD, Instruction(opcode=Opcode.VECTOR, function=VectorFunction.TOP_K, m=1, n=1), END),
-        Cause.ILLEGAL_INSTRUCTION, 1, r"instruction 1 \(vector\): illegal instruction: no circuit for .* top_k",
+        Cause.ILLEGAL_INSTRUCTION,
+        1,
+        r"instruction 1 \(vector\): illegal instruction: no circuit for .* top_k",
     ),
     "products in bf16": (
         (FILL, Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, dtype=DataType.BF16, wait=2), END),
-        Cause.ILLEGAL_INSTRUCTION, 1, r"instruction 1 \(matmul\): illegal .*: no circuit for the number format bf16",
+        Cause.ILLEGAL_INSTRUCTION,
+        1,
+        r"instruction 1 \(matmul\): illegal .*: no circuit for the number format bf16",
     ),
     "a vector in int4": (
         (Instruction(opcode=Opcode.VECTOR, m=1, n=1, dtype=DataType.INT4), END),
-        Cause.ILLEGAL_INSTRUCTION, 0, r"instruction 0 \(vector\): illegal .*: no circuit for the number format int4",
+        Cause.ILLEGAL_INSTRUCTION,
+        0,
+        r"instruction 0 \(vector\): illegal .*: no circuit for the number format int4",
     ),
     "too many rows": (
         (Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RMS_NORM, m=257, n=1), END),
-        Cause.ILLEGAL_INSTRUCTION, 0, r"instruction 0 .*: illegal .*: rms_norm takes at most 256 rows \(got 257\)",
+        Cause.ILLEGAL_INSTRUCTION,
+        0,
+        r"instruction 0 .*: illegal .*: rms_norm takes at most 256 rows \(got 257\)",
     ),
     "misaligned operand": (
-        (Instruction(opcode=Opcode.VECTOR, m=1, n=1, c=Address(base=1)), END), Cause.MISALIGNED_OPERAND, 0,
+        (Instruction(opcode=Opcode.VECTOR, m=1, n=1, c=Address(base=1)), END),
+        Cause.MISALIGNED_OPERAND,
+        0,
         r"instruction 0 \(vector\): misaligned operand: its addresses c must be multiples of",
     ),
     "misaligned sums": (
         (FILL, Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, wait=2, c=Address(base=4)), END),
-        Cause.MISALIGNED_OPERAND, 1,
+        Cause.MISALIGNED_OPERAND,
+        1,
         r"instruction 1 \(matmul\): misaligned operand: its addresses c must be multiples of",
     ),
-    "deadlock": ((LOAD, dataclasses.replace(LOAD, wait=1), END), Cause.DEADLOCK, 0,
-                 r"instruction 1 \(load\): deadlock: never is waited for 1 times and posted 0 times"),
+    "deadlock": (
+        (LOAD, dataclasses.replace(LOAD, wait=1), END),
+        Cause.DEADLOCK,
+        0,
+        r"instruction 1 \(load\): deadlock: never is waited for 1 times and posted 0 times",
+    ),
     "conflict": (
         (
             FILL,
@@ -182,9 +205,11 @@ FAULTS = {
             Instruction(opcode=Opcode.MATMUL, m=16, n=8, k=16, a=Address(base=0), b=Address(base=64), wait=2),
             END,
         ),
-        Cause.BANK_CONFLICT, 0, r"instruction 2 \(matmul\): bank conflict: scratchpad bank 0 is read through",
+        Cause.BANK_CONFLICT,
+        0,
+        r"instruction 2 \(matmul\): bank conflict: scratchpad bank 0 is read through",
     ),
-}  # fmt: skip
+}
 
 
 def fault_tile():

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from siliconloom.arch import DataType, LoomError, NotSupported, load_system
+from siliconloom.arch.chip_ring import load_ring, ring_parts
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.system import load_group
-from siliconloom.link_parity import compare_ring, load_ring, ring_parts
-from siliconloom.link_work import random_ring_case
-from siliconloom.ring_layers import mlp_shards, stores_of_chunks
 from siliconloom.rtl.bench.ring_cases import run_ring_cases
-from siliconloom.sim.golden_ring import all_reduced
-from siliconloom.sim.memory import effective
-from siliconloom.sim.ring import Produced, run_ring
+from siliconloom.sim.dram.memory import effective
+from siliconloom.sim.golden.ring import all_reduced
+from siliconloom.sim.network.ring import Produced, run_ring
+from siliconloom.verification.link import compare_ring
+from siliconloom.verification.link_cases import random_ring_case
+from siliconloom.verification.ring_layers import mlp_shards, stores_of_chunks
 
 icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is not installed")
 RINGS = [

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from siliconloom.arch import NotSupported
+from siliconloom.arch.chip_ring import load_ring, ring_parts
 from siliconloom.cli import main
-from siliconloom.emit import complete_rtl
-from siliconloom.link_parity import compare_block, load_ring, mlp_blocks, ring_parts
 from siliconloom.rtl.bench.ring_tiles import run_tile_cases
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.design import ring_chip
 from siliconloom.rtl.link.node import RingNode
 from siliconloom.rtl.npu.design import WAIVERS
+from siliconloom.verification.emission import complete_rtl
+from siliconloom.verification.link import compare_block, mlp_blocks
 
 pytestmark = pytest.mark.rtl
 verilator = pytest.mark.skipif(simulator_path("verilator") is None, reason="Verilator is not installed")
@@ -50,8 +51,12 @@ def test_the_chip_of_the_library_ring_is_written_whole_and_clean(tmp_path):
     bundle = complete_rtl(load_ring("npu-x4-ring", []))
     bundle.write(tmp_path / "out")
     assert bundle.top == "npu_x4_ring_chip"
-    assert {"npu_x4_ring_link_sender.v", "npu_x4_ring_link_receiver.v", "npu_x4_ring_ring_engine.v",
-            "npu_x4_ring_store_tracker.v"} <= set(bundle.sidecar["verilog"])  # fmt: skip
+    assert {
+        "npu_x4_ring_link_sender.v",
+        "npu_x4_ring_link_receiver.v",
+        "npu_x4_ring_ring_engine.v",
+        "npu_x4_ring_store_tracker.v",
+    } <= set(bundle.sidecar["verilog"])
     assert all(port["meaning"] for port in bundle.sidecar["ports"])
     lint(tmp_path / "out", bundle.sidecar["verilog"], "npu_x4_ring.vlt")
 
@@ -85,7 +90,7 @@ def shifted(block):
         ([("chip.tile.dma.port_bytes", "4")], "tracking the stores of 2 data ports"),
         ([("chip.tile.array.operands", "bf16")], "bf16"),
     ],
-)  # fmt: skip
+)
 def test_chips_without_a_ring_in_rtl_are_refused(sets, text):
     chip, engine, protocol, chips = ring_parts(load_ring("npu-x4-ring", sets))
     with pytest.raises(NotSupported, match=text):

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from siliconloom.sim.dram import COMMANDS
+from siliconloom.sim.dram.replay import COMMANDS
 
 READS, WRITES = ("RD", "RDA"), ("WR", "WRA")
 

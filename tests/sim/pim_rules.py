@@ -1,6 +1,7 @@
 """What must hold for every command log of a PIM channel, beside JEDEC's rules (`rtl.bench.pim_rules`).
 
-The rules count what each macro asked for, and look at when refresh went out; nothing here is shared with `sim.pim`.
+The rules count what each macro asked for, and look at when refresh went out; nothing here is shared with
+`sim.pim.channel`.
 """
 
 from collections import Counter, defaultdict
@@ -20,11 +21,14 @@ def asked(tile, macro):
     rows = macro.rounds * macro.chunks
     last = macro.last_columns or macro.columns
     dots = macro.rounds * macro.segments * ((macro.chunks - 1) * macro.columns + last)
-    return Counter({
-        Command.PIM_ACT: rows * (tile.banks // tile.activate_group), Command.PIM_PRE: rows,
-        Command.PIM_DOT: dots * (1 if tile.commands == "all_bank" else tile.banks),
-        Command.PIM_READ: macro.rounds * -(-macro.segments * tile.banks * RESULT_BYTES // burst),
-    })  # fmt: skip
+    return Counter(
+        {
+            Command.PIM_ACT: rows * (tile.banks // tile.activate_group),
+            Command.PIM_PRE: rows,
+            Command.PIM_DOT: dots * (1 if tile.commands == "all_bank" else tile.banks),
+            Command.PIM_READ: macro.rounds * -(-macro.segments * tile.banks * RESULT_BYTES // burst),
+        }
+    )
 
 
 def late_refreshes(tile, commands):
@@ -67,8 +71,9 @@ def broken_log(tile, macros, run):
         for number, a in enumerate(spans):
             found += [
                 f"computation and transfer under way together: {a} and {b}"
-                for b in spans[number + 1 :] if b[0] <= a[1] and (a[2] or b[2])
-            ]  # fmt: skip
+                for b in spans[number + 1 :]
+                if b[0] <= a[1] and (a[2] or b[2])
+            ]
     if tile.dram.controller.refresh != "none":
         ranks = tile.banks // tile.refreshed_banks
         owed = int(run.commands[-1, 0]) * ranks // tile.dram.timing.tREFI - int(run.counts[Command.REF])

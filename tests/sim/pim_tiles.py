@@ -13,14 +13,31 @@ def random_pim(seed, **fixed):
     burst = bus_bits // 8 * burst_length
     groups, banks = chance.choice([(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2)])
     o = {
-        "ranks": chance.choice([1, 1, 2]), "bank_groups": groups, "banks": banks, "rows": chance.choice([16, 64]),
-        "columns": burst_length * chance.choice([2, 4, 8, 16]), "bus_bits": bus_bits, "burst_length": burst_length,
+        "ranks": chance.choice([1, 1, 2]),
+        "bank_groups": groups,
+        "banks": banks,
+        "rows": chance.choice([16, 64]),
+        "columns": burst_length * chance.choice([2, 4, 8, 16]),
+        "bus_bits": bus_bits,
+        "burst_length": burst_length,
         "beats_per_clock": chance.choice([1, 2, 4]),
-    }  # fmt: skip
-    t = {name: chance.randint(low, high) for name, low, high in (
-        ("CL", 2, 20), ("tRCD", 2, 16), ("tRP", 1, 16), ("tRRD_S", 1, 4), ("tCCD_S", 1, 2), ("tWR", 1, 16),
-        ("tWTR_S", 1, 4), ("tRTP", 1, 8), ("tRTRS", 0, 3), ("tRFC", 10, 80), ("tREFI", 500, 1200),
-    )}  # fmt: skip
+    }
+    t = {
+        name: chance.randint(low, high)
+        for name, low, high in (
+            ("CL", 2, 20),
+            ("tRCD", 2, 16),
+            ("tRP", 1, 16),
+            ("tRRD_S", 1, 4),
+            ("tCCD_S", 1, 2),
+            ("tWR", 1, 16),
+            ("tWTR_S", 1, 4),
+            ("tRTP", 1, 8),
+            ("tRTRS", 0, 3),
+            ("tRFC", 10, 80),
+            ("tREFI", 500, 1200),
+        )
+    }
     t["CWL"] = chance.randint(1, t["CL"] + 1)
     t["tRAS"] = t["tRCD"] + chance.randint(0, 20)
     t["tRRD_L"] = t["tRRD_S"] + chance.randint(0, 3)
@@ -30,15 +47,18 @@ def random_pim(seed, **fixed):
     if chance.random() < 0.3:
         t["tRC"] = t["tRAS"] + t["tRP"] + chance.randint(0, 5)
     tile = {
-        "lanes": chance.choice([1, 2, 4, 8, 16]), "accumulators": chance.randint(1, 5),
+        "lanes": chance.choice([1, 2, 4, 8, 16]),
+        "accumulators": chance.randint(1, 5),
         "global_buffer": f"{burst * chance.choice([1, 3, 8, 16])} B",
         "operands": chance.choice(["[bf16]", "[int8]", "[bf16, int8]", "[int8, bf16]"]),
         "activate_group": chance.choice([g for g in (1, 2, 4) if groups * banks % g == 0]),
-        "commands": chance.choice(["all_bank", "per_bank"]), "dual_row_buffer": chance.choice(["true", "false"]),
+        "commands": chance.choice(["all_bank", "per_bank"]),
+        "dual_row_buffer": chance.choice(["true", "false"]),
         "activations": chance.choice(["shared", "separate"]),
         "refresh_ranks": chance.choice(["together", "in_turn"]),
-        "bank_machines": chance.choice([1, 2]), "dram.controller.refresh": chance.choice(["rank", "rank", "none"]),
-    } | fixed  # fmt: skip
+        "bank_machines": chance.choice([1, 2]),
+        "dram.controller.refresh": chance.choice(["rank", "rank", "none"]),
+    } | fixed
     values = {f"tile.dram.organization.{k}": v for k, v in o.items()}
     values |= {f"tile.dram.timing.{k}": v for k, v in t.items()}
     values |= {f"tile.{k}": v for k, v in tile.items()}

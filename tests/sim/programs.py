@@ -140,19 +140,32 @@ def pipelines(draw, *, iterations=70):
         return 1 << len(semaphores) - 1
 
     def work(operator, unit, **masks):
-        opcode = {Unit.LOAD: Opcode.LOAD, Unit.STORE: Opcode.STORE, Unit.MATMUL: Opcode.MATMUL,
-                  Unit.VECTOR: Opcode.VECTOR}[unit]  # fmt: skip
+        opcode = {
+            Unit.LOAD: Opcode.LOAD,
+            Unit.STORE: Opcode.STORE,
+            Unit.MATMUL: Opcode.MATMUL,
+            Unit.VECTOR: Opcode.VECTOR,
+        }[unit]
         wide = unit in (Unit.LOAD, Unit.STORE)
         return Instruction(
-            opcode=opcode, unit=unit, m=draw(st.integers(1, 4 if wide else 9)),
-            n=draw(st.integers(1, 300 if wide else 16)), k=draw(st.integers(1, 9)), pitch=64, memory=draw(ADDRESSES),
+            opcode=opcode,
+            unit=unit,
+            m=draw(st.integers(1, 4 if wide else 9)),
+            n=draw(st.integers(1, 300 if wide else 16)),
+            k=draw(st.integers(1, 9)),
+            pitch=64,
+            memory=draw(ADDRESSES),
             function=draw(st.sampled_from([VectorFunction.ADD, VectorFunction.SOFTMAX])),
-            operator=operator, **masks,
-        )  # fmt: skip
+            operator=operator,
+            **masks,
+        )
 
     def loop(operator, inside):
-        return [Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, iterations)), operator=operator), *inside,
-                Instruction(opcode=Opcode.NEXT, operator=operator)]  # fmt: skip
+        return [
+            Instruction(opcode=Opcode.LOOP, m=draw(st.integers(1, iterations)), operator=operator),
+            *inside,
+            Instruction(opcode=Opcode.NEXT, operator=operator),
+        ]
 
     def stage(operator, depth):
         """One chain of units over rings; the matmul's part may be a loop that gathers."""
@@ -161,9 +174,15 @@ def pipelines(draw, *, iterations=70):
         level = 1 << depth if gather else 0
         load = work(operator, Unit.LOAD, wait=ring[0][0], post=ring[0][1])
         product = work(
-            operator, Unit.MATMUL, wait=ring[0][1], release=ring[0][0], first_wait=ring[1][0], first=level,
-            last_post=ring[1][1], last=level,
-        )  # fmt: skip
+            operator,
+            Unit.MATMUL,
+            wait=ring[0][1],
+            release=ring[0][0],
+            first_wait=ring[1][0],
+            first=level,
+            last_post=ring[1][1],
+            last=level,
+        )
         inner = [load, product]
         if draw(st.booleans()):
             inner.insert(draw(st.integers(0, 2)), work(operator, draw(st.sampled_from(UNITS))))

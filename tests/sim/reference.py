@@ -28,13 +28,26 @@ WORD_BYTES = 256
 VECTOR_FUNCTIONS = {
     # passes over all rows, reductions over whole rows, lines of parameters of each block of columns, bytes of each
     # group of parameters that is read once
-    "softmax": (2, 1, 0, (8,)), "softmax_online": (4, 2, 0, ()), "layer_norm": (2, 1, 8, ()),
-    "rms_norm": (2, 1, 8, ()), "top_k": (1, 1, 0, ()), "gelu": (1, 0, 0, (256,)), "silu": (1, 0, 0, (256,)),
-    "gated_gelu": (1, 0, 0, (8, 256)), "gated_silu": (1, 0, 0, (8, 256)), "add": (1, 0, 0, (8,)),
-    "multiply": (1, 0, 0, (8,)), "rope": (2, 0, 0, ()), "optimizer": (8, 0, 0, ()), "requantize": (1, 0, 8, ()),
-    "copy": (1, 0, 0, ()), "kv_append": (1, 0, 0, ()), "relu": (1, 0, 0, ()), "rescale": (1, 0, 0, ()),
+    "softmax": (2, 1, 0, (8,)),
+    "softmax_online": (4, 2, 0, ()),
+    "layer_norm": (2, 1, 8, ()),
+    "rms_norm": (2, 1, 8, ()),
+    "top_k": (1, 1, 0, ()),
+    "gelu": (1, 0, 0, (256,)),
+    "silu": (1, 0, 0, (256,)),
+    "gated_gelu": (1, 0, 0, (8, 256)),
+    "gated_silu": (1, 0, 0, (8, 256)),
+    "add": (1, 0, 0, (8,)),
+    "multiply": (1, 0, 0, (8,)),
+    "rope": (2, 0, 0, ()),
+    "optimizer": (8, 0, 0, ()),
+    "requantize": (1, 0, 8, ()),
+    "copy": (1, 0, 0, ()),
+    "kv_append": (1, 0, 0, ()),
+    "relu": (1, 0, 0, ()),
+    "rescale": (1, 0, 0, ()),
     "gather": (1, 0, 0, ()),
-}  # fmt: skip
+}
 
 PORT = (Unit.LOAD, Unit.STORE)
 WORKERS = (Unit.LOAD, Unit.STORE, Unit.MATMUL, Unit.VECTOR)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
-from siliconloom.mapper.plan import map_workload
-from siliconloom.sim import costs as module
-from siliconloom.sim.costs import Answers, CostService, cost_key
-from siliconloom.sim.engine import Run, run
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip import costs as module
+from siliconloom.sim.chip.costs import Answers, CostService, cost_key
+from siliconloom.sim.chip.engine import Run, run
 from siliconloom.workloads import load_workload
 from tests.sim.programs import chips, programs
 

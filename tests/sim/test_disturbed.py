@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError
 from siliconloom.arch.network import Endpoint, LinkPort, Topology, wire
 from siliconloom.arch.transfers import Transfers
-from siliconloom.mapper.collectives import candidates, collective
-from siliconloom.sim.changes import read_changes, work_end
-from siliconloom.sim.disturbed import Disturbance, run_disturbed
-from siliconloom.sim.network import run_transfers
+from siliconloom.mapper.network.collectives import candidates, collective
+from siliconloom.sim.network.disturbed import Disturbance, run_disturbed
+from siliconloom.sim.network.messages import run_transfers
+from siliconloom.sim.timing.changes import read_changes, work_end
 
 LINK = LinkPort.model_validate({"bandwidth": "1 GB/s", "latency": "1 us"})  # 1 ns a byte
 END = Endpoint.model_validate({"delay": "1 ns"})
@@ -47,8 +47,9 @@ def finish(machine, transfers, disturbances, timeout=5 * US):
 @settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 60), st.sampled_from([0.5, 1.0, 2.0, 4.0]), max_size=5),
-    st.integers(0, 40), st.integers(1, 40),
-)  # fmt: skip
+    st.integers(0, 40),
+    st.integers(1, 40),
+)
 def test_work_takes_its_factor_at_every_moment(factors, start, work):
     changes = read_changes(1, [(0, at, factor) for at, factor in factors.items()])
     left, now = float(work), start
@@ -93,8 +94,12 @@ def test_a_message_on_a_link_that_fails_goes_another_way_after_the_timeout():
 def test_what_waits_for_a_failing_link_is_lost_with_it():
     machine = wiring()
     two = one_message()
-    two = Transfers(*(np.repeat(c, 2) for c in (two.source, two.target, two.size, two.adds)), np.zeros(3, np.int64),
-                    two.waits, np.zeros(2, np.int32))  # fmt: skip
+    two = Transfers(
+        *(np.repeat(c, 2) for c in (two.source, two.target, two.size, two.adds)),
+        np.zeros(3, np.int64),
+        two.waits,
+        np.zeros(2, np.int32),
+    )
     run, again = run_disturbed(machine, two, END, both_ways(machine, 0, 1, 4 * US, True), timeout=5 * US)
     assert again.tolist() == [1, 1]
     assert sorted(run.done.tolist()) == [22 * US + 1000, 32 * US + 1000]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.dram import FIELDS, dram_names, load_dram
 from siliconloom.cli import main
-from siliconloom.sim.dram import decode_addresses, replay
-from siliconloom.sim.dram_state import ACT, READ, READ_CLOSE
+from siliconloom.sim.dram.replay import decode_addresses, replay
+from siliconloom.sim.dram.state import ACT, READ, READ_CLOSE
 from tests.sim.dram_memories import memories
 from tests.sim.dram_rules import broken_rules
 
@@ -32,23 +32,48 @@ with (DATA / "oracle.csv").open() as file:
 ORACLE = [row for row in ROWS if row["simulator"] == "DRAMsim3"]
 RAMULATOR = [row for row in ROWS if row["simulator"] == "Ramulator2" and row["memory"].startswith("DDR4")]
 DDR4_2400R = [
-    ("clock_period", "0.833 ns"), ("timing.CL", "16"), ("timing.tRCD", "16"), ("timing.tRP", "16"),
-    ("timing.tRC", "55"), ("timing.tRFC", "421"), ("timing.tREFI", "9364"), ("controller.queues", "shared"),
+    ("clock_period", "0.833 ns"),
+    ("timing.CL", "16"),
+    ("timing.tRCD", "16"),
+    ("timing.tRP", "16"),
+    ("timing.tRC", "55"),
+    ("timing.tRFC", "421"),
+    ("timing.tREFI", "9364"),
+    ("controller.queues", "shared"),
     ("controller.row_hits", "1000000"),
-]  # fmt: skip
+]
 """Ramulator2's preset; its 32 places are for all banks, and it closes a row only when nothing waits for it."""
 RAMULATOR_HBM2 = [
-    row for row in ROWS
+    row
+    for row in ROWS
     if row["simulator"] == "Ramulator2" and row["memory"].startswith("HBM2") and row["mapping"] == "ChRaBaRoCo"
-]  # fmt: skip
+]
 HBM2_2000 = [
-    ("timing.CL", "14"), ("timing.CWL", "5"), ("timing.tRCD", "14"), ("timing.tRP", "14"), ("timing.tRAS", "34"),
-    ("timing.tRC", "48"), ("timing.tRRD_S", "4"), ("timing.tRRD_L", "4"), ("timing.tFAW", "15"), ("timing.tCCD_S", "2"),
-    ("timing.tCCD_L", "4"), ("timing.tWR", "16"), ("timing.tWTR_S", "6"), ("timing.tWTR_L", "8"), ("timing.tRTP", "5"),
-    ("timing.tRFC", "350"), ("timing.tREFI", "3900"), ("organization.channels", "2"), ("organization.rows", "65536"),
-    ("organization.columns", "128"), ("organization.bus_bits", "64"), *DDR4_2400R[-2:], ("mapping", "rachbgbaroco"),
+    ("timing.CL", "14"),
+    ("timing.CWL", "5"),
+    ("timing.tRCD", "14"),
+    ("timing.tRP", "14"),
+    ("timing.tRAS", "34"),
+    ("timing.tRC", "48"),
+    ("timing.tRRD_S", "4"),
+    ("timing.tRRD_L", "4"),
+    ("timing.tFAW", "15"),
+    ("timing.tCCD_S", "2"),
+    ("timing.tCCD_L", "4"),
+    ("timing.tWR", "16"),
+    ("timing.tWTR_S", "6"),
+    ("timing.tWTR_L", "8"),
+    ("timing.tRTP", "5"),
+    ("timing.tRFC", "350"),
+    ("timing.tREFI", "3900"),
+    ("organization.channels", "2"),
+    ("organization.rows", "65536"),
+    ("organization.columns", "128"),
+    ("organization.bus_bits", "64"),
+    *DDR4_2400R[-2:],
+    ("mapping", "rachbgbaroco"),
     ("controller.two_commands", "true"),
-]  # fmt: skip
+]
 """Ramulator2 2.1's presets HBM2_2000Mbps and HBM2_8Gb; the pseudo-channel is above the banks, so only one is used."""
 
 

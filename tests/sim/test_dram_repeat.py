@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.dram import load_dram
 from siliconloom.cli import main
-from siliconloom.sim import dram as module
-from siliconloom.sim import dram_kernel, dram_picture, dram_repeat
-from siliconloom.sim.dram import Replay, replay
-from siliconloom.sim.dram_repeat import BLOCK
+from siliconloom.sim.dram import kernel as dram_kernel
+from siliconloom.sim.dram import repeat as dram_repeat
+from siliconloom.sim.dram import replay as module
+from siliconloom.sim.dram import snapshot as dram_snapshot
+from siliconloom.sim.dram.repeat import BLOCK
+from siliconloom.sim.dram.replay import Replay, replay
 from tests.sim.dram_memories import memories
 
 OUTCOME = [field.name for field in fields(Replay) if field.name not in ("commands", "collapse")]
@@ -123,7 +125,7 @@ def test_the_replay_means_the_same_uncompiled(dram, seed, stretch):
     trace = trace_of(dram, seed, [(6 * BLOCK, *stretch[1:])])
     compiled, run = replay(dram, *trace), replay(dram, *trace, exact=True, log=True)
     with pytest.MonkeyPatch.context() as patch:
-        for part in (dram_kernel, dram_picture, dram_repeat, module):
+        for part in (dram_kernel, dram_snapshot, dram_repeat, module):
             for name, value in list(vars(part).items()):
                 if hasattr(value, "py_func"):
                     patch.setattr(part, name, value.py_func)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
-from siliconloom.sim.engine import run
+from siliconloom.sim.chip.engine import run
 from siliconloom.sim.timing.units import fetch_cycles
 from tests.sim.programs import chips, pipelines, programs
 from tests.sim.reference import Deadlock, Reference
@@ -52,7 +52,7 @@ def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
 
 UNCOMPILED = """
 import pickle, sys
-from siliconloom.sim.engine import run
+from siliconloom.sim.chip.engine import run
 for program, chip in pickle.load(sys.stdin.buffer):
     for exact in (True, False):
         outcome = run(program, chip, exact=exact, trace_limit=50)

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
-from siliconloom.sim.failures import TrainingRun, best_interval, expected_failures, expected_seconds, run_training
+from siliconloom.sim.system.failures import (
+    TrainingRun,
+    best_interval,
+    expected_failures,
+    expected_seconds,
+    run_training,
+)
 
 RUN = TrainingRun(steps=100, step_s=1.0, checkpoint_s=2.0, restart_s=5.0, checkpoint_steps=10)
 
@@ -23,8 +29,13 @@ def test_a_failure_costs_the_stretch_and_a_restart():
     result = run_training(RUN, failures=[30.0])  # 24 s are saved in two checkpoints; 6 s are lost
     assert (result.seconds, result.lost_s, result.restart_s) == (118 + 6 + 5, 6, 5)
     kinds = [(event.seconds, event.kind, event.saved) for event in result.events[:5]]
-    assert kinds == [(24, "checkpoint", 20), (30, "failure", 20), (35, "restarted", 20), (119, "checkpoint", 90),
-                     (129, "finished", 100)]  # fmt: skip
+    assert kinds == [
+        (24, "checkpoint", 20),
+        (30, "failure", 20),
+        (35, "restarted", 20),
+        (119, "checkpoint", 90),
+        (129, "finished", 100),
+    ]
 
 
 def test_a_failure_during_a_checkpoint_undoes_it_and_one_during_a_restart_begins_it_again():
@@ -45,13 +56,24 @@ def test_without_spares_the_run_waits_for_a_mended_chip():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    steps=st.integers(0, 60), stretch=st.one_of(st.none(), st.integers(1, 70)),
+    steps=st.integers(0, 60),
+    stretch=st.one_of(st.none(), st.integers(1, 70)),
     spares=st.one_of(st.none(), st.integers(0, 3)),
-    failures=st.lists(st.floats(0, 400), max_size=12), seed=st.integers(0, 99),
-)  # fmt: skip
+    failures=st.lists(st.floats(0, 400), max_size=12),
+    seed=st.integers(0, 99),
+)
 def test_the_parts_of_a_run_add_up(steps, stretch, spares, failures, seed):
-    run = TrainingRun(steps=steps, step_s=1.5, chips=4, mtbf_s=200.0, checkpoint_s=2.0, restart_s=7.0,
-                      checkpoint_steps=stretch, spares=spares, repair_s=30.0)  # fmt: skip
+    run = TrainingRun(
+        steps=steps,
+        step_s=1.5,
+        chips=4,
+        mtbf_s=200.0,
+        checkpoint_s=2.0,
+        restart_s=7.0,
+        checkpoint_steps=stretch,
+        spares=spares,
+        repair_s=30.0,
+    )
     for result in (run_training(run, failures=failures), run_training(run, seed=seed)):
         parts = result.useful_s + result.checkpoint_s + result.lost_s + result.restart_s + result.waiting_s
         assert result.seconds == pytest.approx(parts)
@@ -64,8 +86,9 @@ def test_the_parts_of_a_run_add_up(steps, stretch, spares, failures, seed):
 
 @pytest.mark.parametrize(("chips", "stretch"), [(1, 25), (8, 25), (8, 60), (16, None)])
 def test_the_mean_of_many_runs_is_dalys(chips, stretch):
-    run = TrainingRun(steps=500, step_s=2.0, chips=chips, mtbf_s=4000.0, checkpoint_s=6.0, restart_s=20.0,
-                      checkpoint_steps=stretch)  # fmt: skip
+    run = TrainingRun(
+        steps=500, step_s=2.0, chips=chips, mtbf_s=4000.0, checkpoint_s=6.0, restart_s=20.0, checkpoint_steps=stretch
+    )
     times = np.array([run_training(run, seed=seed).seconds for seed in range(600)])
     expected = expected_seconds(run)
     assert times.mean() == pytest.approx(expected, rel=0.02)
@@ -83,7 +106,7 @@ def test_the_best_interval_is_the_best():
 
 
 def test_a_run_that_gets_nowhere_says_so(monkeypatch):
-    monkeypatch.setattr("siliconloom.sim.failures.FAILURES_MOST", 1000)
+    monkeypatch.setattr("siliconloom.sim.system.failures.FAILURES_MOST", 1000)
     with pytest.raises(LoomError, match=r"the run failed 1,001 times and is at step 0 of 100"):
         run_training(TrainingRun(steps=100, step_s=1.0, chips=1000, mtbf_s=1000.0, restart_s=60.0))
 

@@ -7,16 +7,25 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, chip_names, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, disassemble
-from siliconloom.mapper.plan import map_workload
-from siliconloom.sim import kernel, picture, recurrence
-from siliconloom.sim.engine import run
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip import kernel, recurrence
+from siliconloom.sim.chip import snapshot as snapshot
+from siliconloom.sim.chip.engine import run
 from siliconloom.workloads import load_workload, workload_names
 from tests.sim.programs import chips, pipelines, programs
 
 REPORTED = (
-    "cycles", "busy", "stalls", "start", "end", "exclusive", "operator_busy", "counters", "executions",
+    "cycles",
+    "busy",
+    "stalls",
+    "start",
+    "end",
+    "exclusive",
+    "operator_busy",
+    "counters",
+    "executions",
     "waiting",
-)  # fmt: skip
+)
 
 
 def same(fast, exact):
@@ -93,8 +102,10 @@ def test_a_folded_trace_and_its_jumps_account_for_every_execution(program, chip)
     assert recorded <= {tuple(row) for row in exact.trace.tolist()}
     assert (fast.trace_rows < exact.trace_rows) == (fast.jumps > 0)
     assert fast.folds[:, 4].sum() == fast.periods + fast.lookups
-    assert np.all(fast.folds[fast.folds[:, 5] > 0][:, 3:5].prod(axis=1) == np.diff(
-        fast.folds[fast.folds[:, 5] > 0][:, 1:3], axis=1)[:, 0])  # fmt: skip
+    assert np.all(
+        fast.folds[fast.folds[:, 5] > 0][:, 3:5].prod(axis=1)
+        == np.diff(fast.folds[fast.folds[:, 5] > 0][:, 1:3], axis=1)[:, 0]
+    )
     assert np.all(np.diff(fast.folds[:, 1:3].ravel()) >= 0)
 
 
@@ -103,9 +114,12 @@ PRODUCTS = ("gpt2-block-gemms", "resnet50-conv")
 WIDE = ("gpt-145b", "gpt-1t")
 """GPTs like the smaller ones, there for plans over thousands of GPUs; rows of 25,600 do not fit small buffers."""
 PAIRS = [
-    (chip, workload) for chip in chip_names() for workload in workload_names() if workload not in WIDE
+    (chip, workload)
+    for chip in chip_names()
+    for workload in workload_names()
+    if workload not in WIDE
     if load_chip(chip).memory or (workload in PRODUCTS and load_chip(chip).tile.kind != "pim")
-]  # fmt: skip
+]
 SMALL = {
     "prefill": [("layers", "5"), ("sequence", "160"), ("batch", "3")],
     "decode": [("phase", "decode"), ("layers", "5"), ("context", "500"), ("batch", "3")],
@@ -132,19 +146,19 @@ def test_every_library_workload_on_every_library_chip(chip, workload):
     assert len(refused) < 2
 
 
-def test_a_loop_that_never_recurs_keeps_few_pictures(monkeypatch):
-    """A semaphore that only grows: the queues never look the same again, so nothing is worth a picture."""
+def test_a_loop_that_never_recurs_keeps_few_snapshots(monkeypatch):
+    """A semaphore that only grows: the queues never look the same again, so nothing is worth a snapshot."""
     post = Instruction(opcode=Opcode.VECTOR, m=1, n=1, post=1)
     loop, end = Instruction(opcode=Opcode.LOOP, m=3000), Instruction(opcode=Opcode.NEXT)
     program = Program((loop, post, end, Instruction(opcode=Opcode.END)), (Semaphore("full"),))
-    capture = picture.capture.py_func
+    capture = snapshot.capture.py_func
     chip, taken = load_chip("npu-edge"), []
 
     def counted(*arguments):
         taken.append(1)
         return capture(*arguments)
 
-    for module in (kernel, recurrence, picture):
+    for module in (kernel, recurrence, snapshot):
         for name, function in list(vars(module).items()):
             if hasattr(function, "py_func"):
                 monkeypatch.setattr(module, name, function.py_func)

@@ -20,7 +20,7 @@ from siliconloom.arch.numerics import (
     interpolated,
     silu,
 )
-from siliconloom.sim import functions
+from siliconloom.sim.golden import functions
 
 INT8 = st.integers(-128, 127)
 
@@ -34,8 +34,12 @@ def test_halves_round_to_even(value, shift):
     assert functions.half_even(np.int64(value), shift) == round(Fraction(value, 2**shift))
 
 
-@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**15), 2**15 - 1),
-       st.integers(0, 63))  # fmt: skip
+@given(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(0, 63),
+)
 def test_requantization_is_exact(total, bias, multiplier, shift):
     bias = max(min(bias, 2**32 - 1 - abs(total)), -(2**32) + abs(total))
     got = functions.requantize(column(total), column(bias), column(multiplier), column(shift))
@@ -50,9 +54,10 @@ def test_sums_and_products_are_exact(a, b, first, second, shift):
     assert functions.scaled_product(column(a), column(b), first, shift)[0] == round(Fraction(a * b * first, 2**shift))
 
 
-@pytest.mark.parametrize(("table", "first", "real"), [
-    (RECIPROCALS, 128, lambda m: 127 * 2**RECIPROCAL_SHIFT / m), (ROOTS, 64, lambda m: 2**ROOT_SHIFT / math.sqrt(m)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "first", "real"),
+    [(RECIPROCALS, 128, lambda m: 127 * 2**RECIPROCAL_SHIFT / m), (ROOTS, 64, lambda m: 2**ROOT_SHIFT / math.sqrt(m))],
+)
 def test_interpolated_tables_are_close_at_every_mantissa(table, first, real):
     worst = max(abs(interpolated(table, m) / real(m) - 1) for m in range(first << 8, 1 << 16))
     assert worst < 5e-5

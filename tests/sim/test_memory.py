@@ -5,8 +5,8 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.arch.dram import dram_names, load_dram
 from siliconloom.cli import main
-from siliconloom.sim.memory import delivered, effective
-from siliconloom.simulate import simulate
+from siliconloom.evaluate.chip import simulate
+from siliconloom.sim.dram.memory import delivered, effective
 
 GIB = 2**30
 LPDDR5 = [("memory.dram.dram", "lpddr5"), ("memory.dram.ports", "4"), ("memory.dram.capacity", "4 GiB")]

@@ -11,9 +11,17 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.names import network_names
 from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, load_network, wire
 from siliconloom.arch.transfers import Transfers, pattern_of
-from siliconloom.mapper.collectives import algorithms, candidates, collective, cost, lower_bound, pattern, sample
-from siliconloom.sim.flows import run_flows
-from siliconloom.sim.network import farthest, find_routes, run_transfers
+from siliconloom.mapper.network.collectives import (
+    algorithms,
+    candidates,
+    collective,
+    cost,
+    lower_bound,
+    pattern,
+    sample,
+)
+from siliconloom.sim.network.flows import run_flows
+from siliconloom.sim.network.messages import farthest, find_routes, run_transfers
 
 LINK = LinkPort.model_validate({"bandwidth": "50 GB/s", "latency": "500 ns"})
 FAST = Endpoint.model_validate({"memory": "1000000 TB/s", "delay": "1 ps"})
@@ -81,8 +89,11 @@ def test_every_chip_hears_of_every_other(case, seed):
 def test_ring_all_reduce_is_its_formula(chips, size):
     """2 (n - 1) (S / n / B + latency + delay), and n - 1 sums that read and write memory."""
     end = Endpoint()
-    found = run_transfers(wire(topology("ring"), LINK, chips), collective("all_reduce", "ring",
-                          wire(topology("ring"), LINK, chips), size), end).finish  # fmt: skip
+    found = run_transfers(
+        wire(topology("ring"), LINK, chips),
+        collective("all_reduce", "ring", wire(topology("ring"), LINK, chips), size),
+        end,
+    ).finish
     part = size / chips
     step = np.ceil(part / 50e9 * 1e12) + LINK.latency + end.delay
     assert found == 2 * (chips - 1) * step + (chips - 1) * np.ceil(2 * part / end.memory * 1e12)

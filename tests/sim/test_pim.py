@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.pim import Command, Macro, MacroKind
-from siliconloom.pim_work import random_case
 from siliconloom.rtl.bench.pim_rules import broken_rules
-from siliconloom.sim import pim
-from siliconloom.sim.pim import run_channel
+from siliconloom.sim.pim import channel as pim
+from siliconloom.sim.pim.channel import run_channel
+from siliconloom.verification.pim_cases import random_case
 from tests.sim.pim_rules import broken_log
 from tests.sim.pim_tiles import random_pim
 
@@ -128,21 +128,37 @@ def test_a_command_that_goes_out_early_is_found_out():
                     names.add(rule.split(": ")[1])
                 break
     expected = {
-        "tRC", "tRP", "tRRD", "tFAW", "tRFC", "tRAS", "tRTP", "tWR", "tRCD", "tRCD of PIM_DOT", "tCCD", "tWTR",
-        "tRP before REF", "REF before it is due", "results that are not summed yet",
+        "tRC",
+        "tRP",
+        "tRRD",
+        "tFAW",
+        "tRFC",
+        "tRAS",
+        "tRTP",
+        "tWR",
+        "tRCD",
+        "tRCD of PIM_DOT",
+        "tCCD",
+        "tWTR",
+        "tRP before REF",
+        "REF before it is due",
+        "results that are not summed yet",
         "PIM_DOT on a vector that has not arrived",
-    }  # fmt: skip
+    }
     assert expected <= names, expected - names
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    (lambda log: [c for c in log if c[1] != Command.PIM_ACT], "PIM_DOT on row"),
-    (lambda log: [c for c in log if c[1] != Command.ACT], "on closed bank"),
-    (lambda log: [c for c in log if c[1] != Command.PRE], "activation of open bank"),
-    (lambda log: [(c[0], c[1], c[2], c[3] + (c[1] == Command.PIM_DOT), c[4]) for c in log], "PIM_DOT on row"),
-    (lambda log: [c for c in log if c[1] != Command.REF], "refreshes are due"),
-    (lambda log: [*log[:5], log[4], *log[5:]], "a second command"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda log: [c for c in log if c[1] != Command.PIM_ACT], "PIM_DOT on row"),
+        (lambda log: [c for c in log if c[1] != Command.ACT], "on closed bank"),
+        (lambda log: [c for c in log if c[1] != Command.PRE], "activation of open bank"),
+        (lambda log: [(c[0], c[1], c[2], c[3] + (c[1] == Command.PIM_DOT), c[4]) for c in log], "PIM_DOT on row"),
+        (lambda log: [c for c in log if c[1] != Command.REF], "refreshes are due"),
+        (lambda log: [*log[:5], log[4], *log[5:]], "a second command"),
+    ],
+)
 def test_a_broken_log_is_found_out(change, told):
     macros = [Macro(kind=MacroKind.GWRITE, columns=4), Macro(kind=MacroKind.GEMV, columns=4, rounds=30)]
     macros += [Macro(kind=MacroKind.READ, bank=2, row=200 + n, columns=4) for n in range(100)]
@@ -169,10 +185,26 @@ def test_per_bank_refresh_is_not_built():
         run_channel(banked, [dataclasses.replace(Macro(kind=MacroKind.READ))])
 
 
-@pytest.mark.parametrize("name", [
-    "CL", "CWL", "tRCD", "tRP", "tRAS", "tRC", "tRRD_L", "tFAW", "tCCD_L", "tWR", "tWTR_L", "tRTP", "tRTRS", "tRFC",
-    "tREFI",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CL",
+        "CWL",
+        "tRCD",
+        "tRP",
+        "tRAS",
+        "tRC",
+        "tRRD_L",
+        "tFAW",
+        "tCCD_L",
+        "tWR",
+        "tWTR_L",
+        "tRTP",
+        "tRTRS",
+        "tRFC",
+        "tREFI",
+    ],
+)
 def test_every_timing_shows_in_the_commands(name):
     """One cycle more in the description moves a command of some random case, so parity on such cases proves it."""
     for seed in range(60):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.network import Edge, Endpoint, LinkPort, Topology, wire
-from siliconloom.mapper.collectives import algorithms, candidates, pattern
-from siliconloom.sim import symmetry
-from siliconloom.sim.network import find_routes, run_transfers
-from siliconloom.sim.patterns import run_pattern
-from siliconloom.sim.symmetry import fold
+from siliconloom.mapper.network.collectives import algorithms, candidates, pattern
+from siliconloom.sim.network import symmetry
+from siliconloom.sim.network.messages import find_routes, run_transfers
+from siliconloom.sim.network.patterns import run_pattern
+from siliconloom.sim.network.symmetry import fold
 
 KINDS = ["ring", "switch", "fully_connected", "mesh", "torus", "fat_tree", "hierarchical", "dragonfly"]
 OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_receive"]
@@ -36,9 +36,9 @@ def machines(draw, most=128):
         chips = min(chips, most)
     else:
         chips = draw(st.integers(4, most if kind != "fully_connected" else 32))
-    link = LinkPort.model_validate({
-        "bandwidth": f"{draw(st.sampled_from([7, 50, 333]))} GB/s", "latency": f"{draw(st.sampled_from([1, 500]))} ns"
-    })  # fmt: skip
+    link = LinkPort.model_validate(
+        {"bandwidth": f"{draw(st.sampled_from([7, 50, 333]))} GB/s", "latency": f"{draw(st.sampled_from([1, 500]))} ns"}
+    )
     wiring = wire(Topology.model_validate({"kind": kind, **more}), link, chips)
     if draw(st.integers(0, 4)) == 0:
         odd = draw(st.integers(0, len(wiring.source) - 1))

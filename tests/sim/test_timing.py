@@ -5,17 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch import SystolicArray, load_chip
+from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.timing.pace import matmul_pace, product_pace
-from siliconloom.sim.timing.systolic import INPUT_SLICE, ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
-from siliconloom.sim.timing.units import (
-    LOADER_GAP,
-    OPERAND_LATENCY,
-    access_cycles,
-    moved_bytes,
-    transfer_cycles,
-    vector_cycles,
-)
+from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run, stall_free_schedule
+from siliconloom.sim.timing.units import access_cycles, moved_bytes, transfer_cycles, vector_cycles
 
 DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
 sizes = st.integers(1, 70)

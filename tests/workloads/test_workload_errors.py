@@ -13,9 +13,14 @@ from siliconloom.workloads import Graph, load_workload
 Loader = Callable[..., Graph]
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GEMM = "kind: gemms\ngemms:\n- {name: a, m: 8, n: 8, k: 8}\n"
@@ -49,7 +54,7 @@ def message(caught: pytest.ExceptionInfo[LoomError]) -> str:
         (("name: a", "name: ''"), "gemms.0.name: "),
         (("k: 8}\n", "k: 8}\n- {name: a, m: 1, n: 1, k: 1}\n"), "two entries are named 'a'"),
     ],
-)  # fmt: skip
+)
 def test_bad_gemm_lists(change: tuple[str, str], expected: str, load_text: Loader) -> None:
     assert change[0] in GEMM
     with pytest.raises(LoomError) as caught:
@@ -109,7 +114,7 @@ def test_bad_convolution_lists(change: tuple[str, str], expected: str, load_text
         ({**GPT2, "add_cross_attention": True}, "not supported: cross attention"),
         ({**BERT, "is_decoder": True}, "not supported: bert as a decoder"),
     ],
-)  # fmt: skip
+)
 def test_bad_configurations(config: dict[str, object], expected: str, load_config: Loader) -> None:
     with pytest.raises(LoomError) as caught:
         load_config(config)
@@ -135,7 +140,7 @@ def test_bad_configurations(config: dict[str, object], expected: str, load_confi
         (BERT, ("sequence", "513"), "learned positions for 512 tokens only (got 513)"),
         (BERT, ("phase", "decode"), "bert is an encoder and does not decode"),
     ],
-)  # fmt: skip
+)
 def test_bad_overrides(
     config: dict[str, object], override: tuple[str, str], expected: str, load_config: Loader
 ) -> None:

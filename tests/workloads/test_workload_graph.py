@@ -15,9 +15,16 @@ from siliconloom.workloads import Attention, Gemm, Graph, Phase, Vector, load_wo
 Loader = Callable[..., Graph]
 MODELS = [name for name in workload_names() if name not in ("gpt2-block-gemms", "resnet50-conv")]
 GEMMA3 = {
-    "model_type": "gemma3_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 14,
-    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 1000, "sliding_window": 16,
-}  # fmt: skip
+    "model_type": "gemma3_text",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 14,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "vocab_size": 1000,
+    "sliding_window": 16,
+}
 
 
 def phases(name: str) -> list[Graph]:
@@ -81,8 +88,11 @@ def test_layers_of_one_block_run_as_written() -> None:
 def test_dense_layers_come_before_the_mixtures() -> None:
     graph = load_workload("deepseek-v3")
     assert [(name, repeat) for name, repeat, _ in graph.blocks()] == [
-        ("embedding", 1), ("dense_layer", 3), ("moe_layer", 58), ("head", 1),
-    ]  # fmt: skip
+        ("embedding", 1),
+        ("dense_layer", 3),
+        ("moe_layer", 58),
+        ("head", 1),
+    ]
     cut = load_workload("deepseek-v3", [("layers", "5")])
     assert [repeat for _, repeat, _ in cut.blocks()] == [1, 3, 2, 1]
     assert len(load_workload("deepseek-v3", [("layers", "2")]).blocks()) == 3
@@ -91,8 +101,11 @@ def test_dense_layers_come_before_the_mixtures() -> None:
 def test_repeating_pattern_of_layers_is_one_block(load_config: Loader) -> None:
     graph = load_config(GEMMA3, ("sequence", "64"))
     assert [(name, repeat) for name, repeat, _ in graph.blocks()] == [
-        ("embedding", 1), ("layers", 2), ("local_layer", 2), ("head", 1),
-    ]  # fmt: skip
+        ("embedding", 1),
+        ("layers", 2),
+        ("local_layer", 2),
+        ("head", 1),
+    ]
     attentions = [operator for operator in graph.operators() if isinstance(operator, Attention)]
     assert [attention.window for attention in attentions] == [16] * 5 + [None, 16]
     assert [attention.name for attention in attentions[:2]] == ["layers.0.attention", "layers.1.attention"]
@@ -111,8 +124,12 @@ def test_pattern_cut_short_keeps_its_parameters(layers: int, load_config: Loader
 def test_training_does_three_times_the_products_and_attention_three_and_a_half(name: str) -> None:
     overrides = [("sequence", "256"), ("batch", "4")]
     training = load_workload(name, [*overrides, ("phase", "training")])
-    forward = [operator for block, _, operators in training.blocks() for operator in operators
-               if not block.endswith((".backward", ".optimizer"))]  # fmt: skip
+    forward = [
+        operator
+        for block, _, operators in training.blocks()
+        for operator in operators
+        if not block.endswith((".backward", ".optimizer"))
+    ]
     products = sum(operator.macs * operator.repeat for operator in forward if isinstance(operator, Gemm))
     attention = sum(operator.macs * operator.repeat for operator in forward if isinstance(operator, Attention))
     assert 2 * training.macs == 6 * products + 7 * attention
@@ -124,8 +141,11 @@ def test_training_does_three_times_the_products_and_attention_three_and_a_half(n
 @pytest.mark.parametrize("name", MODELS)
 def test_optimizer_updates_every_parameter_once(name: str) -> None:
     graph = load_workload(name, [("phase", "training"), ("sequence", "32")])
-    updates = [operator for operator in graph.operators()
-               if isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER]  # fmt: skip
+    updates = [
+        operator
+        for operator in graph.operators()
+        if isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER
+    ]
     assert sum(update.rows * update.cols * update.repeat for update in updates) == graph.parameters
     kept = graph.with_precision(DataType.INT8).digraph.nodes
     assert all(kept[update.name]["operator"].precision is DataType.FP32 for update in updates)
@@ -178,6 +198,20 @@ def test_summary_is_plain_data_that_adds_up(name: str) -> None:
     ):
         assert total == sum(row[key] * row["repeat"] for row in rows)
     assert set(summary) == {
-        "schema", "name", "phase", "batch", "tokens", "precision", "parameters", "active_parameters", "flops",
-        "unmasked_flops", "macs", "weight_bytes", "kv_bytes_per_token", "kv_bytes", "operators",
-    }  # fmt: skip
+        "schema",
+        "name",
+        "phase",
+        "batch",
+        "tokens",
+        "precision",
+        "parameters",
+        "active_parameters",
+        "flops",
+        "unmasked_flops",
+        "macs",
+        "weight_bytes",
+        "kv_bytes_per_token",
+        "kv_bytes",
+        "operators",
+        "notes",
+    }

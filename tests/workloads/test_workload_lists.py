@@ -64,25 +64,38 @@ SMALL = st.integers(1, 4)
 
 
 @given(
-    channels=st.tuples(SMALL, SMALL, SMALL), size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
-    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)), stride=st.tuples(SMALL, SMALL), padding=st.integers(0, 2),
-    dilation=st.integers(1, 2), batch=st.integers(1, 3),
-)  # fmt: skip
+    channels=st.tuples(SMALL, SMALL, SMALL),
+    size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(SMALL, SMALL),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    batch=st.integers(1, 3),
+)
 def test_im2col_shape_equals_brute_force(
-    channels: tuple[int, int, int], size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int],
-    padding: int, dilation: int, batch: int,
-) -> None:  # fmt: skip
+    channels: tuple[int, int, int],
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: int,
+    dilation: int,
+    batch: int,
+) -> None:
     groups, inputs, outputs = channels
     if any(s + 2 * padding < dilation * (k - 1) + 1 for s, k in zip(size, kernel, strict=True)):
         return
     image = numpy.zeros((batch, inputs, size[0] + 2 * padding, size[1] + 2 * padding))
     patches = [
-        image[sample, :, top : top + dilation * (kernel[0] - 1) + 1 : dilation,
-              left : left + dilation * (kernel[1] - 1) + 1 : dilation].ravel()
+        image[
+            sample,
+            :,
+            top : top + dilation * (kernel[0] - 1) + 1 : dilation,
+            left : left + dilation * (kernel[1] - 1) + 1 : dilation,
+        ].ravel()
         for sample in range(batch)
         for top in range(0, image.shape[2] - dilation * (kernel[0] - 1), stride[0])
         for left in range(0, image.shape[3] - dilation * (kernel[1] - 1), stride[1])
-    ]  # fmt: skip
+    ]
     document = Document.parse(
         f"{{kind: convolutions, batch: {batch}, convolutions: [{{name: c, in_channels: {groups * inputs}, "
         f"out_channels: {groups * outputs}, height: {size[0]}, width: {size[1]}, kernel: {list(kernel)}, "

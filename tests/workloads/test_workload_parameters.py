@@ -19,17 +19,29 @@ Loader = Callable[..., Graph]
 
 def _llama(kind: str, hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int, **more: Any) -> Config:
     return {
-        "model_type": kind, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab, **more,
-    }  # fmt: skip
+        "model_type": kind,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocab,
+        **more,
+    }
 
 
 def _opt(hidden: int, layers: int, heads: int, **more: Any) -> Config:
     return {
-        "model_type": "opt", "hidden_size": hidden, "ffn_dim": 4 * hidden, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "max_position_embeddings": 2048, "vocab_size": 50272,
-        "word_embed_proj_dim": hidden, **more,
-    }  # fmt: skip
+        "model_type": "opt",
+        "hidden_size": hidden,
+        "ffn_dim": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "max_position_embeddings": 2048,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": hidden,
+        **more,
+    }
 
 
 # Name: configuration, parameters in millions as published (weights of the checkpoint, tied tables once).
@@ -41,29 +53,49 @@ PUBLISHED: dict[str, tuple[Config, float]] = {
     "opt-66b": (_opt(9216, 64, 72), 65718.15),
     "roberta-base": (
         {
-            "model_type": "roberta", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-            "intermediate_size": 3072, "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265,
+            "model_type": "roberta",
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "vocab_size": 50265,
         },
         124.65,
     ),
     "bert-large": (
         {
-            "model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-            "intermediate_size": 4096, "vocab_size": 30522,
+            "model_type": "bert",
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "vocab_size": 30522,
         },
         335.14,
     ),
     "phi-1.5": (
         {
-            "model_type": "phi", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
-            "num_attention_heads": 32, "vocab_size": 51200, "partial_rotary_factor": 0.5,
+            "model_type": "phi",
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "vocab_size": 51200,
+            "partial_rotary_factor": 0.5,
         },
         1418.27,
     ),
     "phi-2": (
         {
-            "model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "vocab_size": 51200, "partial_rotary_factor": 0.4,
+            "model_type": "phi",
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "vocab_size": 51200,
+            "partial_rotary_factor": 0.4,
         },
         2779.68,
     ),
@@ -79,9 +111,14 @@ PUBLISHED: dict[str, tuple[Config, float]] = {
     ),
     "gemma-3-4b": (  # as released: keys at their defaults are missing, the text model stands in a section
         {
-            "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+            "model_type": "gemma3",
+            "torch_dtype": "bfloat16",
+            "vision_config": {"hidden_size": 1152},
             "text_config": {
-                "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+                "model_type": "gemma3_text",
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "num_hidden_layers": 34,
                 "sliding_window": 1024,
             },
         },
@@ -93,8 +130,19 @@ PUBLISHED: dict[str, tuple[Config, float]] = {
     "qwen3-8b": (_llama("qwen3", 4096, 12288, 36, 32, 8, 151936, head_dim=128), 8190.74),
     "qwen3-30b-a3b": (
         _llama(
-            "qwen3_moe", 2048, 6144, 48, 32, 4, 151936, head_dim=128, moe_intermediate_size=768, num_experts=128,
-            num_experts_per_tok=8, decoder_sparse_step=1, mlp_only_layers=[],
+            "qwen3_moe",
+            2048,
+            6144,
+            48,
+            32,
+            4,
+            151936,
+            head_dim=128,
+            moe_intermediate_size=768,
+            num_experts=128,
+            num_experts_per_tok=8,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
         ),
         30532.12,
     ),
@@ -102,24 +150,46 @@ PUBLISHED: dict[str, tuple[Config, float]] = {
     "mixtral-8x22b": (_llama("mixtral", 6144, 16384, 56, 48, 8, 32768, num_local_experts=8), 140630.07),
     "deepseek-v2-lite": (
         {
-            "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
-            "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408, "vocab_size": 102400,
-            "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
-            "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-            "v_head_dim": 128, "moe_layer_freq": 1,
+            "model_type": "deepseek_v2",
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "moe_intermediate_size": 1408,
+            "vocab_size": 102400,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": None,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "moe_layer_freq": 1,
         },
         15706.48,
     ),
     "deepseek-v2": (
         {
-            "model_type": "deepseek_v2", "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60,
-            "num_attention_heads": 128, "num_key_value_heads": 128, "moe_intermediate_size": 1536,
-            "vocab_size": 102400, "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6,
-            "first_k_dense_replace": 1, "q_lora_rank": 1536,
+            "model_type": "deepseek_v2",
+            "hidden_size": 5120,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 60,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "moe_intermediate_size": 1536,
+            "vocab_size": 102400,
+            "n_routed_experts": 160,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 1536,
         },
         235741.43,
     ),
-}  # fmt: skip
+}
 
 LIBRARY_MILLIONS = {
     "gpt2": 124.44,

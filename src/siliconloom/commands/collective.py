@@ -24,7 +24,7 @@ def command(
         typer.Argument(
             metavar="BYTES",
             help="Of a chip's whole buffer: 67108864 or '64 MiB'; of all_to_all also a CSV file of bytes from each to "
-            "each. A program has its own.",
+            "each. Of 0 nothing is sent, in 0 s. A program has its own.",
         ),
     ] = "",
     chips: Annotated[int | None, typer.Option("--chips", min=1, max=2**20, help="Chips that take part.")] = None,
@@ -43,17 +43,20 @@ def command(
     """Run a collective, or a program of them, over a system's links, message by message."""
     from siliconloom.arch import LoomError
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.collective import collective_result, collective_tables, load_any, parse_size
-    from siliconloom.communication import communication_result, communication_tables, is_program
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.tables import console
+    from siliconloom.evaluate.collective import collective_result, load_any, parse_size
+    from siliconloom.evaluate.communication import communication_result, is_program
+    from siliconloom.render.network import collective_tables, communication_tables
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import console
+    from siliconloom.render.watching import watched
 
     check_outputs({"--json": json_file}, (system, operation, size))
     if is_program(operation):
         if size:
             raise LoomError(f"BYTES: a program has its own (got '{size}')")
         described, count = load_any(system, parse_assignments(sets or []), chips)
-        result = communication_result(described, operation, count, exact=exact, flows=flows)
+        with watched(json_file != "-", "messages") as watch:
+            result = communication_result(described, operation, count, exact=exact, flows=flows, watch=watch)
         if json_file is not None:
             write_json(json_file, result)
         if json_file != "-":
@@ -63,7 +66,10 @@ def command(
     if chips is None and not isinstance(parsed, float):
         chips = len(parsed)
     described, count = load_any(system, parse_assignments(sets or []), chips)
-    result = collective_result(described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted)
+    with watched(json_file != "-", "messages") as watch:
+        result = collective_result(
+            described, operation, parsed, count, exact=exact, flows=flows, predicted=predicted, watch=watch
+        )
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

@@ -34,11 +34,12 @@ def command(
     """Put a workload on a chip and on GPUs side by side, operator by operator."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.gpu import load_gpu
+    from siliconloom.arch.overrides import split_overrides
     from siliconloom.baselines.stacks import find_stack
-    from siliconloom.compare import compare_tables, compare_workload
-    from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.overrides import split_overrides
-    from siliconloom.tables import console
+    from siliconloom.evaluate.compare import compare_workload
+    from siliconloom.render.compare import compare_tables
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.tables import Terminal, console
     from siliconloom.workloads import load_workload
 
     check_outputs({"--report": report, "--json": json_file}, (chip, workload, *gpu.split(",")))
@@ -48,11 +49,19 @@ def command(
     software = find_stack(stack)
     graph = load_workload(workload, workload_sets)
     result = compare_workload(
-        chip, chip_sets, graph, gpus, tensor=tensor, sustained=sustained, stack=software, prices=price or [],
-        quiet=json_file == "-", overrides=assignments,
-    )  # fmt: skip
+        chip,
+        chip_sets,
+        graph,
+        gpus,
+        tensor=tensor,
+        sustained=sustained,
+        stack=software,
+        prices=price or [],
+        watcher=Terminal(json_file != "-"),
+        overrides=assignments,
+    )
     if report is not None:
-        from siliconloom.report import compare_html
+        from siliconloom.render.report import compare_html
 
         write_text(report, compare_html(result))
     if json_file is not None:

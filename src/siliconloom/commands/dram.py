@@ -23,9 +23,10 @@ def command(
     """Replay memory requests on a DRAM, command by command: when each is done."""
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.dram import load_dram
-    from siliconloom.dram import commands_csv, dram_result, dram_tables
-    from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.tables import console
+    from siliconloom.evaluate.dram import commands_csv, dram_result
+    from siliconloom.render.dram import dram_tables
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.tables import console
 
     check_outputs({"--commands": commands, "--json": json_file}, (memory, trace))
     described = load_dram(memory, parse_assignments(sets or []))

@@ -28,23 +28,27 @@ def command(
 ) -> None:
     """Predict the time of every product, attention and collective of a list on a GPU."""
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.arch.gpu import load_gpu
+    from siliconloom.arch.gpu import load_gpu, refuse_idle
     from siliconloom.baselines.operations import read_operations
-    from siliconloom.gpu import gpu_json, gpu_result, gpu_summary, gpu_tables, summary_tables
-    from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.tables import console
+    from siliconloom.evaluate.gpu import gpu_json, gpu_result, gpu_summary
+    from siliconloom.render.gpu import gpu_tables, summary_tables
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.tables import console
 
     check_outputs({"--json": json_file}, (name, operations))
-    described = load_gpu(name, parse_assignments(sets or []))
+    assignments = parse_assignments(sets or [])
+    if operations is not None:
+        refuse_idle(assignments, {"memory.capacity": "operations are predicted one by one, whatever holds them"})
+    described = load_gpu(name, assignments)
     if operations is None:
         if json_file is not None:
             write_json(json_file, gpu_summary(described))
         if json_file != "-":
-            summary_tables(described, console())
+            summary_tables(described, gpu_summary(described), console())
         return
     rows = read_operations(operations)
     result = gpu_result(described, rows, sustained=sustained, cache_write=cache_write)
     if json_file is not None:
         write_text(json_file, gpu_json(result))
     if json_file != "-":
-        gpu_tables(described, rows, result, console())
+        gpu_tables(result, rows.describe, console())

@@ -10,14 +10,17 @@ from siliconloom.commands.options import Json
 def command(json_file: Json = None) -> None:
     """List the library: chips, systems, networks, GPUs and workloads."""
     from siliconloom.arch.names import chip_names, gpu_names, network_names, system_names
-    from siliconloom.output import check_outputs, write_json
+    from siliconloom.render.output import check_outputs, write_json
     from siliconloom.workloads.names import workload_names
 
     check_outputs({"--json": json_file})
     found = {
-        "chips": chip_names(), "systems": system_names(), "networks": network_names(), "gpus": gpu_names(),
+        "chips": chip_names(),
+        "systems": system_names(),
+        "networks": network_names(),
+        "gpus": gpu_names(),
         "workloads": workload_names(),
-    }  # fmt: skip
+    }
     if json_file is not None:
         write_json(json_file, {"schema": "siliconloom.library/1", **found})
         return

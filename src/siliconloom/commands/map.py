@@ -18,13 +18,16 @@ def command(
 ) -> None:
     """Show the mapping of a workload to a chip, how it was chosen, and its lower bound."""
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.mapping import load_plan, mapping_tables, plan_summary
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.tables import console
+    from siliconloom.arch.isa import disassemble
+    from siliconloom.evaluate.mapping import load_plan, plan_summary
+    from siliconloom.render.mapping import mapping_tables
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import console
 
     check_outputs({"--json": json_file}, (chip, workload))
     plan = load_plan(chip, workload, parse_assignments(sets or []))
+    result = plan_summary(plan)
     if json_file != "-":
-        mapping_tables(plan, console(), program=program)
+        mapping_tables(result, console(), program=disassemble(plan.program) if program else None)
     if json_file is not None:
-        write_json(json_file, plan_summary(plan))
+        write_json(json_file, result)

@@ -25,14 +25,15 @@ def command(
     json_file: Json = None,
 ) -> None:
     """Time this machine's GPU and write a baseline file (needs PyTorch)."""
-    from siliconloom.measuring import measure_gpu, measurement_tables
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.tables import console
+    from siliconloom.evaluate.measuring import measure_gpu
+    from siliconloom.render.measurement import measurement_tables
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import Terminal, console
 
     check_outputs({"-o": output, "--json": json_file}, shapes or [])
     asked = shapes or ["llama3-8b", "llama3-70b"]
-    result, made = measure_gpu(Path(output), asked, dtype, quick=quick, progress=json_file != "-")
+    result, _ = measure_gpu(Path(output), asked, dtype, quick=quick, watcher=Terminal(json_file != "-"))
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":
-        measurement_tables(result, made, console())
+        measurement_tables(result, console())

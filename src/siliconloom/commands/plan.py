@@ -21,16 +21,23 @@ def command(
     --set workload.phase=training, prefill or decode; --set run.steps=... times a whole training run with failures.
     """
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.planning.command import plan_result, plan_tables, read_plan_input
-    from siliconloom.simulate import asked
-    from siliconloom.tables import console
+    from siliconloom.arch.timeline import Timeline
+    from siliconloom.evaluate.plan import plan_result, read_plan_input
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.plan import plan_tables
+    from siliconloom.render.tables import Terminal, console
 
     check_outputs({"--trace": trace, "--json": json_file}, (system, model))
     assignments = parse_assignments(sets or [])
     cluster, graph, fixed, troubles, decoding = read_plan_input(system, model, assignments)
-    result = plan_result(cluster, graph, fixed, troubles, decoding, quiet=json_file == "-", trace=trace)
-    result["asked"] = asked(graph, assignments)
+    drawn: list[Timeline] | None = None if trace is None else []
+    watcher = Terminal(json_file != "-")
+    result = plan_result(cluster, graph, fixed, troubles, decoding, watcher=watcher, timeline=drawn)
+    if trace is not None and drawn:
+        from siliconloom.render.trace import trace_text
+
+        write_text(trace, trace_text(drawn[0]))
+    result["asked"]["overrides"] = dict(assignments)
     if json_file is not None:
         write_json(json_file, result)
     if json_file != "-":

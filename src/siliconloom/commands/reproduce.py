@@ -16,7 +16,7 @@ def command(
     json_file: Json = None,
 ) -> None:
     """Derive published results again: ours, published, the error, and the cause where it is too large."""
-    from siliconloom.output import check_outputs
+    from siliconloom.render.output import check_outputs
     from siliconloom.reproduce.command import reproduce_and_print
 
     check_outputs({"--json": json_file})

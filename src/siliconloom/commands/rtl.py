@@ -24,10 +24,13 @@ def command(
 ) -> None:
     """Write the Verilog of a chip, with project files, constraints, benches and an FPGA top."""
     from siliconloom.arch import LoomError, load_chip, machine_kind
+    from siliconloom.arch.chip_ring import load_ring
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.emit import check_reset, emit
-    from siliconloom.link_parity import load_ring
-    from siliconloom.output import check_outputs
+    from siliconloom.render.emission import emission_lines
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import console, under_way
+    from siliconloom.rtl.folder import check_folder
+    from siliconloom.verification.emission import check_reset, complete_rtl
 
     style = check_reset(reset)
     check_outputs({"--json": json_file}, (chip,))
@@ -35,4 +38,11 @@ def command(
         raise LoomError(f"--json {json_file} lies in {folder}, which -o writes; name a file elsewhere")
     assignments = parse_assignments(sets or [])
     described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
-    emit(described, folder, json_file, reset=style)
+    check_folder(folder, described.name)
+    with under_way(json_file != "-", f"generating the Verilog of {described.name} ..."):
+        bundle = complete_rtl(described, reset=style)
+    bundle.write(folder)
+    if json_file is not None:
+        write_json(json_file, bundle.sidecar)
+    if json_file != "-":
+        emission_lines(described.name, bundle.files, bundle.top, bundle.sidecar, folder, console())

@@ -9,15 +9,15 @@ import typer
 
 def command(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="chip, system, gpu, network, communication or workload.")
+        str, typer.Argument(metavar="KIND", help="chip, system, gpu, network, communication, workload or result.")
     ] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
 ) -> None:
-    """Print the JSON Schema of a description, for editors."""
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.schemas import schema_of
+    """Print the JSON Schema of a description, for editors, or of a result."""
+    from siliconloom.evaluate.schemas import schema_of
+    from siliconloom.render.output import check_outputs, write_json
 
     check_outputs({"-o": output})
 

@@ -35,12 +35,12 @@ def command(
     json_file: Json = None,
 ) -> None:
     """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
-    from siliconloom.arch import LoomError, load_chip, machine_kind
+    from siliconloom.arch import LoomError, NotSupported
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_outputs, write_json, write_text
-    from siliconloom.overrides import split_overrides
-    from siliconloom.simulate import simulate
-    from siliconloom.tables import console, progress_bar, simulation_tables
+    from siliconloom.arch.overrides import split_overrides
+    from siliconloom.evaluate.machine import computes_in_memory, evaluate, read_machine
+    from siliconloom.render.output import check_outputs, write_json, write_text
+    from siliconloom.render.tables import Terminal, console
     from siliconloom.workloads import load_workload
 
     if window is not None and trace is None:
@@ -49,40 +49,47 @@ def command(
     assignments = parse_assignments(sets or [])
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
+    machine = read_machine(chip, chip_sets)
     options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
     unsupported = [name for name, value in options.items() if value]
-    system = machine_kind(chip) != "chip"
-    described = None if system else load_chip(chip, chip_sets)
-    if described is None or described.tile.kind == "pim" or (described.pim is not None and graph.phase == "decode"):
-        from siliconloom.systems.command import simulate_and_print
-
-        simulate_and_print(
-            chip if described is None else described, chip_sets, graph, unsupported, exact, json_file, assignments
-        )
-        return
+    if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
+        where = "a chip whose memory computes" if machine.chip is not None and machine.system is None else "a system"
+        raise NotSupported(f"{' and '.join(unsupported)} for {where}")
     seen, wanted = None, 0
-    if trace is not None:
-        from siliconloom.trace import TRACE_LIMIT, parse_window, trace_text
+    if trace is not None and machine.chip is not None:
+        from siliconloom.evaluate.timeline import TRACE_LIMIT, parse_window
 
-        seen = None if window is None else parse_window(window, described)
+        seen = None if window is None else parse_window(window, machine.chip)
         wanted = TRACE_LIMIT
-    with progress_bar(json_file != "-", "simulating") as progress:
-        simulation = simulate(
-            described, graph, assignments, exact=exact, trace_limit=wanted, window=seen, progress=progress,
-            search=search,
-        )  # fmt: skip
-    result = simulation.result()
-    if trace is not None:
-        write_text(trace, trace_text(simulation, seen))
-    if report is not None:
-        from siliconloom.report import report_html
+    done = evaluate(
+        machine,
+        graph,
+        assignments,
+        exact=exact,
+        search=search,
+        trace_limit=wanted,
+        window=seen,
+        watcher=Terminal(json_file != "-"),
+    )
+    result, simulation = done.result, done.simulation
+    if trace is not None and simulation is not None:
+        from siliconloom.evaluate.timeline import timeline_of
+        from siliconloom.render.trace import trace_text
 
-        write_text(report, report_html(simulation, result))
+        write_text(trace, trace_text(timeline_of(simulation, seen)))
+    if report is not None and simulation is not None:
+        from siliconloom.evaluate.timeline import short_timeline
+        from siliconloom.render.report import report_html
+
+        description = simulation.chip.model_dump_json(indent=2)
+        write_text(report, report_html(result, short_timeline(simulation), description))
     if csv is not None:
-        from siliconloom.report import operators_csv
+        from siliconloom.render.report import operators_csv
 
         write_text(csv, operators_csv(result))
     if json_file is not None:
         write_json(json_file, result)
     if "-" not in (trace, report, csv, json_file):
-        simulation_tables(result, console())
+        from siliconloom.render.step import step_tables
+
+        step_tables(result, console())

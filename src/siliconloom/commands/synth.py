@@ -27,15 +27,16 @@ def command(
     """Synthesize a chip's RTL with Yosys, and with nextpnr for its clock frequency on an FPGA."""
     from siliconloom.arch import CheckFailed, load_chip
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.synth import check_request, synthesis_tables
-    from siliconloom.synth import synth as run_synthesis
-    from siliconloom.tables import console
+    from siliconloom.evaluate.synth import check_request
+    from siliconloom.evaluate.synth import synth as run_synthesis
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.synthesis import synthesis_tables
+    from siliconloom.render.tables import Terminal, console
 
     chosen = check_request(target, liberty)
     check_outputs({"--json": json_file}, (chip, liberty))
     described = load_chip(chip, parse_assignments(sets or []))
-    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, progress=json_file != "-")
+    result = run_synthesis(described, target=chosen, liberty=liberty, seeds=seeds, watcher=Terminal(json_file != "-"))
     if json_file != "-":
         synthesis_tables(result, console())
     if json_file is not None:

@@ -25,13 +25,13 @@ def command(
 ) -> None:
     """Build the RTL of a chip, run random work on it, and print RTL cycles beside the model's."""
     from siliconloom.arch import CheckFailed, LoomError, load_chip, machine_kind
+    from siliconloom.arch.chip_ring import load_ring
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.errors import nearest_name
-    from siliconloom.link_parity import load_ring
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.tables import console
-    from siliconloom.verify import verification_tables
-    from siliconloom.verify import verify as run_verification
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import Terminal, console
+    from siliconloom.render.verification import verification_tables
+    from siliconloom.verification.array import verify as run_verification
 
     simulators = ("icarus", "verilator")
     if simulator not in simulators:
@@ -42,7 +42,7 @@ def command(
     assignments = parse_assignments(sets or [])
     described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
     result = run_verification(
-        described, seed=seed, simulator=simulator, cases=cases, programs=programs, progress=json_file != "-"
+        described, seed=seed, simulator=simulator, cases=cases, programs=programs, watcher=Terminal(json_file != "-")
     )
     if json_file != "-":
         verification_tables(result, console())

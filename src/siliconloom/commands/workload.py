@@ -8,9 +8,9 @@ from siliconloom.commands.options import Json, Set, Workload
 def command(name: Workload, sets: Set = None, json_file: Json = None) -> None:
     """Say what a workload contains: parameters, FLOPs, weight and KV-cache bytes, operators."""
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.output import check_outputs, write_json
-    from siliconloom.overrides import split_overrides
-    from siliconloom.tables import console, workload_tables
+    from siliconloom.arch.overrides import split_overrides
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.tables import console, workload_tables
     from siliconloom.workloads import load_workload
 
     check_outputs({"--json": json_file}, (name,))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from siliconloom.arch.errors import CheckFailed
-from siliconloom.output import write_json
+from siliconloom.render.output import write_json
+from siliconloom.render.tables import console
 from siliconloom.reproduce.run import broken, card_tables, check_cards, derive, gathered
-from siliconloom.tables import console
 
 
 def reproduce_and_print(names: Sequence[str], json_file: str | None) -> None:

@@ -60,13 +60,27 @@ def card() -> Card:
     placed = place_experts(routing, 4)
     rows = (
         Row("hops of a token, experts at random [4 GPUs]", hops_of(even, anyhow), RANDOM, 1e-9),
-        Row("all-to-alls of a token that goes on, of one that comes home",
-            (hops_of(even, anyhow) / (LAYERS - 1)) / (return_hops(LAYERS, 4) / LAYERS), 0.5, 1e-9),
-        Row("hops of a token by affinity [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
-            placed.hops, FOUR, TOLERANCE, SHAPE),
-        Row("transitions that stay [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
-            staying(placed.hops), staying(FOUR), TOLERANCE, SHAPE),
-    )  # fmt: skip
+        Row(
+            "all-to-alls of a token that goes on, of one that comes home",
+            (hops_of(even, anyhow) / (LAYERS - 1)) / (return_hops(LAYERS, 4) / LAYERS),
+            0.5,
+            1e-9,
+        ),
+        Row(
+            "hops of a token by affinity [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
+            placed.hops,
+            FOUR,
+            TOLERANCE,
+            SHAPE,
+        ),
+        Row(
+            "transitions that stay [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
+            staying(placed.hops),
+            staying(FOUR),
+            TOLERANCE,
+            SHAPE,
+        ),
+    )
     return Card(
         "exflow",
         "ExFlow: hops between GPUs of a token of Mixtral 8x7B",

@@ -34,8 +34,15 @@ CAUSE = (
 def seconds(length: int, head_dim: int, causal: bool) -> tuple[float, float]:
     """Forward and backward time of 16K tokens in sequences of ``length``, 2048 wide."""
     gpu, batch, heads = load_gpu("a100"), TOKENS // length, HIDDEN // head_dim
-    row = {"op": "attention_prefill", "batch": batch, "q_len": length, "heads": heads, "head_dim": head_dim,
-           "causal": str(causal).lower(), "dtype": "fp16"}  # fmt: skip
+    row = {
+        "op": "attention_prefill",
+        "batch": batch,
+        "q_len": length,
+        "heads": heads,
+        "head_dim": head_dim,
+        "causal": str(causal).lower(),
+        "dtype": "fp16",
+    }
     forward = predict(gpu, make_operations([row]), cache_write=False).seconds[0]
     backward = backward_seconds(
         gpu, batch=batch, queries=length, keys=length, heads=heads, head_dim=head_dim, causal=causal

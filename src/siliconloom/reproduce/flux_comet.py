@@ -1,6 +1,6 @@
 """Flux and COMET: products fused with their tensor-parallel collectives, dense on L20, of experts on H800 and L20.
 
-Fused kernels are simulated tile by tile (`siliconloom.planning.tiled`, `tiled_experts`); products are the GPU model's,
+Fused kernels are simulated tile by tile (`siliconloom.baselines.tiled`, `tiled_experts`); products are the GPU model's,
 links those of the datasheets at the share that NCCL's all-to-all reaches in the GPU model. What they are compared with
 is PyTorch's: an all-gather or reduce-scatter, a product, and for experts a kernel that puts rows in their order or
 adds them up, and a product for each expert.
@@ -11,7 +11,7 @@ The figures are those of the authors' repository (its page has named the GPUs wi
 from __future__ import annotations
 
 from siliconloom.arch.gpu import Gpu, load_gpu
-from siliconloom.planning.tiled import (
+from siliconloom.baselines.tiled import (
     Overlap,
     Product,
     collective_seconds,
@@ -19,9 +19,9 @@ from siliconloom.planning.tiled import (
     kernel_seconds,
     product_scatter,
     wire_of,
-)  # fmt: skip
-from siliconloom.planning.tiled_experts import Experts, gather_experts, scatter_experts, separate_seconds
+)
 from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.tiled_experts import Experts, gather_experts, scatter_experts, separate_seconds
 
 CHIPS, TOKENS, HIDDEN, INNER = 8, 8192, 8192, 8192
 DENSE = {
@@ -81,12 +81,21 @@ def card() -> Card:
         found: Overlap = fuse(l20, product, CHIPS)
         cause = NCCL.format(theirs=collective[name], ours=(found.sequential - found.product) * 1e3)
         rows += [
-            Row(f"dense product alone, ms [{name}, L20]", kernel_seconds(l20, product) * 1e3,
-                round(separate - collective[name], 3), TOLERANCE),
+            Row(
+                f"dense product alone, ms [{name}, L20]",
+                kernel_seconds(l20, product) * 1e3,
+                round(separate - collective[name], 3),
+                TOLERANCE,
+            ),
             Row(f"dense, unfused, ms [{name}, L20]", found.sequential * 1e3, separate, TOLERANCE, cause),
-            Row(f"dense, fused, ms [{name}, L20]", found.fused * 1e3, fused, TOLERANCE,
-                PRODUCT.format(theirs=separate - collective[name], ours=found.product * 1e3)),
-        ]  # fmt: skip
+            Row(
+                f"dense, fused, ms [{name}, L20]",
+                found.fused * 1e3,
+                fused,
+                TOLERANCE,
+                PRODUCT.format(theirs=separate - collective[name], ours=found.product * 1e3),
+            ),
+        ]
     gathered = TOKENS * HIDDEN * 2 * (CHIPS - 1) / CHIPS
     for name, figures in FUSED.items():
         gpu = load_gpu(name)
@@ -94,11 +103,21 @@ def card() -> Card:
             ours = gather_experts(gpu, experts, CHIPS).fused
             wire = WIRE.format(least=gathered / first * 1e-6, ours=wire_of(gpu).rate * 1e-9)
             rows += [
-                Row(f"experts' layer 0, fused, ms [{shape}, {gpu.name.upper()}]", ours * 1e3, first, TOLERANCE,
-                    FIRST if ours * 1e3 < first and "groups" in shape else wire),
-                Row(f"experts' layer 1, fused, ms [{shape}, {gpu.name.upper()}]",
-                    scatter_experts(gpu, experts, CHIPS).fused * 1e3, second, TOLERANCE, SECOND),
-            ]  # fmt: skip
+                Row(
+                    f"experts' layer 0, fused, ms [{shape}, {gpu.name.upper()}]",
+                    ours * 1e3,
+                    first,
+                    TOLERANCE,
+                    FIRST if ours * 1e3 < first and "groups" in shape else wire,
+                ),
+                Row(
+                    f"experts' layer 1, fused, ms [{shape}, {gpu.name.upper()}]",
+                    scatter_experts(gpu, experts, CHIPS).fused * 1e3,
+                    second,
+                    TOLERANCE,
+                    SECOND,
+                ),
+            ]
         for layer, published in enumerate(UNFUSED[name]):
             found_ms = unfused(gpu, next(iter(EXPERTS.values())), second=bool(layer)) * 1e3
             rows.append(

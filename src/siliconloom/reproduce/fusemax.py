@@ -7,15 +7,7 @@ from statistics import mean
 
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.reproduce.fusemax_events import fusemax_event_latency
-from siliconloom.reproduce.fusemax_model import (
-    Outcome,
-    cascade,
-    flat,
-    fusemax,
-    fusemax_stalled,
-    linear,
-    unfused,
-)  # fmt: skip
+from siliconloom.reproduce.fusemax_model import Outcome, cascade, flat, fusemax, fusemax_stalled, linear, unfused
 from siliconloom.reproduce.fusemax_tables import LENGTHS, MODELS, Model, published
 
 CLOSED = 1e-3
@@ -63,10 +55,14 @@ def card() -> Card:
         *table_rows("end2end-proposal", "linear layers", linear),
     ]
     rows += [
-        Row(f"FuseMax as events: latency, s [{p.model.name} {p.length_name}]",
-            fusemax_event_latency(p.model, p.length), p.latency, EVENTS)
+        Row(
+            f"FuseMax as events: latency, s [{p.model.name} {p.length_name}]",
+            fusemax_event_latency(p.model, p.length),
+            p.latency,
+            EVENTS,
+        )
         for p in published("attn-binding")
-    ]  # fmt: skip
+    ]
     rows += [
         Row("attention, mean speed over FLAT", speedup(flat, end_to_end=False), 6.7, MEANS),
         Row("attention, mean speed over unfused", speedup(unfused, end_to_end=False), 10.0, MEANS),

@@ -184,8 +184,12 @@ def linear(model: Model, length: int) -> Outcome:
     """The linear layers of a block (Q, K, V, output, two of the feed-forward), each as slow as array or memory."""
     rows, inner = BATCH * length, model.head_dim * model.heads
     latency = traffic = work = 0.0
-    for k, n, times in ((model.width, inner, 3), (inner, model.width, 1), (model.width, model.hidden, 1),
-                        (model.hidden, model.width, 1)):  # fmt: skip
+    for k, n, times in (
+        (model.width, inner, 3),
+        (inner, model.width, 1),
+        (model.width, model.hidden, 1),
+        (model.hidden, model.width, 1),
+    ):
         moved = (rows * k + k * n + rows * n) * VALUE_BYTES
         compute = rows * k * n / SIDE**2 / CLOCK
         latency += times * max(compute, moved / BANDWIDTH)

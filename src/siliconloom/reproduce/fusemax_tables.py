@@ -53,9 +53,14 @@ def published(name: str) -> Iterator[Published]:
     with (DATA / f"{name}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             yield Published(
-                models[row["model"]], row["seq_len"], LENGTHS[row["seq_len"]], float(row["latency"]),
-                float(row["traffic"]), float(row.get("util_2d") or 0), float(row.get("util_1d") or 0),
-            )  # fmt: skip
+                models[row["model"]],
+                row["seq_len"],
+                LENGTHS[row["seq_len"]],
+                float(row["latency"]),
+                float(row["traffic"]),
+                float(row.get("util_2d") or 0),
+                float(row.get("util_1d") or 0),
+            )
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,13 @@ def operators() -> dict[str, dict[str, Any]]:
     attention = by_name["layer.attention"]
     assert isinstance(attention, Attention)
     found["logits"] = {
-        "op": "attention_prefill", "q_len": attention.q_len, "heads": attention.heads,
-        "kv_heads": attention.kv_heads, "head_dim": attention.head_dim, "causal": "false",
-    }  # fmt: skip
+        "op": "attention_prefill",
+        "q_len": attention.q_len,
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "causal": "false",
+    }
     return found
 
 

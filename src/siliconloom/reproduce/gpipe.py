@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.sim.streams import Tasks, run_tasks
+from siliconloom.sim.system.streams import Tasks, run_tasks
 
 PUBLISHED = {32: (1.8, 3.4, 6.3), 4: (1.7, 3.2, 4.8), 1: (1.0, 1.07, 1.3)}
 """Table 2: microbatches; 2, 4 and 8 partitions, relative to 2 partitions and 1 microbatch."""
@@ -51,9 +51,14 @@ def card() -> Card:
             bubble = (partitions - 1) / (microbatches + partitions - 1)
             cause = "" if abs(ours / figure - 1) <= TOLERANCE else BATCH.format(bubble=bubble)
             rows.append(
-                Row(f"normalised throughput [{partitions} partitions, {microbatches} microbatches]", ours, figure,
-                    TOLERANCE, cause)
-            )  # fmt: skip
+                Row(
+                    f"normalised throughput [{partitions} partitions, {microbatches} microbatches]",
+                    ours,
+                    figure,
+                    TOLERANCE,
+                    cause,
+                )
+            )
     return Card(
         "gpipe",
         "GPipe: throughput by partitions and microbatches",

@@ -27,17 +27,42 @@ def implied_rows(gpu: Gpu) -> list[Row]:
     most = THREADS * LOAD * gpu.multiprocessors / dram_s
     from_l2 = fitted.gemm.l2_rate * gpu.l2.latency_cycles
     return [
-        Row(f"{product}: bytes under way to DRAM fit a first level, KiB", under_way / 1024,
-            gpu.first_level.capacity / 1024, 0.0, sense="at most"),
-        Row(f"{product}: one load of every thread under way reaches DRAM's rate, GB/s", most / 1e9,
-            gpu.memory_bandwidth / 1e9, 0.0, sense="at least"),
-        Row(f"{product}: bytes under way at products' rate from L2 fit a first level, KiB", from_l2 / 1024,
-            gpu.first_level.capacity / 1024, 0.0, sense="at most"),
-        Row(f"{product}: decode's block of keys alone, cycles, no less than DRAM's", fitted.decode.latency,
-            float(gpu.memory.latency_cycles), 0.0, sense="at least"),
-        Row(f"{product}: a split's join, ns, no less than a write and a read of far L2",
-            fitted.decode.join * 1e9, 2e9 * (gpu.l2.far_latency_cycles or 0) / CLOCKS[gpu.name], 0.0, sense="at least"),
-    ]  # fmt: skip
+        Row(
+            f"{product}: bytes under way to DRAM fit a first level, KiB",
+            under_way / 1024,
+            gpu.first_level.capacity / 1024,
+            0.0,
+            sense="at most",
+        ),
+        Row(
+            f"{product}: one load of every thread under way reaches DRAM's rate, GB/s",
+            most / 1e9,
+            gpu.memory_bandwidth / 1e9,
+            0.0,
+            sense="at least",
+        ),
+        Row(
+            f"{product}: bytes under way at products' rate from L2 fit a first level, KiB",
+            from_l2 / 1024,
+            gpu.first_level.capacity / 1024,
+            0.0,
+            sense="at most",
+        ),
+        Row(
+            f"{product}: decode's block of keys alone, cycles, no less than DRAM's",
+            fitted.decode.latency,
+            float(gpu.memory.latency_cycles),
+            0.0,
+            sense="at least",
+        ),
+        Row(
+            f"{product}: a split's join, ns, no less than a write and a read of far L2",
+            fitted.decode.join * 1e9,
+            2e9 * (gpu.l2.far_latency_cycles or 0) / CLOCKS[gpu.name],
+            0.0,
+            sense="at least",
+        ),
+    ]
 
 
 def card() -> Card:

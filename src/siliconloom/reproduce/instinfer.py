@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from siliconloom.arch import load_chip
+from siliconloom.evaluate.chip import simulate
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.simulate import simulate
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 from siliconloom.workloads.dataflow import Dataflow
 
@@ -51,10 +51,14 @@ def step_seconds(batch: int, context: int) -> tuple[float, float]:
     dense = graph.weight_bytes / GPU_MEMORY
     attention = attention_only(graph)
     crossing = sum(
-        operator.repeat * (operator.output_bytes * 2 + operator.precision.size(2 * operator.batch * operator.kv_heads
-                           * operator.head_dim))
-        for operator in attention.operators() if isinstance(operator, Attention)
-    )  # queries, results, and the new token's key and value  # fmt: skip
+        operator.repeat
+        * (
+            operator.output_bytes * 2
+            + operator.precision.size(2 * operator.batch * operator.kv_heads * operator.head_dim)
+        )
+        for operator in attention.operators()
+        if isinstance(operator, Attention)
+    )  # queries, results, and the new token's key and value
     inside = simulate(chip, attention).seconds
     return dense + graph.kv_bytes / HOST_LINK, dense + inside + crossing / HOST_LINK
 
@@ -72,10 +76,15 @@ def card() -> Card:
         Row("in-storage over SSD offload, at least even", dense, 1.0, 0.0, sense="at least"),
         Row("in-storage over SSD offload, all keys, below the published best", dense, 11.1, 0.0, sense="at most"),
         Row("the same if one key in eight is read, above it", dense * SPARSE, 11.1, 0.0, sense="at least"),
-        Row("in-storage over SSD offload, all keys, against the published best", dense, 11.1, 0.2,
+        Row(
+            "in-storage over SSD offload, all keys, against the published best",
+            dense,
+            11.1,
+            0.2,
             "the published figure is the best of several runs with sparse attention in the drive and against FlexGen's "
-            "software path; ours is the ratio of the bandwidths, all keys read, the host link at its full rate"),
-    )  # fmt: skip
+            "software path; ours is the ratio of the bandwidths, all keys read, the host link at its full rate",
+        ),
+    )
     return Card(
         "instinfer",
         "InstInfer: attention of a 13B model in a computational storage drive",

@@ -1,15 +1,15 @@
 """Ladder-residual on eight H100: how much faster a 70B model generates when no half of a layer waits for the last sum.
 
-The layer's operators and its sums are the plan's (`siliconloom.planning.overlap`): compute goes on beside the sum of
-the half before. A prompt of 1,024 tokens and 512 after it, as the paper's benchmark; its batches are 1 to 64.
+The layer's operators and its sums are the plan's (`siliconloom.mapper.system.overlap`): compute goes on beside the sum
+of the half before. A prompt of 1,024 tokens and 512 after it, as the paper's benchmark; its batches are 1 to 64.
 """
 
 from __future__ import annotations
 
 from siliconloom.arch import load_system
-from siliconloom.planning.cluster import cluster_of
-from siliconloom.planning.inference import Server
-from siliconloom.planning.plan import Plan
+from siliconloom.evaluate.cluster import cluster_of
+from siliconloom.mapper.system.inference import Server
+from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.workloads import load_workload
 

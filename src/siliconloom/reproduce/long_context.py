@@ -7,8 +7,8 @@ with real kernels, must lie above: those are the last rows.
 from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
+from siliconloom.evaluate.runs import predict_run
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.runs import predict_run
 from siliconloom.workloads import Attention, Graph, load_workload
 
 MODEL = "yi-34b"
@@ -59,11 +59,21 @@ def card() -> Card:
     for name, tokens in LENGTHS.items():
         run = predict_run(load_gpu("a100"), MODEL, batch=1, prompt=tokens, output=OUTPUT)
         rows += [
-            Row(f"the same by the GPU model, prompt of {name}", run.prompt.kernels_s, PREFILL[name], 0.0,
-                sense="at least"),
-            Row(f"the same by the GPU model, tokens after {name}", OUTPUT * run.token_seconds(), DECODE[name], 0.0,
-                sense="at least"),
-        ]  # fmt: skip
+            Row(
+                f"the same by the GPU model, prompt of {name}",
+                run.prompt.kernels_s,
+                PREFILL[name],
+                0.0,
+                sense="at least",
+            ),
+            Row(
+                f"the same by the GPU model, tokens after {name}",
+                OUTPUT * run.token_seconds(),
+                DECODE[name],
+                0.0,
+                sense="at least",
+            ),
+        ]
     return Card(
         "long-context",
         "Yi-34B on an A100: prompts and tokens at 4K and 50K",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from siliconloom.arch import load_system
-from siliconloom.planning.cluster import cluster_of
-from siliconloom.planning.plan import Plan
-from siliconloom.planning.training import Trainer
+from siliconloom.evaluate.cluster import cluster_of
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.training import Trainer
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.workloads import load_workload
 
@@ -65,10 +65,16 @@ def teraflops(run: Run) -> tuple[float, float]:
     system = load_system("dgx-a100x128", [("chips", f"[{{chip: a100, count: {run.gpus}}}]")])
     trainer = Trainer(cluster_of(system), load_workload("gpt-145b", sets))
     plan = Plan(
-        data=run.gpus // (run.tensor * run.pipeline), tensor=run.tensor, pipeline=run.pipeline,
-        microbatch=run.microbatch, schedule="interleaved" if run.chunks > 1 else "1f1b", chunks=run.chunks,
-        recompute="full", attention="unfused", overlap_gradients=False,
-    )  # fmt: skip
+        data=run.gpus // (run.tensor * run.pipeline),
+        tensor=run.tensor,
+        pipeline=run.pipeline,
+        microbatch=run.microbatch,
+        schedule="interleaved" if run.chunks > 1 else "1f1b",
+        chunks=run.chunks,
+        recompute="full",
+        attention="unfused",
+        overlap_gradients=False,
+    )
     step = trainer.step(plan)
     work = 96.0 * run.batch * SEQUENCE * run.layers * h * h
     work *= 1 + SEQUENCE / (6 * h) + VOCABULARY / (16 * run.layers * h)

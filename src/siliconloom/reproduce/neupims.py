@@ -20,10 +20,10 @@ from itertools import product
 import numpy as np
 
 from siliconloom.arch import Chip, System, load_chip, load_system
+from siliconloom.evaluate.system import SystemSimulation, simulate_system
+from siliconloom.evaluate.system_result import system_result
 from siliconloom.reproduce.card import Card, Row, Sense
 from siliconloom.reproduce.neupims_artifact import Charged, Shape, charged, instructions
-from siliconloom.systems import SystemSimulation, simulate_system
-from siliconloom.systems.report import system_result
 from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 
 MODELS = {"gpt3-7b": (4, 1), "gpt3-13b": (4, 1), "gpt3-30b": (4, 2), "gpt3-175b": (8, 4)}
@@ -98,9 +98,11 @@ def described(changes: Changes = ()) -> tuple[System, Chip, Chip]:
     """The system, its chip, and the same with one row buffer."""
     chip = load_chip("neupims-device", [*LARGER, *changes])
     assert chip.pim is not None
-    return load_system("neupims"), chip, chip.model_copy(
-        update={"pim": chip.pim.model_copy(update={"dual_row_buffer": False})}
-    )  # fmt: skip
+    return (
+        load_system("neupims"),
+        chip,
+        chip.model_copy(update={"pim": chip.pim.model_copy(update={"dual_row_buffer": False})}),
+    )
 
 
 @cache
@@ -220,9 +222,14 @@ def card() -> Card:
                 Row(f"{name} [released]", there, published, RATIO, SERIAL),
             ]
     rows.append(
-        Row("NeuPIMs over GPU only, mean of 32", mean(gpu_seconds(*c) / neupims(*c).seconds for c in cases()),
-            3.0, RATIO, ROOFLINE)
-    )  # fmt: skip
+        Row(
+            "NeuPIMs over GPU only, mean of 32",
+            mean(gpu_seconds(*c) / neupims(*c).seconds for c in cases()),
+            3.0,
+            RATIO,
+            ROOFLINE,
+        )
+    )
     for case in small:
         batch, pays = case[2], case[2] >= 256
         name = f"interleaving at batch {batch}, 7B ShareGPT, {'pays' if pays else 'does not pay'}"
@@ -241,7 +248,7 @@ def card() -> Card:
         Row("arrays in use, NeuPIMs, same [released, interleaved]", halved, 0.649, RATIO, FRACTION),
         Row("PIM in use, naive, same", alone["pim"]["utilization"], 0.17, RATIO),
         Row("PIM in use, NeuPIMs, same", full["pim"]["utilization"], 0.264, RATIO, HALVES),
-    ]  # fmt: skip
+    ]
     return Card(
         "neupims",
         "NeuPIMs: decode of GPT-3 models on an NPU with processing in memory",

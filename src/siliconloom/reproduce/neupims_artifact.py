@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from siliconloom.mapper.offload import balance
+from siliconloom.mapper.pim.offload import balance
 
 CHANNELS, RANKS, BANKS, ROW, HEAD = 32, 2, 32, 512, 128
 """Of a channel all banks, a row and a head in elements."""
@@ -59,12 +59,19 @@ class Shape:
 
 
 RUNS = {
-    ("dual", "greedy", 64): 41_467, ("dual", "greedy", 128): 78_699, ("dual", "greedy", 256): 129_921,
-    ("dual", "greedy", 512): 241_622, ("dual", "round_robin", 64): 53_350, ("dual", "round_robin", 128): 118_489,
-    ("dual", "round_robin", 256): 172_442, ("dual", "round_robin", 512): 301_807,
-    ("blocked", "round_robin", 64): 65_547, ("blocked", "round_robin", 256): 200_516,
-    ("blocked", "round_robin", 512): 359_231, ("blocked", "greedy", 256): 151_091,
-}  # fmt: skip
+    ("dual", "greedy", 64): 41_467,
+    ("dual", "greedy", 128): 78_699,
+    ("dual", "greedy", 256): 129_921,
+    ("dual", "greedy", 512): 241_622,
+    ("dual", "round_robin", 64): 53_350,
+    ("dual", "round_robin", 128): 118_489,
+    ("dual", "round_robin", 256): 172_442,
+    ("dual", "round_robin", 512): 301_807,
+    ("blocked", "round_robin", 64): 65_547,
+    ("blocked", "round_robin", 256): 200_516,
+    ("blocked", "round_robin", 512): 359_231,
+    ("blocked", "greedy", 256): 151_091,
+}
 """Cycles of attention in memory, by row buffers, balance and batch (7B, ShareGPT's lengths), all of branch ``main``."""
 RUN_NAIVE = {64: 155_374, 128: 289_707, 256: 567_084}
 """Attention in memory of branch ``npu+pim``, the published baseline, by batch."""

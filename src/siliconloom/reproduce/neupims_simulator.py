@@ -7,11 +7,11 @@ is what the closed form and we may differ by before a cause is asked for.
 
 from __future__ import annotations
 
-from siliconloom.mapper.offload import Head, attention_macros
+from siliconloom.evaluate.system import SystemSimulation
+from siliconloom.mapper.pim.offload import Head, attention_macros
 from siliconloom.reproduce import neupims, neupims_artifact
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.sim.pim import run_channel
-from siliconloom.systems import SystemSimulation
+from siliconloom.sim.pim.channel import run_channel
 from siliconloom.workloads import Attention
 
 CASE = ("gpt3-7b", "ShareGPT")

@@ -7,8 +7,8 @@ the card states of the paper is from memory, so it is a band, and the arithmetic
 from __future__ import annotations
 
 from siliconloom.arch import load_chip
+from siliconloom.evaluate.system import alone, simulate_system
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.systems import alone, simulate_system
 from siliconloom.workloads import load_workload
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
@@ -40,14 +40,29 @@ def card() -> Card:
         seconds = simulate_system(system, graph, chip=chip).seconds
         size = graph.weight_bytes + graph.kv_bytes
         rows += [
-            Row(f"time of a token over its bytes at the internal bandwidth [{model}]", seconds * rate / size, 1.0, 0.0,
-                sense="at least"),
-            Row(f"speed over a T4 at its memory's bandwidth, below the paper's over a real one [{model}]",
-                size / T4 / seconds, LEAST, 0.0, sense="at most"),
+            Row(
+                f"time of a token over its bytes at the internal bandwidth [{model}]",
+                seconds * rate / size,
+                1.0,
+                0.0,
+                sense="at least",
+            ),
+            Row(
+                f"speed over a T4 at its memory's bandwidth, below the paper's over a real one [{model}]",
+                size / T4 / seconds,
+                LEAST,
+                0.0,
+                sense="at most",
+            ),
             Row(f"speed over a T4, lower end of the paper's band [{model}]", size / T4 / seconds, LEAST, 0.2, SOFTWARE),
-            Row(f"speed over a desktop's CPU at its memory's bandwidth [{model}]", size / CPU / seconds, 631.0, 0.2,
-                SOFTWARE),
-        ]  # fmt: skip
+            Row(
+                f"speed over a desktop's CPU at its memory's bandwidth [{model}]",
+                size / CPU / seconds,
+                631.0,
+                0.2,
+                SOFTWARE,
+            ),
+        ]
     return Card(
         "pim-gpt",
         "PIM-GPT: decode of GPT-2 models at batch 1 in GDDR6",

@@ -8,8 +8,9 @@ output, and the next key and value.
 from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.rank_links import RankLink
 from siliconloom.mapper.context import context_schedule
-from siliconloom.planning.context import Link, time_context
+from siliconloom.mapper.system.context import time_context
 from siliconloom.reproduce.card import Card, Row
 
 RANKS, HEADS, WIDTH = 4, 32, 128
@@ -29,7 +30,7 @@ def least_block(flops: float, bandwidth: float) -> int:
     while high - low > 1:
         block = (low + high) // 2
         schedule = context_schedule("ring", RANKS, [RANKS * block], causal=False, heads=HEADS, head_dim=WIDTH)
-        found = time_context(schedule, seconds, Link(bandwidth, wiring="ring"))
+        found = time_context(schedule, seconds, RankLink(bandwidth, wiring="ring"))
         low, high = (low, block) if found.exposed <= 1e-9 * found.seconds else (block, high)
     return high
 

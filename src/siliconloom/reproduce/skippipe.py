@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom.mapper.paths import Visit, follow, round_trip
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.sim.visits import Job, Stay, VisitRun, run_visits
+from siliconloom.reproduce.paths import Visit, follow, round_trip
+from siliconloom.reproduce.visits import Job, Stay, VisitRun, run_visits
 
 PICO = 1e12
 SHARE = {Visit.FORWARD: 1.0, Visit.LOSS: 0.25, Visit.BACKWARD: 1.5}

@@ -11,10 +11,10 @@ from __future__ import annotations
 from itertools import product
 
 from siliconloom.arch import load_chip, load_system
-from siliconloom.mapper.shard import tensor_shard
+from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.system.shard import tensor_shard
 from siliconloom.reproduce.card import Card, Row
-from siliconloom.sim.tiers import copy_time
-from siliconloom.simulate import simulate
+from siliconloom.reproduce.tiers import copy_time
 from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 
 EXPERT = "llama2-7b"
@@ -116,8 +116,15 @@ def card() -> Card:
     rows.append(Row("footprint: DDR of a node over HBM of a DGX", tier / GPU_CAPACITY, 19.0, RATIO))
     for name, published in OVERALL.items():
         ratios = overall(name, size)
-        rows.append(Row(f"overall over {name}, lower end of batch 1, 8 x 20, 200 tokens", min(ratios), published, 0.0,
-                        sense="at most"))  # fmt: skip
+        rows.append(
+            Row(
+                f"overall over {name}, lower end of batch 1, 8 x 20, 200 tokens",
+                min(ratios),
+                published,
+                0.0,
+                sense="at most",
+            )
+        )
         rows.append(Row(f"overall over {name}, upper end of the same", max(ratios), published, 0.0, sense="at least"))
     gains = fusion_ratios()
     rows.append(Row("fused over unfused, most of Llama2 prompts and decode", max(gains), 2.0, 0.0, FUSION, "at least"))

@@ -2,7 +2,7 @@
 
 The paper's machine: 80 compute units at 1.4 GHz, 16 MB of last-level cache, 1 TB/s of memory, a ring of 150 GB/s (75
 each way) with 500 ns. Products are timed by the GPU model on that machine (Volta's rates and kernels), the fusion by
-`siliconloom.planning.fused`; the sub-layers are Mega-GPT-2's and T-NLG's at tensor parallelism 8 and 16.
+`siliconloom.reproduce.fused`; the sub-layers are Mega-GPT-2's and T-NLG's at tensor parallelism 8 and 16.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import numpy as np
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.planning.fused import Fused, fuse
 from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.fused import Fused, fuse
 
 MODELS = {"Mega-GPT-2": (3072, 16 * 1024), "T-NLG": (4256, 8 * 1024)}
 """Width, and tokens of a batch (sequences of 1,024)."""
 SUBLAYERS = {
-    "output projection": 1, "second feed-forward": 4, "first feed-forward, backward": 4,
+    "output projection": 1,
+    "second feed-forward": 4,
+    "first feed-forward, backward": 4,
     "input projection, backward": 3,
-}  # fmt: skip
+}
 """Length of the sums in widths, before it is shared."""
 TENSOR = (8, 16)
 LINK, LATENCY, MEMORY = 75e9, 500e-9, 1e12

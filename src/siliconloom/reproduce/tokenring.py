@@ -9,10 +9,11 @@ at that rate are then predicted, each on a way of its own, as in the paper's ful
 from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.rank_links import RankLink
 from siliconloom.mapper.context import Kind, Schedule, context_schedule
-from siliconloom.planning.context import Link, time_context
-from siliconloom.planning.context_blocks import gpu_blocks
+from siliconloom.mapper.system.context import time_context
 from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.context_blocks import gpu_blocks
 
 GPUS, TOKENS, HEADS, WIDTH, ELEMENT = 4, 24000, 32, 128, 2.0
 RING, QUERIES, BOTH = 7.6e-3, 3.5e-3, 4.6e-3
@@ -29,7 +30,7 @@ BLOCKS = (
 BRIDGES = "the paper gives the slower connection (several bridges) as the reason, but not its rate"
 
 
-def step(schedule: Schedule, link: Link) -> float:
+def step(schedule: Schedule, link: RankLink) -> float:
     """Seconds from the second block to the third; every step between is the same."""
     starts = time_context(schedule, gpu_blocks(load_gpu("a10"), head_dim=WIDTH), link, element=ELEMENT).starts
     return starts[2] - starts[1]
@@ -42,9 +43,9 @@ def card() -> Card:
     def elements(scheme: str, kind: Kind) -> int:
         return max(message.elements for message in made[scheme].messages if message.kind is kind)
 
-    pcie = Link(load_gpu("a10").link_bandwidth, wiring="mesh")
+    pcie = RankLink(load_gpu("a10").link_bandwidth, wiring="mesh")
     rate = elements("zigzag", Kind.KV) * ELEMENT / RING
-    ring, token = (step(made[scheme], Link(rate, wiring="mesh")) for scheme in made)
+    ring, token = (step(made[scheme], RankLink(rate, wiring="mesh")) for scheme in made)
     query = elements("token_ring", Kind.Q) * ELEMENT / rate
     result = elements("token_ring", Kind.OUT) * ELEMENT / rate
     slow = BLOCKS.format(ours=token * 1e3)
@@ -52,10 +53,15 @@ def card() -> Card:
         Row("ring step, ms [PCIe 4.0]", step(made["zigzag"], pcie) * 1e3, RING * 1e3, TOLERANCE, LINKS),
         Row("TokenRing's step, ms [PCIe 4.0]", step(made["token_ring"], pcie) * 1e3, QUERIES * 1e3, TOLERANCE, slow),
         Row("message of queries, ms [at the published ring's rate]", query * 1e3, QUERIES * 1e3, TOLERANCE),
-        Row("message of queries or results, ms [at the published ring's rate]", max(query, result) * 1e3, BOTH * 1e3,
-            TOLERANCE, BRIDGES),
+        Row(
+            "message of queries or results, ms [at the published ring's rate]",
+            max(query, result) * 1e3,
+            BOTH * 1e3,
+            TOLERANCE,
+            BRIDGES,
+        ),
         Row("ring step over TokenRing's [at the published ring's rate]", ring / token, RING / QUERIES, TOLERANCE, slow),
-    ]  # fmt: skip
+    ]
     return Card(
         "tokenring",
         "TokenRing: steps of attention on four A10",

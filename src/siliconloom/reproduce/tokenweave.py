@@ -1,7 +1,8 @@
 """TokenWeave on four H100: prompts with sums in line, without them, and with halves of the tokens that take turns.
 
 The kernels' times are the GPU model's under the power limit; the overlap is a schedule of the halves' kernels and sums
-on two streams (`siliconloom.planning.overlap`). The figures are figure 11b's, of the paper's repository (MIT licence).
+on two streams (`siliconloom.mapper.system.overlap`). The figures are figure 11b's, of the paper's repository (MIT
+licence).
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from siliconloom.arch import load_system
-from siliconloom.planning.cluster import cluster_of
-from siliconloom.planning.layers import Layers
-from siliconloom.planning.machines import GpuMachine
-from siliconloom.planning.plan import Plan
+from siliconloom.baselines.machine import GpuMachine
+from siliconloom.evaluate.cluster import cluster_of
+from siliconloom.mapper.system.layers import Layers
+from siliconloom.mapper.system.plan import Plan
 from siliconloom.reproduce.card import Card, Row
 from siliconloom.workloads import load_workload
 
 PUBLISHED = {
-    1024: (82.17, 70.78, 72.49), 2048: (150.61, 132.51, 137.11), 4096: (295.20, 257.21, 261.90),
-    8192: (609.61, 531.46, 529.55), 16384: (1288.28, 1130.39, 1125.92), 32768: (2880.84, 2546.31, 2558.78),
-}  # fmt: skip
+    1024: (82.17, 70.78, 72.49),
+    2048: (150.61, 132.51, 137.11),
+    4096: (295.20, 257.21, 261.90),
+    8192: (609.61, 531.46, 529.55),
+    16384: (1288.28, 1130.39, 1125.92),
+    32768: (2880.84, 2546.31, 2558.78),
+}
 """Tokens; ms of Llama-3.3-70B with sums by multimem, without sums, and overlapped."""
 TOLERANCE = 0.1
 GPUS = 4

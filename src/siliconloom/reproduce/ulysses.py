@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from siliconloom.arch.network import LinkPort, Topology, wire
-from siliconloom.mapper.collectives import collective
 from siliconloom.mapper.context import context_schedule
+from siliconloom.mapper.network.collectives import collective
 from siliconloom.reproduce.card import Card, Row
 
 TOKENS, HEADS, WIDTH = 65536, 64, 128

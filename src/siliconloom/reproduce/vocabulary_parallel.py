@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 from importlib.resources import files
 
-from siliconloom.mapper.pipeline import Placement, most_held, one_forward_one_backward
-from siliconloom.planning.step import run_pipeline
+from siliconloom.mapper.system.pipeline import Placement, most_held, one_forward_one_backward
+from siliconloom.mapper.system.step import run_pipeline
 from siliconloom.reproduce.card import Card, Row
 
 STAGES = 8

@@ -2,6 +2,9 @@
 
 They are started afresh rather than forked, since Numba and the libraries below it do not promise to survive that, and
 in a session of their own, so that an interruption reaches only the process that the user sees.
+
+The last process takes the shortest card that is left, so that there is soon something to see; the others the longest,
+so that none begins a long card when the rest is done.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import selectors
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,12 +36,17 @@ def cores() -> int:
 def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
     """The result of each card when it is there, from as many processes.
 
+    Parameters
+    ----------
+    names
+        Cards, the shortest first.
+
     Raises
     ------
     LoomError
         When a card cannot be derived, or its process ends before it is.
     """
-    waiting = list(reversed(names))
+    waiting = deque(names)
     busy: dict[Worker, str] = {}
     with selectors.DefaultSelector() as ready:
         try:
@@ -46,6 +55,7 @@ def results(names: Sequence[str], processes: int) -> Iterator[dict[str, Any]]:
                 busy[worker] = ""
                 assert worker.stdout is not None
                 ready.register(worker.stdout, selectors.EVENT_READ, worker)
+            for worker in reversed(busy):
                 _give(worker, waiting, busy)
             while any(busy.values()):
                 for key, _ in ready.select():
@@ -61,13 +71,18 @@ def _start() -> Worker:
     paths = [each for each in sys.path if each]  # so that it finds the same package
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.Popen(
-        [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        [sys.executable, "-c", SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
-def _give(worker: Worker, waiting: list[str], busy: dict[Worker, str]) -> None:
-    busy[worker] = waiting.pop() if waiting else ""
+def _give(worker: Worker, waiting: deque[str], busy: dict[Worker, str]) -> None:
+    take = waiting.popleft if worker is next(reversed(busy)) else waiting.pop
+    busy[worker] = take() if waiting else ""
     if busy[worker]:
         assert worker.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which the empty answer tells

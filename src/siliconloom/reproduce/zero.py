@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from siliconloom.planning.memory import states
+from siliconloom.mapper.system.memory import states
 from siliconloom.reproduce.card import Card, Row
 
 PARAMETERS = 7.5e9

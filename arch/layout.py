@@ -1,0 +1,89 @@
+"""How a matmul's operands lie in local memory, and therefore how mappers, models and circuits count them.
+
+The stationary operand of a weight or input stationary array of R rows and C columns comes in *folds*: panels of C
+columns outermost, then blocks of R rows. Every fold but the last of a panel has R rows; the last has the rest, filled
+up with zeros to whole beats of ``load_rows`` rows. A row of a fold has C values, whatever the operand's own width. The
+moving operand lies row by row, each row filled up to whole blocks of R values. An output stationary array has neither:
+its operands lie as blocks of R rows and panels of C columns of full depth.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import SystolicArray
+
+Count = TypeVar("Count", int, NDArray[np.int64])
+"""One size, or an array of sizes."""
+Values = TypeVar("Values", bound=np.generic)
+
+
+def padded(value: Count, unit: int) -> Count:
+    """``value`` rounded up to a multiple of ``unit``."""
+    return -(-value // unit) * unit
+
+
+def fold_beats(array: SystolicArray, rows_used: Count) -> Count:
+    """Beats that load the ``rows_used`` rows of one fold, at most R."""
+    return -(-rows_used // array.load_rows)
+
+
+def panel_beats(array: SystolicArray, k: Count) -> Count:
+    """Beats that load all folds of one panel of ``k`` rows."""
+    return k // array.rows * fold_beats(array, array.rows) + fold_beats(array, k % array.rows)
+
+
+def panel_rows(array: SystolicArray, k: int) -> int:
+    """Rows that a panel of ``k`` rows takes in memory: its folds, the last one filled up to whole beats."""
+    return panel_beats(array, k) * array.load_rows
+
+
+def stationary_values(array: SystolicArray, outer: int, k: int) -> int:
+    """Values that the stationary operand takes in memory: ``outer`` columns of ``k`` rows."""
+    return padded(outer, array.cols) * panel_rows(array, k)
+
+
+def moving_values(array: SystolicArray, beats: int, k: int) -> int:
+    """Values that the moving operand takes in memory: ``beats`` rows of ``k``."""
+    return beats * padded(k, array.rows)
+
+
+def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
+    """A fold (at most R x C) as it lies in memory: filled up with zeros, a row of it in each row."""
+    held = np.zeros((fold_beats(array, fold.shape[0]) * array.load_rows, array.cols), fold.dtype)
+    held[: fold.shape[0], : fold.shape[1]] = fold
+    return held
+
+
+def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
+    """A stationary operand (k x outer) as it lies in memory, from its first value to its last."""
+    tiles = [
+        fold_tile(array, operand[fold : fold + array.rows, panel : panel + array.cols])
+        for panel in range(0, operand.shape[1], array.cols)
+        for fold in range(0, operand.shape[0], array.rows)
+    ]
+    return np.concatenate([tile.reshape(-1) for tile in tiles])
+
+
+def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[Values]:
+    """The opposite of `packed`: k x whole panels, columns beyond the operand's own included."""
+    height = panel_rows(array, k)
+    # only the last fold of a panel is filled up, so the k rows of a panel follow one another
+    panels = values.reshape(-1, height, array.cols)[:, :k]
+    return np.concatenate(list(panels), axis=1)
+
+
+__all__ = [
+    "fold_beats",
+    "fold_tile",
+    "moving_values",
+    "packed",
+    "padded",
+    "panel_beats",
+    "panel_rows",
+    "stationary_values",
+    "unpacked",
+]

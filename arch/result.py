@@ -1,0 +1,204 @@
+"""The result of one step of a workload on a machine: one schema, whatever the machine is.
+
+What every result has stands in `Result`; what only some machines have is optional there, and says which. A key is
+never renamed and never changes its unit within a version of the schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from siliconloom.arch.document import Description
+
+SCHEMA = "siliconloom.result/2"
+Kind = Literal["chip", "gpus", "system", "pim_tile"]
+
+
+class Section(BaseModel):
+    """A part of a result: it has these keys and no others."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Asked(Section):
+    """Everything that was asked, so that the same can be asked again."""
+
+    machine: str = Field(description="name of the chip, GPU or system")
+    machine_digest: str = Field(description="SHA-256 of its description and of its chips', overrides included")
+    workload: str
+    workload_digest: str = Field(description="SHA-256 of its operators and what they pass on")
+    phase: str
+    precision: str
+    batch: int
+    sequence: int | None = Field(description="tokens of each sequence that is read; none in decode and of products")
+    context: int | None = Field(description="keys that the tokens attend to; none of products")
+    plan: dict[str, Any] | None = Field(description="degrees of parallelism and how a step is run; none of one chip")
+    overrides: dict[str, str] = Field(description="key paths and values of --set")
+
+
+class LowerBound(Section):
+    """What no mapping of the workload can be faster than."""
+
+    lower_bound_s: float
+    lower_bound_cycles: int
+    name: str = Field(description="what binds: compute, memory, vector, bank, activation, roofline")
+    achieved: float = Field(description="of the time taken, the share that the bound explains")
+    key: str | None = Field(default=None, description="key path of what binds")
+    compute_cycles: int | None = None
+    memory_cycles: int | None = None
+    vector_cycles: int | None = None
+    bank_cycles: int | None = None
+    activation_cycles: int | None = None
+    level_cycles: dict[str, int] | None = None
+
+
+class OperatorResult(Section):
+    """All executions of one operator on one chip in a step, or of one kernel of it on a GPU."""
+
+    name: str
+    kind: str = Field(description="gemm, attention, vector; of a GPU the kernel's: gemm, rmsnorm, all_reduce, ...")
+    repeat: int
+    seconds: float = Field(description="from its first instruction to its last, of all executions; overlaps count")
+    macs: int
+    shape: dict[str, Any]
+    block: str | None = None
+    unit: str | None = Field(default=None, description="npu or pim, where memory computes")
+    tiles: int | None = None
+    start_cycle: int | None = None
+    end_cycle: int | None = None
+    cycles: int | None = None
+    overlap_cycles: int | None = Field(default=None, description="of its cycles, those in which others were at work")
+    utilization: float | None = None
+    bound: str | None = Field(default=None, description="what binds it")
+    bound_cycles: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    energy_j: float | None = None
+    energy: dict[str, float] | None = None
+    busy_cycles: dict[str, int] | None = None
+    fused: list[str] | bool | None = Field(default=None, description="operators done on its results; on a GPU, whether")
+    error: float | None = Field(default=None, description="relative error of the prediction, in the median")
+
+
+class UnitResult(Section):
+    """What a unit of the tile did in all cycles."""
+
+    busy_cycles: int
+    utilization: float
+    stall_cycles: dict[str, int] | None = None
+    mac_utilization: float | None = None
+    commands: dict[str, int] | None = None
+    channel_imbalance: float | None = None
+
+
+class LevelResult(Section):
+    """A memory level: what lies there and what moved."""
+
+    used_bytes: int
+    capacity_bytes: int
+    bandwidth: int
+    moved_bytes: int
+    bound_cycles: int
+    utilization: float
+    energy_j: float
+    dram: str | None = None
+    pin_bandwidth: int | None = None
+    latency_s: float | None = None
+
+
+class MemoryResult(Section):
+    """Bytes of one chip's memory that are used, of those it has."""
+
+    used_bytes: int
+    capacity_bytes: int
+    levels: dict[str, LevelResult] | None = None
+
+
+class SystemResult(Section):
+    """How a step is laid over the chips of a system."""
+
+    name: str
+    chips: int
+    tensor: int
+    pipeline: int
+    passes: int
+    layers_per_stage: int | None = None
+    interleaved: bool | None = None
+    attention: dict[str, Any] | None = None
+
+
+class WindowResult(Section):
+    """A stretch in which arrays and memory work side by side, and how often it comes."""
+
+    name: str
+    repeat: int
+    cycles: int
+    array_cycles: int
+    memory_cycles: int
+
+
+class SimulatorResult(Section):
+    """What the simulator itself took."""
+
+    wall_s: float
+    map_s: float | None = None
+    events: int | None = None
+    events_skipped: int | None = None
+    periods: int | None = None
+    lookups: int | None = None
+    instructions: int | None = None
+
+
+class Result(Section):
+    """One step of a workload on a machine."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True, title=SCHEMA)
+
+    schema_: Literal["siliconloom.result/2"] = Field(alias="schema")
+    kind: Kind = Field(description="what the machine is: one of our chips, GPUs, a system of our chips, a PIM tile")
+    version: str
+    asked: Asked
+    chip: str
+    chip_digest: str | None = None
+    workload: str
+    phase: str
+    precision: str
+    batch: int
+    tokens: int
+    seconds: float
+    cycles: int
+    clock_hz: int
+    macs: int = Field(description="of the step; of a system of our chips one tensor rank's")
+    utilization: float = Field(
+        description="multiply-accumulates of the arrays over those at their peak; memory's are in units.pim"
+    )
+    tokens_per_second: float
+    energy_j: float
+    energy: dict[str, float]
+    energy_excludes: list[str]
+    power_w: float
+    bound: LowerBound
+    operators: list[OperatorResult]
+    memory: MemoryResult
+    simulator: SimulatorResult
+    notes: list[str]
+    error: float | None = Field(default=None, description="relative error of a predicted time")
+    peak_macs: int | None = Field(default=None, description="multiply-accumulates per cycle of the chip")
+    macs_executed: int | None = None
+    units: dict[str, UnitResult] | None = None
+    traffic_bytes: dict[str, int] | None = None
+    traffic: dict[str, dict[str, int]] | None = None
+    system: SystemResult | None = None
+    plan_text: str | None = None
+    windows: list[WindowResult] | None = None
+
+
+def digest_of(descriptions: Sequence[Description]) -> str:
+    """SHA-256 of the canonical text of descriptions, in order; of one chip its own `Chip.digest`."""
+    parts = [json.dumps(d.model_dump(mode="json"), sort_keys=True, separators=(",", ":")) for d in descriptions]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()

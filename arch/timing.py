@@ -1,0 +1,77 @@
+"""Latencies of the circuits that no description chooses, in cycles; simulator, mapper and RTL read them here.
+
+What a user may choose (``multiply_stages``, the vector unit's ``latency``, ``issue_cycles`` ...) are fields of
+`arch.description`. Here stands what follows from how the tile is built. A circuit that realises a latency by its
+registers either builds as many as the constant says, or calls `confirm` with the stages that it has, so that a constant
+which says something else is refused when the circuit is elaborated.
+"""
+
+from __future__ import annotations
+
+from siliconloom.arch.errors import LoomError
+
+INPUT_SLICE = 1
+"""Cycles that the register slice at each operand stream of the array adds."""
+OPERAND_LATENCY = 4
+"""Cycles from a matmul leaving its queue to its first stationary operand firing: address, data, buffer, register."""
+LOADER_GAP = 1
+"""Cycles from the swap of a matmul's last fold until the next matmul may leave the queue."""
+ACCUMULATOR_WRITE = 1
+"""Cycles from the array's output to the accumulator holding it."""
+QUEUE_POP = 1
+"""Cycles from an instruction leaving its queue until the next one is seen."""
+QUEUE_REFILL = 2
+"""Cycles from an instruction leaving a full queue until another one can be seen at its end."""
+BARRIER = 2
+"""Cycles from a barrier starting to its posts, when nothing before it is still at work."""
+TRANSFER_START = 1
+"""Cycles from a transfer leaving its queue to its first address."""
+LOAD_WRITE = 2
+"""Cycles from the last data beat arriving to the scratchpad holding it."""
+STORE_WRITE = 3
+"""Cycles from the last local address to the last data beat on the bus."""
+VECTOR_START = 1
+"""Cycles from a vector instruction leaving its queue to its first address."""
+VECTOR_STAGES = 15
+"""Cycles from a vector operand's address to its row's state being there for the next pass; results take fewer."""
+FETCH_START = 2
+"""Cycles from the start of a run to the first instruction address on the bus, and from a word to its decoding."""
+
+
+def confirm(constant: str, **stages: int) -> None:
+    """Hold a constant of this module against the stages of the circuit that realises it.
+
+    Parameters
+    ----------
+    constant
+        Its name.
+    stages
+        Cycles by what takes them, in the order in which they pass.
+
+    Raises
+    ------
+    LoomError
+        When the circuit takes another number of cycles.
+    """
+    stated, built = globals()[constant], sum(stages.values())
+    if stated != built:
+        parts = " + ".join(f"{name.replace('_', ' ')} {cycles}" for name, cycles in stages.items())
+        raise LoomError(f"{constant} in arch/timing.py is {stated}, but the circuit takes {built} cycles ({parts})")
+
+
+__all__ = [
+    "ACCUMULATOR_WRITE",
+    "BARRIER",
+    "FETCH_START",
+    "INPUT_SLICE",
+    "LOADER_GAP",
+    "LOAD_WRITE",
+    "OPERAND_LATENCY",
+    "QUEUE_POP",
+    "QUEUE_REFILL",
+    "STORE_WRITE",
+    "TRANSFER_START",
+    "VECTOR_STAGES",
+    "VECTOR_START",
+    "confirm",
+]

@@ -1,0 +1,70 @@
+"""GPUs as a plan asks for them: seconds of operators by the GPU model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from siliconloom.arch import DataType
+from siliconloom.arch.gpu import Gpu
+from siliconloom.baselines.model import DTYPES, ModelPrediction, predict_model
+from siliconloom.baselines.tiled import Product, gather_product, product_reduce, product_scatter
+from siliconloom.workloads import Gemm, Graph
+from siliconloom.workloads.subgraph import without_messages
+
+
+@dataclass(frozen=True)
+class GpuMachine:
+    """Times by the GPU model; training, and what is ``sustained``, under the board's power limit.
+
+    Inference has a serving stack's kernels, which take residual sums along with norms; training launches each.
+    """
+
+    gpu: Gpu
+    sustained: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.gpu.name
+
+    @property
+    def capacity(self) -> float:
+        return float(self.gpu.memory.capacity)
+
+    @property
+    def bandwidth(self) -> float:
+        return self.gpu.memory_bandwidth
+
+    def peak(self, precision: DataType) -> float:
+        return self.gpu.peak_flops(precision.value)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.gpu.multiprocessors
+
+    def without(self, multiprocessors: int) -> GpuMachine:
+        """The same with fewer multiprocessors."""
+        left = self.gpu.multiprocessors - multiprocessors
+        return replace(self, gpu=self.gpu.model_copy(update={"multiprocessors": left}))
+
+    def fused_rest(self, operation: str, product: Gemm, chips: int) -> float:
+        """See `baselines.tiled`: what is left of a message beside the tiles of its product."""
+        size = product.precision.size(1000) / 1000
+        dtype = DTYPES.get(product.precision.value, product.precision.value)
+        kernel = Product(product.m, product.n, product.k, dtype=dtype, element=size)
+        fuse = {"all_gather": gather_product, "reduce_scatter": product_scatter, "all_reduce": product_reduce}
+        found = fuse[operation](self.gpu, kernel, chips)
+        return max(found.fused - found.product, 0.0)
+
+    def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
+        return self.predicted(without_messages(graph), unfused=unfused).by_operator
+
+    def predicted(
+        self, graph: Graph, *, groups: Mapping[str, int] | None = None, unfused: bool = False
+    ) -> ModelPrediction:
+        """Every kernel of a part with its time, energy and floor; see `predict_model`."""
+        return predict_model(self.gpu, graph, groups=groups, sustained=self.sustained, unfused=unfused)

@@ -1,0 +1,320 @@
+"""Lowering of attention: scores, softmax and context stay on the tile (FlashAttention, Dao et al., 2022).
+
+For each sequence and key-value head, query rows are taken in tiles; the heads that share a key-value head are stacked
+as rows, all of them or as many as fit. A key-value tile gives scores S = Q K^T in the accumulator, the vector unit
+turns them into probabilities, and the array multiplies those with V. When all keys fit one tile, that is the result;
+otherwise the softmax is the online one and the vector unit merges each tile's context into the running result.
+
+The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
+causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. Where
+the values are part of the keys (the latent of absorbed MLA), a tile is loaded once for both products, two key tiles to
+a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.isa import Address, Unit
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.attention_cost import AttentionTiling, Part, query_parts
+from siliconloom.mapper.chip.builder import SLOTS, affine
+from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
+from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
+from siliconloom.mapper.chip.tasks import Task
+from siliconloom.workloads import Attention
+
+
+class AttentionLowering:
+    """Writes one attention operator."""
+
+    def __init__(self, context: Context, task: Task, shape: Attention, tiling: AttentionTiling) -> None:
+        self.context, self.shape, self.tiling = context, shape, tiling
+        self.nest = Nest(context, task.depends)
+        self.dtype: DataType = shape.precision
+        self.group = shape.heads // shape.kv_heads
+        size, memory, name = self.dtype.size, context.memory, task.operator.name
+        self.q_row, self.o_row = size(shape.heads * shape.head_dim), size(shape.heads * shape.v_head_dim)
+        self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
+        whole, repeat = task.operator, task.operator.repeat
+        assert isinstance(whole, Attention)
+        tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads) * whole.kv_len
+        self.q_base = context.input_of(task.operator, shape.batch * shape.q_len * self.q_row)
+        self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
+        if not shape.values_in_keys:
+            self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)
+        self.scale_bytes = PARAMETER_BYTES * shape.v_head_dim
+        self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
+        self.o_base = context.output_of(task, shape.batch * shape.q_len * self.o_row)
+
+    def emit(self) -> None:
+        """Write the task, part by part; only the last part's last store ends it."""
+        parts = query_parts(self.shape)
+        constants, builder = self.context.rings.constants, self.context.builder
+        scales = affine(self.scale_base, (self.context.layer, self.scale_bytes))
+        self.nest.load(constants, 1, self.scale_bytes, self.scale_bytes, scales, depends=False)
+        builder.barrier(Unit.VECTOR, wait=constants.full_bit)
+        for index, part in enumerate(parts):
+            self.final = index == len(parts) - 1
+            for sequence in self.nest.walk(self.shape.batch, 1):
+                for head in self.nest.walk(self.shape.kv_heads, 1):
+                    for subset in self.nest.walk(self.group, self.tiling.heads):
+                        self.subset = subset
+                        if self.shape.values_in_keys:
+                            self._shared(part, sequence, head)
+                        elif part.keys <= self.tiling.keys:
+                            self._over_queries(part, sequence, head)
+                        else:
+                            self._over_keys(part, sequence, head)
+        builder.barrier(Unit.VECTOR, post=constants.free_bit)
+        constants.read()
+
+    def _over_queries(self, part: Part, sequence: Walk, head: Walk) -> None:
+        """All keys in one tile: the array runs one query tile ahead with the scores."""
+
+        def scores(queries: Walk) -> None:
+            self._load_q(part, sequence, head, queries)
+            self._load_k(part, sequence, head, None)
+            self._scores(queries.size, part.keys, VectorFunction.SOFTMAX, moving=True)
+
+        def context(queries: Walk) -> None:
+            self._load_v(part, sequence, head, None)
+            self._context(queries.size, part.keys)
+            rings = self.context.rings
+            self._merge(
+                VectorFunction.REQUANTIZE,
+                queries.size,
+                rings.context.full_bit | rings.results.free_bit,
+                rings.results.full_bit,
+            )
+            rings.results.written()
+            self._store(part, sequence, head, queries)
+
+        pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
+
+    def _over_keys(self, part: Part, sequence: Walk, head: Walk) -> None:
+        """Keys in several tiles: for each query tile the array runs one key tile ahead with the scores."""
+        rings, builder = self.context.rings, self.context.builder
+        for queries in self.nest.walk(part.queries, self.tiling.queries):
+            self._load_q(part, sequence, head, queries)
+            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+
+            def scores(keys: Walk, queries: Walk = queries) -> None:
+                self._load_k(part, sequence, head, keys)
+                self._scores(queries.size, keys.size, VectorFunction.SOFTMAX_ONLINE, moving=False)
+
+            def context(keys: Walk, queries: Walk = queries) -> None:
+                self._load_v(part, sequence, head, keys)
+                self._context(queries.size, keys.size)
+                first_wait, first = when(keys.first, rings.results.free_bit)
+                last_post, last = when(keys.last, rings.results.full_bit)
+                self._merge(
+                    VectorFunction.RESCALE,
+                    queries.size,
+                    rings.context.full_bit,
+                    0,
+                    (first_wait, first),
+                    (last_post, last),
+                )
+
+            pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
+            rings.moving.read()
+            rings.results.written()
+            self._store(part, sequence, head, queries)
+
+    def _shared(self, part: Part, sequence: Walk, head: Walk) -> None:
+        """Keys that hold the values: two tiles to a slot, both their scores before both their contexts."""
+        rings, builder, keys = self.context.rings, self.context.builder, self.tiling.keys
+        slot = keys if part.keys <= keys else SLOTS * keys
+        for queries in self.nest.walk(part.queries, self.tiling.queries):
+            self._load_q(part, sequence, head, queries)
+            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            for walk in self.nest.walk(part.keys, slot):
+                self._load_cache(self.k_base, self.k_row, part, sequence, head, walk)
+                tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
+                one = part.keys <= keys
+                for start, size in tiles:
+                    softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_ONLINE
+                    self._scores(
+                        queries.size, size, softmax, moving=False, offset=start, opens=start == 0, closes=False
+                    )
+                for start, size in tiles:
+                    ends = start + size == walk.size
+                    self._context(queries.size, size, offset=start, opens=False, closes=ends)
+                    first_wait, first = when(walk.first if start == 0 else None, rings.results.free_bit)
+                    last_post, last = when(walk.last if ends else None, rings.results.full_bit)
+                    merge = VectorFunction.REQUANTIZE if one else VectorFunction.RESCALE
+                    self._merge(merge, queries.size, rings.context.full_bit, 0, (first_wait, first), (last_post, last))
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
+            rings.moving.read()
+            rings.results.written()
+            self._store(part, sequence, head, queries)
+
+    def _load_q(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
+        address = self._rows(self.q_base, self.q_row, self.k_row, part, sequence, head, queries)
+        width = self.subset.size * self.k_row
+        self.nest.load(self.context.rings.moving, queries.size, width, self.q_row, address)
+
+    def _rows(self, base: int, row: int, width: int, part: Part, sequence: Walk, head: Walk, queries: Walk) -> Address:
+        """Where a tile of queries or results begins: a row to a token, ``width`` bytes of it to a head."""
+        return affine(
+            base + (part.query_start + queries.start) * row + self.subset.start * width,
+            (sequence.loop, self.shape.q_len * row),
+            (head.loop, self.group * width),
+            (self.subset.loop, self.subset.size * width),
+            (queries.loop, queries.size * row),
+        )
+
+    def _load_k(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+        self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
+
+    def _load_v(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+        self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
+
+    def _load_cache(self, base: int, row: int, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+        """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
+        shape = self.shape
+        plane = shape.kv_len * row
+        count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
+        terms = [
+            (self.context.layer, shape.batch * shape.kv_heads * plane),
+            (sequence.loop, shape.kv_heads * plane),
+            (head.loop, plane),
+        ]
+        if keys is not None:
+            terms.append((keys.loop, keys.size * row))
+        self.nest.load(
+            self.context.rings.weights, count, row, row, affine(base + (part.key_start + start) * row, *terms)
+        )
+
+    def _scores(
+        self,
+        queries: int,
+        keys: int,
+        softmax: VectorFunction,
+        *,
+        moving: bool,
+        offset: int = 0,
+        opens: bool = True,
+        closes: bool = True,
+    ) -> None:
+        """S = Q K^T, then probabilities; the keys begin ``offset`` tokens into a slot that is waited for and freed."""
+        builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
+        wait, release = opens * rings.weights.full_bit, closes * rings.weights.free_bit
+        if moving:
+            wait, release = wait | rings.moving.full_bit, release | rings.moving.free_bit
+        builder.matmul(
+            rows,
+            keys,
+            self.shape.head_dim,
+            self.dtype,
+            rings.moving,
+            rings.weights,
+            rings.partial,
+            wait=wait,
+            release=release,
+            first_wait=rings.partial.free_bit,
+            last_post=rings.partial.full_bit,
+            b_offset=offset * self.k_row,
+        )
+        if closes:
+            rings.weights.read()
+        if moving:
+            rings.moving.read()
+        builder.vector(
+            softmax,
+            rows,
+            keys,
+            self.dtype,
+            rings.partial,
+            rings.probabilities,
+            wait=rings.partial.full_bit | rings.probabilities.free_bit,
+            release=rings.partial.free_bit,
+            post=rings.probabilities.full_bit,
+        )
+        rings.partial.written()
+        rings.partial.read()
+        rings.probabilities.written()
+
+    def _context(self, queries: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
+        """Multiply the probabilities with V."""
+        builder, rings = self.context.builder, self.context.rings
+        builder.matmul(
+            queries * self.subset.size,
+            self.shape.v_head_dim,
+            keys,
+            self.dtype,
+            rings.probabilities,
+            rings.weights,
+            rings.context,
+            wait=rings.probabilities.full_bit | opens * rings.weights.full_bit,
+            release=rings.probabilities.free_bit | closes * rings.weights.free_bit,
+            first_wait=rings.context.free_bit,
+            last_post=rings.context.full_bit,
+            b_offset=offset * self.k_row,
+        )
+        rings.probabilities.read()
+        if closes:
+            rings.weights.read()
+
+    def _merge(
+        self,
+        function: VectorFunction,
+        queries: int,
+        wait: int,
+        post: int,
+        first: tuple[int, int] = (0, 0),
+        last: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Bring the context from the accumulator into the result tile."""
+        rings = self.context.rings
+        self.context.builder.vector(
+            function,
+            queries * self.subset.size,
+            self.shape.v_head_dim,
+            self.dtype,
+            rings.context,
+            rings.results,
+            wait=wait,
+            release=rings.context.free_bit,
+            post=post,
+            first_wait=first[0],
+            first=first[1],
+            last_post=last[0],
+            last=last[1],
+        )
+        rings.context.written()
+        rings.context.read()
+
+    def _store(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
+        address = self._rows(self.o_base, self.o_row, self.v_row, part, sequence, head, queries)
+        width = self.subset.size * self.v_row
+        self.nest.store(self.context.rings.results, queries.size, width, self.o_row, address, final=self.final)
+
+
+Stage = Callable[[Walk], None]
+
+
+def pipeline(nest: Nest, total: int, size: int, head: Stage, tail: Stage) -> None:
+    """Run two stages over the tiles of a dimension, ``head`` one tile ahead of ``tail``.
+
+    ``head(0); loop {head(i + 1); tail(i)}; tail(last)``, with the dimension's shorter last tile unrolled at the end.
+    """
+    full, rest = divmod(total, size)
+    tiles = full + (rest > 0)
+
+    def at(index: int) -> Walk:
+        width = size if index < full else rest
+        return Walk(Segment(index * size, 1, width, index == 0, index == tiles - 1), STILL)
+
+    nest.within(at(0), head)
+    if full > 1:
+        with nest.context.builder.loop(full - 1) as loop:
+            nest.within(Walk(Segment(size, full - 1, size, False, False), loop), head)
+            nest.within(Walk(Segment(0, full - 1, size, True, False), loop), tail)
+    if rest and full:
+        nest.within(at(full), head)
+        nest.within(at(full - 1), tail)
+    nest.within(at(tiles - 1), tail)

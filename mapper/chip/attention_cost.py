@@ -1,0 +1,241 @@
+"""Choice of attention's tiles: every candidate is costed with the durations that the simulator uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.timing import (
+    ACCUMULATOR_WRITE,
+    LOAD_WRITE,
+    OPERAND_LATENCY,
+    QUEUE_POP,
+    STORE_WRITE,
+    TRANSFER_START,
+)
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
+from siliconloom.mapper.chip.builder import SLOTS
+from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
+from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.tiling import SLACK
+from siliconloom.sim.timing.pace import product_pace
+from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
+from siliconloom.workloads import Attention
+
+KEPT = 3
+"""Candidates of each layout that are looked at again."""
+CAUSAL_SEGMENTS = 8
+"""Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
+
+
+@dataclass(frozen=True)
+class AttentionTiling:
+    """Query and key tile sizes (in tokens), heads stacked as rows, what they move and what they should take."""
+
+    queries: int
+    keys: int
+    heads: int
+    read_bytes: int
+    write_bytes: int
+    array_cycles: int
+    memory_cycles: int
+    vector_cycles: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of query tokens and the range of keys that some of them may see."""
+
+    query_start: int
+    queries: int
+    key_start: int
+    keys: int
+
+
+def query_parts(shape: Attention) -> list[Part]:
+    """Cut the queries so that each part reads only the keys that its mask admits."""
+    past = shape.kv_len - shape.q_len
+    masked = shape.causal or shape.window is not None
+    count = min(CAUSAL_SEGMENTS, shape.q_len) if masked else 1
+    size, parts = -(-shape.q_len // count), []
+    for segment in segments(shape.q_len, size):
+        for index in range(segment.count):
+            start = segment.start + index * segment.size
+            end = past + start + segment.size if shape.causal else shape.kv_len
+            begin = 0 if shape.window is None else max(0, past + start + 1 - shape.window)
+            parts.append(Part(start, segment.size, begin, end - begin))
+    return parts
+
+
+def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[list[AttentionTiling]]:
+    """For each layout the cheapest tilings that fit its buffers, the best first."""
+    size, wide = shape.precision.size, shape.precision.accumulator.size
+    costs = _Costs(chip, shape)
+    most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
+    tilings = [
+        (queries, keys, heads)
+        for keys in _halvings(most_keys)
+        for queries in _halvings(most_queries)
+        for heads in _halvings(shape.heads // shape.kv_heads)
+        if queries * heads <= ROW_LIMIT
+    ]
+    needs = []
+    for queries, keys, heads in tilings:
+        rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
+        if shape.values_in_keys and keys < most_keys:
+            tile *= SLOTS
+        needs.append(
+            (
+                size(tile),
+                size(rows * shape.head_dim),
+                wide(rows * keys),
+                size(rows * keys),
+                wide(rows * shape.v_head_dim),
+                size(rows * shape.v_head_dim),
+                PARAMETER_BYTES * shape.v_head_dim,
+            )
+        )
+    needed = np.array(needs, np.int64).reshape(len(needs), 7)
+    found: list[list[AttentionTiling]] = []
+    for layout in layouts:
+        room = (
+            layout.weights,
+            layout.moving,
+            layout.partial,
+            layout.probabilities,
+            layout.context,
+            layout.results,
+            layout.constants,
+        )
+        fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
+        limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
+        fast = [tiling for tiling in fitting if tiling.cycles <= limit]
+        frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
+        others = sorted((t for t in fitting if t != frugal), key=lambda t: t.cycles)
+        found.append([frugal, *others[: KEPT - 1]] if frugal else [])
+    return found
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Cycles of one query tile against one key tile: both products, softmax, merge, and both loads of the cache."""
+
+    scores: int
+    context: int
+    softmax: int
+    merge: int
+    keys: int
+    values: int
+
+
+class _Costs:
+    """What attention of one shape should take under each tiling; every part of it is worked out once."""
+
+    def __init__(self, chip: Chip, shape: Attention) -> None:
+        assert isinstance(chip.tile, NpuTile)
+        self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
+        latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
+        self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
+        self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
+        self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
+
+    def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
+        shape, unit, array = self.shape, self.tile.vector, self.tile.array
+        softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
+        merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
+        loads = [self.transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
+        return _Tile(
+            product_pace(array, rows, keys, shape.head_dim),
+            product_pace(array, rows, shape.v_head_dim, keys),
+            vector_cycles(unit, softmax, rows, keys),
+            vector_cycles(unit, merge, rows, shape.v_head_dim),
+            loads[0],
+            0 if shape.values_in_keys else loads[1],
+        )
+
+    def _transfer(self, rows: int, elements: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of ``rows`` rows of so many elements."""
+        width, memory = self.shape.precision.size(elements), self.chip.nearest
+        return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
+
+    def _of(self, queries: int, keys: int, heads: int) -> AttentionTiling:
+        shape = self.shape
+        pairs, group = shape.batch * shape.kv_heads, shape.heads // shape.kv_heads
+        array = vector = port = reads = writes = tiles = paced = 0
+        for part in self.parts:
+            for subset in segments(group, heads):
+                for q in segments(part.queries, queries):
+                    count, rows = subset.count * q.count, q.size * subset.size
+                    q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim)
+                    o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim)
+                    row = [
+                        (k.count, k.size, self.tile_of(rows, k.size, part.keys <= keys))
+                        for k in segments(part.keys, keys)
+                    ]
+                    array += count * sum(n * (t.scores + t.context) for n, _, t in row)
+                    vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
+                    cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
+                    width = shape.head_dim + (0 if shape.values_in_keys else shape.v_head_dim)
+                    reads += count * (q_moved + sum(n * self.transfer(1, size * width)[0] for n, size, _ in row))
+                    writes += count * o_moved
+                    port += count * (q_held + o_held) + cached
+                    tiles += count * sum(n for n, _, _ in row)
+                    if part.keys <= keys and not shape.values_in_keys:
+                        # query tiles follow one another in the pipeline, all their keys in one tile each
+                        paced += subset.count * self._pipeline(q.count, row[0][2], q_held)
+                    elif shape.values_in_keys:
+                        paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
+                    else:
+                        paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row) + count * q_held
+        sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
+        last = array // tiles + vector // tiles
+        fetch, _ = fetch_cycles(self.chip)
+        lead = fetch + self.transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
+        edge = lead + self.out + self.away + last // 2
+        cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
+        return AttentionTiling(
+            queries, keys, heads, pairs * reads, pairs * writes, pairs * array, pairs * port, pairs * vector, cycles
+        )
+
+    def _rows(self, queries: int, elements: int) -> tuple[int, int]:
+        """A tile of queries or results, whose rows adjoin when they hold all heads."""
+        whole = elements in (self.shape.heads * self.shape.head_dim, self.shape.heads * self.shape.v_head_dim)
+        return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
+
+    def _pipeline(self, count: int, t: _Tile, queries: int) -> int:
+        """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns."""
+        loads = t.keys + t.values + queries
+        # slots of the cache's ring: loaded, then read by the array; and sums through the vector unit
+        turn = (loads + 2 * (self.arrive + OPERAND_LATENCY) + t.scores + t.context) / SLOTS
+        sums = (t.scores + self.out + t.softmax + self.out + t.context + t.merge) / SLOTS
+        each = max(t.scores + t.context, t.softmax + t.merge, loads, turn, sums)
+        first = max(t.scores + self.out + t.softmax + t.context + 2 * OPERAND_LATENCY, each)
+        return round(first + (count - 1) * each)
+
+    def _shared(self, count: int, t: _Tile, alone: bool) -> int:
+        """So many tiles, two to a slot: two scores, then two contexts, each of which waits for its softmax."""
+        softmax = self.out + t.softmax
+        if alone:
+            return count * (t.scores + softmax + t.context)
+        first = max(softmax - t.scores, 0)
+        second = max(softmax + t.softmax - first - t.scores - t.context, 0)
+        pair = 2 * (t.scores + t.context) + first + second
+        turn = (2 * t.keys + self.arrive + pair) / SLOTS
+        return round(count * max(pair, 2 * t.keys, turn) / SLOTS)
+
+
+def _halvings(total: int) -> list[int]:
+    sizes, size = [total], total
+    while size > 1:
+        size = -(-size // 2)
+        sizes.append(size)
+    return sizes
+
+
+__all__ = ["AttentionTiling", "Part", "choose_attention_tilings", "query_parts"]

@@ -1,0 +1,344 @@
+"""Builds a Program: loops, double-buffer rings, semaphores, affine addresses.
+
+A *ring* is a region of local memory with two slots, filled by one unit and drained by another. Each side has a cursor
+that moves one slot per use; because every loop count is known, the slot of every use is a fixed parity of the loop
+indices, which the builder writes into the instruction when the enclosing loops close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.vector import VectorFunction
+
+SLOTS = 2
+LONGEST_ROW = 2**24 - 1
+"""Bytes that a transfer's row may have."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An open hardware loop; ``level`` is ``None`` when a single iteration needed no loop."""
+
+    level: int | None
+    count: int
+
+    @property
+    def mask(self) -> int:
+        return 0 if self.level is None else 1 << self.level
+
+
+@dataclass
+class _Local:
+    """A local address whose parity mask is completed when the loops around it close."""
+
+    base: int
+    slot: int
+    odd: int
+    parity: int = 0
+
+    def freeze(self) -> Address:
+        return Address(base=self.base, slot=self.slot, odd=self.odd, parity=self.parity)
+
+
+@dataclass
+class _Side:
+    """Cursor of one side of a ring."""
+
+    count: int = 0
+    open_counts: list[int] = field(default_factory=list)
+    uses: list[list[_Local]] = field(default_factory=list)
+
+
+@dataclass
+class Ring:
+    """Two slots of local memory between a producing and a consuming unit."""
+
+    name: str
+    base: int
+    slot_bytes: int
+    full: int
+    free: int
+    producer: _Side = field(default_factory=_Side)
+    consumer: _Side = field(default_factory=_Side)
+
+    def write_slot(self) -> _Local:
+        """Slot that the producer fills now."""
+        return self._use(self.producer)
+
+    def read_slot(self) -> _Local:
+        """Slot that the consumer reads now."""
+        return self._use(self.consumer)
+
+    def written(self) -> None:
+        """Move the producer to the other slot."""
+        self.producer.count += 1
+
+    def read(self) -> None:
+        """Move the consumer to the other slot."""
+        self.consumer.count += 1
+
+    @property
+    def full_bit(self) -> int:
+        return 1 << self.full
+
+    @property
+    def free_bit(self) -> int:
+        return 1 << self.free
+
+    def _use(self, side: _Side) -> _Local:
+        local = _Local(self.base, self.slot_bytes, side.count & 1)
+        for uses in side.uses:
+            uses.append(local)
+        return local
+
+
+@dataclass
+class _Draft:
+    fields: dict[str, object]
+
+    def freeze(self) -> Instruction:
+        return Instruction(
+            **{  # type: ignore[arg-type]
+                name: value.freeze() if isinstance(value, _Local) else value for name, value in self.fields.items()
+            }
+        )
+
+
+class ProgramBuilder:
+    """Collects instructions in program order."""
+
+    def __init__(self) -> None:
+        self.drafts: list[_Draft] = []
+        self.working: list[int | None] = []
+        self.semaphores: list[Semaphore] = []
+        self.rings: list[Ring] = []
+        self.depth = 0
+        self.operator = 0
+        self.tiles: int | None = None
+        """Tiles that execute what is added now; ``None`` throughout when all of them do."""
+
+    def semaphore(self, name: str, initial: int, cause: str) -> int:
+        """Declare a semaphore; returns its number."""
+        self.semaphores.append(Semaphore(name, initial, cause))
+        return len(self.semaphores) - 1
+
+    def ring(self, name: str, base: int, slot_bytes: int) -> Ring:
+        """Declare a ring at ``base`` with two slots of ``slot_bytes`` each."""
+        full = self.semaphore(f"{name}_full", 0, "operands")
+        free = self.semaphore(f"{name}_free", SLOTS, "buffer")
+        made = Ring(name, base, slot_bytes, full, free)
+        self.rings.append(made)
+        return made
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[Loop]:
+        """Repeat the body ``count`` times; a count of one adds no instruction."""
+        if count == 1:
+            yield Loop(None, 1)
+            return
+        level = self.depth
+        if level >= LEVELS:
+            raise AssertionError("a lowering nests deeper than the hardware loops")
+        self._add(opcode=Opcode.LOOP, m=count)
+        self.depth += 1
+        sides = [side for ring in self.rings for side in (ring.producer, ring.consumer)]
+        for side in sides:
+            side.open_counts.append(side.count)
+            side.uses.append([])
+        yield Loop(level, count)
+        for side in sides:
+            before = side.open_counts.pop()
+            per_iteration = side.count - before
+            for local in side.uses.pop():
+                local.parity |= (per_iteration & 1) << level
+            side.count = before + per_iteration * count
+        self.depth -= 1
+        self._add(opcode=Opcode.NEXT)
+
+    def barrier(self, unit: Unit, *, wait: int = 0, release: int = 0, post: int = 0) -> None:
+        """Make ``unit`` wait; or release and post once everything before it has read its operands, is complete."""
+        self._add(opcode=Opcode.BARRIER, unit=unit, wait=wait, release=release, post=post)
+
+    def load(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        *,
+        wait: int = 0,
+        first_wait: int = 0,
+        first: int = 0,
+        opens: bool = True,
+        closes: bool = True,
+        offset: int = 0,
+        local_pitch: int | None = None,
+        joins: bool = True,
+    ) -> None:
+        """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
+
+        Rows that adjoin on both sides become one long row, if it ``joins``.
+        """
+        slot = ring.write_slot()
+        slot.base += offset
+        self._add(
+            opcode=Opcode.LOAD,
+            **_rows(rows, row_bytes, pitch, local_pitch, joins),
+            memory=memory,
+            a=slot,
+            wait=wait | (ring.free_bit if opens else 0),
+            post=ring.full_bit if closes else 0,
+            first_wait=first_wait,
+            first=first,
+        )
+        if closes:
+            ring.written()
+
+    def store(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        *,
+        last_post: int = 0,
+        last: int = 0,
+        opens: bool = True,
+        closes: bool = True,
+        offset: int = 0,
+        local_pitch: int | None = None,
+    ) -> None:
+        """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
+        slot = ring.read_slot()
+        slot.base += offset
+        self._add(
+            opcode=Opcode.STORE,
+            **_rows(rows, row_bytes, pitch, local_pitch),
+            memory=memory,
+            a=slot,
+            wait=ring.full_bit if opens else 0,
+            release=ring.free_bit if closes else 0,
+            last_post=last_post,
+            last=last,
+        )
+        if closes:
+            ring.read()
+
+    def matmul(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        dtype: DataType,
+        a: Ring,
+        b: Ring,
+        c: Ring,
+        *,
+        wait: int = 0,
+        release: int = 0,
+        first_wait: int = 0,
+        first: int = 0,
+        last_post: int = 0,
+        last: int = 0,
+        accumulate: bool = False,
+        b_offset: int = 0,
+    ) -> None:
+        """C[m,n] (+)= A[m,k] B[k,n]; B begins so many bytes into its slot. The caller moves the rings' cursors."""
+        second = b.read_slot()
+        second.base += b_offset
+        self._add(
+            opcode=Opcode.MATMUL,
+            m=m,
+            n=n,
+            k=k,
+            dtype=dtype,
+            a=a.read_slot(),
+            b=second,
+            c=c.write_slot(),
+            wait=wait,
+            release=release,
+            first_wait=first_wait,
+            first=first,
+            last_post=last_post,
+            last=last,
+            accumulate=int(accumulate),
+            overwrite=0 if accumulate else first,
+        )
+
+    def vector(
+        self,
+        function: VectorFunction,
+        rows: int,
+        cols: int,
+        dtype: DataType,
+        source: Ring | None,
+        target: Ring,
+        *,
+        second: Ring | None = None,
+        parameters: Ring | None = None,
+        inputs: int = 1,
+        wait: int = 0,
+        release: int = 0,
+        post: int = 0,
+        first_wait: int = 0,
+        first: int = 0,
+        last_post: int = 0,
+        last: int = 0,
+        mask_offset: int | None = None,
+    ) -> None:
+        """Target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
+        output = target.write_slot()
+        self._add(
+            opcode=Opcode.VECTOR,
+            function=function,
+            m=rows,
+            n=cols,
+            k=inputs,
+            dtype=dtype,
+            a=source.read_slot() if source else target.write_slot(),
+            b=second.read_slot() if second else Address(base=mask_offset or 0),
+            c=output,
+            d=parameters.read_slot() if parameters else Address(),
+            wait=wait,
+            release=release,
+            post=post,
+            first_wait=first_wait,
+            first=first,
+            last_post=last_post,
+            last=last,
+        )
+
+    def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
+        """Close the program and check it, unless it is a draft."""
+        self._add(opcode=Opcode.END)
+        working = tuple(tiles for tiles in self.working if tiles is not None)
+        made = Draft if draft else Program
+        return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
+
+    def _add(self, **fields: object) -> None:
+        self.drafts.append(_Draft({**fields, "operator": self.operator}))
+        self.working.append(self.tiles)
+
+
+def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None, joins: bool = True) -> dict[str, int]:
+    """Shape of a transfer, its rows packed in local memory unless said otherwise; rows that adjoin are one long row."""
+    local_pitch = row_bytes if local_pitch is None else local_pitch
+    if joins and rows > 1 and pitch == row_bytes == local_pitch and rows * row_bytes <= LONGEST_ROW:
+        return {"m": 1, "n": rows * row_bytes, "pitch": 0, "local_pitch": 0}
+    return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": local_pitch}
+
+
+def affine(base: int, *terms: tuple[Loop, int]) -> Address:
+    """Address ``base + sum(index * stride)`` over open loops."""
+    strides = [0] * LEVELS
+    for loop, stride in terms:
+        if loop.level is not None:
+            strides[loop.level] += stride
+    return Address(base=base, strides=tuple(strides))

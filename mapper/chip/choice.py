@@ -1,0 +1,353 @@
+"""What is decided for every task: how tiles share it, how its part is tiled, and how the buffers are divided.
+
+Estimates (`mapper.chip.gemm_cost`, `attention_cost`, `vector`) order what could be chosen. Where the best of a task is
+not near its floor and another is not far behind, those few are lowered by themselves and simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.errors import NotSupported
+from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_attention_tilings
+from siliconloom.mapper.chip.bounds import operator_bound
+from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES, GemmMemories
+from siliconloom.mapper.chip.layout import Layout, layouts
+from siliconloom.mapper.chip.sharing import Share, shares
+from siliconloom.mapper.chip.tasks import Task, gemm_shape
+from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, choose_tilings
+from siliconloom.mapper.chip.vector import (
+    VectorTiling,
+    choose_vector_tilings,
+    constant_elements,
+    too_small,
+    vector_shape,
+)
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.roles import NOWHERE
+
+Tiling = GemmTiling | AttentionTiling | VectorTiling
+
+MOST_SHARES = 8
+"""Ways to share an operator among the tiles that are costed, once one fits."""
+MEASURED = 96
+"""Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks."""
+LEAST_KEPT = 3
+"""Candidates of each kind that are looked at for a task, at least."""
+LEAST_MEASURED = 8
+"""What a task's share of these is at least."""
+NEAR = 1.003
+"""No other way to share an operator is costed when a candidate is this close to what no mapping beats."""
+WORTH = 0.002
+"""What all tasks together could still gain, of the whole workload's time, is not looked for."""
+FINALISTS = 3
+"""Most ways to divide the buffers for which the whole workload is simulated."""
+CLOSE = 1.02
+"""Only those whose operators together take at most this many times as long as the best."""
+CONSTANT_SHARES = (32, 256)
+"""A slot of what requantises takes at most this part of the scratchpad."""
+HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
+"""A candidate may take only this part of its estimate, beside others; attention's pipelines are hard to estimate, and
+among few tasks there is time to look at more."""
+LONG = 2**62
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was decided for a task: each tile's part of it, how that is tiled, and what it takes.
+
+    ``cycles`` are simulated where the candidate was, and else estimated.
+    """
+
+    tiling: Tiling
+    share: Share
+    cycles: int
+
+    @property
+    def timed(self) -> Tiling:
+        """The tiling with these cycles."""
+        return replace(self.tiling, cycles=self.cycles)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Repetitions of a block in which every object stays in its memory level.
+
+    ``levels`` names, per operator, the levels that its tiling is chosen for: those of operands and results of a
+    product; for others the one it spends the most time with.
+    """
+
+    first: int
+    count: int
+    tasks: tuple[Task, ...]
+    levels: dict[str, tuple[str, ...]]
+
+
+Choice = tuple[Layout, list[dict[str, Chosen]]]
+"""Division of the buffers, and what is chosen for every task in each part."""
+Rivals = Callable[[Layout, str, tuple[str, ...]], list["Chosen"]]
+"""For a task, by name and `Part.levels`: its candidates under a layout, the best of each kind first."""
+Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
+"""Cycles of one execution of a task by itself, its objects in the levels that `Part.levels` lists."""
+
+
+def choose_layouts(
+    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], measure: Measure | None
+) -> tuple[list[Choice], Rivals]:
+    """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
+
+    Beside them: what else there is for a task.
+
+    Raises
+    ------
+    LoomError
+        When there is none.
+    """
+    operators = graph.operators()
+    constants = _constant_bytes(tile, operators)
+    candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
+    pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
+    alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
+    shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
+    most = max(MEASURED // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
+    for part, task, shape in shapes:
+        if shape not in alike:
+            alike[shape] = _pool(chip, candidates, task, shape[1], measure, most)
+        alike[shape].count += part.count
+        pools[task.operator.name, shape[1]] = alike[shape]
+    fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in alike.values())]
+    if not fitting:
+        blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
+        raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator")
+    whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in alike.values())
+    for pool in alike.values():
+        pool.worth = WORTH * whole / len(alike) / pool.count
+        pool.explore()
+    while True:  # what decides is simulated before it decides
+        choices = []
+        for number in fitting:
+            picks = [
+                {name: (pool := pools[name, levels], pool.pick(number)) for name, levels in part.levels.items()}
+                for part in parts
+            ]
+            total = sum(
+                part.count * pool.value(pick)
+                for part, made in zip(parts, picks, strict=True)
+                for pool, pick in made.values()
+            )
+            choices.append((total, number, picks))
+        choices.sort(key=lambda choice: choice[:2])
+        unsure = {
+            (id(pool), pick): (pool, pick)
+            for total, _, picks in choices[:FINALISTS]
+            if total <= CLOSE * choices[0][0]
+            for made in picks
+            for pool, pick in made.values()
+            if pool.unsure(pick)
+        }
+        if not unsure:
+            break
+        for pool, pick in unsure.values():
+            pool.simulate(pick)
+
+    def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
+        return pools[name, levels].rivals(candidates.index(layout))
+
+    return [
+        (candidates[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
+        for _, number, picks in choices
+    ], rivals
+
+
+def finalists(parts: Sequence[Part], choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+    """The first few that are nearly as good as the best one, with what their operators take one after the other.
+
+    Those that differ in the buffers' sizes only are one.
+    """
+    found: list[tuple[int, Choice]] = []
+    for choice in choices:
+        total = _total(parts, choice)
+        if found and (len(found) == FINALISTS or total > CLOSE * found[0][0]):
+            break
+        if all(choice[1] != other[1] for _, other in found):
+            found.append((total, choice))
+    return found
+
+
+def _total(parts: Sequence[Part], choice: Choice) -> int:
+    return sum(
+        part.count * chosen.cycles for part, made in zip(parts, choice[1], strict=True) for chosen in made.values()
+    )
+
+
+def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> set[int]:
+    """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less.
+
+    It depends on no array: a smaller one must not have a division of the buffers that a larger one lacks.
+    """
+    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
+    norms += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
+    widest = max((o.n for o in operators if isinstance(o, Gemm)), default=0)
+    shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
+    return {max([0, *norms, min(PARAMETER_BYTES * widest, share)]) for share in shares}
+
+
+Kind = tuple[int, int, int]
+
+
+def _kind(share: Share, tiling: Tiling) -> Kind:
+    """What tells apart candidates whose instructions stand in another order or go to other tiles."""
+    if isinstance(tiling, GemmTiling):
+        return share.tiles, tiling.order == "n_outer", tiling.resident
+    return share.tiles, tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
+
+
+def _nameless(task: Task) -> Task:
+    """What a task computes, whatever it is called."""
+    every = (task.operator, *task.fused)
+    operator, *fused = (replace(each, name="", block="", repeat=1, place=NOWHERE) for each in every)
+    vectors = tuple(each for each in fused if isinstance(each, Vector))
+    return Task(operator, vectors, task.depends)
+
+
+class _Pool:
+    """Candidates of a task, by number; those under each layout; and what the simulated ones take."""
+
+    def __init__(
+        self, floor: int, measure: Callable[[Layout, Chosen], int] | None, layouts: Sequence[Layout], most: int
+    ) -> None:
+        self.floor, self.measure, self.layouts = floor, measure, layouts
+        self.all: list[Chosen] = []
+        self.layout: list[Layout] = []
+        self.under: list[list[int]] = [[] for _ in layouts]
+        self.known: dict[int, int] = {}
+        self.count, self.worth = 0, 0.0
+        """Executions of the task, and cycles of each that are worth a simulation."""
+        self.most = most
+        """Most simulations before ways to divide the buffers are compared; twice as many in all."""
+        self.ratios: dict[Kind, float] = {}
+        """Of each kind, whose estimates err alike: simulated over estimated cycles, the least that was seen."""
+        self.least = self.worst = 1.0
+        """The least that was seen of any kind, and the most."""
+        self.kinds: list[Kind] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def add(self, layout: int, share: Share, tiling: Tiling) -> None:
+        """Make a candidate known under a layout."""
+        key = id(share), id(tiling)
+        number = self._numbers.setdefault(key, len(self.all))
+        if number == len(self.all):
+            self.all.append(Chosen(tiling, share, tiling.cycles))
+            self.layout.append(self.layouts[layout])
+            self.kinds.append(_kind(share, tiling))
+        self.under[layout].append(number)
+
+    def value(self, number: int) -> float:
+        """Cycles, as far as they are known; of what will not be simulated any more a cautious guess."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        ratio = self.ratios.get(self.kinds[number], self.least) if len(self.known) < 2 * self.most else self.worst
+        return self.all[number].cycles * ratio
+
+    def simulate(self, number: int) -> int:
+        """Find out what a candidate takes."""
+        assert self.measure is not None
+        cycles = self.measure(self.layout[number], self.all[number])
+        kind, ratio = self.kinds[number], cycles / self.all[number].cycles
+        self.known[number] = cycles
+        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
+        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+        return cycles
+
+    def explore(self) -> None:
+        """Simulate the most promising ones, while one could be faster than what was found."""
+        if self.measure is None or len(self.all) < 2:
+            return
+        left = set(range(len(self.all)))
+        best = min(chosen.cycles for chosen in self.all)
+        if best - self.floor <= self.worth:
+            return
+        best = LONG
+        while left and len(self.known) < self.most and best - self.floor > self.worth:
+            value, number = min((self.value(number), number) for number in left)
+            if self.hope(number) * value >= best - self.worth:
+                break
+            left.remove(number)
+            best = min(self.simulate(number), best)
+
+    def pick(self, layout: int) -> int:
+        """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
+        values = {number: self.value(number) for number in self.under[layout]}
+        limit = SLACK * min(values.values())
+        return min((self._moved(number), value, number) for number, value in values.items() if value <= limit)[2]
+
+    def rivals(self, layout: int) -> list[Chosen]:
+        """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""
+        order = sorted((self.value(number), number) for number in self.under[layout])
+        firsts = {self.kinds[number]: number for _, number in reversed(order)}
+        order.sort(key=lambda entry: entry[1] not in firsts.values())
+        return [self.chosen(number) for _, number in order]
+
+    def unsure(self, number: int) -> bool:
+        """Whether a candidate is to be simulated before it is taken."""
+        if self.measure is None or number in self.known or len(self.all) < 2 or len(self.known) >= 2 * self.most:
+            return False
+        return self.value(number) - max(self.hope(number) * self.value(number), self.floor) > self.worth
+
+    def hope(self, number: int) -> float:
+        """How much of its estimate a candidate could take."""
+        if self.most > LEAST_MEASURED:
+            return FEW_HOPE
+        return ATTENTION_HOPE if isinstance(self.all[number].tiling, AttentionTiling) else HOPE
+
+    def chosen(self, number: int) -> Chosen:
+        """A candidate with what it takes."""
+        return replace(self.all[number], cycles=int(self.value(number)))
+
+    def _moved(self, number: int) -> int:
+        chosen = self.all[number]
+        return chosen.share.tiles * (chosen.tiling.read_bytes + chosen.tiling.write_bytes)
+
+
+def _pool(
+    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None, most: int
+) -> _Pool:
+    """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
+
+    Shares are tried from the one that could be the fastest on, while one could still be faster than what was found.
+    """
+    floor = operator_bound(chip, task.operator, task.fused).lower_bound_cycles
+    pool = _Pool(floor, None if measure is None else partial(measure, task, levels), candidates, most)
+    kept = max(most // LEAST_MEASURED, LEAST_KEPT)
+    for number, (least, share) in enumerate(shares(chip, task.operator, task.fused)):
+        best = [min(pool.all[each].cycles for each in some) for some in pool.under if some]
+        if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
+            break
+        working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
+        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels, kept)):
+            for tiling in tilings:
+                pool.add(layout, share, tiling)
+    return pool
+
+
+def _tilings(
+    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...], kept: int
+) -> Sequence[Sequence[Tiling]]:
+    """Candidates of a part under each layout."""
+    if isinstance(part, Gemm):
+        a, b, c = (chip.memory[name] for name in levels)
+        memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept)
+    chip = chip.seen_from(levels[0])
+    if isinstance(part, Attention):
+        return choose_attention_tilings(chip, candidates, part)
+    if isinstance(part, Vector):
+        return choose_vector_tilings(chip, candidates, vector_shape(part))
+    raise NotSupported(f"operators of kind {part.kind}")
+
+
+__all__ = ["Choice", "Chosen", "Measure", "Part", "Rivals", "Tiling", "choose_layouts", "finalists"]

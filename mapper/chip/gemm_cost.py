@@ -1,0 +1,240 @@
+"""What a GEMM's tilings should take: many at once, with the durations that the simulator itself uses.
+
+Every unit's own work is exact: the sums, over full tiles and the rests at the edges, of `sim.timing`'s durations. What
+is estimated is how they go together: the unit, or the turn-around of a double buffer, that needs the longest sets the
+pace, and before and behind its work come the stages that nothing hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import Chip, Memory, NpuTile, VectorUnit
+from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.builder import SLOTS
+from siliconloom.sim.timing.pace import first_load, matmul_pace
+from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
+
+Int = NDArray[np.int64]
+Order = Literal["n_outer", "m_outer"]
+ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
+
+PARAMETER_BYTES = 8
+"""Of each column, for requantising its sums: a bias, a multiplier, a shift, and the zero point it is clipped around."""
+LONGEST = 2.0**53
+"""Cycles that a cost may have: slow memories give more than its numbers hold."""
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """What one tile of the chip computes: ``batch`` products C[m,n] = A[m,k] B[k,n] and their epilogue.
+
+    ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
+    gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
+    added from memory.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: DataType
+    weight: bool
+    functions: tuple[VectorFunction, ...]
+    output_halved: bool
+    residual: bool
+
+    @property
+    def stored_n(self) -> int:
+        """Columns of the result that is stored."""
+        return self.n // 2 if self.output_halved else self.n
+
+
+@dataclass(frozen=True)
+class GemmMemories:
+    """Memory levels of the moving operand A, of B, and of results and residual."""
+
+    a: Memory
+    b: Memory
+    c: Memory
+
+
+@dataclass(frozen=True)
+class GemmCosts:
+    """Of each tiling: bytes moved, each unit's own cycles, and what all of it together should take."""
+
+    reads: Int
+    writes: Int
+    array: Int
+    port: Int
+    vector: Int
+    cycles: Int
+
+
+def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: Int, k: Int) -> dict[Order, GemmCosts]:
+    """Cost the tilings ``m`` x ``n`` x ``k`` with either order of the outer loops.
+
+    The sizes are broadcast: what depends on two of them is worked out for those two only.
+    """
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    bits, array, unit = shape.dtype.bits, tile.array, tile.vector
+    sums = 2 if shape.output_halved else 1
+    columns = np.maximum(n // sums, 1)
+    m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
+    m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
+    whole_k = k_tiles == 1
+
+    a = _Transfers(chip, memories.a, bits, shape.k)
+    b = _Transfers(chip, memories.b, bits, None if shape.weight else shape.n)
+    c = _Transfers(chip, memories.c, bits, shape.stored_n)
+    c_parts = _parts(shape.stored_n, columns)
+    a_bytes, a_time = a.total(m_parts, k_parts)
+    b_bytes, b_time = b.total(k_parts, n_parts)
+    c_bytes, c_time = c.total(m_parts, c_parts)
+    p, p_rows = _Transfers(chip, memories.b, 8, None), np.full_like(n, PARAMETER_BYTES)
+    p_bytes, p_time = p.total(_parts(PARAMETER_BYTES, p_rows), n_parts)
+
+    compute = vector = np.zeros((1, 1, 1), np.int64)
+    for tall, m_count in m_parts:
+        for wide, n_count in n_parts:
+            for deep, k_count in k_parts:
+                if m_count.any() and n_count.any() and k_count.any():
+                    pace = matmul_pace(array, tall, wide, np.maximum(deep, 1))
+                    compute = compute + m_count * n_count * k_count * pace
+            vector = vector + m_count * n_count * _epilogue(shape, unit, tall, wide)
+
+    results = m_tiles * n_tiles
+    products = results * k_tiles
+    issue = tile.sequencer.issue_cycles
+    loads = 2 - whole_k.astype(np.int64)
+    sequencer = results * (
+        k_tiles * ((1 + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
+        + (len(shape.functions) + 1 + shape.residual) * issue
+        + tile.sequencer.loop_cycles
+    )
+
+    # What one tile takes at each stage.
+    start = QUEUE_POP + TRANSFER_START
+    a_one, b_one, c_one, p_one = a.one(m, k), b.one(k, n), c.one(m, columns), p.one(p_rows, n)
+    arrive = chip.cycles(max(memories.a.latency, memories.b.latency)) + start + LOAD_WRITE
+    away = chip.cycles(memories.c.latency) + start + STORE_WRITE
+    first = first_load(array, k)
+    product = compute / products
+    out = array.output_latency + ACCUMULATOR_WRITE
+    epilogue = _epilogue(shape, unit, m, n) + QUEUE_POP
+    # A slot of a double buffer is taken from the start of its load until the product that reads it is done, so each
+    # pair of products but the first waits that long; the same holds for sums and results.
+    times = shape.batch
+    result = product * k_tiles
+    partial_turn = result + _waits(times * results) * (first + result + out + epilogue)
+    result_turn = epilogue + _waits(times * results) * (epilogue + c_one + start)
+    # Each pace, with what comes before the first of its steps and behind the last, whose tile is the rest at the edges.
+    fetch, _ = fetch_cycles(chip)
+    last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
+    last_store = c.one(last_m, np.maximum(last_n // sums, 1))
+    lead = fetch + a_one + b_one + arrive + first
+    ending = out + _epilogue(shape, unit, last_m, last_n) + QUEUE_POP
+    tail = ending + last_store + away
+    worked = np.maximum(times * np.maximum(compute, sequencer), partial_turn)
+    drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
+    behind = fetch + arrive + first + product + ending + away
+    both = a_one + b_one
+
+    found: dict[Order, GemmCosts] = {}
+    for order in ORDERS:
+        n_outer = order == "n_outer"
+        a_times = n_tiles if n_outer else np.where(whole_k, 1, n_tiles)
+        b_times = np.where(whole_k, 1, m_tiles) if n_outer else m_tiles
+        parameter_times = np.ones_like(m) if n_outer else np.where(n_tiles == 1, 1, m_tiles)
+        reads = a_bytes * a_times + b_bytes * b_times + p_bytes * parameter_times + c_bytes * shape.residual
+        port = a_time * a_times + b_time * b_times + p_time * parameter_times + c_time * (1 + shape.residual)
+        kept, moving, outer = (b_one, a_one, n_tiles) if n_outer else (a_one, b_one, m_tiles)
+        inner = results // outer
+        stay = inner * product
+        operand_turn = product + _waits(times * products) * (np.where(whole_k, moving, both) + arrive + first + product)
+        kept_turn = stay + _waits(times * outer) * (kept + arrive + BARRIER + first + stay)
+        # Loads go in order: that of the operand which stays comes behind those for the products before it, and those
+        # wait for one another's slots.
+        ahead = np.maximum(inner - SLOTS, 0) * product + np.where(inner > 1, moving, 0)
+        opening = kept + moving + arrive + BARRIER + first
+        if n_outer:  # what requantises is loaded first of all, and kept until the last sums have passed
+            opening = opening + p_one
+            scale_turn = inner * result + _waits(times * outer) * (
+                p_one + both + arrive + first + inner * result + out + epilogue
+            )
+        else:
+            scale_turn = np.where(n_tiles == 1, 0, _waits(times * results) * (p_one + arrive + epilogue))
+        queue_turn = stay + (times * outer - 1) * (ahead + opening)
+        turns = np.maximum(operand_turn, np.where(whole_k, np.maximum(kept_turn, queue_turn), 0))
+        steps = np.maximum(np.maximum(worked, turns), scale_turn)
+        cycles = np.maximum(np.maximum(lead + steps + tail, drained), behind + times * port)
+        found[order] = GemmCosts(
+            shape.batch * reads,
+            shape.batch * c_bytes,
+            shape.batch * compute,
+            shape.batch * port,
+            shape.batch * vector,
+            np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64),
+        )
+    return found
+
+
+def _waits(uses: Int) -> Int:
+    """How often a slot of a double buffer is waited for, one use behind the other."""
+    return np.maximum(-(-uses // SLOTS) - 1, 0)
+
+
+def _epilogue(shape: GemmShape, unit: VectorUnit, m: Int, n: Int) -> Int:
+    """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
+    total, columns = np.zeros((1, 1, 1), np.int64), n // (2 if shape.output_halved else 1)
+    for index, function in enumerate(shape.functions):
+        total = total + vector_cycles(unit, function, m, n if shape.output_halved and index == 0 else columns)
+    return total
+
+
+class _Transfers:
+    """Transfers of the tiles of one operand; ``width`` is that of its rows, ``None`` if it lies tile by tile."""
+
+    def __init__(self, chip: Chip, memory: Memory, bits: int, width: int | None) -> None:
+        self.chip, self.memory, self.bits, self.width = chip, memory, bits, width
+
+    def one(self, rows: Int, cols: Int) -> Int:
+        """Port cycles of one tile."""
+        return self._both(rows, cols)[1]
+
+    def total(self, row_parts: Parts, col_parts: Parts) -> tuple[Int, Int]:
+        """Bytes and port cycles of all tiles."""
+        size = time = np.zeros((1, 1, 1), np.int64)
+        for tall, many in row_parts:
+            for wide, count in col_parts:
+                if not (many.any() and count.any()):
+                    continue
+                moved, held = self._both(tall, wide)
+                size, time = size + many * count * moved, time + many * count * held
+        return size, time
+
+    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        """Rows that adjoin are one row, as the builder makes them."""
+        joins = np.ones_like(cols, dtype=np.bool_) if self.width is None else cols == self.width
+        lines = np.where(joins, 1, rows)
+        width = -(-np.where(joins, rows * cols, cols) * self.bits // 8)
+        return moved_bytes(self.memory, lines, width), access_cycles(self.chip, self.memory, lines, width)
+
+
+Parts = list[tuple[Int, Int]]
+
+
+def _parts(total: int, size: Int) -> Parts:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = total // size, total % size
+    return [(size, full), (rest, (rest > 0).astype(np.int64))]
+
+
+__all__ = ["PARAMETER_BYTES", "GemmCosts", "GemmMemories", "GemmShape", "ORDERS", "Order", "gemm_costs"]

@@ -1,0 +1,205 @@
+"""What every lowering shares: the program under construction, the addresses, the synchronisation between tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.isa import Address
+from siliconloom.mapper.chip.builder import Loop, ProgramBuilder, Ring
+from siliconloom.mapper.chip.layout import Layout, Rings
+from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.tasks import Task
+from siliconloom.workloads import Graph, Operator
+
+
+@dataclass
+class Context:
+    """State of the lowering of one block."""
+
+    builder: ProgramBuilder
+    chip: Chip
+    tile: NpuTile
+    layout: Layout
+    rings: Rings
+    memory: MemoryMap
+    layer: Loop
+    stored: int
+    """Semaphore that says that the previous task's results are in memory."""
+    graph: Graph
+    outputs: dict[str, int] = field(default_factory=dict)
+    """Address of each operator's result."""
+
+    def input_of(self, operator: Operator, size: int) -> int:
+        """Address of the operator's first operand: an earlier result, or fresh memory for an input."""
+        known = operator.name in self.graph.dataflow  # what the mapper adds by itself is not
+        for name in self.graph.dataflow.predecessors(operator.name) if known else ():
+            if name in self.outputs:
+                return self.outputs[name]
+        return self.memory.take(operator.name, "input", size)
+
+    def parameters(self, operator: Operator) -> int:
+        """Address of the operator's parameters, those of every repetition one after the other."""
+        return self.memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
+
+    def output_of(self, task: Task, size: int) -> int:
+        """Address of the task's result, under the names of all operators it computes."""
+        last = task.fused[-1] if task.fused else task.operator
+        address = self.memory.take(task.operator.name, "result", max(size, last.output_bytes))
+        for operator in (task.operator, *task.fused):
+            self.outputs[operator.name] = address
+        return address
+
+
+STILL = Loop(None, 1)
+"""A loop of one iteration."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Equal tiles along one dimension: ``count`` tiles of ``size`` from element ``start`` on."""
+
+    start: int
+    count: int
+    size: int
+    first: bool
+    last: bool
+
+
+def segments(total: int, size: int) -> list[Segment]:
+    """Whole tiles, then the rest, if any."""
+    full, rest = divmod(total, size)
+    parts = ([(0, full, size)] if full else []) + ([(full * size, 1, rest)] if rest else [])
+    return [
+        Segment(start, count, width, index == 0, index == len(parts) - 1)
+        for index, (start, count, width) in enumerate(parts)
+    ]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An open loop over a segment, with what the code inside needs to know about it."""
+
+    segment: Segment
+    loop: Loop
+
+    @property
+    def size(self) -> int:
+        return self.segment.size
+
+    @property
+    def start(self) -> int:
+        return self.segment.start
+
+    @property
+    def first(self) -> int | None:
+        """Loop mask under which this is the dimension's first tile; ``None`` when it never is."""
+        return self.loop.mask if self.segment.first else None
+
+    @property
+    def last(self) -> int | None:
+        """Loop mask under which this is the dimension's last tile; ``None`` when it never is."""
+        return self.loop.mask if self.segment.last else None
+
+
+class Nest:
+    """The loops that one task has open, and its two meetings with its neighbours.
+
+    The first load that reads an earlier task's results waits, once, until those are in memory; the last store of the
+    task posts, once, that its own are.
+    """
+
+    def __init__(self, context: Context, depends: bool) -> None:
+        self.context, self.walks = context, list[Walk]()
+        self.waits, self.posts = depends, depends
+
+    def walk(self, total: int, size: int) -> Iterator[Walk]:
+        """Open a loop over each segment of a dimension in turn."""
+        for segment in segments(total, size):
+            with self.context.builder.loop(segment.count) as loop:
+                self.walks.append(Walk(segment, loop))
+                yield self.walks[-1]
+                self.walks.pop()
+
+    def within(self, walk: Walk, body: Callable[[Walk], None]) -> None:
+        """Run ``body`` with ``walk`` counted among the open loops."""
+        self.walks.append(walk)
+        body(walk)
+        self.walks.pop()
+
+    def load(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        *,
+        depends: bool = True,
+        opens: bool = True,
+        closes: bool = True,
+        offset: int = 0,
+    ) -> None:
+        """Load into ``ring``; the first load that ``depends`` on earlier results waits for them."""
+        semaphores, levels = 0, 0
+        if depends and self.waits:
+            semaphores, levels = when(joined(w.first for w in self.walks), 1 << self.context.stored)
+            self.waits = False
+        self.context.builder.load(
+            ring,
+            rows,
+            row_bytes,
+            pitch,
+            memory,
+            first_wait=semaphores,
+            first=levels,
+            opens=opens,
+            closes=closes,
+            offset=offset,
+        )
+
+    def store(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        *,
+        final: bool = True,
+        opens: bool = True,
+        closes: bool = True,
+        offset: int = 0,
+    ) -> None:
+        """Store from ``ring``; the task's last store tells the next task (not when ``final`` is false)."""
+        semaphores, levels = 0, 0
+        if self.posts and final and closes:
+            semaphores, levels = when(joined(w.last for w in self.walks), 1 << self.context.stored)
+        self.context.builder.store(
+            ring,
+            rows,
+            row_bytes,
+            pitch,
+            memory,
+            last_post=semaphores,
+            last=levels,
+            opens=opens,
+            closes=closes,
+            offset=offset,
+        )
+
+
+def joined(masks: Iterable[int | None]) -> int | None:
+    """Mask under which all hold; ``None`` when one of them never does."""
+    total = 0
+    for mask in masks:
+        if mask is None:
+            return None
+        total |= mask
+    return total
+
+
+def when(mask: int | None, semaphores: int) -> tuple[int, int]:
+    """Semaphores and level mask for a predicated wait or post; nothing at all when the mask is ``None``."""
+    return (0, 0) if mask is None else (semaphores, mask)

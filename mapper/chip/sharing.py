@@ -1,0 +1,88 @@
+"""How the tiles of a chip share an operator: along which dimensions it is cut, and how many of them take part.
+
+All tiles that take part run the same program on equal shares; what a cut does not divide, each of them reads for
+itself. So more tiles can mean more bytes, and one tile with all of the memory's bandwidth can be faster than several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.vector import vector_cost
+from siliconloom.mapper.chip.floors import array_floor, vector_floor
+from siliconloom.workloads import Attention, Gemm, Operator, Vector
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each of ``tiles`` tiles computes of an operator."""
+
+    operator: Operator
+    tiles: int
+
+
+def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> list[tuple[float, Share]]:
+    """Ways to share an operator among all tiles, half of them and so on, with the least time each can take.
+
+    The soonest first; what gives tiles the same work as another way does is left out.
+    """
+    found: dict[Share, float] = {}
+    for tiles in _halvings(chip.tile_count):
+        for part in _cuts(operator, tiles):
+            share = Share(part, tiles)
+            if share not in found:
+                found[share] = _least(chip, share, fused)
+    return sorted(((least, share) for share, least in found.items()), key=lambda f: (f[0], -f[1].tiles))
+
+
+def _halvings(tiles: int) -> list[int]:
+    return sorted({-(-tiles // (1 << n)) for n in range(tiles.bit_length() + 1)}, reverse=True)
+
+
+def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:
+    """Cycles of the unit of a tile that needs the longest; each tile reads all that its share works on."""
+    tile, part = chip.tile, share.operator
+    assert isinstance(tile, NpuTile)
+    moved = part.input_bytes + part.output_bytes
+    if isinstance(part, Gemm) and part.weight:
+        moved += part.precision.size(part.batch * part.k * part.n)
+    rate = min(chip.nearest.total_bandwidth / chip.clock / share.tiles, tile.dma.bytes_per_cycle)
+    scale = 1 if not fused else 0.5  # a fused activation may leave half of the results; its own passes count later
+    own = vector_floor(tile, part) if not fused else 0
+    return max(array_floor(tile.array, part), own, moved * scale / rate)
+
+
+def _cuts(operator: Operator, tiles: int) -> Iterator[Operator]:
+    """Shares of the busiest of so many tiles, cut along up to three dimensions."""
+    if tiles == 1:
+        yield operator
+        return
+    for first, second, third in _factors(tiles):
+        if isinstance(operator, Gemm):
+            if first <= operator.batch and second <= operator.m and third <= operator.n:
+                n = -(-operator.n // third)
+                n += n % 2 if operator.n % 2 == 0 else 0  # a gated activation takes columns in pairs
+                yield replace(operator, batch=-(-operator.batch // first), m=-(-operator.m // second), n=n)
+        elif isinstance(operator, Attention):
+            pairs, group = operator.batch * operator.kv_heads, operator.heads // operator.kv_heads
+            if first <= pairs and second <= operator.q_len and third <= group:
+                kept, heads = -(-pairs // first), -(-group // third)
+                queries = -(-operator.q_len // second)
+                yield replace(operator, batch=1, kv_heads=kept, heads=kept * heads, q_len=queries)
+        else:
+            assert isinstance(operator, Vector)
+            divisible = third == 1 or not vector_cost(operator.function).by_row
+            if first == 1 and second <= operator.rows and third <= operator.cols and divisible:
+                yield replace(operator, rows=-(-operator.rows // second), cols=-(-operator.cols // third))
+
+
+def _factors(total: int) -> Iterator[tuple[int, int, int]]:
+    for first in range(1, total + 1):
+        for second in range(1, total // first + 1):
+            if total % (first * second) == 0:
+                yield first, second, total // (first * second)
+
+
+__all__ = ["Share", "shares"]

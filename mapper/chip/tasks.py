@@ -1,0 +1,125 @@
+"""From operators to tasks: element-wise work joins the GEMM before it, and tiles share every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.gemm_cost import GemmShape
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+
+ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
+GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator with the element-wise operators computed on its results before they leave the tile."""
+
+    operator: Operator
+    fused: tuple[Vector, ...] = ()
+    depends: bool = True
+    """Reads a result of the task before it, or of an earlier one that nothing has waited for yet."""
+    serves: str | None = None
+    """Operator of the workload that this one brings operands into order for; itself when ``None``."""
+
+    @property
+    def owner(self) -> str:
+        """Operator of the workload that the task's time belongs to."""
+        return self.serves or self.operator.name
+
+
+def block_tasks(graph: Graph, operators: list[Operator], tile: NpuTile) -> list[Task]:
+    """Tasks of one block in program order."""
+    linked = graph.dataflow.linked
+    tasks: list[Task] = []
+    index = 0
+    while index < len(operators):
+        first = operators[index]
+        fused: list[Vector] = []
+        index += 1
+        tasks += [Task(before, (), linked, first.name) for before in rearrangements(graph, first, tile)]
+        while isinstance(first, Gemm) and index < len(operators):
+            follower = operators[index]
+            before = fused[-1] if fused else first
+            if not (isinstance(follower, Vector) and _joins(graph, first, fused, before, follower)):
+                break
+            fused.append(follower)
+            index += 1
+        tasks.append(Task(first, tuple(fused), linked))
+    return tasks
+
+
+def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vector]:
+    """What brings operands into the order in which the array takes them, where the workload does not say how.
+
+    - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
+      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it.
+    - Experts take the rows of their tokens, which lie anywhere.
+    """
+    common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
+    if isinstance(operator, Attention) and tile.array.dataflow != "input_stationary":
+        tokens = operator.q_len if operator.causal else operator.kv_len
+        rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
+        name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
+        return [Vector(name=name, function=function, rows=rows, cols=cols, **common)]
+    if _is_expert(operator) and not _after_expert(graph, operator.name):
+        assert isinstance(operator, Gemm)
+        rows = operator.batch * operator.m
+        name, function = f"{operator.name}.gather", VectorFunction.GATHER
+        return [Vector(name=name, function=function, rows=rows, cols=operator.k, **common)]
+    return []
+
+
+def _is_expert(operator: Operator) -> bool:
+    return isinstance(operator, Gemm) and operator.stored is not None
+
+
+def _after_expert(graph: Graph, name: str) -> bool:
+    """Whether an operand is an expert's result, perhaps through an activation: its rows are in order already."""
+    for before in graph.dataflow.predecessors(name):
+        operator = graph.dataflow[before]
+        if _is_expert(operator) or (
+            isinstance(operator, Vector)
+            and any(_is_expert(graph.dataflow[n]) for n in graph.dataflow.predecessors(before))
+        ):
+            return True
+    return False
+
+
+def _joins(graph: Graph, gemm: Gemm, fused: list[Vector], before: Operator, follower: Vector) -> bool:
+    if graph.dataflow.successors(before.name) != [follower.name]:
+        return False
+    elements = gemm.batch * gemm.m * gemm.n
+    if any(v.function in GATED for v in fused):
+        elements //= 2
+    own = follower.rows * follower.cols
+    if follower.function in ACTIVATIONS:
+        return own == elements
+    if follower.function in GATED:
+        return own * 2 == elements and gemm.n % 2 == 0 and not fused
+    return (
+        follower.function == VectorFunction.ADD
+        and follower.inputs == 2
+        and own == elements
+        and not any(v.function == VectorFunction.ADD for v in fused)
+    )
+
+
+def gemm_shape(part: Operator, task: Task) -> GemmShape:
+    """What a tile computes of a product, its epilogue included."""
+    assert isinstance(part, Gemm)
+    functions = tuple(v.function for v in task.fused) or (VectorFunction.REQUANTIZE,)
+    return GemmShape(
+        batch=part.batch,
+        m=part.m,
+        n=part.n,
+        k=part.k,
+        dtype=part.precision,
+        weight=part.weight,
+        functions=functions,
+        output_halved=any(f in GATED for f in functions),
+        residual=VectorFunction.ADD in functions,
+    )

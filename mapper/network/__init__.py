@@ -1,0 +1,1 @@
+"""Collectives and communication programs as tables of messages."""

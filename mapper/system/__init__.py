@@ -1,0 +1,1 @@
+"""A model on many chips: parts, stages, pipeline schedules, memory, and the search for the best plan."""

@@ -1,0 +1,108 @@
+"""Bytes that a chip holds during training or inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siliconloom.mapper.system.layers import Block
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.workloads.roles import Section
+
+GRADIENT = 2.0
+"""Bytes of a gradient."""
+STATE = 12.0
+"""Bytes of Adam's fp32 parameter, momentum and variance (ZeRO's K)."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one chip at its fullest."""
+
+    weights: float
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    cache: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations + self.cache
+
+
+def states(parameters: float, element: float, data: int, zero: int) -> tuple[float, float, float]:
+    """Bytes of parameters, gradients and optimizer state with ZeRO's stages (Rajbhandari et al., SC 2020, section 5).
+
+    Of ``parameters`` on each of ``data`` replicas: 16 bytes each without sharing, 4 + 12 / data at stage 1, 2 + 14 /
+    data at stage 2, 16 / data at stage 3.
+    """
+    weights = parameters * element / (data if zero >= 3 else 1)
+    gradients = parameters * GRADIENT / (data if zero >= 2 else 1)
+    optimizer = parameters * STATE / (data if zero >= 1 else 1)
+    return weights, gradients, optimizer
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the blocks of a device add up to; see `Block`."""
+
+    parameters: float
+    expert_parameters: float
+    weight_bytes: float
+    expert_bytes: float
+    kept: float
+    scores: float
+    entering: float
+    largest: float
+    head: float
+    widest: float
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> Held:
+        """Sums over blocks; ``entering`` counts what a block without an input keeps, ``largest`` and ``widest``
+        (weights) are one block's.
+
+        What the head keeps, logits among it, is apart: its backward pass follows at once.
+        """
+        element = [b.weight_bytes / max(b.parameters + b.expert_parameters, 1) for b in blocks]
+        return cls(
+            parameters=float(sum(b.parameters for b in blocks)),
+            expert_parameters=float(sum(b.expert_parameters for b in blocks)),
+            weight_bytes=sum(b.parameters * e for b, e in zip(blocks, element, strict=True)),
+            expert_bytes=sum(b.expert_parameters * e for b, e in zip(blocks, element, strict=True)),
+            kept=sum(b.kept for b in blocks if b.section is not Section.HEAD),
+            scores=sum(b.scores for b in blocks),
+            entering=sum(b.entering or b.kept for b in blocks if b.section is not Section.HEAD),
+            largest=max((b.kept for b in blocks), default=0.0),
+            head=sum(b.kept for b in blocks if b.section is Section.HEAD),
+            widest=max((b.weight_bytes for b in blocks), default=0.0),
+        )
+
+
+def activations(held: Held, plan: Plan) -> float:
+    """Bytes of one microbatch that a device's blocks keep for their backward pass.
+
+    What the operator graph's backward pass reads; of a GPT layer this is Korthikanti et al.'s s b h (10 + 24 / t + 5 a
+    s / (h t)) (2022, equations 1 to 6). Selective recomputation keeps no scores, full only a layer's input.
+    """
+    if plan.recompute == "full":
+        return held.entering
+    return held.kept - (held.scores if plan.recompute == "selective" else 0.0)
+
+
+def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
+    """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches."""
+    parts = []
+    for parameters, size, replicas in (
+        (held.parameters, held.weight_bytes, plan.data * plan.context),
+        (held.expert_parameters, held.expert_bytes, plan.expert_replicas),
+    ):
+        shared = plan.sharing(replicas)
+        parts.append(states(parameters, size / parameters if parameters else 0.0, shared, plan.zero))
+    weights, gradients, optimizer = (sum(p) for p in zip(*parts, strict=True))
+    if plan.zero == 3:  # gathered: the layer that is computed and the next one
+        weights += 2 * held.widest
+    kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
+    if plan.recompute == "full":  # one layer's own, while it is computed again
+        kept += held.largest
+    return Memory(weights, gradients, optimizer, kept)

@@ -1,0 +1,231 @@
+"""One way to split a model over chips."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Literal, get_args
+
+from siliconloom.arch import LoomError
+from siliconloom.arch.errors import nearest_name
+from siliconloom.mapper.system.parallel import Split
+
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_2", "v_half"]
+Recompute = Literal["none", "selective", "full"]
+AttentionKernel = Literal["flash", "unfused"]
+ContextScheme = Literal[
+    "ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "packed"
+]
+Overlap = Literal["none", "tokens", "tiles", "nano", "ladder", "shortcut"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Degrees of parallelism and how a step is run.
+
+    Parameters
+    ----------
+    data, tensor, context, pipeline
+        Chips along each dimension; their product is all chips.
+    expert, expert_tensor
+        Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
+        of the other dimensions but the pipeline's.
+    expert_load
+        Rows of the experts of the chip that gets most, over the mean; all wait for it.
+    context_scheme, context_heads
+        How context-parallel chips' queries meet all keys; of ``hybrid``, chips that share the heads.
+    microbatch
+        Sequences that go through a pipeline together, per replica; 0 lets inference choose.
+    schedule, chunks
+        Order of the pipeline's passes; stages of each device, above 1 for interleaved only.
+    zero
+        What the data-parallel replicas share (Rajbhandari et al., SC 2020): 0 nothing, 1 the optimizer's state, 2 the
+        gradients too, 3 the parameters too.
+    zero_group
+        Replicas that share it, of which there are as many groups as it takes (hierarchical partition: MiCS, ZeRO++'s
+        hpZ, FSDP's hybrid sharding); 0 for all.
+    recompute
+        Activations computed again in the backward pass: none, those of attention, or all of a layer.
+    sequence_parallel
+        Norms and residual sums are shared over the tensor-parallel chips (Korthikanti et al., 2022).
+    attention
+        One fused kernel, or products with their scores in memory.
+    overlap
+        What messages pass beside, see `mapper.system.overlap`.
+    overlap_gradients
+        A layer's gradients are summed over the replicas as soon as the last microbatch has made them.
+    attention_chips
+        Chips besides those of the dimensions, which do all attention, see `mapper.system.disaggregation`.
+    vocabulary
+        Embedding and head are shared by all stages of the pipeline, each with a part of the vocabulary (Yeung et al.,
+        2024, algorithm 2: one microbatch more in flight).
+    outer
+        Steps between sums over the replicas, which take their own steps meanwhile; the sum passes beside the steps
+        that follow it (CO2, Sun et al., 2024). A change of the optimizer.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    microbatch: int = 1
+    schedule: ScheduleName = "1f1b"
+    chunks: int = 1
+    zero: int = 0
+    zero_group: int = 0
+    recompute: Recompute = "none"
+    sequence_parallel: bool = False
+    attention: AttentionKernel = "flash"
+    context: int = 1
+    context_scheme: ContextScheme = "ring"
+    context_heads: int = 1
+    expert: int = 1
+    expert_tensor: int = 0
+    expert_load: float = 1.0
+    overlap: Overlap = "none"
+    overlap_gradients: bool = True
+    attention_chips: int = 0
+    vocabulary: bool = False
+    outer: int = 1
+
+    @property
+    def workers(self) -> int:
+        """Chips that hold the model."""
+        return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def chips(self) -> int:
+        return self.workers + self.attention_chips
+
+    @property
+    def split(self) -> Split:
+        """How the chips of one replica's stage share its operators."""
+        sharing = self.expert_tensor or None
+        return Split(
+            self.tensor,
+            self.sequence_parallel,
+            self.context,
+            self.context_scheme,
+            self.expert,
+            sharing,
+            self.expert_load,
+        )
+
+    def sharing(self, replicas: int) -> int:
+        """Replicas, out of so many, that share the optimizer's state and what else ``zero`` says."""
+        if not self.zero:
+            return 1
+        return gcd(self.zero_group, replicas) if self.zero_group else replicas
+
+    @property
+    def expert_replicas(self) -> int:
+        """Chips that hold the same part of the same experts."""
+        return self.data * self.context * self.tensor // (self.expert * self.split.sharing)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def text(self, *, training: bool = True) -> str:
+        """``data 8, tensor 4, pipeline 2, microbatch 1, 1f1b``."""
+        parts = [f"data {self.data}", f"tensor {self.tensor}"]
+        if self.context > 1:
+            parts.append(f"context {self.context} ({self.context_scheme})")
+        parts.append(f"pipeline {self.pipeline}")
+        if self.expert > 1:
+            shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
+            parts.append(f"expert {self.expert}{shared}" + (f" (load {self.expert_load:g})" * (self.expert_load > 1)))
+        parts.append(f"microbatch {self.microbatch}")
+        if training:
+            parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
+        if self.zero:
+            parts.append(f"ZeRO-{self.zero}" + (f" in groups of {self.zero_group}" if self.zero_group else ""))
+        if self.sequence_parallel:
+            parts.append("sequence parallel")
+        if self.recompute != "none":
+            parts.append(f"recompute {self.recompute}")
+        if self.attention_chips:
+            parts.append(f"attention on {self.attention_chips} chips more")
+        if self.vocabulary:
+            parts.append("vocabulary parallel")
+        if self.outer > 1:
+            parts.append(f"outer step every {self.outer}")
+        if self.overlap != "none":
+            parts.append(f"overlap {self.overlap}")
+        return ", ".join(parts)
+
+
+_COUNTS = (
+    "data",
+    "tensor",
+    "pipeline",
+    "microbatch",
+    "chunks",
+    "zero",
+    "zero_group",
+    "context",
+    "context_heads",
+    "expert",
+    "expert_tensor",
+    "attention_chips",
+    "outer",
+)
+_KEYS: dict[str, Any] = {
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
+    "expert_load": float,
+    "documents": tuple,
+    "schedule": get_args(ScheduleName),
+    "recompute": get_args(Recompute),
+    "attention": get_args(AttentionKernel),
+    "context_scheme": get_args(ContextScheme),
+    "overlap": (*get_args(Overlap), "any"),
+}
+TRAINING_ONLY = (
+    "schedule",
+    "chunks",
+    "zero",
+    "zero_group",
+    "recompute",
+    "overlap_gradients",
+    "attention",
+    "vocabulary",
+    "outer",
+)
+"""Keys that mean nothing in inference."""
+
+
+def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
+    """Values of ``--set plan.KEY=VALUE``; raises `LoomError` for unknown keys and values."""
+    found: dict[str, Any] = {}
+    for key, text in assignments:
+        shown = f"--set plan.{key}={text}"
+        kind = _KEYS.get(key)
+        if kind is None:
+            near = nearest_name(key, _KEYS)
+            raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
+        if kind is int:
+            low = 0 if key in ("zero", "zero_group", "expert_tensor", "attention_chips") else 1
+            if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
+                raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
+            found[key] = int(text)
+        elif kind is tuple:
+            if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", text) or min(map(int, text.split(","))) < 1:
+                raise LoomError(f"{shown}: must be the tokens of each document, such as 4096,4096,8192")
+            found[key] = tuple(map(int, text.split(",")))
+        elif kind is float:
+            if not re.fullmatch(r"\d+(\.\d*)?", text.strip()) or float(text) < 1:
+                raise LoomError(f"{shown}: must be a number from 1")
+            found[key] = float(text)
+        elif kind is bool:
+            if text.strip().lower() not in ("true", "false"):
+                raise LoomError(f"{shown}: must be true or false")
+            found[key] = text.strip().lower() == "true"
+        else:
+            if text not in kind:
+                near = nearest_name(text, kind)
+                raise LoomError(
+                    f"{shown}: must be one of {', '.join(kind)}" + (f"; did you mean '{near}'?" if near else "")
+                )
+            found[key] = text
+    return found

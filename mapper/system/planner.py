@@ -1,0 +1,235 @@
+"""What training and inference under a plan have in common: whether it divides, its stages, its layers' costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from siliconloom.arch import LoomError
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.layers import Block, Layers, extent
+from siliconloom.mapper.system.memory import GRADIENT, STATE, Memory
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.stages import ENDS, Model, deal
+from siliconloom.mapper.system.step import make_placement
+from siliconloom.workloads import Attention, Gemm, Graph, Phase
+from siliconloom.workloads.roles import Pass, Role
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step and its parts.
+
+    Parameters
+    ----------
+    pipeline
+        From the first pass to the last.
+    gradients, optimizer
+        What follows in training: sums over replicas (with ZeRO, scattered and gathered) that nothing hides, and the
+        update.
+    bubble
+        Share of the pipeline's time in which a chip waits for others.
+    exposed
+        Seconds that the busiest chip waits for messages: sums, tokens to and from experts, gradients, parameters.
+    stages
+        Layers of each stage.
+    """
+
+    seconds: float
+    pipeline: float
+    gradients: float
+    optimizer: float
+    bubble: float
+    exposed: float
+    memory: Memory
+    microbatches: int
+    stages: tuple[int, ...]
+
+
+class Planner:
+    """Plans of one workload on one cluster; costs are kept.
+
+    Parameters
+    ----------
+    graph
+        The whole step: all sequences.
+    documents
+        Tokens of the documents that every sequence consists of, none of which sees another.
+    """
+
+    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        self.cluster, self.graph, self.batch, self.documents = cluster, graph, graph.batch, tuple(documents)
+        self.layers = Layers(cluster, graph, self.documents)
+        forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
+        attentions = [o for o in forward if isinstance(o, Attention)]
+        if not attentions:
+            raise LoomError(f"{graph.name}: a plan is for transformers; it has no attention")
+        self.attention = attentions[0]
+        self.depth = sum(o.repeat for o in attentions)
+        experts = [o for o in forward if isinstance(o, Gemm) and o.chosen is not None]
+        self.experts = (experts[0].stored or experts[0].batch) if experts else 1
+        if self.documents:
+            forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
+        self.macs = sum(o.macs * o.repeat for o in forward)
+        self.unmasked_macs = sum(o.unmasked_macs * o.repeat for o in forward)
+        self.parameters = graph.parameters
+        stored = sum(o.parameters * o.repeat for o in forward)
+        self.least_bytes = float(sum(o.weight_bytes * o.repeat for o in forward))
+        """Bytes of all chips together under any plan: parameters, in training with their gradients and state."""
+        if graph.phase is Phase.TRAINING:
+            self.least_bytes += stored * (GRADIENT + STATE)
+        self._models: dict[tuple[Any, ...], Model] = {}
+        self._dealt: dict[tuple[Any, ...], list[int]] = {}
+
+    def _apart(self, attention: Attention) -> list[Attention]:
+        """Attention of each document."""
+        if self.graph.phase is Phase.DECODE or sum(self.documents) != attention.kv_len:
+            raise LoomError(
+                f"plan.documents: {sum(self.documents)} tokens in all, a sequence of prompts or training has "
+                f"{attention.kv_len}"
+                if self.graph.phase is not Phase.DECODE
+                else "plan.documents: decode has one document a sequence; set workload.phase=prefill or training"
+            )
+        return [replace(attention, q_len=n, kv_len=n) for n in self.documents]
+
+    def model(self, plan: Plan, batch: int, kind: int = 0) -> Model:
+        """Blocks of one chip of a kind, for ``batch`` sequences."""
+        blocks = self.layers.blocks(plan, batch, kind)
+        key = id(blocks), kind
+        if key not in self._models:
+            self._models[key] = Model.of(blocks)
+        return self._models[key]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `LoomError` for a plan that does not divide, saying by how much."""
+        cluster = self.cluster
+        if plan.chips != cluster.chips:
+            context = f" x context {plan.context}" if plan.context > 1 else ""
+            pool = f" and {plan.attention_chips} for attention" if plan.attention_chips else ""
+            raise LoomError(
+                f"plan: data {plan.data} x tensor {plan.tensor}{context} x pipeline {plan.pipeline}{pool} is "
+                f"{plan.chips} chips, {cluster.name} has {cluster.chips}"
+            )
+        placement = make_placement(plan)
+        if placement.stages > self.depth:
+            raise LoomError(
+                f"plan.pipeline {plan.pipeline}"
+                + (f" x {placement.chunks} chunks" if placement.chunks > 1 else "")
+                + f" is more than the {self.depth} layers"
+            )
+        if plan.expert > 1 and self.experts == 1:
+            raise LoomError(f"plan.expert {plan.expert}: {self.graph.name} has no experts")
+        sharing = plan.split.sharing
+        if plan.tensor % sharing:
+            raise LoomError(f"plan.expert_tensor {sharing} does not divide plan.tensor {plan.tensor}")
+        apart = plan.data * plan.context * plan.tensor // sharing
+        if plan.expert > 1 and apart % plan.expert:
+            raise LoomError(
+                f"plan.expert {plan.expert} does not divide the {apart} groups of {sharing} that share an expert"
+            )
+        if plan.overlap == "shortcut" and self.experts == 1:
+            raise LoomError(f"plan.overlap shortcut: {self.graph.name} has no experts")
+
+    def kinds(self, plan: Plan, stage: int) -> list[int]:
+        """Kinds of the chips that hold a stage."""
+        each = plan.data * plan.tensor * plan.context
+        device, _ = make_placement(plan).place(stage)
+        return self.cluster.kinds_between(device * each, (device + 1) * each)
+
+    def deal_key(self, plan: Plan, batch: int) -> tuple[Any, ...]:
+        """What the layers of every stage depend on."""
+        placement = make_placement(plan)
+        return (
+            plan.split,
+            batch,
+            plan.data,
+            plan.attention_chips,
+            placement,
+            plan.attention,
+            plan.overlap,
+            plan.vocabulary,
+        )
+
+    def dealt(self, plan: Plan, batch: int) -> list[int]:
+        """Layers of every stage."""
+        key = self.deal_key(plan, batch)
+        if key not in self._dealt:
+            self._dealt[key] = self._deal(plan, batch)
+        return self._dealt[key]
+
+    def _deal(self, plan: Plan, batch: int) -> list[int]:
+        stages = make_placement(plan).stages
+        models = [self.model(plan, batch, kind) for kind in range(len(self.cluster.kinds))]
+        times = [[_whole(m.blocks[at]) for at in m.layers] for m in models]
+        ends = [[_whole(b) if (b := m.end(section)) else 0.0 for m in models] for section in ENDS]
+        if plan.vocabulary:  # every stage has its part of them
+            ends = [[0.0] * len(models)] * 2
+        slowest = [max(self.kinds(plan, s), key=lambda k: sum(times[k])) for s in range(stages)]
+        return deal(times, ends[0], ends[1], slowest)
+
+    def stage_blocks(self, plan: Plan, batch: int, counts: Sequence[int]) -> list[list[list[Block]]]:
+        """Of every stage, by kind of its chips: the blocks of a chip."""
+        found = [
+            [self.model(plan, batch, kind).stage(counts, stage) for kind in self.kinds(plan, stage)]
+            for stage in range(len(counts))
+        ]
+        if not plan.vocabulary or plan.pipeline == 1:
+            return found
+        spread = []
+        for stage, parts in enumerate(found):
+            mine = stage < plan.pipeline  # a device's first stage
+            models = [self.model(plan, batch, kind) for kind in self.kinds(plan, stage)]
+            ends = [[m.end(section) for section in ENDS] for m in models]
+            spread.append(
+                [
+                    [b for b in part if b.section not in ENDS] + [b.divided(plan.pipeline) for b in own if b and mine]
+                    for part, own in zip(parts, ends, strict=True)
+                ]
+            )
+        return spread
+
+    def hop(self, plan: Plan, batch: int) -> float:
+        """Seconds until a stage's result is at the next one."""
+        if plan.pipeline == 1:
+            return 0.0
+        rows = batch * (1 if self.graph.phase is Phase.DECODE else self.attention.q_len) / plan.context
+        width = self._width()
+        size = self.graph.precision.size(round(rows * width / plan.tensor))
+        stride = plan.data * plan.tensor * plan.context
+        return max(fabric.hop(size, stride) for fabric in self.cluster.fabrics)
+
+    def _width(self) -> int:
+        head = next((o for o in self.graph.operators() if o.role is Role.HEAD and isinstance(o, Gemm)), None)
+        return head.k if head else self.attention.heads * self.attention.head_dim
+
+    @property
+    def passes(self) -> int:
+        """Times the arithmetic of a forward pass: its gradients are two more."""
+        return 3 if self.graph.phase is Phase.TRAINING else 1
+
+    @property
+    def flops(self) -> float:
+        """Model FLOPs of a step: 6 for each parameter of products and token, and 12 s h for attention's scores.
+
+        In inference a third. Recomputation does not count, the scores that a causal mask saves do.
+        """
+        return 2.0 * self.passes * self.unmasked_macs
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of all chips."""
+        return sum(machine.peak(self.graph.precision) * count for machine, count in self.cluster.kinds)
+
+    @property
+    def bound(self) -> float:
+        """Seconds of the arithmetic, were all chips at their peak."""
+        return 2.0 * self.passes * self.macs / self.peak
+
+    def extent(self, plan: Plan, dimension: str) -> tuple[int, int]:
+        """Distance of the chips along a dimension, and how many they are."""
+        return extent(plan, dimension)
+
+
+def _whole(block: Block) -> float:
+    return block.forward + block.backward + block.weight

@@ -1,0 +1,113 @@
+"""The part of a workload that one chip of a system computes: tensor parallelism, and a share of the sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.mapper.system.parallel import EXPERTS, SIZES, Split, first_expert, share, summed
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.graph import is_optimizer
+
+
+def tensor_shard(graph: Graph, tensor: int) -> Graph:
+    """The part of one of ``tensor`` chips; the others' are alike.
+
+    Raises
+    ------
+    LoomError
+        When heads or widths cannot be shared evenly.
+    NotSupported
+        For operators that have no place in the scheme above.
+    """
+    return share(graph, Split(tensor), messages=False, key="policy")
+
+
+def reduced_elements(graph: Graph) -> dict[str, int]:
+    """Elements that are summed over tensor-parallel chips after an operator, one execution each."""
+    return {o.name: o.output_elements for o in graph.operators() if summed(o)}
+
+
+def sequences_of(graph: Graph, batch: int) -> Graph:
+    """The same step of ``batch`` sequences; experts are as evenly chosen as before."""
+
+    def part(size: int) -> int:
+        return -(-size * batch // graph.batch)
+
+    def experts(operator: Operator) -> tuple[int, int]:
+        """Experts that are chosen by some token, and rows of each."""
+        first = first_expert(graph, operator)
+        stored, chosen = first.stored or first.batch, first.chosen or first.batch
+        total = part(graph.tokens) * chosen
+        active = min(stored, total)
+        return active, -(-total // active)
+
+    def change(operator: Operator) -> Operator:
+        if isinstance(operator, Attention):
+            return replace(operator, batch=part(operator.batch))
+        if isinstance(operator, Gemm):
+            rows = SIZES[operator.place.step][0]
+            changes: dict[str, Any] = {rows: part(getattr(operator, rows))}
+            if operator.role in EXPERTS:
+                changes["batch"], changes[rows] = experts(operator)
+            return replace(operator, **changes)
+        assert isinstance(operator, Vector)
+        if operator.role in EXPERTS:
+            active, each = experts(operator)
+            return replace(operator, rows=active * each)
+        return operator if is_optimizer(operator) else replace(operator, rows=part(operator.rows))
+
+    if batch == graph.batch:
+        return graph
+    return replace(_changed(graph, change), batch=batch, tokens=part(graph.tokens))
+
+
+def tokens_of(graph: Graph, part: int, parts: int) -> Graph:
+    """One of ``parts`` equal runs of a prompt's tokens; its queries see the keys of those before it.
+
+    Raises
+    ------
+    LoomError
+        When the tokens cannot be cut evenly.
+    """
+    if graph.tokens % parts:
+        raise LoomError(f"{graph.name}: {graph.tokens} tokens cannot be cut into {parts} equal runs")
+
+    def change(operator: Operator) -> Operator:
+        if isinstance(operator, Attention):
+            keys = operator.kv_len * (part + 1) // parts
+            return replace(operator, q_len=operator.q_len // parts, kv_len=keys)
+        if isinstance(operator, Gemm):
+            if operator.chosen is not None:
+                raise NotSupported(f"runs of tokens through {operator.name}, which has several products")
+            return replace(operator, m=max(operator.m // parts, 1))
+        assert isinstance(operator, Vector)
+        return replace(operator, rows=max(operator.rows // parts, 1))
+
+    return replace(_changed(graph, change), tokens=graph.tokens // parts)
+
+
+def without(graph: Graph, leave: Callable[[Operator], bool]) -> Graph:
+    """The graph without some operators; what used their results reads them from memory."""
+    return _changed(graph, lambda o: None if leave(o) else o)
+
+
+def with_context(graph: Graph, context: int) -> Graph:
+    """A decode step whose sequences attend to ``context`` tokens."""
+    return _changed(graph, lambda o: replace(o, kv_len=context) if isinstance(o, Attention) else o)
+
+
+def _changed(graph: Graph, change: Callable[[Operator], Operator | None]) -> Graph:
+    dataflow = Dataflow()
+    for operator in graph.operators():
+        made = change(operator)
+        if made is not None:
+            dataflow.add(made)
+    for source, target, elements in graph.dataflow.edges():
+        if source in dataflow and target in dataflow:
+            before, after = graph.dataflow[source], dataflow[source]
+            dataflow.connect(source, target, -(-elements * after.output_elements // (before.output_elements or 1)))
+    return replace(graph, dataflow=dataflow)

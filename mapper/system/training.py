@@ -1,0 +1,251 @@
+"""A training step of a plan on a cluster: time, where it goes, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from siliconloom.arch import LoomError
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.layers import Block
+from siliconloom.mapper.system.memory import Held, Memory, training_memory
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.planner import Planner, StepTime
+from siliconloom.mapper.system.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
+from siliconloom.workloads import Graph
+
+OPTIMIZER_BYTES = 30.0
+"""Of a parameter: Adam reads a gradient of 2 bytes and a state of 12, writes the state and the parameter of 2, and
+clears the gradient."""
+GRADIENT_SUM = 4.0
+"""Bytes of a gradient when it is summed over replicas: fp32, as Megatron-LM accumulates it."""
+STREAMED = 0.9
+"""Share of the memory's bandwidth that the optimizer's passes reach."""
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """Seconds of every stage's passes for a microbatch, and of messages within them."""
+
+    counts: list[int]
+    forward: list[float]
+    backward: list[float]
+    weight: list[float]
+    waits: list[float]
+    blocks: list[list[list[Block]]]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Seconds of scattering gradients, of sums over groups, of gathering parameters; parameters that are updated."""
+
+    scatter: float
+    across: float
+    gather: float
+    held: float
+
+
+class Trainer(Planner):
+    """Training steps of one model on one cluster."""
+
+    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        super().__init__(cluster, graph, documents)
+        self._held_by: dict[tuple[Any, ...], list[Held]] = {}
+        self._stages_by: dict[tuple[Any, ...], _Stages] = {}
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        replicas = plan.data * plan.context
+        if plan.zero_group and (not plan.zero or replicas % plan.zero_group):
+            raise LoomError(
+                f"plan.zero_group {plan.zero_group}: "
+                + (
+                    f"does not divide the {replicas} replicas"
+                    if plan.zero
+                    else "there is nothing to share with plan.zero 0"
+                )
+            )
+        if plan.outer > 1 and plan.zero > 1:
+            raise LoomError(f"plan.outer {plan.outer}: replicas that step by themselves share no gradients (plan.zero)")
+        if plan.vocabulary and plan.schedule != "1f1b":
+            raise LoomError(f"plan.vocabulary: its passes have a place in 1f1b only (plan.schedule is {plan.schedule})")
+        if self.batch % (plan.data * plan.microbatch):
+            rest = self.batch % (plan.data * plan.microbatch)
+            raise LoomError(
+                f"batch {self.batch} does not divide into data {plan.data} x microbatch {plan.microbatch}: "
+                f"{rest} left over"
+            )
+
+    def microbatches(self, plan: Plan) -> int:
+        """That each replica's pipeline runs through."""
+        return self.batch // (plan.data * plan.microbatch)
+
+    def stages(self, plan: Plan) -> _Stages:
+        """Passes of every stage; where its chips differ all wait for the slowest."""
+        key = *self.deal_key(plan, plan.microbatch), plan.recompute
+        if key not in self._stages_by:
+            self._stages_by[key] = self._stages(plan)
+        return self._stages_by[key]
+
+    def _stages(self, plan: Plan) -> _Stages:
+        counts = self.dealt(plan, plan.microbatch)
+        blocks = self.stage_blocks(plan, plan.microbatch, counts)
+        forward, backward, weight, waits = [], [], [], []
+        for kinds in blocks:
+            forward.append(max(sum(b.forward for b in part) for part in kinds))
+            backward.append(max(sum(b.backward + _again(b, plan) for b in part) for part in kinds))
+            weight.append(max(sum(b.weight for b in part) for part in kinds))
+            again = 2 if plan.recompute == "full" else 1
+            waits.append(max(sum(again * b.waits[0] + b.waits[1] for b in part) for part in kinds))
+        return _Stages(counts, forward, backward, weight, waits, blocks)
+
+    def memory(self, plan: Plan) -> Memory:
+        """Bytes of the fullest chip, by the microbatches that its schedule holds at once."""
+        key = self.deal_key(plan, plan.microbatch)
+        if key not in self._held_by:
+            counts = self.dealt(plan, plan.microbatch)
+            blocks = self.stage_blocks(plan, plan.microbatch, counts)
+            self._held_by[key] = [Held.of([b for s in stages for b in blocks[s][0]]) for stages in _devices(plan)]
+        found = [training_memory(h, plan, self._in_flight(plan, d)) for d, h in enumerate(self._held_by[key])]
+        return max(found, key=lambda m: m.total)
+
+    def _in_flight(self, plan: Plan, device: int) -> float:
+        micro, p = self.microbatches(plan), plan.pipeline
+        if plan.schedule == "gpipe":
+            return float(micro)
+        if plan.schedule == "interleaved" and p > 1:
+            return float(min((2 * (p - device - 1) + (plan.chunks - 1) * p + 1) / plan.chunks, micro))
+        if plan.schedule in GREEDY and p > 1:
+            return float(min(GREEDY[plan.schedule](p) / make_placement(plan).chunks, micro))
+        return float(min(p - device + (plan.vocabulary and p > 1), micro))
+
+    def after(self, plan: Plan, found: _Stages) -> tuple[float, float, float]:
+        """Seconds of gradients' sums that nothing hides, of the optimizer, and of what sharing adds to a microbatch.
+
+        Replicas that share gradients scatter them after every microbatch, those that share parameters gather them for
+        both of its passes.
+        """
+        gradients = optimizer = each = 0.0
+        for stages in _devices(plan):
+            for index, kind in enumerate(self.kinds(plan, stages[0])):
+                blocks = [b for s in stages for b in found.blocks[s][index]]
+                forward = sum(found.forward[s] for s in stages)
+                backward = sum(found.backward[s] + found.weight[s] for s in stages)
+                sums = self._sums(plan, blocks, kind)
+                optimizer = max(
+                    optimizer, sums.held * OPTIMIZER_BYTES / (self.cluster.kinds[kind][0].bandwidth * STREAMED)
+                )
+
+                def left(messages: float, work: float, parts: int = len(blocks)) -> float:
+                    return _beside(messages, work, parts) if plan.overlap_gradients else messages
+
+                always, scatter, gather = 0.0, sums.scatter, sums.gather
+                if plan.zero >= 2:
+                    always, scatter = left(scatter, backward), 0.0
+                if plan.zero == 3:
+                    always, gather = always + left(gather, forward) + left(gather, backward), 0.0
+                each = max(each, always)
+                if plan.outer > 1:  # the whole sum passes beside the steps until the next one
+                    work = self.microbatches(plan) * (forward + backward)
+                    whole = scatter + sums.across + gather
+                    gradients = max(gradients, max(whole - plan.outer * work, 0.0) / plan.outer)
+                else:
+                    late = left(scatter + sums.across, backward) + left(gather, forward)
+                    gradients = max(gradients, late)
+        return gradients, optimizer, each
+
+    def _sums(self, plan: Plan, blocks: list[Block], kind: int) -> _Sums:
+        """Messages of a device's gradients and parameters."""
+        fabric = self.cluster.fabrics[kind]
+        stride, replicas = self.extent(plan, "replicas")
+        spread = plan.expert * plan.split.sharing
+        scatter = gather = across = held = 0.0
+        for parameters, distance, chips in (
+            (sum(b.parameters for b in blocks), stride, replicas),
+            (sum(b.expert_parameters for b in blocks), spread, plan.expert_replicas),
+        ):
+            shared = plan.sharing(chips)
+            held += parameters / shared
+            if chips == 1 or not parameters:
+                continue
+            if shared > 1:
+                scatter += fabric.seconds("reduce_scatter", parameters * GRADIENT_SUM, distance, shared)
+                gather += fabric.seconds("all_gather", self.graph.precision.size(parameters), distance, shared)
+            # Groups that share each among themselves sum their parts over the groups.
+            part = parameters * GRADIENT_SUM / shared
+            across += fabric.seconds("all_reduce", part, distance * shared, chips // shared)
+        return _Sums(scatter, across, gather, held)
+
+    def least(self, plan: Plan) -> float:
+        """Seconds that the plan cannot beat: a device's work, what it waits for at first, and what follows."""
+        found = self.stages(plan)
+        micro = self.microbatches(plan)
+        hop = self.hop(plan, plan.microbatch)
+        most, back = 0.0, plan.schedule not in GREEDY
+        for stages in _devices(plan):
+            # The first stage of a device waits for the forward passes of those before, which wait for its gradients.
+            work = sum(found.forward[s] + found.backward[s] + found.weight[s] for s in stages)
+            before = sum(found.forward[: stages[0]]) + stages[0] * hop
+            after = sum(found.backward[: stages[0]]) + sum(found.weight[: stages[0]]) + stages[0] * hop if back else 0.0
+            most = max(most, before + micro * work + after)
+        gradients, optimizer, each = self.after(plan, found)
+        return most + micro * each + gradients + optimizer
+
+    def timeline(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> PipelineRun:
+        """Every pass of a step's pipeline."""
+        found = self.stages(plan)
+        apart = plan.schedule in GREEDY and plan.pipeline > 1
+        schedule = make_schedule(plan, self.microbatches(plan), (found.forward[0], found.backward[0], found.weight[0]))
+        whole = found.backward if apart else [b + w for b, w in zip(found.backward, found.weight, strict=True)]
+        return run_pipeline(
+            schedule,
+            make_placement(plan),
+            found.forward,
+            whole,
+            found.weight if apart else None,
+            hop=self.hop(plan, plan.microbatch),
+            slow=slow,
+        )
+
+    def step(self, plan: Plan, slow: Sequence[Slowdown] = ()) -> StepTime:
+        """Simulate one step, with stages or links that fall behind; raises `LoomError` for plans that do not divide."""
+        self.check(plan)
+        micro = self.microbatches(plan)
+        found = self.stages(plan)
+        gradients, optimizer, each = self.after(plan, found)
+        run = self.timeline(plan, slow)
+        pipeline = run.seconds + micro * each
+        waits = max(sum(found.waits[s] for s in stages) for stages in _devices(plan))
+        return StepTime(
+            seconds=pipeline + gradients + optimizer,
+            pipeline=pipeline,
+            gradients=gradients,
+            optimizer=optimizer,
+            bubble=run.bubble,
+            exposed=micro * (waits + each) + gradients,
+            memory=self.memory(plan),
+            microbatches=micro,
+            stages=tuple(found.counts),
+        )
+
+
+def _devices(plan: Plan) -> list[list[int]]:
+    """Stages of every device, in order."""
+    placement = make_placement(plan)
+    return [sorted(placement.stage(d, c) for c in range(placement.chunks)) for d in range(placement.devices)]
+
+
+def _again(block: Block, plan: Plan) -> float:
+    """Seconds of what the backward pass computes again."""
+    return {"none": 0.0, "selective": block.attention, "full": block.forward if block.entering else 0.0}[plan.recompute]
+
+
+def _beside(messages: float, work: float, parts: int) -> float:
+    """What is left of ``messages`` that go beside ``work``, a part at a time: each leaves when its part is computed.
+
+    Two streams in a row of equal parts: the last one's message, or all that the work before it was too short for.
+    """
+    if not messages or not parts:
+        return 0.0
+    return max(messages / parts, messages - work * (parts - 1) / parts)

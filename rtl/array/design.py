@@ -1,0 +1,102 @@
+"""The systolic tile as a design: what its ports mean, and a GEMM with which its bench runs."""
+
+from __future__ import annotations
+
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.timing import INPUT_SLICE
+from siliconloom.rtl.array.element import ACCUMULATOR_BITS
+from siliconloom.rtl.array.folds import Case, FoldBeats, Gemm, Matrix, folds_of, operands, pack
+from siliconloom.rtl.array.tile import operand_type, systolic_tile
+from siliconloom.rtl.flows.channels import Channel, interface_of
+from siliconloom.rtl.flows.design import Design
+from siliconloom.rtl.library import Library
+
+MEANINGS = {
+    "clk": "clock of every register",
+    "rst": "synchronous reset, active high",
+    "rst_n": "asynchronous reset, active low; released away from the clock's rising edge",
+    "valid": "the beat is there",
+    "ready": "the beat is taken in this cycle when valid",
+    "last": "last beat of a fold",
+    "stationary_data": "operands that stay: load_rows rows of C lanes, row by row",
+    "moving_data": "operands that move: R lanes",
+    "a_data": "a column of A: R lanes",
+    "b_data": "a row of B: C lanes",
+    "output_data": "results: C lanes of 32 bits",
+    "fold_begins": "pulse: a loaded tile becomes the active one",
+    "fold_ends": "pulse: the last operands of a fold enter the array",
+}
+
+LARGE = 4096
+"""Elements from which on the bench runs one fold: wide beats make large files."""
+
+
+def systolic_design(library: Library, array: SystolicArray, contains: str) -> Design:
+    """The tile of ``array`` with everything that goes with it; raises `NotSupported` for operands without RTL."""
+    top = systolic_tile(library, array)
+    operand = operand_type(array)
+    folds = bench_folds(array, operand.bits)
+    channels = {channel.name: channel for channel in interface_of(top).channels}
+    ordered = [beat for fold in folds for beat in _sends(fold, channels, operand.bits)]
+    beats: dict[str, list[int]] = {name: [] for name in channels}
+    for name, beat in ordered:
+        beats[name].append(beat)
+    beats["output"] = [beat for fold in folds for beat in _results(fold, channels["output"])]
+    return Design(
+        top=top,
+        contains=contains,
+        parameters={
+            "rows": array.rows,
+            "cols": array.cols,
+            "dataflow": array.dataflow,
+            "operand": operand.value,
+            "accumulator_bits": ACCUMULATOR_BITS,
+        },
+        timing={
+            "multiply_stages": array.multiply_stages,
+            "load_rows": array.load_rows,
+            "output_latency": array.output_latency,
+            "input_slice": INPUT_SLICE,
+        },
+        meanings=MEANINGS,
+        beats=beats,
+        ordered=ordered,
+    )
+
+
+def bench_folds(array: SystolicArray, bits: int) -> list[FoldBeats]:
+    """A GEMM of four folds, three of them at an edge of the array; of one fold for a large array."""
+    if array.rows * array.cols >= LARGE:
+        gemm = Gemm(3, array.cols, array.rows)
+        if array.dataflow == "input_stationary":
+            gemm = Gemm(array.cols, 3, array.rows)
+    else:
+        more_rows, more_cols = -(-array.rows // 2), -(-array.cols // 3)
+        gemm = {
+            "weight_stationary": Gemm(5, array.cols + more_cols, array.rows + more_rows),
+            "input_stationary": Gemm(array.cols + more_cols, 5, array.rows + more_rows),
+            "output_stationary": Gemm(array.rows + more_rows, array.cols + more_cols, 5),
+        }[array.dataflow]
+    ((a, b),) = operands(Case((gemm,), seed=0, bits=bits))
+    return folds_of(array, a, b)
+
+
+def _sends(fold: FoldBeats, channels: dict[str, Channel], bits: int) -> list[tuple[str, int]]:
+    """Beats of a fold in an order that never waits for a beat behind it: a tile's loads before its moving beats."""
+    streams = [
+        [(name, _beat(channels[name], values, bits, last)) for values, last in beats]
+        for name, beats in fold.streams.items()
+    ]
+    if "stationary" in fold.streams:
+        return [beat for stream in streams for beat in stream]
+    return [beat for pair in zip(*streams, strict=True) for beat in pair]
+
+
+def _results(fold: FoldBeats, channel: Channel) -> list[int]:
+    final = len(fold.golden) - 1
+    return [_beat(channel, row, ACCUMULATOR_BITS, number == final) for number, row in enumerate(fold.golden)]
+
+
+def _beat(channel: Channel, values: Matrix, bits: int, last: int) -> int:
+    parts = {f"{channel.name}_data": int(pack(values, bits), 16), f"{channel.name}_last": int(last)}
+    return channel.pack({port.name: parts[port.name] for port in channel.payload})

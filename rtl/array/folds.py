@@ -1,0 +1,216 @@
+"""What a bench runs: GEMMs as streams of beats, their golden results, and the check of what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.layout import fold_tile
+from siliconloom.rtl.array.element import ACCUMULATOR_BITS
+
+Matrix = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[m,n] = A[m,k] B[k,n] with random operands."""
+
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
+class FoldTime:
+    """First and last output cycle of a fold, cycle 0 being the first with a valid operand."""
+
+    first_output: int
+    last_output: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """GEMMs that run back to back on one tile.
+
+    Parameters
+    ----------
+    gemms
+        In order.
+    seed
+        Of operand values and stalls.
+    bits
+        Operand width of the values (int4 values also run on an int8 array).
+    stall
+        Probability, per stream (and ``output``), that a beat is held back for a cycle; empty for none.
+    schedule
+        Predicted times of every fold, in order; compared when nothing stalls.
+    """
+
+    gemms: tuple[Gemm, ...]
+    seed: int
+    bits: int = 8
+    stall: dict[str, float] = field(default_factory=dict)
+    schedule: tuple[FoldTime, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What the RTL did with a case.
+
+    Parameters
+    ----------
+    folds
+        Observed times of every fold.
+    value_errors
+        Result beats that are not the golden ones, or are missing, or were not due; the first few in words.
+    cycle_errors
+        Folds whose times are not the predicted ones, in words; empty for a case with stalls.
+    cycles
+        Observed cycles of the case, from the first operand to the last result.
+    """
+
+    case: Case
+    folds: tuple[FoldTime, ...]
+    value_errors: tuple[str, ...]
+    cycle_errors: tuple[str, ...]
+    cycles: int
+
+    @property
+    def passed(self) -> bool:
+        return not self.value_errors and not self.cycle_errors
+
+
+@dataclass
+class FoldBeats:
+    """Streams of one fold and its golden result, one row of C sums per due output beat."""
+
+    streams: dict[str, list[tuple[Matrix, int]]]
+    golden: Matrix
+    due: int
+
+
+def operands(case: Case) -> list[tuple[Matrix, Matrix]]:
+    """Random A and B of every GEMM; extreme values are frequent, since that is where sums go wrong."""
+    chance = np.random.default_rng(case.seed)
+    low, high = -(1 << case.bits - 1), (1 << case.bits - 1) - 1
+    made = []
+    for gemm in case.gemms:
+        pair = []
+        for shape in ((gemm.m, gemm.k), (gemm.k, gemm.n)):
+            values = chance.integers(low, high, size=shape, endpoint=True)
+            extreme = chance.choice(np.array([low, high, 0, -1]), size=shape)
+            pair.append(np.where(chance.random(shape) < 0.2, extreme, values))
+        made.append((pair[0], pair[1]))
+    return made
+
+
+def folds_of(array: SystolicArray, a: Matrix, b: Matrix) -> list[FoldBeats]:
+    """Cut a GEMM into the folds of the array, in the order of ``sim.timing.systolic.gemm_folds``."""
+    rows, cols = array.rows, array.cols
+    if array.dataflow == "output_stationary":
+        return [
+            _output_fold(array, a[i : i + rows], b[:, j : j + cols])
+            for i in range(0, a.shape[0], rows)
+            for j in range(0, b.shape[1], cols)
+        ]
+    # weight stationary: B stays, rows of A move; input stationary: A^T stays, columns of B move
+    stationary, moving = (b, a) if array.dataflow == "weight_stationary" else (a.T, b.T)
+    return [
+        _stationary_fold(array, stationary[k : k + rows, j : j + cols], moving[:, k : k + rows])
+        for j in range(0, stationary.shape[1], cols)
+        for k in range(0, stationary.shape[0], rows)
+    ]
+
+
+def _stationary_fold(array: SystolicArray, stationary: Matrix, moving: Matrix) -> FoldBeats:
+    used = stationary.shape[0]
+    tile = fold_tile(array, stationary)
+    loads = [tile[i : i + array.load_rows].ravel() for i in range(0, len(tile), array.load_rows)]
+    lanes = _padded(moving, moving.shape[0], array.rows)
+    golden = lanes[:, :used] @ tile[:used]
+    return FoldBeats({"stationary": _marked(loads), "moving": _marked(list(lanes))}, golden, golden.shape[0])
+
+
+def _output_fold(array: SystolicArray, a: Matrix, b: Matrix) -> FoldBeats:
+    left, right = _padded(a, array.rows, a.shape[1]), _padded(b, b.shape[0], array.cols)
+    return FoldBeats({"a": _marked(list(left.T)), "b": _marked(list(right))}, left @ right, a.shape[0])
+
+
+def _padded(values: Matrix, rows: int, cols: int) -> Matrix:
+    made = np.zeros((rows, cols), np.int64)
+    made[: values.shape[0], : values.shape[1]] = values
+    return made
+
+
+def _marked(beats: Sequence[Matrix]) -> list[tuple[Matrix, int]]:
+    return [(beat, int(index == len(beats) - 1)) for index, beat in enumerate(beats)]
+
+
+def pack(values: Matrix, bits: int) -> str:
+    """Lanes as one hexadecimal word, lane 0 in the low bits."""
+    word = 0
+    for lane, value in enumerate(values.tolist()):
+        word |= (value & ((1 << bits) - 1)) << (lane * bits)
+    return f"{word:x}"
+
+
+def unpack(word: str, lanes: int) -> Matrix:
+    """32-bit two's-complement lanes of a hexadecimal word."""
+    raw = int(word, 16).to_bytes(lanes * ACCUMULATOR_BITS // 8, "little")
+    return np.frombuffer(raw, "<i4").astype(np.int64)
+
+
+def job_case(array: SystolicArray, case: Case, lane_bits: int) -> tuple[dict[str, Any], list[FoldBeats]]:
+    """The case as the simulator side reads it, and its folds."""
+    folds = [fold for a, b in operands(case) for fold in folds_of(array, a, b)]
+    streams: dict[str, list[tuple[str, int]]] = {}
+    for fold in folds:
+        for name, beats in fold.streams.items():
+            streams.setdefault(name, []).extend((pack(values, lane_bits), last) for values, last in beats)
+    total = sum(len(s) for s in streams.values()) + sum(len(f.golden) for f in folds)
+    fill = 4 * (array.rows + array.cols) + 100
+    slowest = 1 - max([0.0, *case.stall.values()])
+    job = {
+        "streams": streams,
+        "seed": case.seed,
+        "stall": case.stall,
+        "outputs": sum(len(f.golden) for f in folds),
+        "limit": int((total + len(folds) * fill) * 6 / slowest),
+        "quiet": fill,
+    }
+    return job, folds
+
+
+def judge(array: SystolicArray, case: Case, folds: Sequence[FoldBeats], outcome: dict[str, Any]) -> CaseResult:
+    """Compare what came out with the golden values and the predicted schedule."""
+    outputs, position = outcome["outputs"], 0
+    values: list[str] = []
+    cycles: list[str] = []
+    observed: list[FoldTime] = []
+    for number, fold in enumerate(folds):
+        beats = outputs[position : position + len(fold.golden)]
+        position += len(fold.golden)
+        for row, (_, word, last) in enumerate(beats):
+            got = unpack(word, array.cols)
+            if not np.array_equal(got, fold.golden[row]):
+                values.append(f"fold {number}, row {row}: RTL {got.tolist()}, NumPy {fold.golden[row].tolist()}")
+            if last != (row == len(fold.golden) - 1):
+                values.append(f"fold {number}, row {row}: output_last is {last}")
+        if len(beats) < len(fold.golden):
+            values.append(f"fold {number}: {len(beats)} of {len(fold.golden)} result beats came")
+            break
+        observed.append(FoldTime(beats[0][0], beats[fold.due - 1][0]))
+        if not case.stall and case.schedule and observed[-1] != case.schedule[number]:
+            cycles.append(
+                f"fold {number}: RTL {observed[-1].first_output}..{observed[-1].last_output}, model "
+                f"{case.schedule[number].first_output}..{case.schedule[number].last_output}"
+            )
+    if len(outputs) > position:
+        values.append(f"{len(outputs) - position} result beats came that were not due")
+    last_cycle = observed[-1].last_output + 1 if observed else 0
+    return CaseResult(case, tuple(observed), tuple(values), tuple(cycles), last_cycle)

@@ -1,0 +1,314 @@
+"""The systolic tile: an array of elements, its skew, and the control that overlaps one fold with the next.
+
+The timing of both tiles is that of ``sim.timing.systolic``, cycle for cycle; the benches compare the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Signal
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch import timing
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.errors import NotSupported
+from siliconloom.rtl.array.element import ACCUMULATOR_BITS, Arithmetic
+from siliconloom.rtl.array.grid import Fabric, grid_of
+from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
+from siliconloom.rtl.library import Circuit, Library
+
+
+def operand_type(array: SystolicArray) -> DataType:
+    """The format whose width the array is built for: the widest of its integer operands.
+
+    Raises
+    ------
+    NotSupported
+        When it has none, or one that is wider than a byte.
+    """
+    integers = [d for d in array.operands if d.is_integer and d.bits <= 8]
+    if not integers:
+        raise NotSupported(f"RTL for {', '.join(array.operands)} operands; int4 and int8 are built")
+    return max(integers, key=lambda d: d.bits)
+
+
+def arithmetic_of(array: SystolicArray) -> Arithmetic:
+    """Operand width and multiplier pipeline of ``array``."""
+    return Arithmetic(operand_type(array).bits, array.multiply_stages)
+
+
+class SystolicTile(Circuit):
+    """What both tiles share: input slices, the output with its skid buffer, and the enable of the whole array.
+
+    The enable is a register: a result beat that is not taken moves into the skid buffer and stops the array from the
+    next cycle on, so that no ready signal fans out combinationally.
+    """
+
+    def __init__(
+        self, library: Library, array: SystolicArray, name: str | None, inputs: dict[str, int], unmarked: str = ""
+    ) -> None:
+        self.array, self.inputs, self.unmarked = array, inputs, unmarked
+        self.arithmetic = arithmetic_of(array)
+        self.result_bits = array.cols * ACCUMULATOR_BITS
+        ports: dict[str, Any] = {}
+        for stream, width in inputs.items():
+            ports |= {f"{stream}_valid": In(1), f"{stream}_ready": Out(1), f"{stream}_data": In(width)}
+            if stream != unmarked:
+                ports |= {f"{stream}_last": In(1)}
+        ports |= {
+            "output_valid": Out(1),
+            "output_ready": In(1),
+            "output_data": Out(self.result_bits),
+            "output_last": Out(1),
+        }
+        self.inner = name is not None
+        if self.inner:
+            ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
+        super().__init__(library, library.prefix if name is None else name, ports, reset=True)
+
+    def slice_input(self, m: Module, stream: str, fires: Signal) -> tuple[Signal, Signal, Signal]:
+        """Buffer an input stream; valid, data and last (if it has one) of the beat in front, which ``fires`` takes."""
+        timing.confirm("INPUT_SLICE", register_slice=RegisterSlice.LATENCY)
+        width = self.inputs[stream]
+        payload = getattr(self, f"{stream}_data")
+        if stream != self.unmarked:
+            payload = Cat(payload, getattr(self, f"{stream}_last"))
+        outputs = self.place(
+            m,
+            self.library.make(RegisterSlice, len(payload)),
+            f"{stream}_slice",
+            i_valid=getattr(self, f"{stream}_valid"),
+            i_payload=payload,
+            o_ready=fires,
+        )
+        m.d.comb += getattr(self, f"{stream}_ready").eq(outputs["i_ready"])
+        return outputs["o_valid"], outputs["o_payload"][:width], outputs["o_payload"][width:]
+
+    def result_output(self, m: Module, en: Signal, valid: Signal, data: Signal, last: Signal) -> None:
+        """Drive the output stream from the array's end and derive the array's enable."""
+        held = Signal()
+        held_data = Signal(self.result_bits, reset_less=True)
+        held_last = Signal(reset_less=True)
+        m.d.comb += [en.eq(~held), self.output_valid.eq(held | valid)]
+        with m.If(held):
+            m.d.comb += [self.output_data.eq(held_data), self.output_last.eq(held_last)]
+            m.d.sync += held.eq(~self.output_ready)
+        with m.Else():
+            m.d.comb += [self.output_data.eq(data), self.output_last.eq(last)]
+            m.d.sync += [held.eq(valid & ~self.output_ready), held_data.eq(data), held_last.eq(last)]
+
+
+class StationaryTile(SystolicTile):
+    """Weight- or input-stationary tile; the dataflow is what the user streams in which role.
+
+    Members
+    -------
+    stationary_valid, stationary_ready, stationary_data, stationary_last
+        ``load_rows`` rows of C operands per beat, logical row order, row-major with column 0 in the low bits; the last
+        beat of a fold's tile may come early when fewer rows are used.
+    moving_valid, moving_ready, moving_data, moving_last
+        R operands per beat, logical row 0 in the low bits; zero in unused rows.
+    output_valid, output_ready, output_data, output_last
+        C sums of 32 bits per beat, one per moving beat.
+    fold_begins, fold_ends
+        Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
+        the array.
+    """
+
+    def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
+        bits = arithmetic_of(array).bits
+        super().__init__(
+            library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        array, bits = self.array, self.arithmetic.bits
+        rows, cols, groups = array.rows, array.cols, array.load_rows
+        depth = rows // groups
+        en, load_fires, moving_fires = (Signal(name=n) for n in ("en", "load_fires", "moving_fires"))
+        load_valid, load_data, load_last = self.slice_input(m, "stationary", load_fires)
+        moving_valid, moving_data, moving_last = self.slice_input(m, "moving", moving_fires)
+
+        # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
+        shadow_full, active, swap = (Signal(name=n) for n in ("shadow_full", "active", "swap"))
+        m.d.comb += [
+            moving_fires.eq(en & moving_valid & active),
+            swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
+            load_fires.eq(en & load_valid & (~shadow_full | swap)),
+        ]
+        if self.inner:
+            m.d.comb += [self.fold_begins.eq(swap), self.fold_ends.eq(moving_fires & moving_last)]
+        with m.If(load_fires & load_last):
+            m.d.sync += shadow_full.eq(1)
+        with m.Elif(swap):
+            m.d.sync += shadow_full.eq(0)
+        with m.If(swap):
+            m.d.sync += active.eq(1)
+        with m.Elif(moving_fires & moving_last):
+            m.d.sync += active.eq(0)
+
+        # The moving operand: logical row i * groups + j feeds physical row j * depth + i.
+        lanes = [
+            moving_data[(i * groups + j) * bits : (i * groups + j + 1) * bits]
+            for j in range(groups)
+            for i in range(depth)
+        ]
+        moving = skewed(self, m, "moving_skew", en, Cat(*lanes), rows, bits)
+        swaps = self._wave(m, "swap_wave", en, swap, rows)
+
+        fabric = Fabric(self.arithmetic, output_stationary=False)
+        sums: Signal = Const(0, self.result_bits)
+        width = cols * bits
+        for j in range(groups):
+            load = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
+            load = delayed(self, m, f"load_delay_{j}", en, load, j * depth)
+            marks = Cat(load_fires, load_last) if depth > 1 else load_fires
+            flags = delayed(self, m, f"load_flags_{j}", en, marks, j * depth, flags=True)
+            captures = self._captures(m, f"chain_{j}", en, flags[0], flags[1:], depth)
+            outputs = self.place(
+                m,
+                grid_of(self.library, fabric, depth, cols, below=False),
+                f"grid_{j}",
+                en=en,
+                moving=moving[j * depth * bits : (j + 1) * depth * bits],
+                capture=captures,
+                swap=swaps[j * depth : (j + 1) * depth],
+                load=load,
+                sum=sums,
+            )
+            sums = outputs["sum_out"]
+        lined_up = skewed(
+            self, m, "result_skew", en, reversed_lanes(sums, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
+        )
+        results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
+        latency = array.output_latency
+        flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
+        self.result_output(m, en, flags[0], results, flags[1])
+        return m
+
+    def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:
+        """A pulse that reaches row r after r enabled cycles."""
+        if rows == 1:
+            return start
+        passed = Signal(rows - 1, name=name)
+        with m.If(en):
+            m.d.sync += passed.eq(Cat(start, passed[:-1]) if rows > 2 else start)
+        return Cat(start, passed)
+
+    def _captures(self, m: Module, name: str, en: Signal, valid: Signal, last: Signal, depth: int) -> Signal:
+        """Let each row of a load chain take the first beat that it sees of a tile and forward the others.
+
+        The bottom row takes whatever comes that far. Bit r of every vector belongs to row r of the chain.
+        """
+        if depth == 1:
+            return valid
+        taken = Signal(depth - 1, name=f"{name}_taken")
+        below_valid, below_last = Signal(depth - 1, name=f"{name}_valid"), Signal(depth - 1, name=f"{name}_last")
+        valids, forwards = Cat(valid, below_valid), Cat(valid, below_valid)[:-1] & taken
+        lasts = Cat(last, below_last)[:-1]
+        with m.If(en):
+            m.d.sync += [
+                below_valid.eq(forwards),
+                below_last.eq(lasts),
+                taken.eq((taken | valids[:-1]) & ~(valids[:-1] & lasts)),
+            ]
+        return Cat(valids[:-1] & ~taken, valids[-1])
+
+
+class OutputTile(SystolicTile):
+    """Output-stationary tile.
+
+    Members
+    -------
+    a_valid, a_ready, a_data, a_last
+        One column of A: R operands, row 0 in the low bits; ``a_last`` ends the sums of a fold.
+    b_valid, b_ready, b_data
+        One row of B: C operands, column 0 in the low bits; its beats go with those of A, one to one.
+    output_valid, output_ready, output_data, output_last
+        C sums of 32 bits per beat, R beats per fold, row 0 first.
+    fold_ends
+        Only inside an NPU tile. Pulse: the last beats of a fold enter the array.
+    """
+
+    def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
+        bits = arithmetic_of(array).bits
+        super().__init__(library, array, name, {"a": array.rows * bits, "b": array.cols * bits}, "b")
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        array, bits = self.array, self.arithmetic.bits
+        rows, cols, stages = array.rows, array.cols, array.multiply_stages
+        en, fires = Signal(name="en"), Signal(name="fires")
+        a_valid, a_data, a_last = self.slice_input(m, "a", fires)
+        b_valid, b_data, _ = self.slice_input(m, "b", fires)
+
+        # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
+        wait = Signal(range(rows + 1))
+        first = Signal(init=1)
+        ends = Signal()
+        m.d.comb += [fires.eq(en & a_valid & b_valid & (~a_last | ~wait.any())), ends.eq(fires & a_last)]
+        if self.inner:
+            m.d.comb += self.fold_ends.eq(ends)
+        with m.If(en):
+            with m.If(ends):
+                m.d.sync += wait.eq(rows - 1)
+            with m.Elif(wait.any()):
+                m.d.sync += wait.eq(wait - 1)
+            with m.If(fires):
+                m.d.sync += first.eq(a_last)
+
+        # Logical row 0 lies at the bottom, where results leave first.
+        a = skewed(self, m, "a_skew", en, reversed_lanes(a_data, rows, bits), rows, bits)
+        b = skewed(self, m, "b_skew", en, b_data, cols, bits)
+        controls = self._control_waves(m, en, Cat(fires, first, ends), rows)
+
+        # Row r takes r sums from above, all rows beginning in the cycle in which the bottom row's sum is finished.
+        begins = delayed(self, m, "drain_begin", en, ends, rows + stages, flags=True)
+        shifts, before = Signal(rows, name="shifts"), Signal(rows, name="shifts_before")
+        with m.If(en):
+            m.d.sync += before.eq(Cat(Const(0, 1), shifts[:-1]))
+        m.d.comb += shifts.eq(Cat(*[begins] * rows) | before)
+        outputs = self.place(
+            m,
+            grid_of(self.library, Fabric(self.arithmetic, output_stationary=True), rows, cols, below=False),
+            "grid",
+            en=en,
+            a=a,
+            b=b,
+            valid=controls[0],
+            first=controls[1],
+            last=controls[2],
+            shift=Cat(Const(0, 1), shifts[:-1]),
+            drain=Const(0, self.result_bits),
+        )
+        drained = outputs["drain_out"]
+        lined_up = skewed(
+            self, m, "result_skew", en, reversed_lanes(drained, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
+        )
+        results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
+        leaving = delayed(self, m, "last_row", en, begins, rows - 1, flags=True)
+        flags = delayed(self, m, "result_flags", en, Cat(shifts[-1], leaving), cols - 1, flags=True)
+        self.result_output(m, en, flags[0], results, flags[1])
+        return m
+
+    def _control_waves(self, m: Module, en: Signal, start: Cat, rows: int) -> list[Signal]:
+        """Valid, first and last of row r: those of r enabled cycles ago."""
+        waves = []
+        for bit, signal in enumerate(start):
+            passed = Signal(max(rows - 1, 1), name=f"control_{bit}")
+            with m.If(en):
+                m.d.sync += passed.eq(Cat(signal, passed[:-1]))
+            waves.append(Cat(signal, passed)[:rows])
+        return waves
+
+
+def systolic_tile(library: Library, array: SystolicArray, name: str | None = None) -> SystolicTile:
+    """The tile for the array's dataflow: the design itself, or a module ``name`` inside an NPU tile.
+
+    Raises `NotSupported` for operands without RTL.
+    """
+    kind = OutputTile if array.dataflow == "output_stationary" else StationaryTile
+    return kind(library, array, name)

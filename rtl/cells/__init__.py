@@ -1,0 +1,1 @@
+"""Small circuits that others are made of: queues, semaphores, arbiters, credits, arithmetic, memories."""

@@ -1,0 +1,122 @@
+"""A queue of any depth: what stands between two parts that do not always agree on the moment."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.rtl.library import Circuit, Library
+
+REGISTER_BITS = 1024
+"""A queue of more than two entries and more bits than this keeps them in a memory with a combinational read port."""
+
+
+class Queue(Circuit):
+    """Stream buffer of ``depth`` entries, first in first out.
+
+    An entry accepted in cycle t is offered from cycle t + 1 on; the place of one taken in cycle t is free in t + 1.
+    So ``i_ready`` and ``o_valid`` depend on registers only, and a depth of two or more passes one entry per cycle
+    (a depth of one passes every second cycle).
+
+    Parameters
+    ----------
+    width
+        Bits of the payload; at least 1.
+    depth
+        Entries; at least 1.
+
+    Members
+    -------
+    i_valid, i_ready, i_payload
+        Incoming stream.
+    o_valid, o_ready, o_payload
+        Outgoing stream; an entry offered stays until it is taken.
+    level : Out(range(depth + 1))
+        Entries inside, a register.
+    """
+
+    LATENCY = 1
+    """Cycles from an entry being accepted to its being offered, and from one being taken to its place being free."""
+
+    def __init__(self, library: Library, width: int, depth: int) -> None:
+        for name, value in (("width", width), ("depth", depth)):
+            if value < 1:
+                raise LoomError(f"the {name} of a queue is at least 1 (got {value})")
+        self.width, self.depth = width, depth
+        ports = {
+            "i_valid": In(1),
+            "i_ready": Out(1),
+            "i_payload": In(width),
+            "o_valid": Out(1),
+            "o_ready": In(1),
+            "o_payload": Out(width),
+            "level": Out(range(depth + 1)),
+        }
+        super().__init__(library, library.name("queue", f"{width}x{depth}"), ports, reset=True)
+        # Members of the object rather than of `elaborate`: the proofs state their invariants over them.
+        self.write_slot = Signal(range(depth))
+        self.read_slot = Signal(range(depth))
+        self.memory: Memory | None = None
+        self.registers: list[Signal] = []
+        if depth > 2 and width * depth > REGISTER_BITS:
+            self.memory = Memory(shape=width, depth=depth, init=[])
+            self.writes, self.reads = self.memory.write_port(), self.memory.read_port(domain="comb")
+        else:
+            self.registers = [Signal(width, name=f"entry_{i}", reset_less=True) for i in range(depth)]
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        push = Signal()
+        pop = Signal()
+        m.d.comb += [
+            self.i_ready.eq(self.level != self.depth),
+            self.o_valid.eq(self.level != 0),
+            push.eq(self.i_valid & self.i_ready),
+            pop.eq(self.o_valid & self.o_ready),
+        ]
+        with m.If(push & ~pop):
+            m.d.sync += self.level.eq(self.level + 1)
+        with m.Elif(pop & ~push):
+            m.d.sync += self.level.eq(self.level - 1)
+        if self.depth > 1:
+            with m.If(push):
+                m.d.sync += self.write_slot.eq(self.after(self.write_slot))
+            with m.If(pop):
+                m.d.sync += self.read_slot.eq(self.after(self.read_slot))
+        self.store(m, push)
+        return m
+
+    def after(self, slot: Signal) -> Signal:
+        """The slot that follows."""
+        return Mux(slot == self.depth - 1, 0, slot + 1)
+
+    def store(self, m: Module, push: Signal) -> None:
+        """Keep what is pushed in ``write_slot`` and show what is in ``read_slot``."""
+        if self.memory is None:
+            for slot, entry in enumerate(self.registers):
+                # Bit by bit: Yosys shortens a constant to compare with, which Verilator then complains of.
+                bits = [bit if slot >> i & 1 else ~bit for i, bit in enumerate(self.write_slot)]
+                with m.If(push & Cat(bits).all()):
+                    m.d.sync += entry.eq(self.i_payload)
+            m.d.comb += self.o_payload.eq(chosen(self.registers, self.read_slot))
+            return
+        m.submodules.memory = self.memory
+        m.d.comb += [
+            self.writes.en.eq(push),
+            self.writes.addr.eq(self.write_slot),
+            self.writes.data.eq(self.i_payload),
+            self.reads.addr.eq(self.read_slot),
+            self.o_payload.eq(self.reads.data),
+        ]
+
+
+def chosen(entries: list[Signal], index: Value) -> Value:
+    """The entry at ``index``, by a tree of two-way multiplexers: those of more ways are written as odd Verilog."""
+    if len(entries) == 1:
+        return entries[0]
+    half = 1 << ((len(entries) - 1).bit_length() - 1)
+    bit = half.bit_length() - 1
+    return Mux(index[bit], chosen(entries[half:], index), chosen(entries[:half], index))

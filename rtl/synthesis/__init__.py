@@ -1,0 +1,1 @@
+"""What open tools make of a design: cells and gates by Yosys, frequencies by nextpnr."""

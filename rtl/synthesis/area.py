@@ -1,0 +1,172 @@
+"""Area of a design as Yosys maps it: to ECP5 cells, to plain gates, or to the cells of a liberty file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from siliconloom.arch.errors import CheckFailed, LoomError
+from siliconloom.rtl.emit import Bundle
+from siliconloom.rtl.synthesis.yosys import YosysError, quoted, run_yosys
+
+Target = Literal["ecp5", "generic"]
+
+ECP5_LUTS = {"LUT4": 1, "CCU2C": 2, "TRELLIS_DPR16X4": 4}
+"""LUTs behind a cell: a carry cell holds two, a distributed memory four, as nextpnr counts them."""
+
+REGISTER = re.compile(r"\$_(S|A|AL)?DFF")
+LATCHES = "t:$dlatch t:$adlatch t:$dlatchsr t:$sr"
+
+
+@dataclass(frozen=True)
+class Area:
+    """What Yosys made of a design.
+
+    Parameters
+    ----------
+    yosys
+        Its version.
+    flattened
+        The whole design at once; otherwise module by module, with nothing shared across their borders.
+    cells
+        Number of cells by type.
+    registers
+        Flip-flops.
+    luts, multipliers, block_rams
+        Of an ECP5; 0 elsewhere.
+    logic
+        Cells that are none of those, of wrapped memories neither: LUTs on an ECP5, gates elsewhere.
+    square_units
+        Area in the liberty file's unit, without memories; ``None`` without such a file.
+    """
+
+    yosys: str
+    flattened: bool
+    cells: dict[str, int]
+    registers: int
+    luts: int
+    multipliers: int
+    block_rams: int
+    logic: int
+    square_units: float | None
+
+
+def synthesize(bundle: Bundle, target: Target, liberty: Path | None, folder: Path, *, flatten: bool) -> Area:
+    """Synthesize the top of ``bundle``.
+
+    Parameters
+    ----------
+    bundle
+        A generated design.
+    target
+        Cells to map to.
+    liberty
+        Cell library for the target ``generic``.
+    folder
+        An empty folder to work in.
+    flatten
+        The whole design at once, not each distinct module by itself.
+
+    Raises
+    ------
+    LoomError
+        When Yosys is missing or does not understand the liberty file.
+    CheckFailed
+        When the Verilog has latches, combinational loops, or drivers in conflict.
+    """
+    top = bundle.top
+    if liberty is not None:
+        _in_liberty(liberty, [f"read_liberty -lib -ignore_miss_func {quoted(liberty.resolve())}"], folder)
+    reading = _reading(bundle, folder)
+    try:
+        run_yosys([*reading, f"hierarchy -check -top {top}", *structure_checks()], folder)
+    except YosysError as error:
+        raise CheckFailed(f"{top}: latches, loops or conflicts: {error}") from None
+    memories = [memory["module"] for memory in bundle.sidecar["memories"]]
+    if target == "ecp5":
+        mapping = [f"synth_ecp5 {'' if flatten else '-noflatten '}-top {top}"]
+    else:  # memories are left to macros: as flip-flops they would outweigh everything
+        mapping = [*(f"blackbox {name}" for name in memories), f"synth {'-flatten ' if flatten else ''}-top {top}"]
+    finish = ["delete t:$scopeinfo", f"tee -q -o cells.json stat -json -top {top}"]
+    if liberty is not None:
+        library = f"-liberty {quoted(liberty.resolve())}"
+        finish += [f"dfflibmap {library}", f"abc {library}", "opt_clean"]
+        finish += [f"tee -q -o library.json stat -json {library} -top {top}"]
+    _in_liberty(liberty, [*reading, *mapping, *finish], folder)
+    hidden = {Path(name).stem for name in bundle.sidecar["verilog"]}
+    if target != "ecp5":
+        hidden -= set(memories)
+    found = _statistics(folder / "cells.json")
+    cells = cells_of(found, hidden)
+    registers = sum(n for name, n in cells.items() if name == "TRELLIS_FF" or REGISTER.match(name))
+    area = None
+    if liberty is not None:
+        mapped = _statistics(folder / "library.json")
+        cells, area = cells_of(mapped, hidden), mapped["design"].get("area")
+    return Area(
+        yosys=found["creator"].split(" (")[0],
+        flattened=flatten,
+        cells=cells,
+        registers=registers,
+        luts=luts_of(cells),
+        multipliers=cells.get("MULT18X18D", 0),
+        block_rams=cells.get("DP16KD", 0),
+        logic=luts_of(cells) if target == "ecp5" else sum(cells.values()) - registers,
+        square_units=area,
+    )
+
+
+def _in_liberty(liberty: Path | None, commands: Sequence[str], folder: Path) -> None:
+    """Run commands whose failure is the liberty file's, if there is one."""
+    try:
+        run_yosys(commands, folder)
+    except YosysError as error:
+        raise (error if liberty is None else LoomError(f"{liberty}: {error}")) from None
+
+
+def structure_checks() -> list[str]:
+    """Yosys commands that fail on latches, combinational loops and conflicting drivers in the design read last."""
+    return ["proc", f"select -assert-none {LATCHES}", "flatten", "check -assert"]
+
+
+def fpga_netlist(bundle: Bundle, folder: Path) -> dict[str, int]:
+    """Synthesize the FPGA top for ECP5 into ``folder / "fpga.json"``; returns its number of cells by type."""
+    top = bundle.sidecar["fpga"]["top"]
+    commands = [
+        *_reading(bundle, folder, bundle.sidecar["fpga"]["verilog"]),
+        f"synth_ecp5 -top {top} -json fpga.json",
+        "delete t:$scopeinfo",
+        f"tee -q -o fpga_statistics.json stat -json -top {top}",
+    ]
+    run_yosys(commands, folder)
+    return cells_of(_statistics(folder / "fpga_statistics.json"))
+
+
+def _reading(bundle: Bundle, folder: Path, more: list[str] | None = None) -> list[str]:
+    """Commands that read the design, whose files are written to ``folder``."""
+    names = [*bundle.sidecar["verilog"], *(more or [])]
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(bundle.files[name], encoding="utf-8")
+    return [f"read_verilog {quoted(name)}" for name in names]
+
+
+def _statistics(path: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return made
+
+
+def cells_of(statistics: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, int]:
+    """Number of cells by type in the whole design, without instances of the ``hidden`` modules."""
+    counted = {name.removeprefix("\\"): n for name, n in statistics["design"]["num_cells_by_type"].items()}
+    return {name: counted[name] for name in sorted(counted) if name not in hidden}
+
+
+def luts_of(cells: Mapping[str, int]) -> int:
+    """LUTs of ECP5 cells."""
+    return sum(cells.get(name, 0) * luts for name, luts in ECP5_LUTS.items())

@@ -1,0 +1,1 @@
+"""The chip simulator: the event engine, its kernel, jumps over what repeats, memory levels, energy."""

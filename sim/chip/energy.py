@@ -1,0 +1,114 @@
+"""Energy of a run, per component, from its counters and the technology table."""
+
+from __future__ import annotations
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import Chip, NpuTile, PimTile
+from siliconloom.arch.pim import Command
+from siliconloom.arch.technology import (
+    BANK_ENERGY,
+    CLOCK_SHARE,
+    MEMORY_BACKGROUND,
+    MEMORY_BYTE,
+    REGISTER_TRANSISTORS,
+    SRAM_BYTE_TRANSISTORS,
+    TECHNOLOGIES,
+    Technology,
+    mac_transistors,
+)
+from siliconloom.sim.chip.levels import READ, WRITE
+from siliconloom.sim.chip.tables import Counter, Int
+
+COMPONENTS = ("array", "scratchpad", "accumulator", "vector", "memory")
+"""What work takes energy for."""
+STANDING = ("static", "clock", "background")
+"""What time takes energy for: idle transistors, the clock tree, standby and refresh of main memory."""
+EXCLUDED = (
+    "networks and links",
+    "DMA and sequencer",
+    "registers and wires inside the array",
+    "board: regulators, fans, host",
+)
+"""What no component counts."""
+EXCLUDED_BY_BOARDS = ("host",)
+"""The same of a GPU's energy, which is its board's."""
+
+
+def standing_power(chip: Chip) -> dict[str, float]:
+    """Watts of the whole chip and its memories, by `STANDING`, whether it works or not.
+
+    Of the arithmetic's formats the largest counts: an element holds one of that size.
+    """
+    technology, tile = TECHNOLOGIES[chip.technology], chip.tile
+    watts = dict.fromkeys(STANDING, 0.0)
+    if isinstance(tile, PimTile):
+        watts["background"] = tile.channels * _background(tile.dram.standard, tile.dram.organization.capacity)
+        return watts
+    elements = tile.array.rows * tile.array.cols
+    operand = max(tile.array.operands, key=mac_transistors)
+    # an element keeps two operands, the moving one and the stationary one with its successor
+    transistors = elements * (mac_transistors(operand) + 3 * operand.bits * REGISTER_TRANSISTORS)
+    work = elements * technology.mac(operand)
+    if isinstance(tile, NpuTile):
+        wide = operand.accumulator
+        transistors += tile.vector.lanes * mac_transistors(wide)
+        transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
+        work += tile.vector.lanes * technology.mac(wide)
+    watts["static"] = chip.tile_count * transistors * technology.transistor
+    watts["clock"] = chip.tile_count * work * chip.clock * CLOCK_SHARE / (1 - CLOCK_SHARE)
+    for memory in chip.memory.values():
+        if memory.kind == "sram":
+            watts["static"] += memory.total_capacity * SRAM_BYTE_TRANSISTORS * technology.transistor
+        else:
+            watts["background"] += _background(memory.kind, memory.total_capacity)
+    return watts
+
+
+def _background(kind: str, capacity: int) -> float:
+    """Watts of standby and refresh of a memory level or of channels of a DRAM standard."""
+    return MEMORY_BACKGROUND[kind.lower()] * capacity / 2**30
+
+
+def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str, float]:
+    """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
+    technology, tile = TECHNOLOGIES[chip.technology], chip.tile
+    joules = dict.fromkeys(COMPONENTS, 0.0)
+    joules["array"] = int(counters[Counter.MACS]) * technology.mac(dtype)
+    if isinstance(tile, PimTile) or not isinstance(tile, NpuTile):
+        return joules
+    wide = dtype.accumulator
+    scratchpad = int(counters[Counter.SCRATCHPAD_READ] + counters[Counter.SCRATCHPAD_WRITE])
+    accumulator = int(counters[Counter.ACCUMULATOR_READ] + counters[Counter.ACCUMULATOR_WRITE])
+    joules["scratchpad"] = scratchpad * technology.sram_byte(tile.scratchpad.capacity // tile.scratchpad.banks)
+    joules["accumulator"] = accumulator * technology.sram_byte(tile.accumulator.capacity // tile.scratchpad.banks)
+    joules["vector"] = int(counters[Counter.VECTOR_SLOTS]) * technology.mac(wide)
+    joules["memory"] = sum(memory_energy(chip, traffic).values())
+    return joules
+
+
+def memory_energy(chip: Chip, traffic: Int) -> dict[str, float]:
+    """Joules per memory level of a row of `Run.traffic`, or of the sum of some."""
+    joules = {}
+    for (name, memory), moved in zip(chip.memory.items(), traffic.tolist(), strict=True):
+        per_byte = MEMORY_BYTE[memory.kind] if memory.energy is None else memory.energy
+        joules[name] = int(moved[READ] + moved[WRITE]) * per_byte
+    return joules
+
+
+def pim_energy(pim: PimTile, technology: Technology, dtype: DataType, counts: Int) -> dict[str, float] | None:
+    """Joules of computation's own commands, by what they are spent on, or ``None`` where no figures are known.
+
+    ``rows``: opening them; ``banks``: bursts from sense amplifiers to the lanes; ``lanes``: multiply-accumulates;
+    ``vectors``: the global buffer's and the results' way over the pins. ``counts`` is indexed by `arch.pim.Command`.
+    """
+    figures = BANK_ENERGY.get(pim.dram.standard)
+    if figures is None:
+        return None
+    o = pim.dram.organization
+    dots = int(counts[Command.PIM_DOT]) * (pim.banks if pim.commands == "all_bank" else 1)
+    return {
+        "rows": int(counts[Command.PIM_ACT]) * pim.activate_group * o.row_bytes * figures.row,
+        "banks": dots * o.request_bytes * figures.array,
+        "lanes": dots * pim.burst_elements(dtype) * technology.mac(dtype),
+        "vectors": int(counts[Command.PIM_READ] + counts[Command.PIM_WRITE]) * o.request_bytes * figures.pins,
+    }

@@ -1,0 +1,325 @@
+"""Runs a Program on a Chip: tables in, tables out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from siliconloom.arch.description import Chip
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.faults import Cause, IllegalProgram
+from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
+from siliconloom.sim.chip.levels import level_traffic
+from siliconloom.sim.chip.state import (
+    CYCLES,
+    EVENTS,
+    FOLDED,
+    LOOKUPS,
+    OP_END,
+    OP_EXCLUSIVE,
+    OP_START,
+    PERIODS,
+    SKIPPED,
+    STUCK,
+    TOKENS,
+    TRACED,
+    WAITING,
+    State,
+    initial_state,
+)
+from siliconloom.sim.chip.tables import COLUMNS, CONSTANTS, Counter, Int, Stall, Tables, build_tables
+
+Progress = Callable[[float], None]
+
+
+EVERYTHING = (0, 2**62)
+"""Record the whole run, jumps folded."""
+NOTHING = (0, 0)
+SLICE = 4_000_000
+"""Events between two looks at the clock and the keyboard."""
+FOLD_LIMIT = 5_000
+"""Most jumps to list in a trace."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outcome of one run of one tile, in cycles of its clock.
+
+    Parameters
+    ----------
+    events, events_skipped
+        Dispatches, starts and ends that were run, and those that were jumped: ``periods`` periods of loops, and
+        ``lookups`` whole loops that began in a state they had begun in before.
+    busy, stalls
+        Per `Unit`, and per `Unit` and `Stall`; each row of both adds up to ``cycles``.
+    start, end, exclusive
+        Per operator: first start, last end, and its share of the total (the shares add up to ``cycles``): what runs
+        beside a neighbour counts for one of the two.
+    own
+        Per operator: its share, or the cycles for which it held one resource (memory port, array, the array's load
+        port, vector unit) where that is longer. What ``own`` exceeds the share by, it ran beside its neighbours.
+    operator_busy
+        Per operator and `Unit`.
+    counters
+        Per operator and `Counter`, over the whole run and all tiles.
+    traffic
+        Per operator, memory level and column of `sim.chip.levels.level_traffic`, likewise.
+    trace
+        Rows of (instruction, first work, operands read, end, leaves the queue) in order of start, at most as many as
+        were asked for; ``trace_rows`` is how many there would have been without that limit.
+    folds
+        The first `FOLD_LIMIT` jumps, when there is a trace: (last instruction of the loop, from cycle, to cycle, cycles
+        of a period, periods, iterations of a period, or zero for a whole loop that was looked up); ``jumps`` is how
+        many there were.
+    waiting
+        Per `Unit`: cycles in which an instruction stood at the head of its queue and could not start.
+    """
+
+    cycles: int
+    events: int
+    events_skipped: int
+    periods: int
+    lookups: int
+    busy: Int
+    stalls: Int
+    start: Int
+    end: Int
+    exclusive: Int
+    own: Int
+    operator_busy: Int
+    counters: Int
+    traffic: Int
+    trace: Int
+    trace_rows: int
+    folds: Int
+    jumps: int
+    executions: Int
+    waiting: Int
+    wall_s: float
+
+
+def run(
+    program: Program,
+    chip: Chip,
+    *,
+    exact: bool = False,
+    trace_limit: int = 0,
+    window: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Simulate ``program`` on one tile of ``chip``.
+
+    Parameters
+    ----------
+    program, chip
+        What to run, and on what.
+    exact
+        Run every event; otherwise what repeats is jumped, with the same outcome (``docs/engine.md``).
+    trace_limit
+        Most executions to record.
+    window
+        Record what happens from the first of these cycles until the second, without a jump in between; the whole run,
+        jumps folded, when not given.
+    progress
+        Called with the share of the program's events that lies behind, every `SLICE` events that were run.
+
+    Raises
+    ------
+    LoomError
+        On a deadlock (with the waiting units, instructions and semaphores), a semaphore that overflows, or a time
+        beyond the counter.
+    """
+    from siliconloom.sim.chip import kernel
+    from siliconloom.sim.chip import recurrence as fast
+
+    tables = build_tables(program, chip)
+    state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
+    loops = fast.find_loops(tables)
+    snapshots = fast.empty_snapshots(loops)
+    record = np.array((window or EVERYTHING) if trace_limit else NOTHING, np.int64)
+    protect = np.array(window or NOTHING, np.int64)
+    expected = program_events(tables) if progress else 0
+
+    def go_on(budget: int) -> int:
+        return int(
+            kernel.run(
+                tables.instructions,
+                tables.causes,
+                tables.constants,
+                loops,
+                snapshots,
+                state,
+                not exact,
+                protect,
+                record,
+                budget,
+            )
+        )
+
+    go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
+    began = time.perf_counter()
+    while True:
+        status = go_on(SLICE)
+        if status != kernel.RUNNING:
+            break
+        if progress:
+            progress(int(state.clock[EVENTS]) / expected)
+    wall = time.perf_counter() - began
+    if status != kernel.DONE:
+        raise _failure(program, tables, int(status), state)
+    return _outcome(program, chip, tables, state, wall)
+
+
+def duration(program: Program, chip: Chip) -> int:
+    """Cycles of `run`, and nothing else: for the many programs of which one will be chosen.
+
+    Raises
+    ------
+    LoomError
+        As `run` does.
+    """
+    from siliconloom.sim.chip import kernel
+    from siliconloom.sim.chip import recurrence as fast
+
+    tables = build_tables(program, chip, counted=False)
+    state = initial_state(tables, len(program.operators), 0, 0)
+    loops = fast.find_loops(tables)
+    nothing, status = np.array(NOTHING, np.int64), kernel.RUNNING
+    snapshots = fast.empty_snapshots(loops)
+    while status == kernel.RUNNING:
+        status = int(
+            kernel.run(
+                tables.instructions,
+                tables.causes,
+                tables.constants,
+                loops,
+                snapshots,
+                state,
+                True,
+                nothing,
+                nothing,
+                SLICE,
+            )
+        )
+    if status != kernel.DONE:
+        raise _failure(program, tables, status, state)
+    return int(state.clock[CYCLES])
+
+
+def program_events(tables: Tables) -> int:
+    """How many events a whole run of a program has: three for every instruction that a unit executes."""
+    rows, times, total = tables.instructions, [1], 0
+    for opcode, m in rows[:, [COLUMNS["opcode"], COLUMNS["m"]]].tolist():
+        if opcode == Opcode.LOOP:
+            times.append(times[-1] * m)
+        elif opcode == Opcode.NEXT:
+            times.pop()
+        elif opcode != Opcode.END:
+            total += 3 * times[-1]
+    return total
+
+
+def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: float) -> Run:
+    rows, clock, executions = tables.instructions, state.clock, state.executions
+    cycles, operators = int(clock[CYCLES]), len(program.operators)
+    opcode, unit, operator = (rows[:, COLUMNS[name]] for name in ("opcode", "unit", "operator"))
+    work = executions * np.where(
+        opcode == Opcode.MATMUL, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]]
+    )
+    operator_busy = np.zeros((operators, len(Unit)), np.int64)
+    np.add.at(operator_busy, (operator, unit), work)
+    busy = operator_busy.sum(axis=0)
+    looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
+    constants = dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))
+    busy[Unit.SEQUENCER] = (
+        constants["loop_cycles"] * executions[looping].sum() + constants["issue_cycles"] * executions[~looping].sum()
+    )
+    stalls = state.stalls
+    stalls[:, Stall.FINISHED] = cycles - busy - stalls.sum(axis=1)
+    if np.any(busy < 0) or np.any(stalls < 0):
+        raise AssertionError("a unit's cycles do not add up to the total; this is a bug in the kernel")
+    exclusive = state.operator[OP_EXCLUSIVE]
+    exclusive[int(np.argmax(state.operator[OP_END]))] += cycles - exclusive.sum()
+    most = np.abs(tables.counters).astype(float) * executions[:, None]
+    if most.sum() >= 2.0**62:
+        raise LoomError("what the program counts (operations, bytes) does not fit 62 bits")
+    held = _held(tables, executions, operators, bool(constants["output_stationary"]))
+    counters = np.zeros((operators, len(Counter)), np.int64)
+    np.add.at(counters, operator, tables.counters * executions[:, None])
+    traced, folded = int(clock[TRACED]), int(clock[FOLDED])
+    return Run(
+        cycles=cycles,
+        events=int(clock[EVENTS] - clock[SKIPPED]),
+        events_skipped=int(clock[SKIPPED]),
+        periods=int(clock[PERIODS]),
+        lookups=int(clock[LOOKUPS]),
+        busy=busy,
+        stalls=stalls,
+        start=np.minimum(state.operator[OP_START], state.operator[OP_END]),
+        end=state.operator[OP_END],
+        exclusive=exclusive,
+        own=np.maximum(exclusive, held),
+        operator_busy=operator_busy,
+        counters=counters,
+        traffic=level_traffic(program, chip, executions),
+        trace=state.trace[:traced],
+        trace_rows=traced,
+        folds=state.folds[:folded],
+        jumps=folded,
+        executions=executions,
+        waiting=state.unit[WAITING],
+        wall_s=wall,
+    )
+
+
+def _held(tables: Tables, executions: Int, operators: int, output_stationary: bool) -> Int:
+    """Per operator: cycles for which it held the resource that it held the longest; no two hold one at once.
+
+    The array is held from a fold's tile becoming active, or from its drain (output stationary), until the next one's.
+    """
+    rows = tables.instructions
+    column = {name: rows[:, number] for name, number in COLUMNS.items()}
+    product, unit = column["opcode"] == Opcode.MATMUL, column["unit"]
+    last = column["stream"]
+    if output_stationary:
+        last = np.maximum(last, dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))["array_rows"])
+    cycles = (
+        np.where((unit == Unit.LOAD) | (unit == Unit.STORE), column["duration"], 0),
+        np.where(unit == Unit.VECTOR, column["duration"], 0),
+        np.where(product, column["advance"] + last, 0),
+        np.where(product, column["stationary"], 0),
+    )
+    held = np.zeros((len(cycles), operators), np.int64)
+    for number, each in enumerate(cycles):
+        np.add.at(held[number], column["operator"], each * executions)
+    return np.asarray(held.max(axis=0))
+
+
+def _failure(program: Program, tables: Tables, status: int, state: State) -> LoomError:
+    from siliconloom.sim.chip import kernel
+
+    heads, counts = state.unit[STUCK], state.semaphore[TOKENS]
+    if status == kernel.OVERFLOW_TIME:
+        return LoomError("the simulated time, or its number of events, does not fit 62 bits")
+    lines = disassemble(program).splitlines()
+    if status == kernel.OVERFLOW_SEMAPHORE:
+        number = int(heads.max())
+        text = f"semaphore overflow: a semaphore overflows at instruction {lines[number].strip()}"
+        return IllegalProgram(Cause.SEMAPHORE_OVERFLOW, None, text)
+    waiting = []
+    for unit in Unit:
+        number = int(heads[unit])
+        if number < 0:
+            continue
+        i = program.instructions[number]
+        empty = [
+            s.name for bit, s in enumerate(program.semaphores) if (i.wait | i.first_wait) >> bit & 1 and not counts[bit]
+        ]
+        waiting.append(f"{unit.name.lower()} at instruction {number} waits for {', '.join(empty)}")
+    return IllegalProgram(Cause.DEADLOCK, None, "deadlock: " + ("; ".join(waiting) or "nothing can start"))
+
+
+__all__ = ["Counter", "Run", "Stall", "duration", "run"]

@@ -1,0 +1,96 @@
+"""The event kernel's memory: everything that a stopped simulation needs to go on, as arrays of 64-bit integers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, Unit
+from siliconloom.sim.chip.tables import Stall, Tables
+
+UNITS = len(Unit)
+STALLS = len(Stall)
+RING = SEMAPHORE_LIMIT + 1
+TIME_LIMIT = 2**62
+"""First value that no time, and no number of events, may take."""
+
+PC, LEVEL, SEQ, PORT, LOAD_FREE, STREAM_FREE, LAST_BEAT, FRONTIER, CYCLES, EVENTS = range(10)
+SKIPPED, PERIODS, LOOKUPS, TRACED, FOLDED = range(10, 15)
+"""Entries of `State.clock`: next instruction, open loops; time of the sequencer, and until when the memory port, the
+array's loader and its operand stream are taken; last beat of an output-stationary stream; end of the work whose time
+has been given to an operator; end of the run; events, and how many of them, periods and look-ups were jumps; rows of
+trace and folds."""
+
+FREE, READY, DONE, CONSUMED, ACCOUNTED, STARTS, WAITING, HEAD, LENGTH, DISPATCHED, TRANSFERS, STUCK = range(12)
+"""Rows of `State.unit`: when the unit can take work, can see its next instruction, has finished, has read its
+operands; up to when its cycles are booked as busy or as a stall; instructions started, and cycles they waited; place
+of the oldest instruction in its queue and how many there are; instructions dispatched, transfers made; at a deadlock
+the instruction in front, or -1."""
+
+FIRST_TOKEN, TOKENS = range(2)
+"""Rows of `State.semaphore`: place of the oldest token, and the count."""
+
+BODY, INDEX, COUNT = range(3)
+"""Rows of `State.loop`, per level: first instruction inside, iteration, iterations."""
+
+OP_START, OP_END, OP_EXCLUSIVE = range(3)
+"""Rows of `State.operator`: first start, last end, and the time that nothing before it had been given."""
+
+
+class State(NamedTuple):
+    """One tile in the middle of a program; arrays are changed in place."""
+
+    clock: Any
+    unit: Any
+    queue: Any
+    """Per unit and place: instruction, dispatch time, whether its ``first`` and its ``last`` predicate hold."""
+    started: Any
+    """When instruction number n of a unit left its queue, at n modulo the queue's depth."""
+    in_flight: Any
+    """When transfer number n of a unit is complete, at n modulo the most that are outstanding."""
+    semaphore: Any
+    token: Any
+    """Per semaphore and place: when the count arrived."""
+    loop: Any
+    stalls: Any
+    executions: Any
+    """How often each instruction was dispatched."""
+    operator: Any
+    trace: Any
+    """Instruction, first work, operands read, end, leaves the queue."""
+    folds: Any
+    """Jumps: last instruction of the loop, from and to cycle, cycles of a period, periods, iterations of a period."""
+
+
+FOLD_COLUMNS = 6
+TRACE_COLUMNS = 5
+
+
+def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:
+    """A tile before its first cycle."""
+    depth, outstanding = int(tables.constants[2]), int(tables.constants[10])
+
+    def zeros(*shape: int) -> Any:
+        return np.zeros(shape, np.int64)
+
+    state = State(
+        clock=zeros(15),
+        unit=zeros(12, UNITS),
+        queue=zeros(UNITS, depth, 4),
+        started=zeros(UNITS, depth),
+        in_flight=zeros(UNITS, outstanding),
+        semaphore=zeros(2, SEMAPHORES),
+        token=zeros(SEMAPHORES, RING),
+        loop=zeros(3, LEVELS),
+        stalls=zeros(UNITS, STALLS),
+        executions=zeros(len(tables.instructions)),
+        operator=zeros(3, operators),
+        trace=zeros(trace_limit, TRACE_COLUMNS),
+        folds=zeros(fold_limit, FOLD_COLUMNS),
+    )
+    state.clock[LAST_BEAT] = -(2**61)
+    state.unit[STUCK] = -1
+    state.semaphore[TOKENS] = tables.semaphores
+    state.operator[OP_START] = TIME_LIMIT
+    return state

@@ -1,0 +1,1 @@
+"""What programs compute, in NumPy: the values that circuits must leave behind."""

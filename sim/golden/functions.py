@@ -1,0 +1,134 @@
+"""What the vector unit computes, in NumPy integers: bit exact with ``rtl.npu.vector``.
+
+Matrices are int64 arrays of shape (rows, columns); results are clipped to int8 by the caller. Rounding is to the
+nearest, halves to even, throughout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.numerics import (
+    EXP2,
+    EXP2_BITS,
+    MANTISSA_BITS,
+    NORM_BITS,
+    RECIPROCAL_SHIFT,
+    RECIPROCALS,
+    ROOT_SHIFT,
+    ROOTS,
+    ROPE_BITS,
+)
+
+Integers = NDArray[np.int64]
+WIDE = 1 << 23
+"""Between the two multipliers a value saturates to 24 bits."""
+LOWEST = -(WIDE >> EXP2_BITS)
+"""Maximum of a row of which nothing is seen."""
+_EXP2 = np.array(EXP2, np.int64)
+
+
+def _line(table: dict[int, int]) -> Integers:
+    return np.array([table.get(i, 0) for i in range(257)], np.int64)
+
+
+_RECIPROCALS, _ROOTS = _line(RECIPROCALS), _line(ROOTS)
+
+
+def half_even(value: Integers, shift: Integers | int) -> Integers:
+    """``value`` / 2^``shift``, rounded; ``shift`` is at most 63."""
+    shift = np.minimum(np.asarray(shift, np.int64), 54)  # |value| < 2^53: any larger shift gives zero as well
+    floor = value >> shift
+    rest = value - (floor << shift)
+    half = (np.int64(1) << shift) >> 1
+    return np.asarray(floor + ((shift > 0) & ((rest > half) | ((rest == half) & (floor & 1 == 1)))))
+
+
+def requantize(sums: Integers, bias: Integers, multiplier: Integers, shift: Integers) -> Integers:
+    """(sums + bias) * multiplier / 2^shift per column."""
+    return half_even((sums + bias) * multiplier, shift)
+
+
+def scaled_sum(a: Integers, b: Integers, multipliers: tuple[int, int], shift: int) -> Integers:
+    """(a * m0 + b * m1) / 2^shift."""
+    return half_even(a * multipliers[0] + b * multipliers[1], shift)
+
+
+def scaled_product(a: Integers, b: Integers, multiplier: int, shift: int) -> Integers:
+    """A * b * m0 / 2^shift."""
+    return half_even(a * b * multiplier, shift)
+
+
+def rotate(a: Integers, turns: Integers) -> Integers:
+    """Rotate neighbours (2i, 2i + 1) by the angles whose cosines and sines lie at the same places of ``turns``."""
+    even, odd, cosine, sine = a[:, 0::2], a[:, 1::2], turns[:, 0::2], turns[:, 1::2]
+    result = np.empty_like(a)
+    result[:, 0::2] = half_even(even * cosine - odd * sine, ROPE_BITS)
+    result[:, 1::2] = half_even(even * sine + odd * cosine, ROPE_BITS)
+    return result
+
+
+def normalize(x: Integers, gamma: Integers, bias: Integers, shift: Integers, *, centred: bool) -> Integers:
+    """(z * gamma + bias) / 2^shift per column, z = (x - mean) / deviation in 1/256; a row that is constant gives z = 0.
+
+    ``centred`` is layer normalisation; without it the mean counts as zero: root-mean-square normalisation.
+    """
+    count = x.shape[1]
+    first = x.sum(1) * centred
+    square = count * (x * x).sum(1) - first * first
+    top = _top_bit(square)
+    even = top & ~1
+    root = _interpolated(_ROOTS, (square << 14) >> even) * (square > 0)
+    places = ROOT_SHIFT - NORM_BITS - 7 + (top >> 1)
+    z = half_even(x * (count * root)[:, None] - (first * root)[:, None], places[:, None])
+    return half_even(np.clip(z, -WIDE, WIDE - 1) * gamma + bias, shift)
+
+
+def softmax(
+    sums: Integers, multiplier: int, shift: int, valid: Integers, lanes: int, *, rounding: tuple[int, int] = (1, 128)
+) -> Integers:
+    """Probabilities of each row, in 1/127, over its first ``valid`` columns; the others get zero.
+
+    A value counts as the power of two whose exponent is value * multiplier / 2^shift, in 1/256. The sum is taken block
+    by block of ``lanes`` columns, relative to the largest exponent so far, rounded up to an integer. ``rounding`` is
+    what powers and reciprocals are rounded by before their last bits are cut off; another than the circuit's shows what
+    a run would notice.
+    """
+    rows, cols = sums.shape
+    exponent = np.clip(half_even(sums * multiplier, shift), -WIDE, WIDE - 1)
+    seen = np.arange(cols) < valid[:, None]
+    peak, total = np.full(rows, LOWEST), np.zeros(rows, np.int64)
+    for start in range(0, cols, lanes):
+        part, within = exponent[:, start : start + lanes], seen[:, start : start + lanes]
+        highest = np.where(within, -(-part >> EXP2_BITS), LOWEST).max(1)
+        higher = highest if start == 0 else np.maximum(peak, highest)
+        total = (total >> np.minimum(higher - peak, 63)) if start else total
+        total = total + np.where(within, _power(part, higher, rounding[0]), 0).sum(1)
+        peak = higher
+    top = _top_bit(total)
+    scale = _interpolated(_RECIPROCALS, (total << (MANTISSA_BITS - 1)) >> top, rounding[1]) * (total > 0)
+    places = RECIPROCAL_SHIFT - (MANTISSA_BITS - 1) + top
+    return half_even(np.where(seen, _power(exponent, peak, rounding[0]), 0) * scale[:, None], places[:, None])
+
+
+def _power(exponent: Integers, peak: Integers, rounding: int) -> Integers:
+    """2^(exponent/256 - peak), in 1/2^15, rounded, halves up: cutting off would add up over a long row."""
+    below = (peak[:, None] << EXP2_BITS) - exponent
+    twice = (2 * _EXP2[below & ((1 << EXP2_BITS) - 1)]) >> np.minimum(below >> EXP2_BITS, 63)
+    return np.asarray((twice + rounding) >> 1)
+
+
+def _top_bit(value: Integers) -> Integers:
+    """Place of the highest bit that is set; zero for zero."""
+    found = np.zeros_like(value)
+    for step in (32, 16, 8, 4, 2, 1):
+        higher = value >> (found + step) > 0
+        found = found + step * higher
+    return found
+
+
+def _interpolated(table: Integers, mantissa: Integers, rounding: int = 128) -> Integers:
+    """As `arch.numerics.interpolated`, for arrays."""
+    index, low = mantissa >> 8, mantissa & 255
+    return np.asarray(table[index] - (((table[index] - table[np.minimum(index + 1, 256)]) * low + rounding) >> 8))

@@ -1,0 +1,1 @@
+"""Memory that computes: one channel's command sequencers."""

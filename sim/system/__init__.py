@@ -1,0 +1,1 @@
+"""Tasks on streams and nodes, and machines that fail: time above single chips."""

@@ -1,0 +1,125 @@
+"""What ``loom warmup`` does: small runs that between them call every kernel in every way that commands do.
+
+A command that is found to compile something after this needs a run here (``tests/arch/test_kernel_cache.py`` finds it).
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from siliconloom.arch import PimTile, load_chip
+from siliconloom.arch.dram import load_dram
+from siliconloom.arch.gpu import load_gpu
+from siliconloom.arch.network import load_network, wire
+from siliconloom.arch.pim import Macro, MacroKind
+from siliconloom.arch.working import working_folder
+from siliconloom.evaluate.chip import simulate
+from siliconloom.evaluate.collective import collective_result
+from siliconloom.evaluate.communication import communication_result
+from siliconloom.evaluate.compare import gpu_step
+from siliconloom.mapper.experts import place_experts
+from siliconloom.mapper.experts.routing import routing_of
+from siliconloom.mapper.network.collectives import pattern
+from siliconloom.sim.dram.replay import replay
+from siliconloom.sim.network.patterns import run_pattern
+from siliconloom.sim.pim.channel import run_channel
+from siliconloom.sim.system.streams import Tasks, run_tasks
+from siliconloom.sim.timing.changes import read_changes
+from siliconloom.workloads import load_workload
+
+PROGRAM = """\
+kind: communication
+name: warm
+program:
+  - do:
+      - compute: {time: 1 us}
+      - all_reduce: {bytes: 64 KiB}
+"""
+EVENTS = """\
+events:
+  - {at: 100 ns, chip: 1, factor: 2}
+  - {at: 1 us, between: [0, 1], failed: true}
+  - {at: 2 us, between: [0, 1], failed: false}
+timeout: 20 us
+"""
+
+
+def _programs_of_tiles() -> None:
+    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], trace_limit=100)
+
+
+def _commands_of_memories() -> None:
+    request = np.zeros((3, 1), np.int64)
+    for exact in (False, True):
+        replay(load_dram("hbm2"), *request, exact=exact)
+
+
+def _commands_in_memory() -> None:
+    tile = load_chip("pim-hbm").tile
+    assert isinstance(tile, PimTile)
+    run_channel(tile, [Macro(kind=MacroKind.GWRITE)])
+
+
+def _gpus() -> None:
+    for phase in ("prefill", "decode"):
+        gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", phase)]), tensor=2)
+
+
+def _collectives() -> None:
+    network = load_network("torus-2d")
+    for exact, flows in ((False, False), (True, False), (False, True)):
+        collective_result(network, "all_reduce", 65536.0, 8, exact=exact, flows=flows)
+    wiring = wire(network.topology, network.link, 16)
+    found = pattern("all_reduce", "ring", wiring, 65536.0)
+    for few in (0, len(found)):
+        run_pattern(wiring, found, network.endpoint, few=few)
+
+
+def _communication() -> None:
+    with working_folder("warmup") as folder:
+        file = folder / "program.yaml"
+        for events in ("", EVENTS):
+            file.write_text(PROGRAM + events, encoding="utf-8")
+            communication_result(load_network("torus-2d"), str(file), 8)
+
+
+def _pipelines() -> None:
+    run_tasks(Tasks(), read_changes(1, []))
+
+
+def _experts() -> None:
+    trace = np.random.default_rng(0).integers(0, 8, (64, 3, 2))
+    for exhaustive in (False, True):
+        place_experts(routing_of(trace, 8), 2, exhaustive=exhaustive)
+
+
+def _bytecode() -> None:
+    """Python's own, which an installation in place makes at the first import, and never where it is told not to."""
+    for folder, _, names in os.walk(Path(__file__).parents[1], followlinks=True):
+        for name in names:
+            if name.endswith(".py"):
+                compileall.compile_file(Path(folder, name), quiet=2)
+
+
+RUNS: tuple[Callable[[], None], ...] = (
+    _programs_of_tiles,
+    _commands_of_memories,
+    _commands_in_memory,
+    _gpus,
+    _collectives,
+    _communication,
+    _pipelines,
+    _experts,
+    _bytecode,
+)
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it where that was done before, and every module."""
+    for run in RUNS:
+        run()

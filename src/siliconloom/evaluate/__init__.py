@@ -1,0 +1,1 @@
+"""What machines take for workloads: results as data, from descriptions, graphs and plans."""

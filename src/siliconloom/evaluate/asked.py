@@ -1,0 +1,50 @@
+"""What a result answers: descriptions by name and hash, phase, lengths, plan, and what was changed by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from siliconloom.workloads import Attention, Graph, Phase
+
+
+def asked(
+    graph: Graph,
+    overrides: Iterable[tuple[str, str]] = (),
+    *,
+    machine: str,
+    digest: str,
+    plan: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything that was asked (`arch.result.Asked`).
+
+    Lengths are ``None`` for lists of products; where the layers' attentions differ, the longest.
+    """
+    attentions = [o for o in graph.operators() if isinstance(o, Attention)]
+    decode = graph.phase is Phase.DECODE
+    return {
+        "machine": machine,
+        "machine_digest": digest,
+        "workload": graph.name,
+        "workload_digest": workload_digest(graph),
+        "phase": graph.phase.value,
+        "precision": graph.precision.value,
+        "batch": graph.batch,
+        "sequence": None if decode else max((o.q_len for o in attentions), default=None),
+        "context": max((o.kv_len for o in attentions), default=None),
+        "plan": None if plan is None else dict(plan),
+        "overrides": dict(overrides),
+    }
+
+
+def workload_digest(graph: Graph) -> str:
+    """SHA-256 of a workload: every operator with its sizes, and what passes from one to the next."""
+    digest = hashlib.sha256(f"{graph.phase.value} {graph.precision.value} {graph.batch} {graph.tokens}\n".encode())
+    for operator in graph.operators():
+        sizes = [(field.name, str(getattr(operator, field.name))) for field in fields(operator)]
+        digest.update(f"{operator.kind} {sizes}\n".encode())
+    for edge in graph.dataflow.edges():
+        digest.update(f"{edge}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,387 @@
+"""Map a workload to a chip, run it, and put together everything that a report says about it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from siliconloom import __version__
+from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.description import Memory, NpuTile
+from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.overrides import split_overrides
+from siliconloom.arch.quantity import format_si
+from siliconloom.arch.result import SCHEMA
+from siliconloom.arch.vector import BUILT
+from siliconloom.evaluate.asked import asked
+from siliconloom.mapper.chip.bounds import Bound, placed_bound
+from siliconloom.mapper.chip.mapping import Plan, map_workload
+from siliconloom.sim.chip.costs import CostService
+from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
+from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration, run
+from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
+from siliconloom.sim.dram.memory import effective
+from siliconloom.workloads import Attention, Graph, load_workload
+
+UNIT_NAMES = {
+    Unit.SEQUENCER: "sequencer",
+    Unit.LOAD: "load",
+    Unit.STORE: "store",
+    Unit.MATMUL: "array",
+    Unit.VECTOR: "vector",
+}
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A finished simulation: what was asked, how it was mapped, what happened."""
+
+    chip: Chip
+    graph: Graph
+    plan: Plan
+    run: Run
+    map_s: float
+    described: Chip
+    """The chip as it was described; in `chip` what its DRAM delivers stands in place of the DRAM."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """What ``--set`` changed, key path and value."""
+    joined: bool = False
+    """The tiles worked side by side as one, as `Chip.tiles_join` allows."""
+
+    @property
+    def seconds(self) -> float:
+        return self.run.cycles / self.chip.clock
+
+    def result(self) -> dict[str, Any]:
+        """The result under its versioned schema, as ``--json`` prints it."""
+        return _result(self)
+
+
+def simulate(
+    chip: str | Chip,
+    workload: str | Graph,
+    overrides: list[tuple[str, str]] | None = None,
+    *,
+    exact: bool = False,
+    trace_limit: int = 0,
+    window: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+    costs: CostService | None = None,
+    search: bool = False,
+) -> Simulation:
+    """Map ``workload`` to ``chip`` and simulate it.
+
+    Parameters
+    ----------
+    chip, workload
+        File or library name, or what `arch.load_chip` and `workloads.load_workload` return.
+    overrides
+        (key path, value) pairs; paths that start with ``workload.`` go to the workload, the others to the chip.
+    exact, trace_limit, window, progress
+        See `sim.chip.engine.run`.
+    costs
+        Where to look a result up before simulating it, and to keep it; not used for traces and exact runs.
+    search
+        Let the mapper simulate every way to share out the buffers and take the fastest.
+
+    Raises
+    ------
+    LoomError
+        For bad input, or work that does not fit the chip.
+    """
+    chip_overrides, workload_overrides = split_overrides(overrides or [])
+    if isinstance(chip, str):
+        chip = load_chip(chip, chip_overrides)
+    if isinstance(workload, str):
+        workload = load_workload(workload, workload_overrides)
+    described = chip
+    if chip.tiles_join:
+        apart = chip.model_copy(update={"tiles_join": False})
+        ways = [
+            simulate(
+                way,
+                workload,
+                exact=exact,
+                trace_limit=trace_limit,
+                window=window,
+                progress=progress,
+                costs=costs,
+                search=search,
+            )
+            for way in (apart, apart.joined())
+        ]
+        best = min(ways, key=lambda found: found.run.cycles)
+        return replace(best, described=described, overrides=tuple(overrides or ()), joined=best is ways[1])
+    chip = effective(chip)
+    began = time.perf_counter()
+    service = costs or CostService(None)
+    # single tasks take less time to simulate than to look up
+    plan = map_workload(chip, workload, lambda p: duration(p, chip), search=search)
+    mapped = time.perf_counter() - began
+    _check_length(chip, plan.program)
+    if (costs or search) and not exact and not trace_limit:
+        outcome = service.cost(plan.program, chip)
+    else:
+        outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
+    simulation = Simulation(chip, plan.graph, plan, outcome, mapped, described, tuple(overrides or ()))
+    _check_floors(simulation)
+    return simulation
+
+
+def _check_length(chip: Chip, program: Program) -> None:
+    """A tile runs a program from its program memory, which is filled once: a longer one does not run."""
+    words = len(program.instructions)
+    if isinstance(chip.tile, NpuTile) and words > chip.tile.sequencer.program_words:
+        raise LoomError(
+            f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
+            f"memory holds {chip.tile.sequencer.program_words}"
+        )
+
+
+def narrowest(chip: Chip, name: str, memory: Memory) -> tuple[str, int]:
+    """Key path and bytes per second of the pipe that limits what reaches a memory level."""
+    if chip.path_bandwidth(memory) < memory.total_bandwidth:
+        return "tile.dma.bytes_per_cycle", chip.dma_bandwidth
+    return f"memory.{name}.bandwidth", memory.total_bandwidth
+
+
+def path_notes(chip: Chip) -> list[str]:
+    """Memory levels that the tiles' data buses cannot carry, one note for each."""
+    if not isinstance(chip.tile, NpuTile):
+        return []
+    notes = []
+    for name, memory in chip.memory.items():
+        key, rate = narrowest(chip, name, memory)
+        if rate < memory.total_bandwidth:
+            width, tiles = chip.tile.dma.bytes_per_cycle, f", {chip.tile_count} tiles" if chip.tile_count > 1 else ""
+            wanted = format_si(memory.total_bandwidth, "B/s")
+            notes.append(
+                f"{key}: {width} B a cycle at {format_si(chip.clock, 'Hz')}{tiles} carry {format_si(rate, 'B/s')}, "
+                f"{rate / memory.total_bandwidth:.1%} of the {wanted} of memory.{name}"
+            )
+    return notes
+
+
+def binding_key(chip: Chip, bound: Bound) -> str:
+    """Key path of what sets a bound: the array, the vector unit, or the narrowest pipe to the level that binds."""
+    if bound.name != "memory":
+        return "tile.array" if bound.name == "compute" else "tile.vector.lanes"
+    level = max(bound.level_cycles, key=lambda name: bound.level_cycles[name])
+    return narrowest(chip, level, chip.memory[level])[0]
+
+
+def _check_floors(simulation: Simulation) -> None:
+    """A time below a physical floor is a bug of ours, never a result."""
+    outcome, bound = simulation.run, simulation.plan.bound
+    if outcome.cycles < bound.lower_bound_cycles:
+        raise AssertionError(f"{outcome.cycles} cycles are below the lower bound of {bound.lower_bound_cycles}: a bug")
+    chip = simulation.chip
+    for mapped, own in zip(simulation.plan.tasks, outcome.own.tolist(), strict=True):
+        least = placed_bound(chip, mapped.task.operator, simulation.plan.placement, mapped.task.fused)
+        if own < least.lower_bound_cycles:
+            raise AssertionError(
+                f"{mapped.task.operator.name}: {own} cycles are below its bound of {least.lower_bound_cycles}: a bug"
+            )
+    for memory, traffic in zip(chip.memory.values(), outcome.traffic.sum(axis=0), strict=False):
+        moved = int(traffic[READ] + traffic[WRITE])
+        if moved * chip.clock > outcome.cycles * memory.total_bandwidth + memory.access_bytes:
+            raise AssertionError("more bytes moved than a memory's bandwidth allows: a bug")
+
+
+def _joined(simulation: Simulation) -> list[str]:
+    if not simulation.described.tiles_join:
+        return []
+    how = "side by side as one" if simulation.joined else "apart"
+    return [f"tiles_join: the tiles work {how}, the faster way"]
+
+
+def _without_circuit(program: Program) -> list[str]:
+    """Which vector functions of a program are timed by a specification that no circuit has been held against."""
+    used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR} - BUILT
+    return [f"{', '.join(sorted(used))}: timed as specified, no circuit yet"] if used else []
+
+
+def _read_once(graph: Graph) -> list[str]:
+    """A tile of a latent cache is multiplied with as it lies and transposed, which no circuit does yet."""
+    if any(isinstance(o, Attention) and o.values_in_keys for o in graph.operators()):
+        return ["latent cache: read once for keys and values, as specified, no circuit yet"]
+    return []
+
+
+def _result(simulation: Simulation) -> dict[str, Any]:
+    chip, graph, plan, outcome = simulation.chip, simulation.graph, simulation.plan, simulation.run
+    operators = _operators(simulation)
+    joules = {name: sum(o["energy"][name] for o in operators) for name in COMPONENTS}
+    joules |= {name: watts * simulation.seconds for name, watts in standing_power(chip).items()}
+    total = outcome.counters.sum(axis=0)
+    bound = plan.bound
+    traffic: dict[str, int] = {}
+    detail: dict[str, dict[str, int]] = {}
+    levels = outcome.traffic.sum(axis=0)
+    for name, moved in zip(chip.memory, levels.tolist(), strict=False):
+        detail[name] = {
+            "read": moved[READ],
+            "write": moved[WRITE],
+            "useful_read": moved[USEFUL_READ],
+            "useful_write": moved[USEFUL_WRITE],
+        }
+    if chip.memory:
+        detail["scratchpad"] = {
+            "read": int(total[Counter.SCRATCHPAD_READ]),
+            "write": int(total[Counter.SCRATCHPAD_WRITE]),
+        }
+        detail["accumulator"] = {
+            "read": int(total[Counter.ACCUMULATOR_READ]),
+            "write": int(total[Counter.ACCUMULATOR_WRITE]),
+        }
+        traffic = {level: counts["read"] + counts["write"] for level, counts in detail.items()}
+    energy_j = sum(joules.values())
+    return {
+        "schema": SCHEMA,
+        "kind": "chip",
+        "version": __version__,
+        "chip": chip.name,
+        "chip_digest": chip.digest,
+        "workload": graph.name,
+        "phase": graph.phase.value,
+        "precision": graph.precision.value,
+        "batch": graph.batch,
+        "tokens": graph.tokens,
+        "asked": asked(graph, simulation.overrides, machine=chip.name, digest=simulation.described.digest),
+        "cycles": outcome.cycles,
+        "seconds": simulation.seconds,
+        "clock_hz": chip.clock,
+        "peak_macs": chip.peak_macs,
+        "macs": graph.macs,
+        "macs_executed": int(total[Counter.MACS]),
+        "utilization": graph.macs / (outcome.cycles * chip.peak_macs) if outcome.cycles else 0.0,
+        "tokens_per_second": graph.tokens / simulation.seconds if outcome.cycles else 0.0,
+        "energy_j": energy_j,
+        "energy": joules,
+        "energy_excludes": list(EXCLUDED),
+        "power_w": energy_j / simulation.seconds if outcome.cycles else 0.0,
+        "bound": {
+            **bound.as_dict(),
+            "lower_bound_s": bound.lower_bound_cycles / chip.clock,
+            "key": binding_key(chip, bound),
+            "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
+        },
+        "operators": operators,
+        "units": _units(simulation),
+        "traffic_bytes": traffic,
+        "traffic": detail,
+        "memory": {
+            "used_bytes": plan.memory_bytes,
+            "capacity_bytes": sum(m.total_capacity for m in chip.memory.values()),
+            "levels": _memory_levels(simulation),
+        },
+        "simulator": {
+            "wall_s": outcome.wall_s,
+            "map_s": simulation.map_s,
+            "events": outcome.events,
+            "events_skipped": outcome.events_skipped,
+            "periods": outcome.periods,
+            "lookups": outcome.lookups,
+            "instructions": len(plan.program.instructions),
+        },
+        "notes": [
+            *graph.notes,
+            *plan.notes,
+            *path_notes(chip),
+            *_joined(simulation),
+            *_without_circuit(plan.program),
+            *_read_once(graph),
+        ],
+    }
+
+
+def _memory_levels(simulation: Simulation) -> dict[str, Any]:
+    """Per memory level: what lies there, what moved, the time that this takes at the level's full bandwidth."""
+    chip, plan, outcome = simulation.chip, simulation.plan, simulation.run
+    traffic = outcome.traffic.sum(axis=0)
+    joules = memory_energy(chip, traffic) if chip.memory else {}
+    levels: dict[str, Any] = {}
+    for number, (name, memory) in enumerate(chip.memory.items()):
+        moved = int(traffic[number, READ] + traffic[number, WRITE])
+        busy = moved / memory.total_bandwidth
+        levels[name] = {
+            "used_bytes": plan.memory_bytes if plan.placement is None else plan.placement.used[name],
+            "capacity_bytes": memory.total_capacity,
+            "bandwidth": memory.total_bandwidth,
+            "moved_bytes": moved,
+            "bound_cycles": plan.bound.level_cycles[name],
+            "utilization": busy / simulation.seconds if outcome.cycles else 0.0,
+            "energy_j": joules[name],
+        }
+        if dram := simulation.described.memory[name].dram:
+            levels[name] |= {
+                "dram": dram.name,
+                "pin_bandwidth": int(dram.peak_bandwidth * memory.channels),
+                "latency_s": memory.latency / 1e12,
+            }
+    return levels
+
+
+def _units(simulation: Simulation) -> dict[str, Any]:
+    outcome = simulation.run
+    bare = not simulation.chip.memory
+    units: dict[str, Any] = {}
+    for unit, name in UNIT_NAMES.items():
+        if bare and unit != Unit.MATMUL:
+            continue
+        stalls = {
+            cause.name.lower(): int(outcome.stalls[unit, cause]) for cause in Stall if outcome.stalls[unit, cause]
+        }
+        units[name] = {
+            "busy_cycles": int(outcome.busy[unit]),
+            "utilization": float(outcome.busy[unit] / outcome.cycles) if outcome.cycles else 0.0,
+            "stall_cycles": stalls,
+        }
+    return units
+
+
+def _operators(simulation: Simulation) -> list[dict[str, Any]]:
+    chip, outcome = simulation.chip, simulation.run
+    rows: list[dict[str, Any]] = []
+    standing = standing_power(chip)
+    for index, mapped in enumerate(simulation.plan.tasks):
+        operator = mapped.task.operator
+        counters = outcome.counters[index]
+        cycles = int(outcome.own[index])
+        macs = operator.macs * operator.repeat
+        joules = energy(chip, operator.precision, counters, outcome.traffic[index])
+        seconds = int(outcome.exclusive[index]) / chip.clock
+        joules |= {name: watts * seconds for name, watts in standing.items()}
+        bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
+        busy = {
+            name: int(outcome.operator_busy[index, unit])
+            for unit, name in UNIT_NAMES.items()
+            if outcome.operator_busy[index, unit]
+        }
+        rows.append(
+            {
+                "name": operator.name,
+                "block": operator.block,
+                "kind": operator.kind,
+                "repeat": operator.repeat,
+                "tiles": mapped.tiles,
+                "start_cycle": int(outcome.start[index]),
+                "end_cycle": int(outcome.end[index]),
+                "seconds": cycles / chip.clock,
+                "cycles": cycles,
+                "overlap_cycles": cycles - int(outcome.exclusive[index]),
+                "macs": macs,
+                "utilization": macs / (cycles * chip.peak_macs) if cycles else 0.0,
+                "bound_cycles": bound.lower_bound_cycles,
+                "bound": bound.name,
+                "read_bytes": int(counters[Counter.READ_BYTES]),
+                "write_bytes": int(counters[Counter.WRITE_BYTES]),
+                "energy_j": sum(joules.values()),
+                "energy": joules,
+                "busy_cycles": busy,
+                "fused": [v.name for v in mapped.task.fused],
+                "shape": operator.shape,
+            }
+        )
+    return rows

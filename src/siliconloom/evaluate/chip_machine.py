@@ -1,0 +1,97 @@
+"""What a plan asks of a chip, whatever it is: seconds of the operators of its part, memory, peak."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from siliconloom.arch import Chip, DataType, LoomError, NotSupported
+from siliconloom.evaluate.chip import path_notes, simulate
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.dram.memory import effective
+from siliconloom.workloads import Gemm, Graph, Operator
+from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
+
+
+@dataclass(frozen=True)
+class ChipMachine:
+    """Times by the chip simulator."""
+
+    chip: Chip
+    _found: dict[tuple[Any, ...], dict[str, float] | str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    _blockers: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Operators for which the buffers were too small under some plan: looked at first under the next one, so that a
+    search in which none fits ends soon."""
+
+    @property
+    def name(self) -> str:
+        return self.chip.name
+
+    @property
+    def capacity(self) -> float:
+        return float(self.chip.nearest.total_capacity)
+
+    @property
+    def bandwidth(self) -> float:
+        return float(self.chip.nearest.total_bandwidth)
+
+    @property
+    def notes(self) -> list[str]:
+        return path_notes(self.chip)
+
+    @property
+    def multiprocessors(self) -> int:
+        return 1
+
+    def without(self, multiprocessors: int) -> ChipMachine:
+        """Not possible: a kernel takes the whole chip."""
+        raise NotSupported(f"kernels side by side on {self.name}: each takes the whole chip")
+
+    def fused_rest(self, operation: str, product: Gemm, chips: int) -> float:
+        """Not possible: a program has no messages."""
+        raise NotSupported(f"products fused with messages on {self.name}: its kernels take the whole chip")
+
+    def peak(self, precision: DataType) -> float:
+        return 2.0 * self.chip.peak_macs * self.chip.clock
+
+    def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
+        work = without_messages(graph)
+        key = (work.phase, work.precision, tuple(work.operators()))
+        if key not in self._found:
+            # Whether the whole plan fits is the planner's matter; one layer's data is where it would be.
+            roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
+            chip = self.chip.model_copy(update={"memory": roomy})
+            try:
+                for operator in work.operators():
+                    if operator.name in self._blockers:
+                        _check_alone(chip, work, operator)
+                done = simulate(chip, executed_once(work))
+            except LoomError as error:
+                self._found[key] = str(error)
+                if not self._blockers:
+                    self._find_blocker(chip, work)
+                raise
+            times: dict[str, float] = defaultdict(float)
+            for index, mapped in enumerate(done.plan.tasks):
+                times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
+            self._found[key] = times
+        found = self._found[key]
+        if isinstance(found, str):
+            raise LoomError(found)
+        return found
+
+    def _find_blocker(self, chip: Chip, graph: Graph) -> None:
+        for operator in graph.operators():
+            try:
+                _check_alone(chip, graph, operator)
+            except LoomError:
+                self._blockers.add(operator.name)
+                return
+
+
+def _check_alone(chip: Chip, graph: Graph, operator: Operator) -> None:
+    """Map an operator by itself, by estimates alone; raises `LoomError` where it does not go."""
+    map_workload(effective(chip), executed_once(subgraph(graph, [operator])))

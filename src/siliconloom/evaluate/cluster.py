@@ -1,0 +1,68 @@
+"""Systems as plans see them: every kind of chip as a machine, and what joins them."""
+
+from __future__ import annotations
+
+from siliconloom.arch import Chip, LoomError
+from siliconloom.arch.gpu import Gpu, load_gpu, refuse_idle
+from siliconloom.arch.gpu_system import NCCL, joined
+from siliconloom.arch.kinds import is_gpu
+from siliconloom.arch.network import wire
+from siliconloom.arch.result import digest_of
+from siliconloom.arch.system import System, load_group
+from siliconloom.baselines.fabric import GpuFabric
+from siliconloom.baselines.machine import GpuMachine
+from siliconloom.evaluate.chip_machine import ChipMachine
+from siliconloom.evaluate.fabric import NetworkFabric
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.contracts import Fabric, Machine
+
+
+def cluster_of(system: System, overrides: list[tuple[str, str]] | None = None) -> Cluster:
+    """Read a system.
+
+    Raises
+    ------
+    LoomError
+        For a hierarchy without its upper links, or overrides of a system of several kinds.
+    """
+    if len(system.chips) > 1 and overrides:
+        raise LoomError(f"{system.name}: --set chip. is ambiguous, it has {len(system.chips)} kinds of chips")
+    topology, total = system.topology, sum(group.count for group in system.chips)
+    if topology.kind not in NCCL or topology.edges or not all(is_gpu(group.chip) for group in system.chips):
+        return _of_links(system, overrides)
+    kinds: list[tuple[GpuMachine, int]] = []
+    fabrics: list[Fabric] = []
+    per_node = total
+    for group in system.chips:
+        gpu = joined(system.model_copy(update={"chips": (group,)}), overrides)
+        outside, latency = float(gpu.link.network), gpu.link.network_latency
+        if topology.kind == "hierarchical":
+            per_node = min(topology.chips_per_leaf or total, total)
+            upper = topology.uplink
+            if upper is None:
+                raise LoomError(f"{system.name}: topology.uplink is missing; it joins the nodes")
+            outside, latency = float(upper.count * upper.bandwidth), 2 * upper.latency
+        kinds.append((GpuMachine(gpu), group.count))
+        fabrics.append(GpuFabric(gpu, per_node, outside, latency * 1e-12))
+    digest = digest_of([system, *(machine.gpu for machine, _ in kinds)])
+    return Cluster(system.name, tuple(kinds), tuple(fabrics), per_node, tuple(range(total)), digest=digest)
+
+
+def _of_links(system: System, overrides: list[tuple[str, str]] | None) -> Cluster:
+    kinds: list[tuple[Machine, int]] = []
+    described: list[Gpu | Chip] = []
+    for group in system.chips:
+        if is_gpu(group.chip):
+            refuse_idle(overrides or [], {"link": f"{system.name}'s links say it"}, "chip.")
+            described.append(load_gpu(group.chip, overrides))
+        else:
+            described.append(load_group(group, overrides))
+        last = described[-1]
+        kinds.append((GpuMachine(last) if isinstance(last, Gpu) else ChipMachine(last), group.count))
+    total = sum(group.count for group in system.chips)
+    wiring = wire(system.topology, system.link, total)
+    fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)))
+    per_node = min(wiring.leaves) if len(wiring.leaves) > 1 else total
+    places = tuple(range(total))
+    digest = digest_of([system, *described])
+    return Cluster(system.name, tuple(kinds), (fabric,) * len(kinds), per_node, places, wiring, digest)

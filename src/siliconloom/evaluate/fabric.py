@@ -1,0 +1,115 @@
+"""Seconds of a plan's messages: collectives of equal groups of chips, and a message from one stage to the next.
+
+Chips are numbered with the tensor dimension innermost, then context, data and pipeline, so a dimension's groups are
+``size`` chips that lie ``stride`` apart. All groups of a dimension communicate at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.budget import require_memory
+from siliconloom.arch.network import Endpoint, LinkPort, Topology, Wiring, wire
+from siliconloom.arch.rank_links import RankLink, RankLinks
+from siliconloom.arch.transfers import Transfers, join
+from siliconloom.mapper.network.collectives import collective
+from siliconloom.sim.network.messages import run_transfers
+
+Float = NDArray[np.float64]
+
+ALGORITHMS = {
+    "all_reduce": ("ring", "halving_doubling", "direct"),
+    "all_gather": ("ring", "halving_doubling", "direct"),
+    "reduce_scatter": ("ring", "halving_doubling", "direct"),
+    "all_to_all": ("direct", "ring"),
+}
+PROBE = float(1 << 24)
+"""Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
+JOINED_BYTES = 200
+"""Memory of a message of groups that communicate at once: its own table's, that of all groups, and its run's."""
+DIRECT_MOST = 64
+"""Chips of a group up to which all send to all at once."""
+
+
+@dataclass(frozen=True)
+class NetworkFabric:
+    """Any topology, by the network simulator: every message of all groups in the links' queues at once.
+
+    Parameters
+    ----------
+    places
+        Chip of each rank.
+    """
+
+    wiring: Wiring
+    endpoint: Endpoint
+    places: tuple[int, ...]
+    _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
+        if chips == 1 or not size:
+            return 0.0
+        key = operation, round(size), stride, chips
+        if key not in self._found:
+            steps = 2 * chips if operation != "all_to_all" else chips
+            key_text = f"{operation} of groups of {chips} among {len(self.places):,} chips"
+            require_memory(key_text, len(self.places) * steps * JOINED_BYTES, "fewer chips need less")
+            groups = [
+                [self.places[base + lane + i * stride] for i in range(chips)]
+                for base in range(0, len(self.places) - stride * chips + 1, stride * chips)
+                for lane in range(stride)
+            ]
+            names = [a for a in ALGORITHMS[operation] if a != "direct" or chips <= DIRECT_MOST]
+            self._found[key] = min(self._run([_of(operation, a, size, g) for g in groups]) for a in names)
+        return self._found[key]
+
+    def _run(self, parts: Sequence[Transfers]) -> float:
+        run = run_transfers(self.wiring, join(list(parts)), self.endpoint)
+        return float(run.done.max()) * 1e-12
+
+    def hop(self, size: float, stride: int) -> float:
+        key = "hop", round(size), stride, 2
+        if key not in self._found:
+            n = len(self.places)
+            pairs = [[self.places[a], self.places[a + stride]] for a in range(n - stride)]
+            self._found[key] = self._run([_message(a, b, size) for a, b in pairs]) if pairs else 0.0
+        return self._found[key]
+
+    def links(self, stride: int) -> RankLinks:
+        wait = self.hop(1.0, stride)
+        return RankLinks(RankLink(PROBE / max(self.hop(PROBE, stride) - wait, 1e-12), wait))
+
+    def placed(self, places: tuple[int, ...]) -> NetworkFabric:
+        """The same links with each rank on the chip that ``places`` says."""
+        return replace(self, places=places)
+
+    def exchange(self, sent: Float, places: Sequence[int]) -> float:
+        source, target = np.nonzero(sent)
+        if not len(source):
+            return 0.0
+        ends = zip(source.tolist(), target.tolist(), strict=True)
+        return self._run([_message(places[a], places[b], float(sent[a, b])) for a, b in ends])
+
+
+def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:
+    """A collective among some chips, by their numbers in the whole."""
+    port = LinkPort.model_validate({"bandwidth": "1 GB/s", "latency": "1 ns"})
+    found = collective(operation, algorithm, wire(Topology.model_validate({"kind": "ring"}), port, len(members)), size)
+    number = np.array(members, np.int32)
+    return replace(found, source=number[found.source], target=number[found.target])
+
+
+def _message(source: int, target: int, size: float) -> Transfers:
+    return Transfers(
+        np.array([source], np.int32),
+        np.array([target], np.int32),
+        np.array([size]),
+        np.array([False]),
+        np.zeros(2, np.int64),
+        np.zeros(0, np.int64),
+        np.zeros(1, np.int32),
+    )

@@ -1,0 +1,200 @@
+"""One step of a workload on whatever machine a name describes: a chip, a GPU, or a system of either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch.gpu import load_gpu, refuse_idle
+from siliconloom.arch.gpu_system import refuse_unmeasured
+from siliconloom.arch.kinds import is_gpu, machine_kind
+from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.arch.result import Result
+from siliconloom.arch.system import Policy, System
+from siliconloom.evaluate.chip import Simulation, simulate
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.plan import Plan, parse_plan
+from siliconloom.workloads import Graph, Phase
+
+Sets = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class DescribedMachine:
+    """A machine as it was described: one of our chips, a cluster of GPUs, or a system of our chips.
+
+    Parameters
+    ----------
+    name
+        As described.
+    chip, cluster, system
+        One of them, by kind; a ``system`` has its ``chip``, too.
+    policy, plan
+        How a system shares a model where nothing else is asked, and the keys of a plan that were given.
+    """
+
+    name: str
+    chip: Chip | None = None
+    cluster: Cluster | None = None
+    system: System | None = None
+    policy: Policy = field(default_factory=Policy)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a machine takes for a workload.
+
+    Parameters
+    ----------
+    result
+        Under its versioned schema.
+    simulation
+        Of one of our chips: instruction by instruction.
+    """
+
+    result: dict[str, Any]
+    simulation: Simulation | None = None
+
+    @property
+    def typed(self) -> Result:
+        """The result, checked against its schema."""
+        return Result.model_validate(self.result)
+
+
+def read_machine(name: str, sets: Sets) -> DescribedMachine:
+    """A machine by file or library name, with overrides; those under ``plan.`` are of the plan of a system.
+
+    Raises
+    ------
+    LoomError
+        For bad descriptions and overrides.
+    NotSupported
+        For a plan of one chip, and for systems of different chips.
+    """
+    given = [(path, value) for path, value in sets if path.startswith("plan.")]
+    rest = [(path, value) for path, value in sets if not path.startswith("plan.")]
+    plan = parse_plan([(path.removeprefix("plan."), value) for path, value in given])
+    if machine_kind(name) == "chip":
+        default = Plan()
+        for key, value in plan.items():
+            if value != getattr(default, key, None):
+                raise LoomError(f"plan.{key}: {name} is one chip; a plan is of a system (loom list)")
+        chip = load_chip(name, rest)
+        return DescribedMachine(chip.name, chip=chip)
+    if is_gpu(name):
+        from siliconloom.evaluate.gpus import one_gpu
+
+        refuse_idle(rest, {"link": "one GPU is asked, and nothing crosses its links"})
+        gpu = load_gpu(name, rest)
+        return DescribedMachine(gpu.name, cluster=one_gpu(gpu), plan=plan)
+    system = load_system(name, [(path, value) for path, value in rest if not path.startswith("chip.")])
+    if any(is_gpu(group.chip) for group in system.chips):
+        from siliconloom.evaluate.cluster import cluster_of
+
+        if len(system.chips) != 1:
+            raise NotSupported("systems of different chips")
+        refuse_unmeasured(system, rest)
+        inner = [(path.removeprefix("chip."), value) for path, value in rest if path.startswith("chip.")]
+        return DescribedMachine(system.name, cluster=cluster_of(system, inner), policy=system.policy, plan=plan)
+    return _our_system(name, rest, plan)
+
+
+def _our_system(name: str, sets: Sets, plan: Mapping[str, Any]) -> DescribedMachine:
+    """A system of our chips: of a plan it has the degrees that are its policies."""
+    from siliconloom.evaluate.system import load_machine
+
+    policies = {"tensor": "policy.tensor", "pipeline": "policy.pipeline"}
+    default = Plan()
+    for key, value in plan.items():
+        if key not in policies and value != getattr(default, key, None):
+            raise NotSupported(f"plan.{key} in one step of a system of our own chips; loom plan has it")
+    asked = [(policies[key], str(value)) for key, value in plan.items() if key in policies]
+    system, chip = load_machine(name, [*sets, *asked])
+    return DescribedMachine(system.name, chip=chip, system=system, policy=system.policy)
+
+
+def computes_in_memory(machine: DescribedMachine, graph: Graph) -> bool:
+    """Whether memory does a part of the work: a bare PIM tile, or a chip that has such memory, in decode."""
+    chip = machine.chip
+    if chip is None or machine.system is not None:
+        return False
+    return chip.tile.kind == "pim" or (chip.pim is not None and graph.phase is Phase.DECODE)
+
+
+def evaluate(
+    machine: DescribedMachine,
+    graph: Graph,
+    overrides: Sets = (),
+    *,
+    exact: bool = False,
+    search: bool = False,
+    trace_limit: int = 0,
+    window: tuple[int, int] | None = None,
+    watcher: Watcher = NOBODY,
+) -> Evaluation:
+    """Time one step of ``graph`` on ``machine``.
+
+    Parameters
+    ----------
+    overrides
+        All that was changed by hand, for the result to say.
+    exact, search, trace_limit, window
+        Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
+
+    Raises
+    ------
+    LoomError
+        For work that does not fit.
+    NotSupported
+        For what a kind of machine does not do.
+    """
+    made = _evaluate(machine, graph, overrides, exact, search, trace_limit, window, watcher)
+    made.result["asked"] |= {"machine": machine.name, "overrides": dict(overrides)}
+    return made
+
+
+def _evaluate(
+    machine: DescribedMachine,
+    graph: Graph,
+    overrides: Sets,
+    exact: bool,
+    search: bool,
+    trace_limit: int,
+    window: tuple[int, int] | None,
+    watcher: Watcher,
+) -> Evaluation:
+    if machine.cluster is not None:
+        if exact:
+            raise NotSupported("--exact for GPUs: their times are predicted")
+        from siliconloom.evaluate.gpus import gpu_system_result
+
+        return Evaluation(gpu_system_result(machine.cluster, machine.policy, graph, machine.plan))
+    chip = machine.chip
+    assert chip is not None
+    if machine.system is None and not computes_in_memory(machine, graph):
+        with watcher.share("simulating") as progress:
+            simulation = simulate(
+                chip,
+                graph,
+                list(overrides),
+                exact=exact,
+                trace_limit=trace_limit,
+                window=window,
+                progress=progress,
+                search=search,
+            )
+        return Evaluation(simulation.result(), simulation)
+    if chip.tile.kind == "pim" and machine.system is None:
+        from siliconloom.evaluate.pim_tile import simulate_pim
+
+        return Evaluation(simulate_pim(chip, graph))
+    from siliconloom.evaluate.system import alone, simulate_system
+    from siliconloom.evaluate.system_result import system_result
+
+    return Evaluation(system_result(simulate_system(machine.system or alone(chip), graph, chip=chip, exact=exact)))
+
+
+__all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine"]

@@ -1,0 +1,67 @@
+"""What ``loom map`` shows: the tiling of every task beside its lower bound, and the Program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.overrides import split_overrides
+from siliconloom.evaluate.placement import placement_rows
+from siliconloom.mapper.chip.bounds import mean_bound
+from siliconloom.mapper.chip.mapping import MappedTask, Plan, map_workload
+from siliconloom.sim.chip.engine import run
+from siliconloom.sim.dram.memory import effective
+from siliconloom.workloads import load_workload
+
+SCHEMA = "siliconloom.mapping/1"
+
+
+def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> Plan:
+    """Load chip and workload by file or library name and map one to the other."""
+    chip_sets, workload_sets = split_overrides(overrides)
+    machine = effective(load_chip(chip, chip_sets))
+    graph = load_workload(workload, workload_sets)
+    return map_workload(machine, graph, lambda program: run(program, machine).cycles, search=False)
+
+
+def plan_summary(plan: Plan) -> dict[str, Any]:
+    """The mapping under its versioned schema."""
+    return {
+        "schema": SCHEMA,
+        "chip": plan.chip.name,
+        "chip_digest": plan.chip.digest,
+        "workload": plan.graph.name,
+        "phase": plan.graph.phase.value,
+        "precision": plan.graph.precision.value,
+        "estimated_cycles": plan.estimated_cycles,
+        "bound": {
+            "compute_cycles": plan.bound.compute_cycles,
+            "memory_cycles": plan.bound.memory_cycles,
+            "level_cycles": plan.bound.level_cycles,
+            "vector_cycles": plan.bound.vector_cycles,
+            "lower_bound_cycles": plan.bound.lower_bound_cycles,
+            "name": plan.bound.name,
+        },
+        "program": {"instructions": len(plan.program.instructions), "bytes": len(plan.program.encode())},
+        "layout": None if plan.layout is None else vars(plan.layout),
+        "memory_bytes": plan.memory_bytes,
+        "placement": placement_rows(plan),
+        "tasks": [_task(plan, mapped) for mapped in plan.tasks],
+        "notes": [*plan.graph.notes, *plan.notes],
+    }
+
+
+def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
+    operator, tiling = mapped.task.operator, mapped.tiling
+    bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
+    return {
+        "name": operator.name,
+        "kind": operator.kind,
+        "repeat": mapped.repeat,
+        "tiles": mapped.tiles,
+        "shape": operator.shape,
+        "fused": [v.name for v in mapped.task.fused],
+        "tiling": None if tiling is None else vars(tiling),
+        "estimated_cycles": mapped.estimated_cycles,
+        "bound": bound.as_dict(),
+    }

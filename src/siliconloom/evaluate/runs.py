@@ -1,0 +1,101 @@
+"""Whole runs of a model on GPUs: the prompts of a batch, then token after token, under a serving stack.
+
+The time of a token grows evenly with what it looks at, so a few contexts are predicted and joined by straight lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from siliconloom.arch.gpu import Gpu
+from siliconloom.baselines.model import predict_model
+from siliconloom.baselines.stacks import STACKS, Stack
+from siliconloom.mapper.system.parallel import Split, share
+from siliconloom.workloads import load_workload
+
+CONTEXTS = 4
+"""Contexts between the first and the last token that are predicted."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be."""
+
+    kernels_s: float
+    kernels: int
+    roofline: float
+
+    def seconds(self, stack: Stack) -> float:
+        """Time of the step under a serving stack."""
+        return stack.seconds(self.kernels_s, self.kernels)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The prompts of a batch and the tokens that follow.
+
+    Parameters
+    ----------
+    prompt
+        From the prompts to the first token.
+    contexts, tokens
+        Keys that a token looks at, and its step, at both ends and between.
+    output
+        Tokens of every sequence.
+    """
+
+    prompt: Step
+    contexts: tuple[int, ...]
+    tokens: tuple[Step, ...]
+    output: int
+
+    def token_seconds(self, stack: Stack = STACKS["none"]) -> float:
+        """Mean time of a token."""
+        times = [step.seconds(stack) for step in self.tokens]
+        if len(times) == 1:
+            return times[0]
+        return float(np.trapezoid(times, self.contexts) / (self.contexts[-1] - self.contexts[0]))
+
+    def seconds(self, stack: Stack = STACKS["none"]) -> float:
+        """Time of the whole run."""
+        return self.prompt.seconds(stack) + self.output * self.token_seconds(stack)
+
+
+def predict_step(
+    gpu: Gpu,
+    model: str,
+    phase: str,
+    *,
+    tokens: int,
+    batch: int = 1,
+    tensor: int = 1,
+    precision: str = "bf16",
+    sustained: bool = False,
+) -> Step:
+    """One step of a library model on ``tensor`` GPUs that share every operator.
+
+    Parameters
+    ----------
+    tokens
+        Of each prompt (``prefill``), or of what each new token looks at (``decode``).
+    """
+    length = "sequence" if phase == "prefill" else "context"
+    sets = [("phase", phase), ("batch", str(batch)), (length, str(tokens)), ("precision", precision)]
+    graph = load_workload(model, sets)
+    found = predict_model(gpu, share(graph, Split(tensor)), groups={"tensor": tensor}, sustained=sustained)
+    launched = sum(kernel.repeat for kernel in found.kernels if not kernel.fused)
+    return Step(found.total_seconds, launched, float((found.roofline * found.repeats).sum()))
+
+
+def predict_run(
+    gpu: Gpu, model: str, *, batch: int, prompt: int, output: int, tensor: int = 1, precision: str = "bf16"
+) -> Run:
+    """A batch of prompts of one length, and ``output`` tokens for each."""
+    points = np.unique(np.linspace(prompt + 1, prompt + output, CONTEXTS).astype(int)).tolist()
+
+    def step(phase: str, tokens: int) -> Step:
+        return predict_step(gpu, model, phase, tokens=tokens, batch=batch, tensor=tensor, precision=precision)
+
+    return Run(step("prefill", prompt), tuple(points), tuple(step("decode", c) for c in points), output)

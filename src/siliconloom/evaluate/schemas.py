@@ -1,0 +1,43 @@
+"""JSON Schemas of the descriptions, and of the result of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siliconloom.arch import Chip, LoomError, System
+from siliconloom.arch.errors import nearest_name
+
+KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result")
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a description, or of a result of `loom sim`; raises `LoomError` for others."""
+    if kind == "chip":
+        made = Chip.model_json_schema()
+    elif kind == "system":
+        made = System.model_json_schema()
+    elif kind == "gpu":
+        from siliconloom.arch.gpu import Gpu
+
+        made = Gpu.model_json_schema()
+    elif kind == "network":
+        from siliconloom.arch.network import Network
+
+        made = Network.model_json_schema()
+    elif kind == "communication":
+        from siliconloom.arch.communication import Communication
+
+        made = Communication.model_json_schema()
+    elif kind == "workload":
+        from siliconloom.workloads import workload_schema
+
+        made = workload_schema()
+    elif kind == "result":
+        from siliconloom.arch.result import Result
+
+        made = Result.model_json_schema(by_alias=True)
+    else:
+        near = nearest_name(kind, KINDS)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise LoomError(f"schema: must be one of {', '.join(KINDS)} (got '{kind}'){hint}")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

@@ -1,0 +1,121 @@
+"""When a chip's units did what: the whole run or a window of it, as spans on a track for each unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic_core import PydanticCustomError
+
+from siliconloom.arch import Chip, LoomError
+from siliconloom.arch.budget import require_memory
+from siliconloom.arch.isa import Opcode
+from siliconloom.arch.quantity import DURATION, parse
+from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
+from siliconloom.evaluate.chip import UNIT_NAMES, Simulation
+from siliconloom.sim.chip.engine import run
+
+TRACE_LIMIT = 200_000
+"""Most instruction executions in a trace: about 40 MB."""
+JUMPS_TRACK = 15
+WORK = (Opcode.LOAD, Opcode.STORE, Opcode.MATMUL, Opcode.VECTOR)
+SHORT_ROWS = 120
+"""Executions that a short timeline shows, about."""
+
+
+def parse_window(text: str, chip: Chip) -> tuple[int, int]:
+    """First and last-but-one cycle of ``FROM:TO``; each a number of cycles, or a time such as ``1.5 ms``.
+
+    Raises
+    ------
+    LoomError
+        When it is neither, or the window is empty.
+    """
+    begin, colon, end = text.partition(":")
+    if not colon:
+        raise LoomError(f"--window {text}: expected FROM:TO, in cycles or as times (10000:20000, 1ms:1.5ms)")
+    cycles = []
+    for side in (begin, end):
+        plain = side.strip().replace("_", "").replace(",", "")
+        if plain.isdecimal():
+            cycles.append(int(plain))
+            continue
+        try:
+            picoseconds = parse(side, DURATION, "1.5 ms")
+        except PydanticCustomError as error:
+            raise LoomError(f"--window {text}: '{side}' is no number of cycles, and as a time it {error}") from None
+        cycles.append(int(picoseconds * chip.clock / 10**12))
+    if cycles[1] >= 2**62:
+        raise LoomError(f"--window {text}: cycles have 62 bits")
+    if not 0 <= cycles[0] < cycles[1]:
+        raise LoomError(f"--window {text}: it ends before it begins")
+    return cycles[0], cycles[1]
+
+
+def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -> Timeline:
+    """The recorded executions of a simulation: a track for each unit, and one for the loops that were jumped."""
+    chip, program, outcome = simulation.chip, simulation.plan.program, simulation.run
+    rows = len(outcome.trace) + len(outcome.folds)
+    require_memory(f"--trace: {rows:,} events", rows * EVENT_BYTES, "--window FROM:TO has fewer")
+    total = int(outcome.executions[[x.opcode in WORK for x in program.instructions]].sum())
+    recorded = len(outcome.trace)
+    facts = {
+        "chip_digest": chip.digest,
+        "cycles": outcome.cycles,
+        "window": window,
+        "executed": total,
+        "recorded": recorded,
+        "left_out": outcome.trace_rows - recorded,
+        "jumped" if window is None else "outside": total - outcome.trace_rows,
+        "jumps": outcome.jumps,
+        "jumps_listed": len(outcome.folds),
+    }
+    tracks = {int(unit): name for unit, name in UNIT_NAMES.items()} | {JUMPS_TRACK: "jumped (see --window)"}
+    title = f"{chip.name}: {simulation.graph.name}"
+    return Timeline(title, 1 / chip.clock, tracks, _spans(simulation, window), facts)
+
+
+def short_timeline(simulation: Simulation) -> Timeline:
+    """Every execution in a short window in the middle of the run."""
+    outcome = simulation.run
+    executed = max(outcome.executions.sum(), 1)
+    length = max(int(outcome.cycles * SHORT_ROWS / executed), 1)
+    begin = max((outcome.cycles - length) // 2, 0)
+    window = begin, begin + length
+    again = run(simulation.plan.program, simulation.chip, trace_limit=4 * SHORT_ROWS, window=window)
+    program = simulation.plan.program
+    spans = []
+    for number, start, consumed, *_ in again.trace.tolist():
+        i = program.instructions[number]
+        if i.unit in UNIT_NAMES:
+            spans.append(Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed))
+    tracks = {int(unit): name for unit, name in UNIT_NAMES.items()}
+    return Timeline(simulation.graph.name, 1 / simulation.chip.clock, tracks, spans)
+
+
+def _spans(simulation: Simulation, window: tuple[int, int] | None) -> Iterator[Span]:
+    program, outcome = simulation.plan.program, simulation.run
+    for number, start, consumed, end, _ in outcome.trace.tolist():
+        i = program.instructions[number]
+        details = {"instruction": number, "cycle": start, "operands_read": consumed, "done": end}
+        if i.opcode == Opcode.MATMUL:
+            details["shape"] = f"{i.m}x{i.n}x{i.k}"
+        elif i.opcode == Opcode.VECTOR:
+            details["function"] = i.function.value
+        else:
+            details["bytes"] = i.m * i.n
+        yield Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed, details)
+    for number, start, end, period, periods, iterations in outcome.folds.tolist():
+        if window is not None and not (start < window[1] and end > window[0]):
+            continue
+        what = f"{periods} x {iterations} iterations" if iterations else "a loop run before from this state"
+        operator = program.operators[program.instructions[number].operator]
+        details = {
+            "loop_end": number,
+            "operator": operator,
+            "cycle": start,
+            "until": end,
+            "periods": periods,
+            "iterations": iterations,
+            "cycles": period,
+        }
+        yield Span(JUMPS_TRACK, f"{what} of {period} cycles", "jump", start, end, details)

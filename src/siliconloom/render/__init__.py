@@ -1,0 +1,1 @@
+"""Results as text: tables, charts, HTML pages, traces, files."""

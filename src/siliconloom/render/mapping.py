@@ -1,0 +1,94 @@
+"""How a workload is mapped, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from siliconloom.arch.quantity import format_bytes
+from siliconloom.render.tables import bold, table
+
+LISTED = 24
+"""Most objects in memory that the table shows; ``--json`` has all."""
+
+
+def mapping_tables(result: dict[str, Any], out: Console, *, program: str | None = None) -> None:
+    """Print a mapping, and the text of its program where there is one."""
+    bound, estimate, code = result["bound"], result["estimated_cycles"], result["program"]
+    out.print(f"{bold(result['workload'])} ({result['phase']}) on {bold(result['chip'])}")
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    out.print(
+        f"  program      {code['instructions']} instructions ({format_bytes(code['bytes'])}), for any number of tiles"
+    )
+    out.print(
+        f"  lower bound  {bound['lower_bound_cycles']:,} cycles: compute {bound['compute_cycles']:,}, memory "
+        f"{bound['memory_cycles']:,}, vector {bound['vector_cycles']:,}"
+    )
+    if result["layout"] is not None:
+        out.print(f"  estimate     {estimate:,} cycles ({bound['lower_bound_cycles'] / estimate:.1%} of it the bound)")
+        slots = ", ".join(f"{name} {format_bytes(size)}" for name, size in result["layout"].items() if size)
+        out.print(f"  buffers      two slots each: {slots}", soft_wrap=True)
+    out.print()
+    columns = [
+        ("task", "left"),
+        ("times", "right"),
+        ("tile", "left"),
+        ("estimate", "right"),
+        ("bound", "right"),
+        ("by", "left"),
+        ("traffic", "right"),
+    ]
+    rows = [_task_row(task) for task in result["tasks"]]
+    out.print(table("tasks, cycles and bytes of one execution on one tile", columns, rows))
+    if result["placement"]:
+        out.print()
+        out.print(placement_table(result["placement"]))
+    if program is not None:
+        out.print()
+        out.print(program, soft_wrap=True, markup=False)
+
+
+def _task_row(task: dict[str, Any]) -> tuple[str, ...]:
+    tiling, own = task["tiling"], task["bound"]
+    fused = "".join(" +" + name.rsplit(".", 1)[-1] for name in task["fused"])
+    return (
+        task["name"] + fused,
+        f"x{task['repeat']}",
+        _tile(task["kind"], tiling),
+        "-" if tiling is None else f"{task['estimated_cycles']:,}",
+        f"{own['lower_bound_cycles']:,}",
+        own["name"],
+        "-" if tiling is None else format_bytes(tiling["read_bytes"] + tiling["write_bytes"]),
+    )
+
+
+def _tile(kind: str, tiling: dict[str, Any] | None) -> str:
+    """One line for a tile's dimensions and the order of the loops over tiles."""
+    if tiling is None:
+        return "whole"
+    if kind == "gemm":
+        kept = ("B" if tiling["order"] == "n_outer" else "A") + " kept" if tiling["resident"] else "reloaded"
+        return f"{tiling['m']} x {tiling['n']} x {tiling['k']}, {tiling['order'][0]} outer, {kept}"
+    if kind == "attention":
+        return f"{tiling['queries']} queries x {tiling['heads']} heads, {tiling['keys']} keys"
+    return f"{tiling['rows']} x {tiling['cols']}"
+
+
+def placement_table(objects: list[dict[str, Any]]) -> Table:
+    """What lies in which level of memory, the largest objects first."""
+    lines = []
+    for row in objects[:LISTED]:
+        parts = row["levels"]
+        where = ", ".join(
+            f"{p['level']} {p['units']} of {row['units']}" if row["units"] > 1 else p["level"] for p in parts
+        )
+        moved = f"{row['moved_bytes'] / row['bytes']:.3g}" if row["bytes"] else "-"
+        lines.append((f"{row['operator']} {row['role']}", format_bytes(row["bytes"]), moved, where))
+    left = len(objects) - len(lines)
+    title = "placement, each object by the time that a nearer level saves per byte"
+    if left > 0:
+        title += f" (the {LISTED} largest; {left} more in --json)"
+    return table(title, [("object", "left"), ("size", "right"), ("moved / size", "right"), ("level", "left")], lines)

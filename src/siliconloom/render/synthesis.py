@@ -1,0 +1,49 @@
+"""What synthesis found, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from siliconloom.render.tables import bold, table
+
+
+def synthesis_tables(result: dict[str, Any], out: Console) -> None:
+    """Print what was found, within 80 columns."""
+    out.print(f"{bold(result['chip'])}: {result['synthesized']}", soft_wrap=True)
+    lines = [
+        ("top module", result["top"]),
+        ("target", f"{result['target']}, {result['tool']}, {result['seconds']:.1f} s"),
+    ]
+    if result["luts"] is not None:
+        lines += [
+            ("LUTs", f"{result['luts']:,}"),
+            ("flip-flops", f"{result['flip_flops']:,}"),
+            ("DSPs", f"{result['dsps']:,} MULT18X18D"),
+            ("block RAMs", f"{result['block_rams']:,} DP16KD"),
+        ]
+    else:
+        lines += [("gates", f"{result['logic_cells']:,}"), ("flip-flops", f"{result['flip_flops']:,}")]
+    if result["area"] is not None:
+        lines.append(("area", f"{result['area']['cells']:,.0f} in the unit of {result['area']['liberty']}"))
+    if result["fmax"] is not None:
+        fmax, run = result["fmax"], result["place_and_route"]
+        seeds = f"{len(result['fmax_mhz'])} seed" + "s" * (len(result["fmax_mhz"]) > 1)
+        lines += [
+            ("Fmax", f"{fmax['median']:.1f} MHz; {fmax['min']:.1f} to {fmax['max']:.1f} over {seeds}"),
+            ("", f"{run['tool']}, {run['device']}, {run['top']}"),
+        ]
+    for label, text in lines:
+        out.print(f"  {label:12s} {text}", soft_wrap=True)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
+    out.print()
+    cells = [(name, f"{count:,}") for name, count in sorted(result["cells"].items(), key=lambda item: -item[1])]
+    out.print(table("cells", [("type", "left"), ("number", "right")], cells))
+    out.print()
+    floors = [
+        (b["name"], f"{b['floor']:,}", f"{b['found']:,}", "yes" if b["holds"] else "NO") for b in result["bounds"]
+    ]
+    columns = [("what the design needs", "left"), ("at least", "right"), ("found", "right"), ("holds", "left")]
+    out.print(table("bounds", columns, floors))

@@ -1,0 +1,139 @@
+"""Steps on systems, chips whose memory computes and bare PIM tiles, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from siliconloom.arch.quantity import format_bytes, format_si
+from siliconloom.render.tables import Row, asked_text, bold, excluded_rows, print_overrides, table
+
+
+def system_tables(result: dict[str, Any], out: Console) -> None:
+    """Print a step on a system."""
+    system, bound, cycles = result["system"], result["bound"], result["cycles"]
+    out.print(
+        f"{bold(result['workload'])} ({asked_text(result)}) on "
+        f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
+    )
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    where, used = system["attention"]["unit"], result["memory"]
+    lines = [
+        ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
+        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} reached"),
+        ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
+        (
+            "laid out",
+            f"tensor {system['tensor']}, pipeline {system['pipeline']}; attention on {where}"
+            + (", two half batches interleaved" if system["interleaved"] else ""),
+        ),
+        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all chips"),
+        *excluded_rows(result["energy_excludes"], out, 14),
+        ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
+    ]
+    for label, text in lines:
+        out.print(f"  {label:14s} {text}", soft_wrap=True)
+    out.print()
+    rows = [
+        (
+            w["name"],
+            f"x{w['repeat']}",
+            f"{w['array_cycles']:,}",
+            f"{w['memory_cycles']:,}",
+            f"{w['cycles']:,}",
+            f"{w['cycles'] * w['repeat'] / cycles:.1%}",
+        )
+        for w in result["windows"]
+    ]
+    columns = [("window", "left"), *((n, "right") for n in ("times", "arrays", "memory", "cycles", "share"))]
+    out.print(table("what works side by side", columns, rows))
+    out.print()
+    units = [
+        (n, f"{u['utilization']:.1%}", f"{u['mac_utilization']:.1%}" if "mac_utilization" in u else "-")
+        for n, u in result["units"].items()
+    ]
+    out.print(table("units", [("unit", "left"), ("busy", "right"), ("of peak", "right")], units))
+
+
+def pim_tables(result: dict[str, Any], out: Console) -> None:
+    """Print the result."""
+    out.print(f"{bold(result['workload'])} ({asked_text(result)}) on {bold(result['chip'])}")
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    bound, cycles = result["bound"], result["cycles"]
+    out.print(f"  time         {format_si(result['seconds'], 's')}  ({cycles:,} cycles)")
+    out.print(
+        f"  lower bound  {bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} of it reached"
+    )
+    for label, text in [
+        ("energy", format_si(result["energy_j"], "J")),
+        *excluded_rows(result["energy_excludes"], out, 12),
+    ]:
+        out.print(f"  {label:12s} {text}")
+    out.print()
+    rows = [
+        (
+            o["name"],
+            f"x{o['repeat']}",
+            f"{o['shape']['m']} x {o['shape']['n']} x {o['shape']['k']}",
+            f"{o['cycles']:,}",
+            f"{o['bound_cycles'] / o['cycles']:.0%}",
+        )
+        for o in result["operators"]
+    ]
+    columns = [
+        ("operator", "left"),
+        ("times", "right"),
+        ("m x n x k", "right"),
+        ("cycles", "right"),
+        ("of bound", "right"),
+    ]
+    out.print(table("products in memory", columns, rows))
+
+
+def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
+    """Print a step on GPUs."""
+    system, used = result["system"], result["memory"]
+    out.print(
+        f"{bold(result['workload'])} ({asked_text(result)}) on "
+        f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
+    )
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    lines = [
+        ("time", f"{format_si(result['seconds'], 's')} ±{result['error']:.0%}, predicted"),
+        ("roofline", f"{format_si(result['bound']['lower_bound_s'], 's')}; {result['bound']['achieved']:.1%} reached"),
+        ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
+        ("plan", result["plan_text"]),
+        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a GPU"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all GPUs' boards"),
+        *excluded_rows(result["energy_excludes"], out, 14),
+    ]
+    for label, text in lines:
+        out.print(f"  {label:14s} {text}", soft_wrap=True)
+    out.print()
+    busy = sum(o["seconds"] for o in result["operators"])
+    rows: list[Row] = [
+        (
+            o["name"],
+            o["kind"],
+            f"x{o['repeat']}",
+            format_si(o["seconds"], "s"),
+            f"{o['seconds'] / busy:.1%}",
+            o["bound"],
+        )
+        for o in result["operators"]
+    ]
+    columns = [
+        ("kernel", "left"),
+        ("op", "left"),
+        *((n, "right") for n in ("times", "time", "share")),
+        ("bound", "left"),
+    ]
+    out.print(table("kernels of one GPU's part, all layers and all parts of its batch", columns, rows))

@@ -1,0 +1,337 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from siliconloom.arch.errors import one_line
+from siliconloom.arch.quantity import format_bytes, format_count, format_si
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Row = tuple[str, ...]
+BAR_AFTER = 2.0
+"""Seconds after which work shows how far it is."""
+
+
+class Screen(Console):
+    """A terminal on which text is only text: names, paths and notes of users cannot colour it or move its cursor.
+
+    No markup is read; what stands out goes through `bold`, and `plain_text` shows control characters as escapes.
+    """
+
+    def __init__(self, *, width: int | None = None, stderr: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text that is printed, a table's cells and titles among it, comes through here."""
+        kept, spans, start = "", [], 0
+        for part in MARKS.split(plain_text(text)):
+            if part == BOLD:
+                start = len(kept)
+            elif part == NORMAL:
+                spans.append((start, len(kept)))
+            else:
+                kept += part
+        made = super().render_str(kept, **options)
+        for start, end in spans:
+            made.stylize("bold", start, end)
+        return made
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read this has gone, which is no failure of the command."""
+        raise BrokenPipeError
+
+
+BOLD, NORMAL = "\ue000", "\ue001"
+"""Characters for private use, which mark what `Screen` prints in bold."""
+MARKS = re.compile(f"([{BOLD}{NORMAL}])")
+KEPT = frozenset(("\n", BOLD, NORMAL))
+
+
+def bold(text: object) -> str:
+    """The text as one that stands out where `Screen` prints it."""
+    return BOLD + one_line(str(text)) + NORMAL
+
+
+def plain_text(text: str) -> str:
+    """The text with every control or format character but line breaks shown as an escape."""
+    return text if text.isprintable() else "".join(c if c in KEPT else one_line(c) for c in text)
+
+
+def console() -> Console:
+    """Standard output; 100 columns wide when it is not a terminal, so that piped tables keep their shape."""
+    found = Screen()
+    return found if found.is_terminal else Screen(width=100)
+
+
+def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> Table:
+    """Make a table; each column is (heading, "left" or "right")."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for heading, justify in columns:
+        made.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=justify == "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def simulation_tables(result: dict[str, Any], out: Console) -> None:
+    """Print a simulation's result: what it took, where the time went, what held each unit up."""
+    bound, cycles = result["bound"], result["cycles"]
+    out.print(f"{bold(result['workload'])} ({asked_text(result)}) on {bold(result['chip'])}")
+    print_overrides(result, out)
+    for note in result["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    lines = [
+        ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
+        (
+            "lower bound",
+            f"{bound['lower_bound_cycles']:,} cycles, {bound['name']} ({bound['key']}); {bound['achieved']:.1%} of it "
+            "reached",
+        ),
+        ("array utilisation", f"{result['utilization']:.1%} of {result['macs'] / 1e9:,.4g} G multiply-accumulates"),
+    ]
+    if any(o["kind"] != "gemm" for o in result["operators"]):  # a list of GEMMs has no tokens
+        lines.append(("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"))
+    if result["traffic"]:
+        for name, level in result["memory"]["levels"].items():
+            moved = result["traffic"][name]
+            lines.append(
+                (
+                    "traffic",
+                    f"{name}: {format_bytes(moved['read'])} read, {format_bytes(moved['write'])} written; "
+                    f"{format_bytes(level['used_bytes'])} in use",
+                )
+            )
+            if "dram" in level:
+                share = level["bandwidth"] / level["pin_bandwidth"]
+                rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
+                lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
+    lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
+    lines += excluded_rows(result["energy_excludes"], out, 18)
+    engine = result["simulator"]
+    events = engine["events"] + engine["events_skipped"]
+    jumped = f"{format_count(events, 'event')}, {engine['events_skipped'] / max(events, 1):.2%} of them jumped"
+    lines.append(("simulated in", f"{format_si(engine['wall_s'], 's')}: {jumped}"))
+    for label, text in lines:
+        out.print(f"  {label:18s} {text}")
+    out.print()
+    rows = [
+        (
+            o["name"] + ("".join(" +" + f.rsplit(".", 1)[-1] for f in o["fused"])),
+            f"x{o['repeat']}",
+            f"{o['cycles']:,}",
+            f"{o['overlap_cycles']:,}" if o["overlap_cycles"] else "-",
+            f"{share_of(o, cycles):.1%}" if cycles else "-",
+            f"{o['utilization']:.1%}" if o["macs"] else "-",
+            o["bound"],
+            f"{o['bound_cycles'] / o['cycles']:.0%}" if o["cycles"] else "-",
+            format_bytes(o["read_bytes"] + o["write_bytes"]),
+        )
+        for o in sorted(result["operators"], key=lambda o: -o["cycles"])[:20]
+    ]
+    columns = [
+        ("operator", "left"),
+        ("times", "right"),
+        ("cycles", "right"),
+        ("overlap", "right"),
+        ("share", "right"),
+        ("array", "right"),
+        ("bound", "left"),
+        ("reached", "right"),
+        ("traffic", "right"),
+    ]
+    if not any(o["overlap_cycles"] for o in result["operators"]):  # a column of dashes
+        hidden = next(i for i, (name, _) in enumerate(columns) if name == "overlap")
+        columns = columns[:hidden] + columns[hidden + 1 :]
+        rows = [(*row[:hidden], *row[hidden + 1 :]) for row in rows]  # type: ignore[misc]
+    left_out = len(result["operators"]) - len(rows)
+    out.print(
+        table("operators by time" + (f" (first 20; {left_out} more in --csv)" if left_out else ""), columns, rows)
+    )
+    out.print()
+    units = [
+        (
+            name,
+            f"{u['utilization']:.1%}",
+            ", ".join(
+                f"{cause.replace('_', ' ')} {count / cycles:.1%}"
+                for cause, count in sorted(u["stall_cycles"].items(), key=lambda i: -i[1])
+                if count / cycles >= 0.001
+            ),
+        )
+        for name, u in result["units"].items()
+    ]
+    out.print(table("units", [("unit", "left"), ("busy", "right"), ("waiting for", "left")], units))
+
+
+def share_of(operator: dict[str, Any], cycles: int) -> float:
+    """Part of a run's ``cycles`` that is an operator's; the parts of all operators add up to one."""
+    return float((operator["cycles"] - operator["overlap_cycles"]) / cycles)
+
+
+def excluded_text(names: Sequence[str]) -> str:
+    """One line on what an energy leaves out."""
+    return f"without {'; '.join(names)}"
+
+
+def excluded_rows(names: Sequence[str], out: Console, label: int) -> list[tuple[str, str]]:
+    """The same as rows without a label, cut where the terminal ends: their values stand under each other."""
+    return [("", line) for line in textwrap.wrap(excluded_text(names), max(out.width - label - 3, 16))]
+
+
+def asked_text(result: dict[str, Any]) -> str:
+    """Phase, batch, tokens of each sequence or keys that the next one attends to, and precision."""
+    asked = result["asked"]
+    parts = [result["phase"], f"batch {result['batch']:,}"]
+    if asked["sequence"] is not None:
+        parts.append(f"sequence {asked['sequence']:,}")
+    elif asked["context"] is not None:
+        parts.append(f"context {asked['context']:,}")
+    return ", ".join([*parts, result["precision"]])
+
+
+def print_overrides(result: dict[str, Any], out: Console) -> None:
+    """One line with what ``--set`` changed, if it changed anything."""
+    changes = result["asked"]["overrides"]
+    if changes:
+        out.print("set: " + ", ".join(f"{path}={value}" for path, value in changes.items()), style="dim")
+
+
+def workload_tables(summary: dict[str, Any], out: Console) -> None:
+    """Print what a workload contains."""
+    out.print(
+        f"{bold(summary['name'])} ({summary['phase']}, batch {summary['batch']}, {summary['tokens']} tokens, "
+        f"{summary['precision']})"
+    )
+    for note in summary["notes"]:
+        out.print(f"note: {note}", style="yellow")
+    for label, text in (
+        ("parameters", f"{summary['parameters']:,} ({format_bytes(summary['weight_bytes'])})"),
+        ("active", f"{summary['active_parameters']:,} per token"),
+        ("work", format_si(summary["flops"], "FLOP")),
+        (
+            "KV cache",
+            f"{format_bytes(summary['kv_bytes_per_token'])} per token, {format_bytes(summary['kv_bytes'])} here",
+        ),
+    ):
+        out.print(f"  {label:12s} {text}")
+    out.print()
+    rows = [
+        (
+            o["name"],
+            o["kind"],
+            f"x{o['repeat']}",
+            shape_text(o),
+            format_si(o["flops"], "FLOP") if o["flops"] else "-",
+            format_bytes(o["weight_bytes"]) if o["weight_bytes"] else "-",
+            format_bytes(o["input_bytes"] + o["output_bytes"]),
+        )
+        for o in summary["operators"]
+    ]
+    columns = [
+        ("operator", "left"),
+        ("kind", "left"),
+        ("times", "right"),
+        ("shape", "left"),
+        ("work", "right"),
+        ("weights", "right"),
+        ("data", "right"),
+    ]
+    out.print(table("operators, one execution each", columns, rows))
+
+
+def shape_text(operator: dict[str, Any]) -> str:
+    """One line for the dimensions of an operator."""
+    s = operator["shape"]
+    if operator["kind"] == "gemm":
+        return (f"{s['batch']} x " if s["batch"] > 1 else "") + f"{s['m']} x {s['n']} x {s['k']}"
+    if operator["kind"] == "attention":
+        heads = str(s["heads"]) + (f"/{s['kv_heads']}" if s["kv_heads"] != s["heads"] else "")
+        return f"{s['batch']} x {heads} heads, {s['q_len']} x {s['kv_len']} x {s['head_dim']}"
+    return f"{s['function']} {s['rows']} x {s['cols']}"
+
+
+__all__ = ["console", "format_si", "shape_text", "simulation_tables", "table", "workload_tables"]
+
+
+@contextmanager
+def progress_bar(show: bool, text: str) -> Iterator[Callable[[float], None]]:
+    """A bar on standard error for work that has gone on for two seconds; what is yielded takes the share done.
+
+    What is left is the time at the rate so far: an upper bound where the simulator may still jump.
+    """
+    screen = Screen(stderr=True)
+    if not show or not screen.is_terminal:
+        yield lambda _: None
+        return
+    began = time.monotonic()
+    bars: list[Progress] = []
+
+    def advance(share: float) -> None:
+        passed = time.monotonic() - began
+        if passed < BAR_AFTER:
+            return
+        if not bars:
+            bars.append(_started_bar(screen, text))
+        bar = bars[0]
+        left = passed * (1 - share) / max(share, 1e-9)
+        told = f"at most {format_seconds(left)} left" if share else ""
+        bar.update(bar.task_ids[0], completed=share, left=told)
+
+    try:
+        yield advance
+    finally:
+        for bar in bars:
+            bar.stop()
+
+
+def _started_bar(screen: Console, text: str) -> Progress:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = TextColumn(text, markup=False), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    bar = Progress(*columns, console=screen, transient=True)
+    bar.add_task(text, total=1.0, left="")
+    bar.start()
+    return bar
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds, minutes and seconds, or hours and minutes."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole // 60 % 60:02d} min"
+
+
+@contextmanager
+def under_way(show: bool, text: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what is being done, while it is; what is yielded changes the text."""
+    if not show:
+        yield lambda _: None
+        return
+    with Screen(stderr=True).status(Text(plain_text(text))) as status:
+        yield lambda changed: status.update(Text(plain_text(changed)))
+
+
+class Terminal:
+    """A watcher that shows bars and stages on standard error, if it is to (`arch.progress.Watcher`)."""
+
+    def __init__(self, show: bool) -> None:
+        self.show = show
+
+    def share(self, text: str) -> AbstractContextManager[Callable[[float], None]]:
+        return progress_bar(self.show, text)
+
+    def stage(self, text: str) -> AbstractContextManager[Callable[[str], None]]:
+        return under_way(self.show, text)

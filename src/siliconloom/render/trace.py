@@ -1,0 +1,44 @@
+"""A timeline in the Trace Event Format, which Perfetto and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from siliconloom.arch.timeline import Span, Timeline
+
+COLORS = {"forward": "good", "backward": "bad", "weights": "grey"}
+"""Of a pipeline's passes, by the viewer's names."""
+
+
+def trace_text(timeline: Timeline) -> str:
+    """A timeline as JSON: one process, a thread for each track, microseconds.
+
+    Events are written one at a time, since all of them as objects take gigabytes.
+    """
+    events = [json.dumps({"ph": "M", "pid": 1, "name": "process_name", "args": {"name": timeline.title}})]
+    events += [
+        json.dumps({"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}})
+        for track, name in timeline.tracks.items()
+    ]
+    scale = timeline.tick * 1e6
+    events += [json.dumps(_event(span, scale)) for span in timeline.spans]
+    rest = {"displayTimeUnit": "ns", "otherData": dict(timeline.facts)}
+    return f'{{"traceEvents": [{", ".join(events)}], {json.dumps(rest)[1:]}\n'
+
+
+def _event(span: Span, scale: float) -> dict[str, Any]:
+    event = {
+        "ph": "X",
+        "pid": 1,
+        "tid": span.track,
+        "name": span.name,
+        "cat": span.category,
+        "ts": span.start * scale,
+        "dur": (span.end - span.start) * scale,
+    }
+    if span.category in COLORS:
+        event["cname"] = COLORS[span.category]
+    if span.details is not None:
+        event["args"] = dict(span.details)
+    return event

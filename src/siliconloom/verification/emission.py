@@ -1,0 +1,44 @@
+"""What ``loom rtl`` does: generate, write, say what was written."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from siliconloom.arch import Chip, LoomError, System
+from siliconloom.arch.chip_ring import ring_parts
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import nearest_name
+from siliconloom.rtl.emit import Bundle, build_rtl, package
+from siliconloom.rtl.library import Library, ResetStyle
+from siliconloom.rtl.link.design import ring_design
+from siliconloom.rtl.names import module_prefix
+from siliconloom.rtl.npu.geometry import has_npu_rtl
+from siliconloom.sim.dram.memory import effective
+from siliconloom.verification.vectors import bench_vectors
+
+RESETS: tuple[ResetStyle, ...] = get_args(ResetStyle)
+
+
+def check_reset(name: str) -> ResetStyle:
+    """The reset style of that name; raises `LoomError` for an unknown one."""
+    for style in RESETS:
+        if style == name:
+            return style
+    near = nearest_name(name, RESETS)
+    hint = f"; did you mean '{near}'?" if near else ""
+    raise LoomError(f"--reset: must be one of {', '.join(RESETS)} (got '{name}'){hint}")
+
+
+def complete_rtl(chip: Chip | System, *, reset: ResetStyle = "sync") -> Bundle:
+    """All that ``loom rtl`` writes: as `build_rtl`, with runs of programs for the bench of a whole npu tile.
+
+    Of a ring of chips it is one of them, with its engine and its ends of two links; ``ring_rank`` tells them apart.
+    """
+    if isinstance(chip, System):
+        inner, engine, protocol, chips = ring_parts(chip)
+        inner = effective(inner)
+        design = ring_design(Library(module_prefix(chip.name), reset), inner, engine, protocol, chips)
+        return package(inner.model_copy(update={"name": chip.name}), design)
+    chip = effective(chip)
+    whole = isinstance(chip.tile, NpuTile) and has_npu_rtl(chip)
+    return build_rtl(chip, reset=reset, vectors=bench_vectors(chip) if whole else ())

@@ -1,0 +1,363 @@
+"""Random tiles and random legal programs: what the simulator and the RTL are compared on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch import Chip
+from siliconloom.arch.assembler import SECOND_OPERAND
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import WORD_BYTES, Address, Program, Unit
+from siliconloom.arch.layout import moving_values, stationary_values
+from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
+from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
+from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes
+
+Bytes = NDArray[np.uint8]
+MEMORY_BYTES = 1 << 17
+"""Main memory that a random program uses: operands below, results above the middle, the program at the end."""
+PROGRAM_WORDS = 64
+"""Instructions for which there is room in memory."""
+PROGRAM_BASE = MEMORY_BYTES - PROGRAM_WORDS * WORD_BYTES
+RESULTS = MEMORY_BYTES // 2
+ELEMENTWISE = sorted(BUILT - FROM_SUMS)
+
+
+def random_npu(seed: int) -> Chip:
+    """A small NPU of random shape and timing, one that has RTL."""
+    chance = random.Random(seed)
+    dataflow = chance.choice(["weight_stationary", "output_stationary", "input_stationary"])
+    rows, cols = chance.choice([2, 4, 8]), chance.choice([2, 4, 8])
+    bus = chance.choice([4, 8, 16, 32])
+    load_rows = chance.choice([1, 2, rows]) if dataflow != "output_stationary" else 1
+    gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
+    return Chip.model_validate(
+        {
+            "kind": "chip",
+            "name": f"random-{seed}",
+            "clock": "1 GHz",
+            "tile": {
+                "kind": "npu",
+                "array": {
+                    "rows": rows,
+                    "cols": cols,
+                    "dataflow": dataflow,
+                    "load_rows": load_rows,
+                    "multiply_stages": chance.randint(0, 2),
+                },
+                "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
+                "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
+                "vector": {"lanes": cols, "latency": chance.randint(15, 24)},
+                "dma": {
+                    "bytes_per_cycle": bus,
+                    "outstanding": chance.choice([1, 2, 4, 16]),
+                    "port_bytes": chance.choice([128, max(bus // 2, 4), max(bus // 4, 4)]),
+                },
+                "sequencer": {
+                    "issue_cycles": chance.randint(2, 6),
+                    "loop_cycles": chance.randint(1, 3),
+                    "queue_depth": chance.choice([1, 2, 4, 8]),
+                    "program_words": 64,
+                },
+            },
+            "memory": {
+                "dram": {
+                    "kind": "lpddr5",
+                    "capacity": "1 MiB",
+                    "bandwidth": f"{gigabytes} GB/s",
+                    "latency": f"{chance.randint(1, 60)} ns",
+                    "access_bytes": bus,
+                }
+            },
+        }
+    )
+
+
+@dataclass
+class RandomProgram:
+    """A legal program, the memory it starts from, and the address it is loaded at."""
+
+    program: Program
+    memory: Bytes
+    base: int = PROGRAM_BASE
+
+
+@dataclass
+class _Writer:
+    """Writes segments of a program: each a loop nest that streams operands through rings."""
+
+    chip: Chip
+    tile: NpuTile
+    chance: random.Random
+    builder: ProgramBuilder = field(default_factory=ProgramBuilder)
+    results: int = RESULTS
+    parameters: list[tuple[int, int]] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        tile = self.tile
+        bank = tile.scratchpad.capacity // tile.scratchpad.banks
+        names = ("weights", "moving", "first", "parameters", "out", "second")
+        self.rings = {name: self.builder.ring(name, place * bank, bank // SLOTS) for place, name in enumerate(names)}
+        self.slot = bank // SLOTS
+        self.sums = self.builder.ring("sums", 0, tile.accumulator.capacity // SLOTS)
+        self.fence = self.builder.semaphore("fence", 0, "dependency")
+
+    def size(self, limit: int) -> int:
+        """A size up to ``limit``, the small and the round ones more often."""
+        limit = max(limit, 1)
+        choice = self.chance.choice([1, 2, self.tile.array.rows, self.tile.array.cols, self.chance.randint(1, limit)])
+        return min(choice, limit)
+
+    def operand(self, count: int) -> int:
+        """Address of an operand of ``count`` bytes, a multiple of the bus."""
+        bus = self.tile.dma.bytes_per_cycle
+        return self.chance.randrange((RESULTS - count) // bus) * bus
+
+    def result(self, count: int) -> int:
+        """A fresh address for ``count`` bytes of results."""
+        bus = self.tile.dma.bytes_per_cycle
+        found = self.results
+        self.results += -(-count // bus) * bus
+        return found
+
+    def gemm(self) -> None:
+        """Tiles of a product, summed over k, requantised, stored."""
+        array, rings = self.tile.array, self.rings
+        rows, cols = array.rows, array.cols
+        loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
+        while True:
+            m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
+            panels = -(-n // cols)
+            if array.dataflow == "weight_stationary":
+                a_bytes, b_bytes, sums = moving_values(array, m, k), stationary_values(array, n, k), panels * m
+                out_rows, out_cols = m, n
+            elif array.dataflow == "input_stationary":
+                a_bytes, b_bytes = stationary_values(array, m, k), moving_values(array, n, k)
+                sums = -(-m // cols) * n
+                out_rows, out_cols = n, m
+            else:
+                a_bytes, b_bytes, sums = -(-m // rows) * k * rows, panels * k * cols, panels * m
+                out_rows, out_cols = m, n
+            out_blocks = -(-out_cols // cols)
+            parameter_bytes, out_bytes = 8 * cols * out_blocks, out_rows * out_blocks * cols
+            fits = max(a_bytes, b_bytes, parameter_bytes, out_bytes) <= self.slot
+            if fits and sums * 4 * cols <= self.sums.slot_bytes:
+                break
+        a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
+        function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
+        parameter_bytes = vector_cost(function).parameter_bytes(out_cols, cols)
+        p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
+        for number in range(loops[1]):
+            where = p_base + self.aligned(parameter_bytes) * number
+            if function == VectorFunction.REQUANTIZE:
+                self.parameters.append((where, out_blocks))
+            else:
+                self.scalars.append(where)
+        masked = function == VectorFunction.SOFTMAX and self.chance.random() < 0.7
+        out = self.result(self.aligned(out_bytes) * loops[0] * loops[1])
+        builder = self.builder
+        first, second = rings["moving"], rings["weights"]
+        sums_ring, parameters = self.sums, rings["parameters"]
+        with builder.loop(loops[1]) as over_n:
+            self.fetch(parameters, parameter_bytes, affine(p_base, (over_n, self.aligned(parameter_bytes))))
+            with builder.loop(loops[0]) as over_m:
+                with builder.loop(loops[2]) as over_k:
+                    step = self.aligned(a_bytes)
+                    self.fetch(first, a_bytes, affine(a_base, (over_m, step * loops[2]), (over_k, step)))
+                    step = self.aligned(b_bytes)
+                    self.fetch(second, b_bytes, affine(b_base, (over_n, step * loops[2]), (over_k, step)))
+                    builder.matmul(
+                        m,
+                        n,
+                        k,
+                        DataType.INT8,
+                        first,
+                        second,
+                        sums_ring,
+                        wait=first.full_bit | second.full_bit,
+                        release=first.free_bit | second.free_bit,
+                        first_wait=sums_ring.free_bit,
+                        first=over_k.mask,
+                        last_post=sums_ring.full_bit,
+                        last=over_k.mask,
+                    )
+                    first.read()
+                    second.read()
+                sums_ring.written()
+                builder.vector(
+                    function,
+                    out_rows,
+                    out_cols,
+                    DataType.INT8,
+                    sums_ring,
+                    rings["out"],
+                    inputs=2 if masked else 1,
+                    mask_offset=self.chance.choice([0, 1, out_cols]) if masked else None,
+                    parameters=parameters,
+                    wait=sums_ring.full_bit | rings["out"].free_bit,
+                    first_wait=parameters.full_bit,
+                    first=over_m.mask,
+                    release=sums_ring.free_bit,
+                    post=rings["out"].full_bit,
+                    last_post=parameters.free_bit,
+                    last=over_m.mask,
+                )
+                sums_ring.read()
+                rings["out"].written()
+                step = self.aligned(out_bytes)
+                self.put(out_rows, out_blocks * cols, affine(out, (over_m, step), (over_n, step * loops[0])))
+            parameters.read()
+
+    def elementwise(self) -> None:
+        """Blocks of an operand, or two, through the vector unit."""
+        cols, builder, rings = self.tile.array.cols, self.builder, self.rings
+        function = self.chance.choice(ELEMENTWISE)
+        cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
+        transposes = function == VectorFunction.TRANSPOSE
+        while True:
+            rows, width = self.size(10), self.size(3 * cols + 1)
+            if transposes and rows > cols:
+                rows = -(-rows // cols) * cols
+            blocks = -(-width // cols)
+            size, parameter_bytes = rows * blocks * cols, cost.parameter_bytes(width, cols)
+            out_bytes = width * -(-rows // cols) * cols if transposes else size
+            if max(size * max(second, 1), out_bytes, parameter_bytes) <= self.slot:
+                break
+        first, other, out, parameters = (rings[name] for name in ("first", "second", "out", "parameters"))
+        if parameter_bytes:
+            place = self.operand(self.aligned(parameter_bytes))
+            if cost.setup:
+                self.parameters.append((place, blocks))
+            elif cost.once[0] == SCALAR_BYTES:
+                self.scalars.append(place)
+            self.fetch(parameters, parameter_bytes, affine(place))
+        with builder.loop(self.chance.choice([1, 2, 4])) as loop:
+            sources = [(first, size)] + ([(other, second * size)] if second else [])
+            for ring, count in sources:
+                step = self.aligned(count)
+                self.fetch(ring, count, affine(self.operand(step * loop.count), (loop, step)))
+            builder.vector(
+                function,
+                rows,
+                width,
+                DataType.INT8,
+                first,
+                out,
+                second=other if second else None,
+                inputs=len(sources),
+                parameters=parameters if parameter_bytes else None,
+                wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit,
+                post=out.full_bit,
+                release=sum(ring.free_bit for ring, _ in sources),
+                first_wait=parameters.full_bit if parameter_bytes else 0,
+                first=loop.mask,
+                last_post=parameters.free_bit if parameter_bytes else 0,
+                last=loop.mask,
+            )
+            for ring, _ in sources:
+                ring.read()
+            out.written()
+            step = self.aligned(2 * out_bytes)
+            where = affine(self.result(step * loop.count), (loop, step))
+            if transposes and rows < cols:  # the rest of a line has never been written
+                builder.store(out, width, rows, 1 << (rows - 1).bit_length(), where, local_pitch=cols)
+            else:
+                self.put(*((width, out_bytes // width) if transposes else (rows, blocks * cols)), where)
+        if parameter_bytes:
+            parameters.read()
+
+    def barrier(self) -> None:
+        """Loads wait for everything that has been stored."""
+        self.builder.barrier(Unit.STORE, post=1 << self.fence)
+        self.builder.barrier(Unit.LOAD, wait=1 << self.fence)
+        if self.chance.random() < 0.5:
+            self.builder.barrier(self.chance.choice([Unit.VECTOR, Unit.MATMUL]))
+
+    def aligned(self, count: int) -> int:
+        bus = self.tile.dma.bytes_per_cycle
+        return -(-count // bus) * bus
+
+    def fetch(self, ring: Ring, count: int, address: Address) -> None:
+        """Fill a slot in one of several ways that mean the same."""
+        bus = self.tile.dma.bytes_per_cycle
+        pieces = [d for d in (2, 3, 4) if count % d == 0 and ((count // d) % bus == 0 or bus % (count // d) == 0)]
+        if pieces and self.chance.random() < 0.4:  # rows that adjoin, yet are told apart
+            rows = self.chance.choice(pieces)
+            width = count // rows
+            # A pitch of its own would need an image of its own: rows repeat or skip operands instead.
+            pitch = width if width % bus and bus % width else self.chance.choice([0, 1, 2]) * max(width, bus)
+            if width < bus:
+                pitch = self.chance.choice([0, 1, 3]) * width if self._inside(width) else width
+            self.builder.load(ring, rows, width, pitch, address, local_pitch=width)
+        elif count % 2 == 0 and (count // 2) % bus == 0 and self.chance.random() < 0.3:  # two loads for one slot
+            half = count // 2
+            self.builder.load(ring, 1, half, half, address, closes=False)
+            rest = replace(address, base=address.base + half)
+            self.builder.load(ring, 1, half, half, rest, opens=False, offset=half)
+        else:
+            self.builder.load(ring, 1, count, count, address)
+
+    def _inside(self, width: int) -> bool:
+        return width & (width - 1) == 0
+
+    def put(self, rows: int, width: int, address: Address) -> None:
+        """Empty a slot of the results ring: packed, or one byte a row."""
+        ring, bus = self.rings["out"], self.tile.dma.bytes_per_cycle
+        if self.chance.random() < 0.2:
+            self.builder.store(
+                ring, rows, 1, self.chance.choice([1, 3, bus]) if rows * bus <= width else 1, address, local_pitch=width
+            )
+        elif rows > 1 and (width % bus == 0) and self.chance.random() < 0.5:
+            self.builder.store(ring, rows, width, width, address, local_pitch=width)
+        else:
+            self.builder.store(ring, 1, rows * width, rows * width, address)
+
+
+def random_image(numbers: np.random.Generator) -> Bytes:
+    """Random bytes for all of the memory that random programs use."""
+    return numbers.integers(0, 256, MEMORY_BYTES).astype(np.uint8)
+
+
+def random_program(chip: Chip, seed: int, segments: int = 3, *, image: Bytes | None = None) -> RandomProgram:
+    """A legal program of a few segments for ``chip``.
+
+    It starts from random memory, or from a copy of ``image`` with nothing but its parameters changed.
+    """
+    chance = random.Random(f"{chip.name} {seed}")
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    writer = _Writer(chip, tile, chance)
+    kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise, writer.barrier]
+    for _ in range(chance.randint(1, segments)):
+        if chance.random() < 0.25:
+            with writer.builder.loop(2):
+                chance.choice(kinds[:4])()
+        else:
+            chance.choice(kinds)()
+    program = writer.builder.finish(("program",))
+    numbers = np.random.default_rng(seed)
+    memory = random_image(numbers) if image is None else image.copy()
+    lanes = tile.vector.lanes
+    for base, blocks in writer.parameters:
+        count = blocks * lanes
+        planes = parameter_planes(
+            numbers.integers(-(2**12), 2**12, count),
+            numbers.integers(-(2**15), 2**15, count),
+            numbers.integers(8, 26, count),
+            lanes,
+        )
+        memory[base : base + planes.size] = planes.reshape(-1)
+    for base in writer.scalars:
+        first, second = (int(x) for x in numbers.integers(-(2**15), 2**15, 2))
+        memory[base : base + SCALAR_BYTES] = scalar_bytes(first, second, int(numbers.integers(6, 26)))
+    return RandomProgram(program, memory)
+
+
+__all__ = ["Loop", "RandomProgram", "random_image", "random_npu", "random_program"]

@@ -1,0 +1,68 @@
+"""What the bench of a whole npu tile runs: programs on random memory, and how the simulator says each ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from siliconloom.arch import Chip
+from siliconloom.arch.isa import Unit
+from siliconloom.rtl.npu.registers import UNITS
+from siliconloom.rtl.npu.testbench import ProgramVectors
+from siliconloom.sim.chip.engine import run
+from siliconloom.sim.golden.npu import Machine
+from siliconloom.verification.coverage import choose, features
+from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, RandomProgram, random_image, random_program
+
+TRACE = 1_000_000
+PROGRAMS = 8
+"""Programs of one bench at most."""
+CANDIDATES = 256
+"""Seeds that the bench's programs are chosen from."""
+SEGMENTS = 4
+"""Segments of a candidate at most."""
+LONGEST = 3_000
+"""Cycles of one program at most, unless all candidates are longer: interpreting simulators do hundreds a second."""
+
+
+def bench_vectors(chip: Chip) -> list[ProgramVectors]:
+    """Runs of random programs for the npu tile of ``chip`` that together use every opcode and function it has.
+
+    Their operands lie in the same random memory, so that the bench need not write all of it anew for each.
+    """
+    image = random_image(np.random.default_rng(0))
+    made = {seed: random_program(chip, seed, SEGMENTS, image=image) for seed in range(CANDIDATES)}
+    made = {seed: each for seed, each in made.items() if len(each.program.instructions) <= PROGRAM_WORDS}
+    cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}
+    longest = max(LONGEST, min(cycles.values()))
+    found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
+    return [predict(chip, made[seed]) for seed in choose(found, cycles, PROGRAMS)]
+
+
+def predict(chip: Chip, made: RandomProgram) -> ProgramVectors:
+    """How a run of ``made`` on ``chip`` ends: the golden model's memory, the simulator's cycles and counters.
+
+    Memory for results begins as zeros, so that vectors hold only what matters.
+    """
+    program = made.program
+    before = made.memory.copy()
+    before[RESULTS:] = 0
+    code = np.frombuffer(program.encode(), np.uint8)
+    before[made.base : made.base + len(code)] = code
+    after = before.copy()
+    Machine(chip, after).run(program)
+    model = run(program, chip, exact=True, trace_limit=TRACE)
+    ended = [program.instructions[row[0]].unit for row in model.trace.tolist()]
+    counters = {}
+    for unit in UNITS:
+        number = Unit[unit.upper()]
+        counters[unit] = {
+            "busy": int(model.busy[number]),
+            "waiting": int(model.waiting[number]),
+            "completed": ended.count(number),
+        }
+    return ProgramVectors(
+        program=program, base=made.base, before=before, after=after, cycles=int(model.cycles), counters=counters
+    )
+
+
+__all__ = ["bench_vectors", "predict"]

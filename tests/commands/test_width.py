@@ -1,0 +1,34 @@
+"""Lines that are longer than the terminal go on under their value."""
+
+from itertools import takewhile
+
+import pytest
+
+from siliconloom.cli import main
+from siliconloom.render import tables
+from siliconloom.render.tables import Screen
+
+RUNS = [
+    ("sim npu-balanced llama3-8b --set workload.phase=decode --set workload.layers=1", 21),
+    ("sim neupims gpt3-7b --set workload.phase=decode --set workload.layers=1", 17),
+    ("sim dgx-h100 llama3-8b", 17),
+    ("sim pim-hbm gpt2-block-gemms --set workload.precision=int8", 15),
+]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(("command", "column"), RUNS, ids=[command.split()[1] for command, _ in RUNS])
+def test_what_an_energy_leaves_out_stays_in_its_column(command, column, width, monkeypatch, capsys):
+    class Narrow(Screen):
+        def __init__(self, **options):
+            super().__init__(**{**options, "width": width})
+
+    monkeypatch.setattr(tables, "Screen", Narrow)
+    assert main(command.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.strip().startswith("without "))
+    rest = list(takewhile(lambda line: line.strip() and not line[:column].strip(), lines[first:]))
+    assert " ".join(line.strip() for line in rest).count("host") == 1
+    for line in rest:
+        assert len(line.rstrip()) <= width
+        assert line[column] != " "

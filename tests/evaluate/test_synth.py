@@ -1,0 +1,157 @@
+"""``loom synth``: cells, area and frequency under a versioned schema, and one clear line for what cannot be done."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from siliconloom.arch import LoomError
+from siliconloom.cli import main
+from siliconloom.rtl.synthesis.place import CAPACITY, excess, frequencies, nextpnr_command
+
+LIBERTY = Path(__file__).parent / "tiny.lib"
+SMALL = ["systolic-ws-8", "--set", "tile.array.rows=2", "--set", "tile.array.cols=2"]
+
+
+@pytest.fixture
+def yosys():
+    pytest.importorskip("pyosys")
+
+
+def synth(capsys, *arguments):
+    status = main(["synth", *arguments, "--json", "-"])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    return json.loads(captured.out)
+
+
+@pytest.mark.usefixtures("yosys")
+def test_cells_of_an_fpga(capsys):
+    found = synth(capsys, *SMALL, "--seeds", "0")
+    assert (found["schema"], found["target"], found["top"]) == ("siliconloom.synthesis/1", "ecp5", "systolic_ws_8")
+    assert found["dsps"] == found["cells"]["MULT18X18D"] == 4
+    assert found["flip_flops"] == found["cells"]["TRELLIS_FF"]
+    assert found["luts"] >= found["cells"]["LUT4"]
+    assert found["block_rams"] == 0
+    assert (found["fmax"], found["fmax_mhz"], found["area"]) == (None, [], None)
+    floors = {bound["name"]: bound for bound in found["bounds"]}
+    assert floors["operand flip-flops"]["floor"] == 2 * 8 * 4
+    assert all(bound["holds"] for bound in found["bounds"])
+
+
+@pytest.mark.usefixtures("yosys")
+def test_the_area_is_that_of_the_liberty_files_cells(capsys):
+    found = synth(capsys, *SMALL, "--liberty", str(LIBERTY))
+    areas = {"BUF": 1.5, "INV": 1, "NAND2": 2, "DFF": 6}
+    assert found["target"] == "generic"
+    assert set(found["cells"]) <= set(areas)
+    assert found["area"] == {"liberty": "tiny.lib", "cells": sum(areas[c] * n for c, n in found["cells"].items())}
+    assert found["flip_flops"] == found["cells"]["DFF"]
+
+
+@pytest.mark.usefixtures("yosys")
+def test_a_pim_tile_has_a_multiplier_in_every_lane(capsys):
+    small = [
+        word
+        for change in ("dram.organization.bank_groups=1", "dram.organization.banks=2", "lanes=2", "activate_group=2")
+        for word in ("--set", f"tile.{change}")
+    ]
+    found = synth(capsys, "pim-hbm", *small, "--target", "generic")
+    assert found["synthesized"] == "the whole tile without its DRAM array"
+    floors = {bound["name"]: bound for bound in found["bounds"]}
+    assert floors["multipliers"]["floor"] == 4
+    assert floors["accumulator, operand and product flip-flops"]["floor"] == 2 * 4 * 32 + 4 * 64
+    assert all(bound["holds"] for bound in found["bounds"])
+
+
+@pytest.mark.usefixtures("yosys")
+def test_a_table_for_people_says_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr("siliconloom.evaluate.synth.nextpnr_command", lambda: None)
+    assert main(["synth", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "MULT18X18D" in out
+    assert "no Fmax: nextpnr is not installed; pip install 'siliconloom[eda]' brings it" in out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("yosys")
+def test_the_frequency_over_seeds(capsys):
+    if nextpnr_command() is None:
+        pytest.skip("nextpnr is not installed")
+    found = synth(capsys, *SMALL, "--seeds", "2")
+    assert found["place_and_route"]["seeds"] == [1, 2]
+    assert len(found["fmax_mhz"]) == 2
+    assert 20 < found["fmax"]["min"] <= found["fmax"]["median"] <= found["fmax"]["max"] < 1000
+    assert found["place_and_route"]["top"] == "systolic_ws_8_fpga"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("yosys")
+def test_every_element_of_the_library_array_has_its_multiplier(capsys):
+    assert synth(capsys, "systolic-ws-8", "--seeds", "0")["dsps"] == 64
+
+
+def test_what_does_not_fit_the_device_is_named():
+    assert excess({"MULT18X18D": 157, "TRELLIS_FF": 10}, 5) == ["157 MULT18X18D of 156"]
+    assert excess({"MULT18X18D": 156}, 83641) == ["83641 LUTs of 83640"]
+    assert excess({}, 0) == []
+
+
+@pytest.mark.usefixtures("yosys")
+def test_a_design_larger_than_the_device_has_no_frequency(capsys, monkeypatch):
+    monkeypatch.setattr("siliconloom.evaluate.synth.nextpnr_command", lambda: ["nextpnr"])
+    monkeypatch.setitem(CAPACITY, "MULT18X18D", 3)
+    found = synth(capsys, *SMALL)
+    assert found["fmax"] is None
+    assert found["notes"] == ["no Fmax: systolic_ws_8_fpga does not fit the LFE5U-85F: 4 MULT18X18D of 3"]
+
+
+def test_nextpnr_that_stops_is_quoted(tmp_path):
+    (tmp_path / "fpga.json").write_text("{}")
+    command = [sys.executable, "-c", "print('ERROR: no such thing'); raise SystemExit(1)"]
+    with pytest.raises(LoomError, match="nextpnr stopped: ERROR: no such thing"):
+        frequencies(command, tmp_path / "fpga.json", [1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([*SMALL, "--target", "ecp"], "--target: must be one of ecp5, generic (got 'ecp'); did you mean 'ecp5'?"),
+        ([*SMALL, "--target", "ecp5", "--liberty", str(LIBERTY)], "--liberty: is for --target generic (got"),
+        ([*SMALL, "--liberty", "/nowhere.lib"], "/nowhere.lib: no such file"),
+        ([*SMALL, "--liberty", "{folder}"], "{folder}: is a folder, a liberty file was expected"),
+        ([*SMALL, "--seeds", "-1"], "Invalid value for '--seeds'"),
+        ([*SMALL, "--set", "tile.array.operands=bf16"], "not supported: RTL for bf16 operands"),
+        (["no-such-chip"], "no-such-chip: no such file"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, line, tmp_path, capsys):
+    if "Invalid" not in line:
+        pytest.importorskip("pyosys")
+    assert main(["synth", *(a.format(folder=tmp_path) for a in arguments)]) == 2
+    err = capsys.readouterr().err
+    assert line.format(folder=tmp_path) in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("yosys")
+@pytest.mark.parametrize(
+    ("text", "line"), [("nonsense\n", "No entries found"), ("library(x) { }\n", "D flip-flops are not supported")]
+)
+def test_a_useless_liberty_file_is_one_clear_line(text, line, tmp_path, capsys):
+    path = tmp_path / "bad.lib"
+    path.write_text(text)
+    assert main(["synth", *SMALL, "--liberty", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"loom: {path}: Yosys stopped:")
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_without_yosys_the_command_says_what_to_install(monkeypatch, capsys):
+    missing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr("siliconloom.rtl.synthesis.yosys.importlib", missing)
+    assert main(["synth", *SMALL]) == 2
+    assert capsys.readouterr().err == "loom: synthesis needs Yosys: pip install 'siliconloom[eda]'\n"

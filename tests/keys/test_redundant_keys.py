@@ -1,0 +1,79 @@
+"""A key that says what is so anyway changes nothing, and two commands that are asked the same answer the same."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.cli import main
+from siliconloom.evaluate.machine import evaluate, read_machine
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.workloads import load_workload
+
+SMALL = (("layers", "4"), ("batch", "8"))
+DEFAULTS = {
+    key: str(value).lower()
+    for key, value in Plan().as_dict().items()
+    if key not in ("microbatch", "tensor", "pipeline")
+}
+MACHINES = {
+    "h100": (),
+    "dgx-h100": (("policy.tensor", "4"),),
+    "dgx-a100": (("policy.tensor", "2"),),
+    "npu-edge": (("memory.dram.capacity", "1 GiB"),),
+    "npu-x4-ring": (("chip.memory.dram.capacity", "1 GiB"),),
+}
+
+
+def answer(machine, phase, *sets):
+    """The result without how long it took, and without the hash of the description that said the policy."""
+    found = evaluate(read_machine(machine, sets), load_workload("gpt2", [*SMALL, ("phase", phase)])).result
+    rest = {key: value for key, value in found.items() if key not in ("simulator", "asked")}
+    return rest | {"plan": found["asked"]["plan"]}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_the_default_of_a_plan_changes_nothing(machine, data):
+    keys = data.draw(st.lists(st.sampled_from(sorted(DEFAULTS)), min_size=1, max_size=4, unique=True))
+    sets = [(f"plan.{key}", DEFAULTS[key]) for key in keys]
+    assert answer(machine, "decode", *MACHINES[machine], *sets) == answer(machine, "decode", *MACHINES[machine])
+
+
+def test_a_policy_and_the_plan_that_says_the_same_are_one():
+    shared = answer("dgx-h100", "decode", ("policy.tensor", "4"))
+    assert answer("dgx-h100", "decode", ("plan.tensor", "4")) == shared
+    assert answer("dgx-h100", "decode", ("plan.tensor", "4"), ("plan.data", "1")) == shared
+    assert answer("dgx-h100", "decode", ("plan.tensor", "4"), ("plan.data", "2"))["seconds"] != shared["seconds"]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["decode", "prefill", "training"]),
+    st.sampled_from([(8, 1, 1), (2, 4, 1), (4, 2, 1), (2, 2, 2), (1, 4, 2), (1, 2, 4), (4, 1, 2)]),
+    st.sampled_from([1, 2]),
+)
+def test_sim_and_plan_have_one_time_for_a_plan(phase, degrees, microbatch):
+    """``loom plan`` with every degree given, and ``loom sim`` with the same keys."""
+    given_keys = dict(zip(("data", "tensor", "pipeline"), degrees, strict=True)) | {"microbatch": microbatch}
+    if microbatch * degrees[0] > 8:
+        given_keys["microbatch"] = 1
+    sets = ["--set", f"workload.phase={phase}", "--set", "workload.batch=8", "--set", "workload.layers=4"]
+    for key, value in given_keys.items():
+        sets += ["--set", f"plan.{key}={value}"]
+    times = [printed(command, "dgx-h100", "gpt2", *sets) for command in ("sim", "plan")]
+    assert times[0]["seconds"] == times[1]["step_s"]
+    assert times[0]["asked"]["plan"] == times[1]["plan"]
+
+
+def printed(*arguments):
+    """The JSON that a command writes."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([*arguments, "--json", "-"]) == 0
+    return json.loads(out.getvalue())

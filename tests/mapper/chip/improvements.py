@@ -1,0 +1,177 @@
+"""Random NPU chips, small workloads, and single changes that can only make a chip better.
+
+``python -m tests.mapper.chip.improvements SEED COUNT`` compares so many and prints the worst.
+"""
+
+import json
+import random
+import sys
+import tempfile
+from collections import Counter, defaultdict
+
+from siliconloom.arch import LoomError, load_chip
+from siliconloom.evaluate.chip import simulate
+from siliconloom.sim.chip.engine import duration
+from siliconloom.workloads import load_workload
+
+KIB = 1024
+
+
+def random_chip(r):
+    """Key paths and numbers of a chip; any combination is legal."""
+    dataflow = r.choice(["weight_stationary", "weight_stationary", "input_stationary", "output_stationary"])
+    return {
+        "clock": r.choice([500, 1000, 2000]) * 10**6,
+        "tile_count": r.choice([1, 1, 2, 4, 8]),
+        "tile.array.dataflow": dataflow,
+        "tile.array.rows": r.choice([4, 8, 16, 32, 64, 128]),
+        "tile.array.cols": r.choice([4, 8, 16, 32, 64, 128]),
+        "tile.array.load_rows": 1 if dataflow == "output_stationary" else r.choice([1, 2, 4]),
+        "tile.scratchpad.capacity": r.choice([64, 128, 256, 1024, 8192]) * KIB,
+        "tile.accumulator.capacity": r.choice([16, 64, 256, 1024]) * KIB,
+        "tile.vector.lanes": r.choice([4, 8, 16, 32, 64, 128]),
+        "tile.dma.bytes_per_cycle": r.choice([16, 64, 256, 1024]),
+        "memory.dram.bandwidth": r.choice([5, 25, 100, 400]) * 10**9,
+        "memory.dram.latency": r.choice([20, 100, 500]),
+        "memory.dram.access_bytes": r.choice([16, 64, 256]),
+    }
+
+
+def doubled(*paths):
+    return lambda chip: {**chip, **{path: 2 * chip[path] for path in paths}}
+
+
+def halved(path):
+    return lambda chip: {**chip, path: chip[path] // 2}
+
+
+IMPROVEMENTS = {
+    "latency halved": halved("memory.dram.latency"),
+    "array doubled": doubled("tile.array.rows", "tile.array.cols"),
+    "tiles doubled": doubled("tile_count"),
+    "dma doubled": doubled("tile.dma.bytes_per_cycle"),
+    "clock doubled": doubled("clock"),
+    "access halved": halved("memory.dram.access_bytes"),
+    "scratchpad doubled": doubled("tile.scratchpad.capacity"),
+    "accumulator doubled": doubled("tile.accumulator.capacity"),
+    "bandwidth doubled": doubled("memory.dram.bandwidth"),
+    "lanes doubled": doubled("tile.vector.lanes"),
+}
+
+
+WITH_A_PRICE = ("array doubled", "lanes doubled")
+
+
+def random_workload(r):
+    """A product or two, or a layer of a small transformer at prefill or decode, as the text of a description."""
+    if r.random() < 0.55:
+        gemms = [
+            {
+                "name": f"g{i}",
+                "m": r.choice([1, 4, 64, 127, 512]),
+                "n": r.choice([64, 127, 256, 768]),
+                "k": r.choice([64, 127, 768, 2048]),
+            }
+            for i in range(r.choice([1, 2]))
+        ]
+        return json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms})
+    heads = r.choice([4, 8])
+    model = {
+        "model_type": "llama",
+        "hidden_size": heads * 64,
+        "intermediate_size": 768,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": r.choice([2, heads]),
+        "vocab_size": 1024,
+        "hidden_act": "silu",
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    phase = r.choice(["prefill", "decode"])
+    length = {"context": r.choice([128, 512])} if phase == "decode" else {"sequence": r.choice([32, 100, 256])}
+    return json.dumps(
+        {
+            "kind": "transformer",
+            "name": "small",
+            "phase": phase,
+            "batch": r.choice([1, 4]),
+            **length,
+            "precision": "int8",
+            "model": model,
+        }
+    )
+
+
+def workload(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        return load_workload(file.name)
+
+
+def made_chip(chip):
+    """The chip of such key paths and numbers."""
+    sets = {**chip, "memory.dram.latency": f"{chip['memory.dram.latency']} ns", "memory.dram.capacity": "64 GiB"}
+    return load_chip("npu-edge", [(path, _text(path, value)) for path, value in sets.items()])
+
+
+def mapped(chip, graph):
+    return simulate(made_chip(chip), graph)
+
+
+def kept_seconds(smaller, better):
+    """Time of the smaller chip's program on the better one."""
+    return duration(smaller.plan.program, better.chip) / better.chip.clock
+
+
+def _text(path, value):
+    if path == "clock":
+        return f"{value} Hz"
+    if path.endswith("capacity") and isinstance(value, int):
+        return f"{value} B"
+    return f"{value} B/s" if path.endswith("bandwidth") else str(value)
+
+
+def comparisons(seed, count):
+    """(ratio of times, change, chip, workload) of so many comparisons; above 1 the better chip is slower.
+
+    Some of what is doubled takes longer for a short instruction, whatever is mapped to it: an array from its first
+    beat to its last sum (R + C cycles) and to load its rows, a vector unit to transpose as many lines as it has lanes.
+    What these (`WITH_A_PRICE`) are compared with is the smaller chip, or the smaller chip's own program run on the
+    better one where that is slower: the difference of those two is the circuit's and nothing else. All others are
+    compared with the smaller chip.
+    """
+    r = random.Random(seed)
+    made = 0
+    while made < count:
+        chip, spec = random_chip(r), random_workload(r)
+        graph = workload(spec)
+        try:
+            before = mapped(chip, graph)
+        except LoomError:
+            continue
+        for name in r.sample(sorted(IMPROVEMENTS), 3):
+            after = mapped(IMPROVEMENTS[name](chip), graph)
+            allowed = max(before.seconds, kept_seconds(before, after)) if name in WITH_A_PRICE else before.seconds
+            yield after.seconds / allowed, name, chip, spec
+            made += 1
+
+
+def main(seed, count):
+    found = list(comparisons(seed, count))
+    slower, times, worst = Counter(), Counter(), defaultdict(float)
+    for ratio, name, _, _ in found:
+        times[name] += 1
+        slower[name] += ratio > 1.01
+        worst[name] = max(worst[name], ratio)
+    for name in IMPROVEMENTS:
+        print(f"{name:20s} {times[name]:5d} compared, {slower[name]:4d} more than 1 % slower, worst {worst[name]:.3f}")
+    print(f"all {len(found)}: {sum(slower.values())}")
+    for ratio, name, chip, spec in sorted(found, key=lambda f: -f[0])[:8]:
+        print(f"{ratio:.3f} {name} {chip} {spec}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""A better chip is not slower: what was mapped to the smaller one is among what is looked at for the better one."""
+
+import json
+
+import pytest
+
+from siliconloom.arch import load_chip
+from siliconloom.evaluate.chip import simulate
+from tests.mapper.chip.improvements import IMPROVEMENTS, comparisons, workload
+
+TOLERANCE = 1.01
+
+
+def check(found):
+    """No improvement makes a chip slower, but for what its larger circuits take with any mapping (`comparisons`)."""
+    slower = [f for f in found if f[0] > TOLERANCE]
+    assert not slower, f"{len(slower)} of {len(found)}, the worst {max(slower)}"
+
+
+@pytest.mark.parametrize("number", [7, 21])
+def test_no_single_improvement_makes_a_chip_slower(number):
+    """Random chips and small workloads."""
+    found = list(comparisons(number, 60))
+    assert len({name for _, name, _, _ in found}) > len(IMPROVEMENTS) // 2
+    check(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [53, 61])
+def test_none_of_many_improvements_makes_a_chip_slower(number):
+    """Seeds in which nothing is; docs/mapping.md says in how many comparisons of all something is."""
+    check(list(comparisons(number, 150)))
+
+
+def gemm(m, n, k):
+    gemms = [{"name": "g", "m": m, "n": n, "k": k}]
+    return workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+
+
+def test_the_setup_of_each_column_block_is_part_of_a_tiling_s_cost():
+    """A tile of four rows spent two thirds of the vector unit's time on parameters: 3,182,221 cycles."""
+    assert simulate(load_chip("npu-edge"), gemm(4096, 4096, 16)).run.cycles <= 1_126_700
+
+
+def test_search_keeps_transfers_within_their_field():
+    """A resident weight tile of 19,922,944 bytes was one row of a transfer, whose width has 24 bits."""
+    chip = load_chip("npu-edge", [("tile.scratchpad.capacity", "64 MiB"), ("tile.accumulator.capacity", "1 MiB")])
+    assert simulate(chip, gemm(64, 8192, 8192), search=True).run.cycles > 0

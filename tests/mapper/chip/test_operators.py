@@ -1,0 +1,84 @@
+"""Work that used to be free: sums of many operands, top-k, parameters, transposed keys, gathered rows; latents."""
+
+import pytest
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.isa import Opcode
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
+from siliconloom.workloads import load_workload
+
+
+def roomy(name):
+    level = next(iter(load_chip(name).memory))
+    return load_chip(name, [(f"memory.{level}.capacity", "4 TiB")])
+
+
+def rows_of(chip, model, **sets):
+    graph = load_workload(model, [(key, str(value)) for key, value in sets.items()])
+    simulation = simulate(roomy(chip), graph)
+    return {o["name"]: o for o in simulation.result()["operators"]}, simulation
+
+
+def test_a_sum_takes_a_pass_for_each_operand_and_a_top_k_one_for_each_element():
+    rows, simulation = rows_of("npu-datacenter", "deepseek-v3", layers=4, sequence=64)
+    lanes = simulation.chip.tile.vector.lanes
+    combine, route = (next(o for n, o in rows.items() if n.endswith(end)) for end in (".combine", ".top_k"))
+    for operator, passes in ((combine, 9), (route, 8)):
+        elements = operator["shape"]["rows"] * operator["shape"]["cols"]
+        assert operator["busy_cycles"]["vector"] >= passes * elements // lanes
+        assert operator["bound_cycles"] >= passes * elements // lanes
+    functions = [i.function for i in simulation.plan.program.instructions if i.opcode == Opcode.VECTOR]
+    assert functions.count(VectorFunction.TOP_K) >= 8
+
+
+def test_requantising_loads_its_parameters():
+    rows, _ = rows_of("npu-edge", "gpt2-block-gemms")
+    for o in rows.values():
+        shape = o["shape"]
+        operands = shape["batch"] * (shape["m"] * shape["k"] + shape["k"] * shape["n"])
+        assert o["read_bytes"] >= operands + PARAMETER_BYTES * shape["batch"] * shape["n"]
+
+
+def test_new_keys_are_transposed_once_one_element_a_cycle():
+    rows, _ = rows_of("npu-edge", "gpt2", layers=2, sequence=128)
+    moved = rows["layer.attention.transpose"]
+    assert moved["busy_cycles"]["vector"] >= 2 * 128 * 768
+    assert moved["read_bytes"] >= 2 * 128 * 768
+    rows, _ = rows_of("npu-edge", "gpt2", layers=2, phase="decode", context=128)
+    assert rows["layer.attention.transpose"]["read_bytes"] < 2 * 1024, "older keys lie transposed in the cache"
+
+
+def test_an_array_that_keeps_its_inputs_takes_keys_as_they_are():
+    chip = load_chip("npu-edge", [("tile.array.dataflow", "input_stationary")])
+    plan = simulate(chip, load_workload("gpt2", [("layers", "1"), ("sequence", "64")])).plan
+    assert not any(task.task.operator.name.endswith(".transpose") for task in plan.tasks)
+
+
+def test_experts_gather_the_rows_of_their_tokens():
+    rows, _ = rows_of("npu-datacenter", "mixtral-8x7b", layers=1, sequence=64)
+    gathered = rows["layer.expert_gate_up.gather"]
+    assert gathered["read_bytes"] >= 64 * 2 * 4096 * 2, "two experts a token, two bytes an element"
+    assert not any(name.endswith("expert_down.gather") for name in rows), "those are in order already"
+
+
+@pytest.mark.parametrize("chip", ["npu-edge", "gemmini-16", "tpu-v4", "npu-datacenter"])
+def test_latent_attention_runs_everywhere(chip):
+    rows, simulation = rows_of(chip, "deepseek-v3", layers=1, phase="decode", batch=2, context=256)
+    attention = next(o for o in rows.values() if o["kind"] == "attention")
+    assert attention["cycles"] >= attention["bound_cycles"]
+    assert any("latent" in note for note in simulation.result()["notes"])
+
+
+def test_a_latent_cache_is_read_once():
+    """Keys and values are one: 302 MB a layer at batch 64 and context 4096, not 580."""
+    rows, simulation = rows_of("npu-datacenter", "deepseek-v3", layers=1, phase="decode", batch=64, context=4096)
+    attention = next(o for o in rows.values() if o["kind"] == "attention")
+    size = DataType.BF16.size
+    cache, queries = size(64 * 4096 * 576), size(64 * 128 * 576)
+    assert cache <= attention["read_bytes"] <= 1.01 * (cache + queries)
+    bytes_counted = simulation.plan.bound.level_cycles["hbm"] * simulation.chip.nearest.bandwidth
+    weights = sum(o.weight_bytes for o in simulation.graph.operators())
+    assert bytes_counted / simulation.chip.clock < weights + 1.01 * cache

@@ -1,0 +1,49 @@
+"""The bar of what one kernel does: shown after a while, moved by the table that is filled, gone at the end."""
+
+import time
+
+import numpy as np
+
+from siliconloom.evaluate.collective import collective_result, load_any
+from siliconloom.render import tables, watching
+from siliconloom.render.tables import Screen
+from siliconloom.render.watching import watched
+
+
+def test_the_share_is_that_of_the_table(monkeypatch):
+    shares: list[float] = []
+
+    class Bar:
+        task_ids = (0,)
+
+        def update(self, _, *, completed, left):
+            shares.append(completed)
+            assert bool(left) == (completed > 0)
+
+        def stop(self):
+            shares.append(-1.0)
+
+    monkeypatch.setattr(tables, "BAR_AFTER", 0.0)
+    monkeypatch.setattr(tables, "_started_bar", lambda *_: Bar())
+    monkeypatch.setattr(watching, "EVERY_S", 0.01)
+    monkeypatch.setattr(Screen, "is_terminal", True)
+    done = np.full(4, -1.0)
+    with watched(True, "messages") as watch:
+        time.sleep(0.1)
+        watch(done)
+        for at in range(3):
+            done[at] = 1.0
+            time.sleep(0.1)
+    assert shares[0] == 0.0
+    assert shares[-2:] == [0.75, -1.0]
+    assert sorted(set(shares)) == [-1.0, 0.0, 0.25, 0.5, 0.75]
+
+
+def test_what_is_run_is_handed_over():
+    described, chips = load_any("fat-tree", [], None)
+    for options in ({"flows": True}, {"exact": True}, {}):
+        tables_seen: list[np.ndarray] = []
+        found = collective_result(described, "all_reduce", 1e6, chips, watch=tables_seen.append, **options)
+        assert len(tables_seen) == 1
+        assert len(tables_seen[0]) >= found["messages"]
+        assert (tables_seen[0] >= 0).all()

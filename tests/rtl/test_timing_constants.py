@@ -1,0 +1,121 @@
+"""Latencies stand once: simulator, mapper and circuits read `arch.timing`, and a circuit that differs is refused."""
+
+import ast
+import gc
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from amaranth._unused import MustUse
+
+import siliconloom
+from siliconloom.arch import LoomError, timing
+from siliconloom.arch.description import SystolicArray
+from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.tile import NpuTile
+from tests.rtl.npu import small_chip
+
+PACKAGE = Path(siliconloom.__file__).parent
+CONSTANTS = sorted(name for name in vars(timing) if name.isupper())
+LATENCY = re.compile(r"(^|_)(LATENCY|WRITE|START|STAGES?|GAP|POP|REFILL|SLICE|BARRIER|CYCLES)$")
+READERS = {"rtl": ("array", "npu"), "sim": ("chip", "timing"), "mapper": ("chip",)}
+OTHERS = {"RESET_CYCLES", "QUIET_CYCLES", "LIMIT_CYCLES", "START", "SLICE"}
+"""Names that match and are no latency: lengths of a bench, a bit of a register, steps between looks at the clock."""
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Circuits that are elaborated and then dropped are no mistake here; Amaranth warns of them when they are freed."""
+    monkeypatch.setattr(MustUse, "_MustUse__silence", True)
+    yield
+    gc.collect()
+
+
+def sources(*parts):
+    return [path for part in parts for path in sorted((PACKAGE / part).rglob("*.py"))]
+
+
+def elaborated(dataflow):
+    """Elaborate the circuits of a tile one by one, those of the array aside: no Verilog is written."""
+    changes = {"dataflow": dataflow} | ({"load_rows": 1} if dataflow == "output_stationary" else {})
+    chip = small_chip()
+    array = SystolicArray.model_validate(chip.tile.array.model_dump() | changes)
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
+    library = Library("proof")
+    done, waiting = set(), [NpuTile(library, geometry_of(chip))]
+    while waiting:
+        circuit = waiting.pop()
+        if circuit.module_name in done or circuit.written() is not None:
+            continue
+        done.add(circuit.module_name)
+        circuit.elaborate(None)
+        waiting += library.circuits.values()
+    return done
+
+
+def test_the_constants_are_whole_positive_numbers_and_documented():
+    text = inspect.getsource(timing)
+    assert len(CONSTANTS) == 13
+    for name in CONSTANTS:
+        assert isinstance(getattr(timing, name), int)
+        assert getattr(timing, name) >= 1
+        assert re.search(rf'^{name} = \d+\n"""[A-Z].*\.', text, re.M), f"{name} says what it is"
+    assert set(CONSTANTS) | {"confirm"} == set(timing.__all__)
+
+
+def test_no_module_of_the_simulator_or_the_rtl_has_a_latency_of_its_own():
+    own = []
+    for path in sources("rtl", "sim", "mapper"):
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [each.id for each in targets if isinstance(each, ast.Name)]
+            number = isinstance(getattr(node, "value", None), ast.Constant) and type(node.value.value) is int
+            own += [f"{path.name}: {name}" for name in names if number and LATENCY.search(name) and name not in OTHERS]
+    assert own == []
+
+
+@pytest.mark.parametrize("part", READERS)
+def test_every_part_reads_the_constants(part):
+    read = set()
+    for path in sources(*(f"{part}/{folder}" for folder in READERS[part])):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "siliconloom.arch.timing":
+                read |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "timing":
+                read.add(node.attr)
+                assert node.attr in timing.__all__
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "confirm":
+                read.add(node.args[0].value)
+    read -= {"confirm"}
+    assert read <= set(CONSTANTS)
+    if part == "rtl":
+        assert read == set(CONSTANTS), "every latency is built or confirmed"
+    if part == "sim":
+        assert read == set(CONSTANTS) - {"VECTOR_STAGES"}, "which is the least that `vector.latency` may be"
+
+
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "output_stationary"])
+def test_circuits_are_what_the_constants_say(dataflow):
+    assert len(elaborated(dataflow)) > 20
+
+
+@pytest.mark.parametrize("change", [1, -1])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_the_circuit_is_not_built_for_is_refused(name, change, monkeypatch):
+    monkeypatch.setattr(timing, name, getattr(timing, name) + change)
+    with pytest.raises(LoomError, match=rf"{name} in arch/timing.py is {getattr(timing, name)}, but the circuit takes"):
+        elaborated("weight_stationary")
+
+
+def test_the_arrays_latency_and_the_packing_are_derived_in_one_place():
+    """The formulas R + C - 1 + stages, and the beats of a fold, stand in `arch` alone."""
+    latency = re.compile(r"rows \+ (\w+\.)*cols - 1")
+    beats = re.compile(r"// (\w+\.)*load_rows")
+    for path in sources("rtl", "sim", "mapper", "verification"):
+        text = path.read_text()
+        assert not latency.search(text), path.name
+        if path.name != "floors.py":  # a lower bound of all tilings, whatever their folds
+            assert not beats.search(text), path.name

@@ -1,0 +1,98 @@
+"""What the documents name exists: files, links between documents, modules."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGE = ROOT / "src" / "siliconloom"
+PATH = re.compile(r"(?<![\w./-])((?:[\w.-]+/)+[\w-]+\.py|tests/[\w./-]*\w)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
+MODULE = re.compile(r"(?:-m |`)(?:siliconloom\.)?((?:benchmarks|tests|[a-z_]+)(?:\.\w+)+)")
+FOREIGN = ("python/ramulator/",)
+"""Folders of other projects that documents name."""
+PLACEHOLDER = "NAME"
+"""What stands for a name of the reader's own."""
+pytestmark = pytest.mark.checkout
+
+
+def missing_paths(text):
+    """Python files, and whatever below ``tests``, that ``text`` names and nobody finds from the top or the package."""
+    named = {path for path in PATH.findall(text) if not path.startswith(FOREIGN) and PLACEHOLDER not in path}
+    return {path for path in named if not any((top / path).exists() for top in (ROOT, PACKAGE))}
+
+
+def missing_links(text, folder):
+    """Files that ``text`` links to and that are not there."""
+    return {link for link in LINK.findall(text) if not (folder / link).exists()}
+
+
+def missing_modules(text):
+    """Names such as ``mapper.chip.quantized`` of which neither a module nor what it defines is there."""
+    found = set()
+    for name in MODULE.findall(text):
+        parts = name.split(".")
+        top = next((t for t in (PACKAGE, ROOT) if (t / parts[0] / "__init__.py").is_file()), None)
+        if top is None or name.endswith((".py", ".md", ".yaml", ".json", ".csv")):
+            continue
+        place, rest = top, parts
+        while rest and (place / rest[0]).is_dir():
+            place, rest = place / rest[0], rest[1:]
+        if rest and (place / f"{rest[0]}.py").is_file():
+            place, rest = place / f"{rest[0]}.py", rest[1:]
+        quoted, source = ("", place) if place.is_file() else ('"', place / "__init__.py")
+        if rest and not re.search(rf"{quoted}\b{rest[0]}\b{quoted}", source.read_text(encoding="utf-8")):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_what_a_document_names_is_there(document):
+    text = document.read_text(encoding="utf-8")
+    assert missing_paths(text) == set()
+    assert missing_links(text, document.parent) == set()
+    assert missing_modules(text) == set()
+
+
+def test_what_is_not_there_is_found():
+    assert missing_paths("`sim/engine.py`, `tests/sim/test_engine.py`, tests/front/test_x.py") == {
+        "sim/engine.py",
+        "tests/front/test_x.py",
+    }
+    assert missing_links("[a](npu.md), [b](gone.md#part), [c](https://gone.md)", ROOT / "docs") == {"gone.md"}
+    assert missing_modules("`mapper.chip.quantized.LayerWriter`, `python -m benchmarks.gone`, `sim.engine.run`") == {
+        "benchmarks.gone",
+        "sim.engine.run",
+    }
+
+
+TOUR = ROOT / "docs" / "tour.md"
+STATION = re.compile(r"```\n((?:cat|loom (?!verify)|python|ls )(?:.*\n)+?)```\n+```\n((?:.*\n)+?)```")
+"""Commands of the tour and what they print; Verilog simulators are run elsewhere."""
+
+
+@pytest.mark.slow
+def test_the_tour_shows_what_its_commands_print(tmp_path):
+    """Lines without an ellipsis are printed as they stand, but for the width of columns."""
+    (tmp_path / "out" / "tour").mkdir(parents=True)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, words in {"loom": "-m siliconloom", "python": ""}.items():
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (commands / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    stations = STATION.findall(TOUR.read_text(encoding="utf-8"))
+    assert len(stations) == 6
+    for command, shown in stations:
+        done = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        printed = {" ".join(line.split()) for line in done.stdout.splitlines()}
+        expected = {" ".join(line.split()) for line in shown.splitlines() if "..." not in line}
+        assert expected <= printed

@@ -1,0 +1,247 @@
+"""Keys of models: read, without effect by name, or refused; files as downloaded load as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from siliconloom.arch import LoomError
+from siliconloom.arch.document import Document
+from siliconloom.workloads import Graph, load_workload
+from siliconloom.workloads.configuration import Configuration
+from siliconloom.workloads.huggingface import MODELS, read_architecture
+from siliconloom.workloads.unread import CONSTANTS, SHAPING, stated
+
+Loader = Callable[..., Graph]
+DOWNLOADED: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "downloaded.yaml").read_text())
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+SMALL: dict[str, dict[str, Any]] = {
+    **{name: {"model_type": name, **SIZES} for name in MODELS},
+    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100},
+    "opt": {"model_type": "opt", **{k: v for k, v in SIZES.items() if k != "intermediate_size"}, "ffn_dim": 128},
+    "qwen2": {"model_type": "qwen2", **SIZES, "num_key_value_heads": 2},
+    "qwen3": {"model_type": "qwen3", **SIZES, "num_key_value_heads": 2},
+    "mistral": {"model_type": "mistral", **SIZES, "num_key_value_heads": 2},
+    "mixtral": {"model_type": "mixtral", **SIZES, "num_key_value_heads": 2},
+    "gemma": {"model_type": "gemma", **SIZES, "num_key_value_heads": 2},
+    "deepseek_v2": {"model_type": "deepseek_v2", **SIZES, "num_experts_per_tok": 2},
+    "gemma3": {"model_type": "gemma3", "text_config": SIZES},
+}
+"""A small configuration of each family."""
+IGNORED = {"model_type", "dtype", "torch_dtype"}
+TRIED: dict[str, Any] = {
+    "hidden_act": "relu",
+    "hidden_activation": "relu",
+    "activation_function": "silu",
+    "attention_bias": True,
+    "mlp_bias": True,
+    "enable_bias": True,
+    "do_layer_norm_before": False,
+    "layer_norm_elementwise_affine": False,
+    "tie_word_embeddings": True,
+    "use_sliding_window": True,
+    "qk_layernorm": True,
+    "is_decoder": False,
+    "add_cross_attention": True,
+    "_remove_final_layer_norm": True,
+    "mlp_only_layers": [0],
+    "layer_types": ["sliding_attention", "full_attention"],
+    "partial_rotary_factor": 0.25,
+    "rope_parameters": {"partial_rotary_factor": 0.25},
+    "rope_scaling": {"type": "linear", "factor": 2.0},
+    "text_config": {"hidden_size": 32},
+    "final_logit_softcapping": 30.0,
+    "num_key_value_heads": 1,
+    "vocab_size": 128,
+    "hidden_size": 128,
+    "n_embd": 128,
+}
+"""Another value of each key that is not a whole number; 3 of the others."""
+MEANS_NOTHING = {
+    ("*", "max_window_layers"): "says where windows begin, of models that have none",
+    ("*", "is_decoder"): "false is what every file says that was written before it was left out",
+    ("*", "rope_scaling"): "raises the limit of positions of a rotary model, which is noted beyond it",
+    ("*", "max_position_embeddings"): "the limit of a rotary model, which is noted beyond it",
+    ("bert", "tie_word_embeddings"): "no head",
+    ("roberta", "tie_word_embeddings"): "no head",
+}
+"""Keys of a file that are taken as they are though they change nothing, and why."""
+
+
+def outcome(config: dict[str, Any], *sets: tuple[str, str]) -> tuple[str, Any]:
+    """``refused`` and the message, or ``loaded`` and all that a command could show."""
+    document = json.dumps(config, indent=2)
+    path = Path("config.json")
+    path.write_text(document)
+    try:
+        summary = load_workload(str(path), [("sequence", "16"), *sets]).summary()
+    except LoomError as error:
+        return "refused", str(error)
+    return "loaded", summary
+
+
+def keys_read() -> dict[str, set[str]]:
+    """Keys that each family asks for, those of nested configurations among them."""
+    found: dict[str, set[str]] = {}
+    for name, config in SMALL.items():
+        seen: list[Configuration] = []
+        document = Document({"model": config}, {}, "config.json")
+        made = Configuration.__init__
+
+        def noted(self: Configuration, *rest: Any, seen: list[Configuration] = seen, made: Any = made) -> None:
+            made(self, *rest)
+            seen.append(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Configuration, "__init__", noted)
+            read_architecture(document, ("model",))
+        found[name] = set().union(*(c.asked for c in seen)) - IGNORED
+    return found
+
+
+READ = keys_read()
+EVERY = sorted(set().union(*READ.values()))
+CROSS = [
+    pytest.param(name, key, id=f"{name}.{key}") for name in sorted(SMALL) for key in EVERY if key not in READ[name]
+]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "key"), CROSS)
+def test_a_key_of_another_family_is_refused_or_changes_the_graph(name: str, key: str) -> None:
+    value, before = TRIED.get(key, 3), outcome(SMALL[name])
+    assert before[0] == "loaded", before
+    kind, after = outcome({**SMALL[name], key: value})
+    if (name, key) not in MEANS_NOTHING and ("*", key) not in MEANS_NOTHING and kind == "loaded":
+        model = read_architecture(Document({"model": SMALL[name]}, {}, ""), ("model",))
+        assert after != before[1] or value in stated(model).get(key, ()), f"{key} changes nothing"
+    if kind == "refused":
+        assert f"model.{key}" in after
+        assert after.startswith("config.json:")
+        assert "\n" not in after
+    kind, after = outcome(SMALL[name], (f"model.{key}", json.dumps(value)))
+    assert kind == "refused" or after != before[1], f"--set {key} changes nothing"
+    if kind == "refused":
+        assert after.startswith((f"--set workload.model.{key}=", "not supported: "))
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_key_of_its_own_changes_the_graph_or_is_refused_when_set(name: str) -> None:
+    """Of eight layers; where one key waits for another, it is refused without that one."""
+    config = {**SMALL[name], "n_layer" if name == "gpt2" else "num_hidden_layers": 8}
+    prefix, within = "model.", {"text_config", "tie_word_embeddings"}
+    if name == "gemma3":
+        config = {"model_type": "gemma3", "text_config": {**SIZES, "num_hidden_layers": 8}}
+    if name in ("qwen2", "qwen3"):
+        config["max_window_layers"] = 2
+    tried = {**TRIED, "layer_types": ["sliding_attention"] * 4 + ["full_attention"] * 4, "first_k_dense_replace": 1}
+    before, idle = outcome(config), []
+    for key in sorted(READ[name] - {"rope_scaling", "max_position_embeddings"}):
+        value = tried.get(key, 3)
+        values = [value, not value] if isinstance(value, bool) else [value]
+        path = prefix + ("text_config." if name == "gemma3" and key not in within else "") + key
+        found = [outcome(config, (path, json.dumps(each))) for each in values]
+        if all(kind == "loaded" and what == before[1] for kind, what in found):
+            idle.append(key)
+    assert idle == (["final_logit_softcapping"] if name == "gemma2" else [])  # on already, whatever the constant
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_keys_that_turn_a_feature_off_are_taken(name: str) -> None:
+    off = {"num_experts": 0, "sliding_window": None, "use_sliding_window": False, "q_lora_rank": None, "alibi": False}
+    config = {**SMALL[name], **{key: value for key, value in off.items() if key not in READ[name]}}
+    assert outcome(config)[1] == outcome(SMALL[name])[1]
+
+
+def test_every_key_that_a_family_reads_is_placed_for_the_others() -> None:
+    model = read_architecture(Document({"model": SMALL["llama"]}, {}, ""), ("model",))
+    placed = {*SHAPING, *stated(model), "vocab_size"}
+    assert not set(EVERY) - placed
+    assert not set(CONSTANTS) & (placed | set(EVERY))
+
+
+@pytest.mark.parametrize("key", sorted(CONSTANTS))
+def test_keys_without_effect_are_taken_from_files_and_refused_when_set(key: str) -> None:
+    before = outcome(SMALL["llama"])
+    assert outcome({**SMALL["llama"], key: "x" if key == "_name_or_path" else 3})[1]["flops"] == before[1]["flops"]
+    kind, text = outcome(SMALL["llama"], (f"model.{key}", "3"))
+    assert kind == "refused"
+    assert f"model.{key}: changes no time: {CONSTANTS[key]}; a file may have it" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "expected"),
+    [
+        ("llama", ("model.num_experts", "8"), "model.num_experts: model type llama has no experts"),
+        ("llama", ("model.hiden_size", "8"), "model.hiden_size: model type llama reads no such key; did you mean"),
+        ("llama", ("model.rope_scaling.mscale", "1"), "changes nothing: max_position_embeddings is missing"),
+        ("gpt2", ("model.hidden_size", "32"), "model.hidden_size: model type gpt2 reads no such key"),
+        ("gpt2", ("model.n_ctx", "4"), "sequence: the model has learned positions for 4 tokens only (got 16)"),
+        ("qwen2", ("model.sliding_window", "8"), "model.sliding_window: changes nothing: use_sliding_window is false"),
+        ("qwen3_moe", ("model.intermediate_size", "8"), "model.intermediate_size: changes nothing: every layer has"),
+        ("gemma3", ("model.hidden_size", "8"), "model.hidden_size: model type gemma3_text reads no such key"),
+        ("gemma3", ("model.text_config.num_experts", "8"), "num_experts: model type gemma3_text has no experts"),
+    ],
+)
+def test_what_is_set_and_not_read_is_refused(name: str, sets: tuple[str, str], expected: str) -> None:
+    kind, text = outcome(SMALL[name], sets)
+    assert kind == "refused"
+    assert expected in text
+
+
+def test_a_key_of_another_family_is_shown_where_it_stands() -> None:
+    kind, text = outcome({**SMALL["llama"], "num_local_experts": 8})
+    assert (kind, text) == (
+        "refused",
+        "config.json:8:24: model.num_local_experts: model type llama has no experts (got 8)",
+    )
+    kind, text = outcome({**SMALL["gpt2"], "num_key_value_heads": 2})
+    assert text.endswith("model.num_key_value_heads: model type gpt2 does not read this key, and has 4 (got 2)")
+
+
+@pytest.mark.parametrize("name", sorted(DOWNLOADED))
+def test_files_in_the_manner_of_the_hub_load(name: str) -> None:
+    kind, found = outcome(DOWNLOADED[name])
+    assert kind == "loaded", found
+
+
+@pytest.mark.parametrize(
+    ("keys", "length", "noted"),
+    [
+        ({}, 100, False),
+        ({"max_position_embeddings": 64}, 64, False),
+        ({"max_position_embeddings": 64}, 65, True),
+        ({"max_position_embeddings": 64, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 256, False),
+        ({"max_position_embeddings": 64, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 257, True),
+        (
+            {"max_position_embeddings": 64, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 16}},
+            128,
+            False,
+        ),
+    ],
+)
+def test_more_tokens_than_rotary_positions_are_noted(keys: dict[str, Any], length: int, noted: bool) -> None:
+    _, found = outcome({**SMALL["llama"], **keys}, ("sequence", str(length)))
+    assert bool(found["notes"]) is noted
+    if noted:
+        assert "positions that the model was made for" in found["notes"][0]
+
+
+def test_the_length_left_open_is_within_the_positions(load_config: Loader) -> None:
+    assert load_config({**SMALL["llama"], "max_position_embeddings": 128}).tokens == 128

@@ -1,0 +1,44 @@
+"""Parts of an operator graph as graphs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention
+from siliconloom.workloads.dataflow import Dataflow
+from siliconloom.workloads.graph import is_optimizer
+
+
+def without_messages(graph: Graph) -> Graph:
+    """The operators that a chip computes by itself: no collectives, no attention shared with others, no optimizer."""
+    own = [o for o in graph.operators() if not isinstance(o, Collective | SharedAttention) and not is_optimizer(o)]
+    return subgraph(graph, own)
+
+
+def subgraph(graph: Graph, operators: Sequence[Operator]) -> Graph:
+    """A graph of these operators, and the edges between them."""
+    dataflow = Dataflow()
+    for operator in operators:
+        dataflow.add(operator)
+    for source, target, elements in graph.dataflow.edges():
+        if source in dataflow and target in dataflow:
+            dataflow.connect(source, target, elements)
+    return replace(graph, dataflow=dataflow)
+
+
+def executed_once(graph: Graph) -> Graph:
+    """Every block executed once: a layer's time does not depend on how many there are."""
+    dataflow = Dataflow()
+    for operator in graph.operators():
+        dataflow.add(replace(operator, repeat=1))
+    for source, target, elements in graph.dataflow.edges():
+        dataflow.connect(source, target, elements)
+    return replace(graph, dataflow=dataflow)
+
+
+def alone(graph: Graph, attention: Attention) -> Graph:
+    """A graph of one attention, done as in ``graph``."""
+    dataflow = Dataflow()
+    dataflow.add(attention)
+    return replace(graph, dataflow=dataflow, batch=attention.batch, tokens=attention.batch * attention.q_len)

@@ -1,0 +1,244 @@
+"""Keys that a model's family does not read: those that say what it is anyway, those that would change it, the rest.
+
+A file as downloaded has dozens of keys that no computation depends on, and they stay. What is refused is a key that
+shapes a computation elsewhere and here says something that is not so, and every key of ``--set`` that nothing reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siliconloom.arch.document import Key
+from siliconloom.arch.errors import nearest_name
+from siliconloom.workloads.architecture import Architecture, FeedForward, GroupedAttention, MixtureOfExperts, Placement
+from siliconloom.workloads.configuration import ACTIVATIONS, Configuration
+
+FEATURES: dict[str, str] = {
+    "experts": (
+        "num_experts num_local_experts num_experts_per_tok num_experts_per_token n_routed_experts moe_num_experts "
+        "moe_top_k moe_topk moe_intermediate_size moe_layer_freq decoder_sparse_step mlp_only_layers "
+        "first_k_dense_replace expert_intermediate_size expert_ffn_hidden_size moe_layer_start_index moe_layers "
+        "interleave_moe_layer_step"
+    ),
+    "shared experts": (
+        "n_shared_experts num_shared_experts moe_num_shared_experts shared_expert_intermediate_size "
+        "shared_intermediate_size"
+    ),
+    "window": (
+        "sliding_window use_sliding_window max_window_layers sliding_window_pattern _sliding_window_pattern "
+        "window_size local_attention_window attention_window attention_chunk_size global_attn_every_n_layers"
+    ),
+    "latent attention": "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim qk_head_dim",
+    "rotary positions": "rope_scaling rope_parameters partial_rotary_factor rotary_pct",
+    "ALiBi": "alibi use_alibi",
+    "squashed logits": "final_logit_softcapping attn_logit_softcapping",
+    "text model nested in it": "text_config llm_config language_config",
+    "encoder": (
+        "is_encoder_decoder encoder_layers num_encoder_layers cross_attention_hidden_size add_cross_attention "
+        "cross_attention_layers cross_attention_frequency"
+    ),
+    "state-space or linear-attention layers": (
+        "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_d_conv mamba_expand attn_layer_period "
+        "attn_layer_offset full_attention_interval linear_num_key_heads linear_num_value_heads linear_key_head_dim "
+        "linear_value_head_dim hybrid_override_pattern"
+    ),
+    "layers that differ in this way": (
+        "num_kv_shared_layers cla_share_factor block_configs hidden_size_per_layer_input altup_num_inputs laurel_rank"
+    ),
+    "queries or keys of this kind": (
+        "multi_query num_attention_groups multi_query_group_num parallel_attn use_parallel_residual "
+        "new_decoder_architecture"
+    ),
+}
+"""What a model may have, and the keys that say so in some family or other."""
+
+INERT: dict[str, str] = {
+    "constants of norms": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps",
+    "constants of positions": "rope_theta rope_local_base_freq rope_interleave original_max_position_embeddings",
+    "constants of scores and routers": (
+        "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn "
+        "norm_topk_prob routed_scaling_factor scoring_func topk_method n_group topk_group router_jitter_noise "
+        "output_router_logits router_aux_loss_coef aux_loss_alpha seq_aux"
+    ),
+    "dropout and initial values": (
+        "attention_dropout attention_probs_dropout_prob hidden_dropout_prob dropout layerdrop attn_pdrop "
+        "embd_pdrop resid_pdrop initializer_range init_std classifier_dropout"
+    ),
+    "tokens": "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id",
+    "how the file came about": (
+        "architectures _name_or_path transformers_version auto_map use_cache cache_implementation pretraining_tp "
+        "ep_size attn_implementation _attn_implementation gradient_checkpointing num_nextn_predict_layers "
+        "task_specific_params id2label label2id problem_type"
+    ),
+}
+"""Keys that change no time, by what they are."""
+
+SHAPING = {key: feature for feature, keys in FEATURES.items() for key in keys.split()}
+CONSTANTS = {key: what for what, keys in INERT.items() for key in keys.split()}
+OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
+ON_BY_DEFAULT = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+"""Flags whose false is a statement, and not the absence of one."""
+WHOLE: dict[str, object] = {
+    "moe_layer_freq": 1,
+    "decoder_sparse_step": 1,
+    "sliding_window_pattern": 1,
+    "_sliding_window_pattern": 1,
+    "num_experts": 1,
+    "num_local_experts": 1,
+    "position_embedding_type": "absolute",
+}
+"""Values with which a feature changes nothing, beside those that turn it off."""
+
+
+def refuse_unread(config: Configuration, model: Architecture) -> None:
+    """Raise for a key that nothing read and that asks for another computation, or that ``--set`` gave.
+
+    Parameters
+    ----------
+    config
+        A configuration, or one nested in it, after its family has read it.
+    model
+        What the family made of it.
+    """
+    for path in config.document.assigned:
+        if path[: len(config.path)] == config.path and len(path) > len(config.path):
+            _refuse_assigned(config, path, model)
+    for key, value in config.data.items():
+        if key not in config.asked:
+            _refuse_stated(config, str(key), value, model)
+
+
+def _refuse_assigned(config: Configuration, path: tuple[Key, ...], model: Architecture) -> None:
+    """Whoever sets a key expects that something reads it."""
+    key = str(path[len(config.path)])
+    if key in config.idle:
+        raise config.document.error(f"changes nothing: {config.idle[key]}", path)
+    if key in config.asked:
+        return
+    kind = f"model type {model.model_type}"
+    if key in CONSTANTS:
+        raise config.document.error(f"changes no time: {CONSTANTS[key]}; a file may have it", path)
+    if key in SHAPING:
+        raise config.document.error(f"{kind} has no {SHAPING[key]}", path)
+    raise config.document.error(f"{kind} reads no such key", path, nearest=nearest_name(key, config.asked))
+
+
+def _refuse_stated(config: Configuration, key: str, value: Any, model: Architecture) -> None:
+    """Refuse a key of the file that says what the model is not."""
+    kind = f"model type {model.model_type}"
+    said = stated(model)
+    if value is None or (any(value == off for off in OFF) and key not in ON_BY_DEFAULT):
+        return
+    if key in said:
+        if not any(value == each for each in said[key]) and not _same_activation(key, value, said[key]):
+            takes = " or ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in said[key][:2])
+            raise config.error(f"{kind} does not read this key, and has {takes}", key, value=_shown(value))
+    elif key in ("partial_rotary_factor", "rotary_pct"):
+        if not _same_rotation(model, value):
+            raise config.error(f"{kind} turns no such part of each head", key, value=_shown(value))
+    elif key in WHOLE and value == WHOLE[key]:
+        return
+    elif key == "position_embedding_type" and model.positions:
+        raise config.error(f"not supported: {key} other than absolute", key, value=_shown(value))
+    elif key in SHAPING and not _without(config, key, model):
+        raise config.error(f"{kind} has no {SHAPING[key]}", key, value=_shown(value))
+
+
+def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
+    """Values that keys of other families may have in a file of ``model``, because they say what it is."""
+    layer = model.layers[0]
+    attention, perceptron, layers = layer.attention, layer.feed_forward, len(model.layers)
+    hidden, heads = model.hidden, attention.heads
+    plain = [each.feed_forward for each in model.layers if isinstance(each.feed_forward, FeedForward)]
+    widths = tuple(dict.fromkeys(each.intermediate for each in plain)) or (perceptron.intermediate,)
+    positions = tuple(n for n in (model.max_length, model.positions or None, model.trained_length) if n is not None)
+    said: dict[str, tuple[Any, ...]] = {
+        "hidden_size": (hidden,),
+        "n_embd": (hidden,),
+        "d_model": (hidden,),
+        "word_embed_proj_dim": (model.embedding_width,),
+        "embedding_size": (model.embedding_width,),
+        "num_hidden_layers": (layers,),
+        "n_layer": (layers,),
+        "n_layers": (layers,),
+        "num_attention_heads": (heads,),
+        "n_head": (heads,),
+        "n_heads": (heads,),
+        "intermediate_size": widths,
+        "n_inner": widths,
+        "ffn_dim": widths,
+        "hidden_act": (perceptron.activation,),
+        "hidden_activation": (perceptron.activation,),
+        "activation_function": (perceptron.activation,),
+        "type_vocab_size": (model.token_types,),
+        "is_decoder": (model.causal,),
+        "do_layer_norm_before": (layer.placement is not Placement.POST,),
+        "layer_norm_elementwise_affine": (layer.norm.affine,),
+        "tie_word_embeddings": (True, False) if model.pooler else (model.tied,),
+        "_remove_final_layer_norm": (model.final_norm is None,),
+        "n_positions": positions,
+        "n_ctx": positions,
+        "max_position_embeddings": positions,
+    }
+    if isinstance(attention, GroupedAttention):
+        biases = (attention.output_bias, attention.qkv_bias)
+        said |= {
+            "num_key_value_heads": (attention.kv_heads,),
+            "num_kv_heads": (attention.kv_heads,),
+            "n_head_kv": (attention.kv_heads,),
+            "head_dim": (attention.head_dim,),
+            "rotary_dim": (attention.rotary_dim,),
+            "v_head_dim": (attention.head_dim,),
+            "attention_bias": biases,
+            "qkv_bias": (attention.qkv_bias,),
+            "mlp_bias": (getattr(perceptron, "bias", False),),
+            "enable_bias": (attention.output_bias,),
+            "qk_layernorm": (attention.qk_norm is not None,),
+            "use_qk_norm": (attention.qk_norm is not None,),
+            "use_sliding_window": (any(each.attention.window is not None for each in model.layers),),
+            "layer_types": (
+                ["full_attention" if each.attention.window is None else "sliding_attention" for each in model.layers],
+            ),
+        }
+    else:
+        content, rotary = attention.content_dim, attention.rotary_dim
+        said |= {
+            "num_key_value_heads": (heads,),
+            "qk_head_dim": (content + rotary,),
+            "head_dim": (rotary, content + rotary, attention.v_head_dim, hidden // heads),
+            "mlp_bias": (False,),
+            "enable_bias": (False,),
+            "qk_layernorm": (False,),
+            "layer_types": (["full_attention"] * layers,),
+        }
+    if isinstance(perceptron, MixtureOfExperts):
+        said |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (perceptron.experts,))
+        said["moe_intermediate_size"] = (perceptron.intermediate,)
+    return said
+
+
+def _without(config: Configuration, key: str, model: Architecture) -> bool:
+    """Whether a key means nothing beside another one that turns its feature off."""
+    if SHAPING[key] == "window" and key != "use_sliding_window":
+        return config.data.get("use_sliding_window") is False or key == "max_window_layers"
+    if key in ("rope_scaling", "rope_parameters"):
+        return model.positions == 0
+    return key == "attn_logit_softcapping" and model.softcap
+
+
+def _same_activation(key: str, value: Any, known: tuple[Any, ...]) -> bool:
+    return "act" in key and isinstance(value, str) and ACTIVATIONS.get(value) in known
+
+
+def _same_rotation(model: Architecture, value: Any) -> bool:
+    attention = model.layers[0].attention
+    if not isinstance(attention, GroupedAttention) or not isinstance(value, int | float):
+        return bool(value == 1)
+    return 0 < value <= 1 and int(attention.head_dim * value) == attention.rotary_dim
+
+
+def _shown(value: Any) -> object:
+    """A value as an error shows it: not the content of lists and mappings."""
+    if isinstance(value, list | dict):
+        return None
+    return str(value).lower() if isinstance(value, bool) else value
