@@ -17,8 +17,6 @@ from siliconloom.arch.names import LIBRARY, gpu_names
 from siliconloom.arch.quantity import Bandwidth, Bytes, Duration, Frequency
 
 Precision = Literal["fp64", "tf32", "fp32", "fp16", "bf16", "fp8", "int8", "fp4"]
-BYTES_OF = {"fp64": 8.0, "tf32": 4.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
-"""Bytes of an element of each precision."""
 Architecture = Literal["volta", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
 
 

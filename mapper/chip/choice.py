@@ -47,6 +47,10 @@ FINALISTS = 3
 """Most ways to divide the buffers for which the whole workload is simulated."""
 CLOSE = 1.02
 """Only those whose operators together take at most this many times as long as the best."""
+FEW = 3
+"""So few executions of tasks have no neighbours like themselves on both sides: what one takes in a row says little."""
+FEW_FINALISTS, FEW_CLOSE = 12, 1.25
+"""The same two where there are at most `FEW`."""
 CONSTANT_SHARES = (32, 256)
 """A slot of what requantises takes at most this part of the scratchpad."""
 HOPE, ATTENTION_HOPE, FEW_HOPE = 0.95, 0.8, 0.7
@@ -162,17 +166,35 @@ def choose_layouts(
     ], rivals
 
 
-def finalists(parts: Sequence[Part], choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+def executions(parts: Sequence[Part]) -> int:
+    """How often any task is executed."""
+    return sum(part.count * len(part.tasks) for part in parts)
+
+
+def finalists(parts: Sequence[Part], choices: Sequence[Choice], rivals: Rivals) -> list[tuple[int, Choice]]:
     """The first few that are nearly as good as the best one, with what their operators take one after the other.
 
-    Those that differ in the buffers' sizes only are one.
+    Those that differ in the buffers' sizes only are one; among few tasks also in what else there would be room for.
     """
     found: list[tuple[int, Choice]] = []
+    few = executions(parts) <= FEW
+    most, close = (FEW_FINALISTS, FEW_CLOSE) if few else (FINALISTS, CLOSE)
+    seen: set[object] = set()
     for choice in choices:
         total = _total(parts, choice)
-        if found and (len(found) == FINALISTS or total > CLOSE * found[0][0]):
+        if found and (len(found) == most or total > close * found[0][0]):
             break
-        if all(choice[1] != other[1] for _, other in found):
+        if few:
+            key: object = tuple(
+                (each.share, each.tiling)
+                for p in parts
+                for n, l in p.levels.items()
+                for each in rivals(choice[0], n, l)
+            )
+            if key not in seen:
+                seen.add(key)
+                found.append((total, choice))
+        elif all(choice[1] != other[1] for _, other in found):
             found.append((total, choice))
     return found
 
@@ -350,4 +372,15 @@ def _tilings(
     raise NotSupported(f"operators of kind {part.kind}")
 
 
-__all__ = ["Choice", "Chosen", "Measure", "Part", "Rivals", "Tiling", "choose_layouts", "finalists"]
+__all__ = [
+    "FEW",
+    "Choice",
+    "Chosen",
+    "Measure",
+    "Part",
+    "Rivals",
+    "Tiling",
+    "choose_layouts",
+    "executions",
+    "finalists",
+]

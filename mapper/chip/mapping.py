@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise, product, zip_longest
 
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -13,7 +14,18 @@ from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
-from siliconloom.mapper.chip.choice import WORTH, Choice, Chosen, Part, Rivals, Tiling, choose_layouts, finalists
+from siliconloom.mapper.chip.choice import (
+    FEW,
+    WORTH,
+    Choice,
+    Chosen,
+    Part,
+    Rivals,
+    Tiling,
+    choose_layouts,
+    executions,
+    finalists,
+)
 from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context
@@ -27,9 +39,11 @@ from siliconloom.workloads import Attention, Gemm, Graph
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
 OVERLAP = 0.01
-"""Rivals of single tasks are tried where operators that overlap save at least this part of the time."""
-TRIED = 2500
-"""Most instructions of whole workloads that are simulated with rivals of single tasks."""
+"""Among more than few tasks rivals are tried where operators that overlap save at least this part of the time."""
+TRIED, FEW_TRIED = 5000, 20000
+"""Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
+PAIRED = 16
+"""Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +129,13 @@ def map_workload(
     NotSupported
         For tiles and operators that have no lowering.
     """
-    graph, notes = _fit_precision(chip, graph)
+    graph, notes = fit_precision(chip, graph)
     if isinstance(chip.tile, SystolicTile):
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
     parts = _parts(chip, graph, None)
-    many = sum(part.count * len(part.tasks) for part in parts)
-    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles, many)
+    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles, executions(parts))
     if len(chip.memory) > 1:
         if placement is None:
             draft, _ = choose_layouts(chip, chip.tile, graph, parts, None)
@@ -131,7 +144,7 @@ def map_workload(
     choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if cycles is None:
         return _plan(chip, graph, _draft(chip, graph, parts, choices[0], placement), notes, placement)
-    found = [(0, choice) for choice in choices] if search else finalists(parts, choices)
+    found = [(0, choice) for choice in choices] if search else finalists(parts, choices, rivals)
     return _plan(chip, graph, _fastest(chip, graph, parts, found, rivals, placement, cycles), notes, placement)
 
 
@@ -178,44 +191,82 @@ def _fastest(
             other = _draft(chip, graph, parts, choice, placement)
             runs.append((cycles(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
-    if overlap >= OVERLAP * runs[0][0]:
-        budget = TRIED // len(first.program.instructions)
+    few = executions(parts) <= FEW
+    if few or overlap >= OVERLAP * runs[0][0]:
+        budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
+        trials = _Trials(parts, rivals, partial(_draft, chip, graph, parts, placement=placement), cycles, overlap)
         for place, (least, number, draft) in enumerate(runs):
-            better = partial(_draft, chip, graph, parts, placement=placement)
-            share = budget // len(runs)
-            runs[place] = _with_rivals(parts, rivals, better, cycles, draft, least, overlap, share, number)
+            trials.left = budget * (place + 1) // len(runs) - trials.spent
+            best, changed = trials.exchange(draft, least, pairs=few)
+            runs[place] = (best, number, changed)
     return min(runs, key=lambda run: run[:2])[2]
 
 
-def _with_rivals(
-    parts: Sequence[Part],
-    rivals: Rivals,
-    lower: Callable[[Choice], _Draft],
-    cycles: Callable[[Program], int],
-    best: _Draft,
-    least: int,
-    overlap: int,
-    budget: int,
-    number: int,
-) -> tuple[int, int, _Draft]:
-    """A draft after its tasks were exchanged for rivals, one by one, where that makes the whole faster."""
-    layout = best.choice[0]
-    tasks = [(part, name) for part, tiled in enumerate(parts) for name in tiled.levels]
-    for part, name in sorted(tasks, key=lambda at: -best.choice[1][at[0]][at[1]].cycles):
-        seen = best.choice[1][part][name]
-        for rival in rivals(layout, name, parts[part].levels[name]):
-            made = best.choice[1]
-            loses = parts[part].count * (rival.cycles - made[part][name].cycles)
-            if rival == seen or loses > overlap or not budget:
-                continue
-            budget -= 1
-            changed = list(made)
-            changed[part] = {**made[part], name: rival}
-            other = lower((layout, changed))
-            taken = cycles(other.program)
-            if taken < least:
-                best, least = other, taken
-    return least, number, best
+Place = tuple[int, str]
+"""A task: the number of its part, and its name."""
+
+
+@dataclass
+class _Trials:
+    """Whole workloads in which rivals of tasks take their place.
+
+    What tasks take does not depend on where their buffers lie, so that nothing is tried again under another layout.
+    """
+
+    parts: Sequence[Part]
+    rivals: Rivals
+    lower: Callable[[Choice], _Draft]
+    cycles: Callable[[Program], int]
+    overlap: int
+    left: int = 0
+    spent: int = 0
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+
+    def exchange(self, best: _Draft, least: int, *, pairs: bool) -> tuple[int, _Draft]:
+        """The cycles and the draft after tasks were exchanged for rivals where that makes the whole faster.
+
+        One by one, the best rival of every task first; with ``pairs`` then neighbours together, as what one does in the
+        other's shade depends on both.
+        """
+        layout = best.choice[0]
+        tasks = [(part, name) for part, tiled in enumerate(self.parts) for name in tiled.levels]
+        self._is_new(best.choice[1])
+        longest = sorted(tasks, key=lambda at: -best.choice[1][at[0]][at[1]].cycles)
+        each = [[(task, rival) for rival in self._rivals(layout, task)] for task in longest]
+        for task, rival in (way for ways in zip_longest(*each) for way in ways if way is not None):
+            best, least = self._try(best, least, {task: rival})
+        for first, second in pairwise(tasks) if pairs else ():
+            both = product(self._rivals(layout, first)[:PAIRED], self._rivals(layout, second)[:PAIRED])
+            counts = self.parts[first[0]].count, self.parts[second[0]].count
+            for one, other in sorted(both, key=lambda two: counts[0] * two[0].cycles + counts[1] * two[1].cycles):
+                best, least = self._try(best, least, {first: one, second: other})
+        return least, best
+
+    def _rivals(self, layout: Layout, task: Place) -> list[Chosen]:
+        return self.rivals(layout, task[1], self.parts[task[0]].levels[task[1]])
+
+    def _try(self, best: _Draft, least: int, changes: dict[Place, Chosen]) -> tuple[_Draft, int]:
+        """The better one of a draft and the same with changes; these must not lose more than overlaps hide."""
+        layout, made = best.choice
+        loses = sum(self.parts[p].count * (new.cycles - made[p][name].cycles) for (p, name), new in changes.items())
+        if loses > self.overlap or self.left <= 0:
+            return best, least
+        changed = [dict(tiled) for tiled in made]
+        for (part, name), rival in changes.items():
+            changed[part][name] = rival
+        if not self._is_new(changed):
+            return best, least
+        self.left -= 1
+        self.spent += 1
+        other = self.lower((layout, changed))
+        taken = self.cycles(other.program)
+        return (other, taken) if taken < least else (best, least)
+
+    def _is_new(self, made: Sequence[dict[str, Chosen]]) -> bool:
+        key = tuple(part for tiled in made for each in tiled.values() for part in (id(each.share), id(each.tiling)))
+        new = key not in self.seen
+        self.seen.add(key)
+        return new
 
 
 def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
@@ -307,7 +358,7 @@ def _lower_all(
     return builder.finish(tuple(numbers), draft=draft), mapped
 
 
-def _fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord."""
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
@@ -390,4 +441,4 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         VectorLowering(context, task, vector_shape(part), tiling).emit()
 
 
-__all__ = ["MappedTask", "Plan", "Tiling", "map_workload"]
+__all__ = ["MappedTask", "Plan", "Tiling", "fit_precision", "map_workload"]

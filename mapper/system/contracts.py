@@ -50,6 +50,9 @@ class Machine(Protocol):
         Raises `NotSupported` where products cannot be fused with messages.
         """
 
+    def fitted(self, graph: Graph) -> Graph:
+        """The graph in a number format that the chip computes in; raises `LoomError` where it asks for another one."""
+
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
         """Seconds of one execution of each operator that is no message; ``unfused`` attention keeps its scores."""
 

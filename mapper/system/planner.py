@@ -59,6 +59,8 @@ class Planner:
     """
 
     def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+        for machine, _ in cluster.kinds:
+            graph = machine.fitted(graph)
         self.cluster, self.graph, self.batch, self.documents = cluster, graph, graph.batch, tuple(documents)
         self.layers = Layers(cluster, graph, self.documents)
         forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]

@@ -51,6 +51,7 @@ def test_the_area_is_that_of_the_liberty_files_cells(capsys):
     assert found["flip_flops"] == found["cells"]["DFF"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("yosys")
 def test_a_pim_tile_has_a_multiplier_in_every_lane(capsys):
     small = [

@@ -68,6 +68,39 @@ def test_sim_and_plan_have_one_time_for_a_plan(phase, degrees, microbatch):
     assert times[0]["asked"]["plan"] == times[1]["plan"]
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from(["decode", "prefill"]),
+    st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 4, 1), (1, 2, 2), (2, 1, 2), (1, 1, 4)]),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["ring", "switch", "fully_connected"]),
+)
+def test_sim_and_plan_have_one_time_for_a_plan_of_our_own_chips(phase, degrees, microbatch, topology):
+    """Operators by the chip simulator, messages over the links: whichever command asks."""
+    sets = ["--set", f"workload.phase={phase}", "--set", "workload.batch=8", "--set", "workload.layers=4"]
+    sets += ["--set", f"workload.{'context' if phase == 'decode' else 'sequence'}=64"]
+    sets += ["--set", f"topology.kind={topology}", "--set", "chip.memory.dram.capacity=1 GiB"]
+    sets += ["--set", "chip.tile.sequencer.program_words=1024"]
+    for key, value in (*zip(("data", "tensor", "pipeline"), degrees, strict=True), ("microbatch", microbatch)):
+        sets += ["--set", f"plan.{key}={value}"]
+    times = [printed(command, "npu-x4-ring", "gpt2", *sets) for command in ("sim", "plan")]
+    assert times[0]["seconds"] == times[1]["step_s"]
+    assert times[0]["asked"]["plan"] == times[1]["plan"]
+    assert 0 < times[0]["bound"]["achieved"] <= 1
+    if degrees[2] == 1:
+        assert sum(o["seconds"] for o in times[0]["operators"]) == pytest.approx(times[0]["seconds"], rel=1e-6)
+
+
+def test_what_only_memory_that_computes_has_is_refused_elsewhere(capsys):
+    for arguments, said in (
+        (["npu-x4-ring", "gpt2", "--set", "workload.phase=decode", "--set", "policy.attention=pim"], "has no pim"),
+        (["neupims", "gpt3-7b", "--set", "workload.phase=prefill", "--set", "policy.values=row"], "only decode has"),
+        (["neupims", "gpt3-7b", "--set", "workload.phase=decode", "--set", "plan.data=2"], "loom plan has it"),
+    ):
+        assert main(["sim", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
 def printed(*arguments):
     """The JSON that a command writes."""
     import contextlib

@@ -111,6 +111,7 @@ def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["systolic-ws-128", "systolic-os-128"])
 def test_a_large_array_stays_small(name):
     made = build_rtl(load_chip(name))

@@ -503,6 +503,7 @@ def test_the_decoder_keeps_its_contract_in_every_cycle(seed):
     assert (outcome.counterexample, outcome.induction) == (None, 1)
 
 
+@pytest.mark.slow
 def test_every_case_of_the_decoder_comes():
     outcome = check(SequencerContract(sequencer()), depth=8, only="assert_one")
     assert outcome.counterexample is None
@@ -536,6 +537,7 @@ DECODER_BUGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_bug_in_the_decoder_is_found(number, seed):
     """In the induction step: from any state in which the contract held, the bug breaks the named property.

@@ -85,6 +85,7 @@ def change(path, pattern, text):
 # --- the bench
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_the_bench_passes(reset, tmp_path):
@@ -107,6 +108,7 @@ def test_the_bench_of_the_library_npu_passes_and_its_commands_are_in_the_readme(
     assert done.stdout.startswith("PASS")
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_a_memory_that_hesitates_changes_cycles_alone(tmp_path):
     folder = tmp_path / "rtl"  # the whole bench: of two short programs the registers take most of the time
@@ -418,6 +420,7 @@ def fusesoc(folder, target):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_fusesoc_lints_and_simulates(tmp_path):
     npu().write(tmp_path / "out")

@@ -61,6 +61,7 @@ def test_random_arrays_on_icarus(number, tmp_path):
     assert all(r.folds for r in results)
 
 
+@pytest.mark.slow
 def test_random_arrays_on_verilator(seed, tmp_path):
     """One of three dataflows a day, of another size each."""
     need("verilator")
@@ -77,6 +78,7 @@ def test_library_arrays_on_verilator(seed, tmp_path):
     assert failures(run(chip, cases, "verilator", tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_both_simulators_see_the_same_cycles(seed, tmp_path):
     """One of two dataflows a day, the one that the library's arrays of the day do not have."""
     need("icarus")

@@ -58,6 +58,7 @@ def tiles_of(seed):
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
@@ -103,6 +104,7 @@ def test_predictions_know_every_execution_of_a_loop():
     assert jumped > 0, "some of these loops are jumped when nobody asks for every execution"
 
 
+@pytest.mark.slow
 def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     needs("icarus")
     described = random_npu(5)
@@ -124,6 +126,7 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     assert any("1 bytes of memory differ" in e for e in compare("wrong", described, made, outcome).errors)
 
 
+@pytest.mark.slow
 def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
     needs("icarus")
 
@@ -276,6 +279,7 @@ def test_a_tile_that_breaks_the_axi_protocol_fails_whatever_it_computes(
         assert (outcome.ended, outcome.cause) == (True, Cause.NONE)
 
 
+@pytest.mark.slow
 def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goes_on_afterwards(tmp_path):
     needs("icarus")
     chip = fault_tile()

@@ -71,6 +71,7 @@ STRETCH = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(memories(), st.integers(0, 2**32 - 1), st.lists(STRETCH, min_size=1, max_size=3))
 def test_every_number_is_the_same_as_when_every_command_is_run(dram, seed, stretches):

@@ -43,6 +43,7 @@ def outcome(program, chip, **options):
         return str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(programs(iterations=24, deepest=3), chips())
 def test_random_programs_on_random_machines(program, chip):
@@ -55,6 +56,7 @@ def test_random_programs_on_random_machines(program, chip):
     assert same(fast, exact) == [], disassemble(program)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(pipelines(), chips())
 def test_random_pipelines_on_random_machines(program, chip):

@@ -90,6 +90,7 @@ def test_a_simulation_shows_what_the_pins_move_and_what_streams_get(capsys):
     assert "of lpddr5's pins" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_rtl_keeps_to_the_same_bandwidth(tmp_path):
     one = [("memory.dram.dram", "lpddr5"), ("memory.dram.capacity", "1 GiB"), ("memory.dram.bandwidth", "12 GB/s")]
     stated = effective(load_chip("npu-edge", one))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from siliconloom.arch import Chip, DataType, LoomError, NotSupported
-from siliconloom.evaluate.chip import path_notes, simulate
-from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.evaluate.chip import Simulation, path_notes, simulate
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Gemm, Graph, Operator
 from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
@@ -16,12 +16,11 @@ from siliconloom.workloads.subgraph import executed_once, subgraph, without_mess
 
 @dataclass(frozen=True)
 class ChipMachine:
-    """Times by the chip simulator."""
+    """Times by the chip simulator; ``exact`` runs every event of its programs."""
 
     chip: Chip
-    _found: dict[tuple[Any, ...], dict[str, float] | str] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    exact: bool = False
+    _found: dict[tuple[Any, ...], Simulation | str] = field(default_factory=dict, init=False, compare=False, repr=False)
     _blockers: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
     """Operators for which the buffers were too small under some plan: looked at first under the next one, so that a
     search in which none fits ends soon."""
@@ -57,7 +56,24 @@ class ChipMachine:
     def peak(self, precision: DataType) -> float:
         return 2.0 * self.chip.peak_macs * self.chip.clock
 
+    def fitted(self, graph: Graph) -> Graph:
+        return fit_precision(self.chip, graph)[0]
+
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
+        done = self.simulation(graph)
+        times: dict[str, float] = defaultdict(float)
+        for index, mapped in enumerate(done.plan.tasks):
+            times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
+        return times
+
+    def simulation(self, graph: Graph) -> Simulation:
+        """Every operator of a part that is no message, executed once.
+
+        Raises
+        ------
+        LoomError
+            Where the buffers are too small for an operator.
+        """
         work = without_messages(graph)
         key = (work.phase, work.precision, tuple(work.operators()))
         if key not in self._found:
@@ -68,20 +84,21 @@ class ChipMachine:
                 for operator in work.operators():
                     if operator.name in self._blockers:
                         _check_alone(chip, work, operator)
-                done = simulate(chip, executed_once(work))
+                self._found[key] = self._in_its_memory(simulate(chip, executed_once(work), exact=self.exact))
             except LoomError as error:
                 self._found[key] = str(error)
                 if not self._blockers:
                     self._find_blocker(chip, work)
                 raise
-            times: dict[str, float] = defaultdict(float)
-            for index, mapped in enumerate(done.plan.tasks):
-                times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
-            self._found[key] = times
         found = self._found[key]
         if isinstance(found, str):
             raise LoomError(found)
         return found
+
+    def _in_its_memory(self, done: Simulation) -> Simulation:
+        """With the capacity that the chip has: what its refresh takes depends on it."""
+        own = {n: m.model_copy(update={"capacity": self.chip.memory[n].capacity}) for n, m in done.chip.memory.items()}
+        return replace(done, chip=done.chip.model_copy(update={"memory": own}))
 
     def _find_blocker(self, chip: Chip, graph: Graph) -> None:
         for operator in graph.operators():

@@ -97,7 +97,7 @@ def _simulation(
         raise NotSupported(f"compare of a bare pim tile ({machine.name}); name a system or a chip that has one")
 
     def evaluated() -> dict[str, Any]:
-        found = evaluate(machine, graph, watcher=watcher).result
+        found = evaluate(machine, graph, sets, watcher=watcher).result
         for operator in found["operators"]:
             if isinstance(operator.get("fused"), list):
                 operator["fused_names"] = operator["fused"]

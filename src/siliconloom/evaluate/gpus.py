@@ -5,34 +5,29 @@ The step is `mapper.system`'s, the kernels' times are the GPU model's, and messa
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from siliconloom import __version__
-from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.quantity import format_bytes
 from siliconloom.arch.result import SCHEMA, digest_of
 from siliconloom.arch.system import Policy
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
-from siliconloom.baselines.model import Kernel, ModelPrediction
+from siliconloom.baselines.model import ModelPrediction
 from siliconloom.baselines.roofline import flops as kernel_flops
 from siliconloom.evaluate.asked import asked
+from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.layers import extent, operator_seconds
+from siliconloom.mapper.system.layers import extent
 from siliconloom.mapper.system.plan import Plan
-from siliconloom.mapper.system.search import ANY, too_much
-from siliconloom.mapper.system.training import Trainer
 from siliconloom.sim.chip.energy import EXCLUDED_BY_BOARDS
-from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+from siliconloom.workloads import Graph, Phase
 
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Kernels that are messages."""
@@ -67,11 +62,12 @@ def gpu_system_result(
     machine = cluster.machine
     if len(cluster.kinds) > 1 or not isinstance(machine, GpuMachine):
         raise NotSupported(f"one step on {cluster.name}, whose chips differ; loom plan has one")
-    gpu, steps = machine.gpu, _Steps(cluster, policy, graph, fixed or {})
+    gpu, steps = machine.gpu, PlannedStep(cluster, policy, graph, fixed or {})
     part, plan = steps.part, steps.plan
     groups = {name: extent(plan, name)[1] for name in ("tensor", "context", "expert", "expert_tensor")}
     found = machine.predicted(part, groups=groups, unfused=plan.attention == "unfused")
-    seconds = [steps.seconds_of(kernel, float(s)) for kernel, s in zip(found.kernels, found.seconds, strict=True)]
+    predicted = zip(found.kernels, found.seconds.tolist(), strict=True)
+    seconds = [steps.waits.get(kernel.operator, alone) for kernel, alone in predicted]  # messages take the fabric's
     busy = sum(s * k.repeat for s, k in zip(seconds, found.kernels, strict=True))
     work = kernel_flops(found.operations)
     rounds = steps.microbatches * plan.data * plan.tensor * plan.context
@@ -150,89 +146,6 @@ def _in_line(found: ModelPrediction, plan: Plan) -> float:
     if plan.overlap == "none" and not plan.attention_chips:
         return kernels + links
     return links if plan.overlap == "nano" or plan.attention_chips else max(kernels, links)
-
-
-class _Steps:
-    """A step of a workload under a plan: one part's kernels, and how long all parts take.
-
-    What has no attention is no model that a plan could cut: it runs on one GPU, kernel after kernel.
-    """
-
-    def __init__(self, cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any]) -> None:
-        self.part, self.microbatches, self.flops = graph, 1, 2.0 * graph.macs
-        self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes)
-        self.others: list[dict[str, Any]] = []
-        """Rows of what is no kernel of the GPU model: shared attention, and what ends a training step."""
-        self._waits: dict[str, float] = {}
-        inference = graph.phase is not Phase.TRAINING
-        if fixed.get("overlap") == ANY:
-            raise LoomError("plan.overlap any: one step has one way; name it, or let loom plan try all")
-        self.plan = Plan(**{"tensor": policy.tensor, "microbatch": 0 if inference else 1, **fixed})
-        if not any(isinstance(o, Attention) for o in graph.operators()):
-            if self.plan.chips > 1:
-                raise NotSupported(f"{graph.name} on {self.plan.chips} GPUs: it has no layers that a plan could cut")
-            times = cluster.machine.seconds(graph)
-            self.seconds = sum(times.get(o.name, 0.0) * o.repeat for o in graph.operators())
-            if self.memory_bytes > cluster.capacity:
-                raise LoomError(_too_large(cluster, graph, 1))
-            return
-        stages = policy.pipeline or _fewest_stages(graph, self.plan.tensor, cluster.capacity)
-        while True:
-            if "pipeline" not in fixed:
-                self.plan = replace(self.plan, pipeline=stages)
-            if self.plan.chips > cluster.chips and ("pipeline" in fixed or stages == 1):
-                raise LoomError(
-                    f"plan {self.plan.text(training=not inference)}: {self.plan.chips} chips, {cluster.name} has "
-                    f"{cluster.chips}"
-                )
-            if self.plan.chips > cluster.chips:
-                raise LoomError(_too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor))
-            planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph)
-            plan = planner.sized(self.plan) if isinstance(planner, Server) else self.plan
-            step = planner.step(plan)
-            error = too_much(planner, plan, step.memory)
-            if error is None:
-                break
-            if "pipeline" in fixed or policy.pipeline or not inference:
-                raise error
-            stages += 1
-        self.plan, self.seconds, self.microbatches = plan, step.seconds, step.microbatches
-        self.memory_bytes = step.memory.total
-        self.part = planner.layers.part(plan, plan.microbatch)
-        self.flops = 2.0 * planner.passes * planner.macs  # of the scores only those that a causal mask leaves
-        times, self._waits = operator_seconds(self.part, plan, planner.cluster.machine, planner.cluster.fabrics[0])
-        for operator in self.part.operators():
-            if isinstance(operator, SharedAttention):
-                repeat = operator.repeat * step.microbatches
-                self._add(
-                    operator.name, "shared_attention", repeat, times[operator.name], operator.macs, operator.shape
-                )
-        if step.gradients:
-            self._add("gradients, left over", "all_reduce", 1, step.gradients)
-        if step.optimizer:
-            self._add("optimizer", "optimizer", 1, step.optimizer)
-
-    def _add(
-        self, name: str, kind: str, repeat: int, seconds: float, macs: int = 0, shape: Mapping[str, Any] | None = None
-    ) -> None:
-        row = {"name": name, "kind": kind, "repeat": repeat, "fused": False, "seconds": seconds * repeat}
-        self.others.append(row | {"macs": macs * repeat, "bound": "", "error": 0.0, "shape": dict(shape or {})})
-
-    def seconds_of(self, kernel: Kernel, predicted: float) -> float:
-        """Seconds of one execution: as predicted, but of messages what the plan's fabric says."""
-        return self._waits.get(kernel.operator, predicted)
-
-
-def _fewest_stages(graph: Graph, tensor: int, capacity: float) -> int:
-    return max(math.ceil((graph.weight_bytes + graph.kv_bytes) / (tensor * capacity)), 1)
-
-
-def _too_large(cluster: Cluster, graph: Graph, held: int) -> str:
-    return (
-        f"{graph.name} does not fit: weights and cache are {format_bytes(graph.weight_bytes + graph.kv_bytes)}, "
-        f"{held} x {cluster.machine.name} hold {format_bytes(held * cluster.capacity)}; "
-        f"it takes {_fewest_stages(graph, 1, cluster.capacity)}"
-    )
 
 
 def _notes(cluster: Cluster, graph: Graph, gpu: Gpu, plan: Plan, parts: int) -> list[str]:

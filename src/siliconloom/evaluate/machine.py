@@ -19,6 +19,8 @@ from siliconloom.mapper.system.plan import Plan, parse_plan
 from siliconloom.workloads import Graph, Phase
 
 Sets = Sequence[tuple[str, str]]
+DEGREES = ("tensor", "pipeline")
+"""Keys of a plan that a system's policy has, too."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class DescribedMachine:
     name
         As described.
     chip, cluster, system
-        One of them, by kind; a ``system`` has its ``chip``, too.
+        A chip, or a cluster of GPUs; a ``system`` of our chips has its ``chip``, and is a ``cluster`` to a plan.
     policy, plan
         How a system shares a model where nothing else is asked, and the keys of a plan that were given.
     """
@@ -103,23 +105,20 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
 
 
 def _our_system(name: str, sets: Sets, plan: Mapping[str, Any]) -> DescribedMachine:
-    """A system of our chips: of a plan it has the degrees that are its policies."""
+    from siliconloom.evaluate.cluster import cluster_of
     from siliconloom.evaluate.system import load_machine
 
-    policies = {"tensor": "policy.tensor", "pipeline": "policy.pipeline"}
-    default = Plan()
-    for key, value in plan.items():
-        if key not in policies and value != getattr(default, key, None):
-            raise NotSupported(f"plan.{key} in one step of a system of our own chips; loom plan has it")
-    asked = [(policies[key], str(value)) for key, value in plan.items() if key in policies]
+    asked = [(f"policy.{key}", str(plan[key])) for key in DEGREES if key in plan]
     system, chip = load_machine(name, [*sets, *asked])
-    return DescribedMachine(system.name, chip=chip, system=system, policy=system.policy)
+    inner = [(path.removeprefix("chip."), value) for path, value in sets if path.startswith("chip.")]
+    cluster = cluster_of(system, inner)
+    return DescribedMachine(system.name, chip=chip, cluster=cluster, system=system, policy=system.policy, plan=plan)
 
 
 def computes_in_memory(machine: DescribedMachine, graph: Graph) -> bool:
     """Whether memory does a part of the work: a bare PIM tile, or a chip that has such memory, in decode."""
     chip = machine.chip
-    if chip is None or machine.system is not None:
+    if chip is None:
         return False
     return chip.tile.kind == "pim" or (chip.pim is not None and graph.phase is Phase.DECODE)
 
@@ -166,14 +165,16 @@ def _evaluate(
     window: tuple[int, int] | None,
     watcher: Watcher,
 ) -> Evaluation:
-    if machine.cluster is not None:
+    chip = machine.chip
+    if chip is None:
+        assert machine.cluster is not None
         if exact:
             raise NotSupported("--exact for GPUs: their times are predicted")
         from siliconloom.evaluate.gpus import gpu_system_result
 
         return Evaluation(gpu_system_result(machine.cluster, machine.policy, graph, machine.plan))
-    chip = machine.chip
-    assert chip is not None
+    if machine.system is not None and not computes_in_memory(machine, graph):
+        return Evaluation(_planned(machine, machine.system, graph, overrides, exact))
     if machine.system is None and not computes_in_memory(machine, graph):
         with watcher.share("simulating") as progress:
             simulation = simulate(
@@ -194,7 +195,26 @@ def _evaluate(
     from siliconloom.evaluate.system import alone, simulate_system
     from siliconloom.evaluate.system_result import system_result
 
+    default = Plan()
+    for key, value in machine.plan.items():
+        if key not in DEGREES and value != getattr(default, key, None):
+            raise NotSupported(f"plan.{key} in one step of a system whose memory computes; loom plan has it")
     return Evaluation(system_result(simulate_system(machine.system or alone(chip), graph, chip=chip, exact=exact)))
+
+
+def _planned(machine: DescribedMachine, system: System, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
+    """A step of a system of our chips whose memory does not compute, in this phase: the step of its plan."""
+    from siliconloom.evaluate.chips import chip_system_result, refuse_memory_policies
+
+    chip, cluster = machine.chip, machine.cluster
+    assert chip is not None
+    assert cluster is not None
+    why = "only decode has work for memory that computes" if chip.pim else f"{chip.name} has no pim"
+    given = [(path, value) for path, value in overrides if path.startswith("policy.")]
+    refuse_idle(given, {f"policy.{key}": why for key in Policy.model_fields if key not in DEGREES})
+    if chip.pim is None:
+        refuse_memory_policies(system.policy, chip.name)
+    return chip_system_result(cluster, system.policy, graph, machine.plan, exact=exact)
 
 
 __all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine"]

@@ -96,9 +96,14 @@ def pim_tables(result: dict[str, Any], out: Console) -> None:
     out.print(table("products in memory", columns, rows))
 
 
-def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
-    """Print a step on GPUs."""
-    system, used = result["system"], result["memory"]
+def planned_tables(result: dict[str, Any], out: Console) -> None:
+    """Print a step under a plan, on GPUs or on our own chips."""
+    gpus = result["kind"] == "gpus"
+    whose = "GPU" if gpus else "chip"
+    system, used, bound = result["system"], result["memory"], result["bound"]
+    clock = f"  ({result['cycles']:,} cycles at {format_si(result['clock_hz'], 'Hz')})"
+    boards = "' boards" if gpus else ""
+    binds = "" if gpus else f", {bound['name']}"
     out.print(
         f"{bold(result['workload'])} ({asked_text(result)}) on "
         f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
@@ -107,12 +112,15 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
     for note in result["notes"]:
         out.print(f"note: {note}", style="yellow")
     lines = [
-        ("time", f"{format_si(result['seconds'], 's')} ±{result['error']:.0%}, predicted"),
-        ("roofline", f"{format_si(result['bound']['lower_bound_s'], 's')}; {result['bound']['achieved']:.1%} reached"),
+        ("time", format_si(result["seconds"], "s") + (f" ±{result['error']:.0%}, predicted" if gpus else clock)),
+        (
+            "roofline" if gpus else "lower bound",
+            f"{format_si(bound['lower_bound_s'], 's')}{binds}; {bound['achieved']:.1%} reached",
+        ),
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
         ("plan", result["plan_text"]),
-        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a GPU"),
-        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all GPUs' boards"),
+        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a {whose}"),
+        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all {whose}s{boards}"),
         *excluded_rows(result["energy_excludes"], out, 14),
     ]
     for label, text in lines:
@@ -126,14 +134,20 @@ def gpu_system_tables(result: dict[str, Any], out: Console) -> None:
             f"x{o['repeat']}",
             format_si(o["seconds"], "s"),
             f"{o['seconds'] / busy:.1%}",
-            o["bound"],
+            o.get("bound", ""),
         )
         for o in result["operators"]
     ]
     columns = [
-        ("kernel", "left"),
+        ("kernel" if gpus else "operator", "left"),
         ("op", "left"),
         *((n, "right") for n in ("times", "time", "share")),
         ("bound", "left"),
     ]
-    out.print(table("kernels of one GPU's part, all layers and all parts of its batch", columns, rows))
+    out.print(
+        table(
+            f"{'kernels' if gpus else 'operators'} of one {whose}'s part, all layers and all parts of its batch",
+            columns,
+            rows,
+        )
+    )

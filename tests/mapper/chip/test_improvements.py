@@ -17,6 +17,7 @@ def check(found):
     assert not slower, f"{len(slower)} of {len(found)}, the worst {max(slower)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [7, 21])
 def test_no_single_improvement_makes_a_chip_slower(number):
     """Random chips and small workloads."""

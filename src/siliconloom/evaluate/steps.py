@@ -1,0 +1,102 @@
+"""A step of a workload under a plan: what one chip's part of it is, and how long all parts take on all chips.
+
+What the operators of the part take by themselves, and what that costs, is each machine's own: `evaluate.gpus` has GPUs,
+`evaluate.chips` our own chips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from siliconloom.arch import LoomError, NotSupported
+from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.system import Policy
+from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.inference import Server
+from siliconloom.mapper.system.layers import operator_seconds
+from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.search import ANY, too_much
+from siliconloom.mapper.system.training import Trainer
+from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+
+
+class PlannedStep:
+    """A step of a workload under a plan: one part's kernels, and how long all parts take.
+
+    What has no attention is no model that a plan could cut: it runs on one chip, operator after operator.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any]) -> None:
+        self.part, self.microbatches, self.flops = graph, 1, 2.0 * graph.macs
+        self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes)
+        self.others: list[dict[str, Any]] = []
+        """Rows of what the chip by itself has no time for: shared attention, and what ends a training step."""
+        self.waits: dict[str, float] = {}
+        inference = graph.phase is not Phase.TRAINING
+        if fixed.get("overlap") == ANY:
+            raise LoomError("plan.overlap any: one step has one way; name it, or let loom plan try all")
+        self.plan = Plan(**{"tensor": policy.tensor, "microbatch": 0 if inference else 1, **fixed})
+        if not any(isinstance(o, Attention) for o in graph.operators()):
+            if self.plan.chips > 1:
+                raise NotSupported(f"{graph.name} on {self.plan.chips} chips: it has no layers that a plan could cut")
+            times = cluster.machine.seconds(graph)
+            self.seconds = sum(times.get(o.name, 0.0) * o.repeat for o in graph.operators())
+            if self.memory_bytes > cluster.capacity:
+                raise LoomError(_too_large(cluster, graph, 1))
+            return
+        stages = policy.pipeline or fewest_stages(graph, self.plan.tensor, cluster.capacity)
+        while True:
+            if "pipeline" not in fixed:
+                self.plan = replace(self.plan, pipeline=stages)
+            if self.plan.chips > cluster.chips and ("pipeline" in fixed or stages == 1):
+                raise LoomError(
+                    f"plan {self.plan.text(training=not inference)}: {self.plan.chips} chips, {cluster.name} has "
+                    f"{cluster.chips}"
+                )
+            if self.plan.chips > cluster.chips:
+                raise LoomError(_too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor))
+            planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph)
+            plan = planner.sized(self.plan) if isinstance(planner, Server) else self.plan
+            step = planner.step(plan)
+            error = too_much(planner, plan, step.memory)
+            if error is None:
+                break
+            if "pipeline" in fixed or policy.pipeline or not inference:
+                raise error
+            stages += 1
+        self.plan, self.seconds, self.microbatches = plan, step.seconds, step.microbatches
+        self.memory_bytes = step.memory.total
+        self.part = planner.layers.part(plan, plan.microbatch)
+        self.flops = 2.0 * planner.passes * planner.macs  # of the scores only those that a causal mask leaves
+        times, self.waits = operator_seconds(self.part, plan, planner.cluster.machine, planner.cluster.fabrics[0])
+        for operator in self.part.operators():
+            if isinstance(operator, SharedAttention):
+                repeat = operator.repeat * step.microbatches
+                self._add(
+                    operator.name, "shared_attention", repeat, times[operator.name], operator.macs, operator.shape
+                )
+        if step.gradients:
+            self._add("gradients, left over", "all_reduce", 1, step.gradients)
+        if step.optimizer:
+            self._add("optimizer", "optimizer", 1, step.optimizer)
+
+    def _add(
+        self, name: str, kind: str, repeat: int, seconds: float, macs: int = 0, shape: Mapping[str, Any] | None = None
+    ) -> None:
+        row = {"name": name, "kind": kind, "repeat": repeat, "fused": False, "seconds": seconds * repeat}
+        self.others.append(row | {"macs": macs * repeat, "bound": "", "error": 0.0, "shape": dict(shape or {})})
+
+
+def fewest_stages(graph: Graph, tensor: int, capacity: float) -> int:
+    return max(math.ceil((graph.weight_bytes + graph.kv_bytes) / (tensor * capacity)), 1)
+
+
+def _too_large(cluster: Cluster, graph: Graph, held: int) -> str:
+    return (
+        f"{graph.name} does not fit: weights and cache are {format_bytes(graph.weight_bytes + graph.kv_bytes)}, "
+        f"{held} x {cluster.machine.name} hold {format_bytes(held * cluster.capacity)}; "
+        f"it takes {fewest_stages(graph, 1, cluster.capacity)}"
+    )
