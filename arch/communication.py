@@ -124,7 +124,7 @@ class Compute(Description):
     time: Duration
 
 
-class Collective(Description):
+class CollectiveStep(Description):
     """A collective of a group, with nccl-tests' bytes: of a member's whole buffer."""
 
     group: str = Field(default="all", description="a name of `groups` or `splits`, or all")
@@ -132,13 +132,13 @@ class Collective(Description):
     algorithm: Algorithm = "auto"
 
 
-class AllToAll(Collective):
+class AllToAll(CollectiveStep):
     """All-to-all of equal parts, or of any sizes."""
 
     bytes: Exchange  # type: ignore[assignment]
 
 
-class Broadcast(Collective):
+class Broadcast(CollectiveStep):
     """A broadcast from one member."""
 
     root: int | None = Field(default=None, ge=0, description="a rank of the group; its first one when absent")
@@ -156,9 +156,9 @@ class Single(Description):
     send: Send | None = None
     receive: Receive | None = None
     compute: Compute | None = None
-    all_reduce: Collective | None = None
-    all_gather: Collective | None = None
-    reduce_scatter: Collective | None = None
+    all_reduce: CollectiveStep | None = None
+    all_gather: CollectiveStep | None = None
+    reduce_scatter: CollectiveStep | None = None
     all_to_all: AllToAll | None = None
     broadcast: Broadcast | None = None
     barrier: Barrier | None = None
@@ -175,7 +175,7 @@ class Single(Description):
         return getattr(self, next(iter(self.model_fields_set)))
 
 
-class Step(Single):
+class ProgramStep(Single):
     """One operator, or several that start together and are done when all of them are."""
 
     together: tuple[Single, ...] | None = Field(default=None, min_length=1)
@@ -187,10 +187,10 @@ class Entry(Description):
     ranks: Ranks = None
     stream: str = Field(default="main", min_length=1, description="streams of a rank run side by side")
     repeat: int = Field(default=1, ge=1, le=CALLS_MOST)
-    do: tuple[Step, ...] = Field(min_length=1)
+    do: tuple[ProgramStep, ...] = Field(min_length=1)
 
 
-class Split(Description):
+class GroupSplit(Description):
     """All ranks in groups of ``size``, ``stride`` apart: 1 for tensor groups, their size for data groups."""
 
     size: int = Field(ge=1, le=RANKS_MOST)
@@ -227,7 +227,7 @@ class Communication(Description):
     name: Name
     description: str = ""
     groups: dict[Name, Ranks] = Field(default={}, description="ranks by name, in the order of their rings")
-    splits: dict[Name, Split] = Field(default={}, description="partitions of all ranks by name")
+    splits: dict[Name, GroupSplit] = Field(default={}, description="partitions of all ranks by name")
     program: tuple[Entry, ...] = Field(min_length=1)
     events: tuple[Event, ...] = ()
     timeout: Duration = Field(default=10_000_000, description="from the loss of a message to when it is sent again")

@@ -19,13 +19,13 @@ SCHEMA = "siliconloom.result/2"
 Kind = Literal["chip", "gpus", "system", "pim_tile"]
 
 
-class Section(BaseModel):
+class ResultSection(BaseModel):
     """A part of a result: it has these keys and no others."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
-class Asked(Section):
+class Asked(ResultSection):
     """Everything that was asked, so that the same can be asked again."""
 
     machine: str = Field(description="name of the chip, GPU or system")
@@ -41,7 +41,7 @@ class Asked(Section):
     overrides: dict[str, str] = Field(description="key paths and values of --set")
 
 
-class LowerBound(Section):
+class LowerBound(ResultSection):
     """What no mapping of the workload can be faster than."""
 
     lower_bound_s: float
@@ -57,7 +57,7 @@ class LowerBound(Section):
     level_cycles: dict[str, int] | None = None
 
 
-class OperatorResult(Section):
+class OperatorResult(ResultSection):
     """All executions of one operator on one chip in a step, or of one kernel of it on a GPU."""
 
     name: str
@@ -85,7 +85,7 @@ class OperatorResult(Section):
     error: float | None = Field(default=None, description="relative error of the prediction, in the median")
 
 
-class UnitResult(Section):
+class UnitResult(ResultSection):
     """What a unit of the tile did in all cycles."""
 
     busy_cycles: int
@@ -96,7 +96,7 @@ class UnitResult(Section):
     channel_imbalance: float | None = None
 
 
-class LevelResult(Section):
+class LevelResult(ResultSection):
     """A memory level: what lies there and what moved."""
 
     used_bytes: int
@@ -111,7 +111,7 @@ class LevelResult(Section):
     latency_s: float | None = None
 
 
-class MemoryResult(Section):
+class MemoryResult(ResultSection):
     """Bytes of one chip's memory that are used, of those it has."""
 
     used_bytes: int
@@ -119,7 +119,7 @@ class MemoryResult(Section):
     levels: dict[str, LevelResult] | None = None
 
 
-class SystemResult(Section):
+class SystemResult(ResultSection):
     """How a step is laid over the chips of a system."""
 
     name: str
@@ -132,7 +132,7 @@ class SystemResult(Section):
     attention: dict[str, Any] | None = None
 
 
-class WindowResult(Section):
+class WindowResult(ResultSection):
     """A stretch in which arrays and memory work side by side, and how often it comes."""
 
     name: str
@@ -142,7 +142,7 @@ class WindowResult(Section):
     memory_cycles: int
 
 
-class SimulatorResult(Section):
+class SimulatorResult(ResultSection):
     """What the simulator itself took."""
 
     wall_s: float
@@ -154,7 +154,7 @@ class SimulatorResult(Section):
     instructions: int | None = None
 
 
-class Result(Section):
+class Result(ResultSection):
     """One step of a workload on a machine."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True, title=SCHEMA)

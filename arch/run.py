@@ -41,7 +41,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds), quantity_schema("30 d")]
 """Seconds, from durations of milliseconds to years, or ``never``."""
 
 
-class Run(Description):
+class DescribedRun(Description):
     """A training run on chips that fail (``run.*`` of ``loom plan``)."""
 
     steps: int = Field(ge=1, le=10**9)

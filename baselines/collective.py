@@ -110,7 +110,7 @@ def collective_times(
     tuner
         `TUNER`.
     fitted
-        `siliconloom.baselines.efficiency.Collective`, in its order.
+        `siliconloom.baselines.efficiency.CollectiveEfficiency`, in its order.
     """
     link, network, far, per_node, adds, memory = machine[0], machine[1], machine[2], machine[3], machine[4], machine[5]
     launch, step_ll, share_ll, pair_ll, spread, spread_each = fitted[:6]

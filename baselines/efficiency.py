@@ -88,7 +88,7 @@ class Elementwise(Constants):
     embedding: float = Field(gt=0, le=1)
 
 
-class Collective(Constants):
+class CollectiveEfficiency(Constants):
     """NCCL's collectives (`siliconloom.baselines.collective`); shares are of the link's bandwidth."""
 
     launch: float = Field(gt=0)
@@ -149,7 +149,7 @@ class Efficiency(Description):
     prefill: Prefill
     decode: Decode
     elementwise: Elementwise
-    collective: Collective
+    collective: CollectiveEfficiency
     power: Power
     error: ErrorBars
 

@@ -15,7 +15,7 @@ from siliconloom.workloads.names import LIBRARY
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerKernels:
     """Sizes of a Llama-like layer: grouped attention with rotary embedding, RMS norms, SwiGLU, no biases."""
 
     hidden: int
@@ -32,7 +32,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Deployment:
     """One operation to time; the fields are the columns of `operations`, 0 where not meant.
 
     ``model``, ``layer`` and ``input_tokens`` are those of ``layer_prefill`` (tokens of each sequence) and
@@ -55,7 +55,7 @@ class Job:
     bytes: int = 0
     model: str = ""
     input_tokens: int = 0
-    layer: Layer | None = None
+    layer: LayerKernels | None = None
 
     def columns(self) -> dict[str, Any]:
         """Columns of `operations`, to write down."""
@@ -98,13 +98,13 @@ def parse_dtypes(text: str) -> tuple[Precision, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def load_layer(model: str) -> Layer:
+def load_layer(model: str) -> LayerKernels:
     """Sizes of the layers of a Llama-like model of the workload library."""
     config = Document.load(LIBRARY / f"{model}.yaml").data.get("model") or {}
     if config.get("model_type") != "llama":
         raise LoomError(f"--shapes {model}: only the layers of Llama-like models can be measured; or write a CSV file")
     heads = config["num_attention_heads"]
-    return Layer(
+    return LayerKernels(
         hidden=config["hidden_size"],
         intermediate=config["intermediate_size"],
         heads=heads,
@@ -116,13 +116,13 @@ def load_layer(model: str) -> Layer:
 
 def load_jobs(
     shapes: Sequence[str], dtypes: Sequence[Precision] = DTYPES, *, quick: bool = False, gpus: int = 1
-) -> list[Job]:
+) -> list[Deployment]:
     """Jobs of several ``--shapes``: names of models, or CSV files of operations; each once.
 
     A model's operations are timed in every precision of ``dtypes`` that they have (attention and element-wise
     operations not in those of eight bits or fewer), a file's in its own.
     """
-    jobs: list[Job] = []
+    jobs: list[Deployment] = []
     for shape in shapes:
         if Path(shape).suffix in (".csv", ".gz") or shape == "-" or Path(shape).exists():
             jobs += from_operations(read_operations(shape))
@@ -134,20 +134,22 @@ def load_jobs(
             raise LoomError(f"--shapes {shape}: no such file and no workload of that name; {hint}")
     if gpus > 1:
         sizes = QUICK_BUFFERS if quick else BUFFERS
-        jobs += [Job(op=Op.ALL_REDUCE, gpus=gpus, bytes=size) for size in sizes]
+        jobs += [Deployment(op=Op.ALL_REDUCE, gpus=gpus, bytes=size) for size in sizes]
     return list(dict.fromkeys(jobs))
 
 
-def from_operations(operations: Operations) -> list[Job]:
+def from_operations(operations: Operations) -> list[Deployment]:
     """Jobs of the rows of a file."""
     jobs = []
     for index in range(len(operations)):
         row = operations.row(index)
-        jobs.append(Job(**{**row, "op": Op(row["op"]), "dtype": Precision(row["dtype"])}))
+        jobs.append(Deployment(**{**row, "op": Op(row["op"]), "dtype": Precision(row["dtype"])}))
     return jobs
 
 
-def model_jobs(model: str, layer: Layer, dtypes: Sequence[Precision], *, quick: bool = False) -> Iterator[Job]:
+def model_jobs(
+    model: str, layer: LayerKernels, dtypes: Sequence[Precision], *, quick: bool = False
+) -> Iterator[Deployment]:
     """Products, attention, norms, gates and one whole layer of a model."""
     tokens = QUICK_TOKENS if quick else TOKENS
     products = (
@@ -160,9 +162,9 @@ def model_jobs(model: str, layer: Layer, dtypes: Sequence[Precision], *, quick: 
     for dtype in dtypes:
         for n, k in products:
             for m in tokens:
-                yield Job(op=Op.GEMM, m=m, n=n, k=k, batch=1, dtype=dtype)
+                yield Deployment(op=Op.GEMM, m=m, n=n, k=k, batch=1, dtype=dtype)
     for dtype in (d for d in dtypes if d.size >= 2 and d is not Precision.TF32):
-        shared = Job(
+        shared = Deployment(
             op=Op.ATTENTION_PREFILL, heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, dtype=dtype
         )
         for batch, length in QUICK_PROMPTS if quick else PROMPTS:
@@ -170,16 +172,25 @@ def model_jobs(model: str, layer: Layer, dtypes: Sequence[Precision], *, quick: 
         for batch, length in QUICK_CONTEXTS if quick else CONTEXTS:
             yield replace(shared, op=Op.ATTENTION_DECODE, batch=batch, q_len=1, kv_len=length)
         for m in tokens:
-            yield Job(op=Op.RMSNORM, m=m, n=layer.hidden, dtype=dtype)
-            yield Job(op=Op.SILU_MUL, m=m, n=layer.intermediate, dtype=dtype)
+            yield Deployment(op=Op.RMSNORM, m=m, n=layer.hidden, dtype=dtype)
+            yield Deployment(op=Op.SILU_MUL, m=m, n=layer.intermediate, dtype=dtype)
         for batch, length in LAYER_PROMPTS[-2:-1] if quick else LAYER_PROMPTS:
             yield _whole(Op.LAYER_PREFILL, model, layer, dtype, batch, length)
         for batch, length in LAYER_CONTEXTS[:1] if quick else LAYER_CONTEXTS:
             yield _whole(Op.LAYER_DECODE, model, layer, dtype, batch, length)
 
 
-def _whole(op: Op, model: str, layer: Layer, dtype: Precision, batch: int, tokens: int) -> Job:
-    return Job(op=op, model=model, layer=layer, dtype=dtype, batch=batch, input_tokens=tokens, gpus=1)
+def _whole(op: Op, model: str, layer: LayerKernels, dtype: Precision, batch: int, tokens: int) -> Deployment:
+    return Deployment(op=op, model=model, layer=layer, dtype=dtype, batch=batch, input_tokens=tokens, gpus=1)
 
 
-__all__ = ["DTYPES", "Job", "Layer", "from_operations", "load_jobs", "load_layer", "model_jobs", "parse_dtypes"]
+__all__ = [
+    "DTYPES",
+    "Deployment",
+    "LayerKernels",
+    "from_operations",
+    "load_jobs",
+    "load_layer",
+    "model_jobs",
+    "parse_dtypes",
+]

@@ -22,7 +22,7 @@ Key = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTime:
     """Median time of an operation over those who measured it, and how far they lie apart, relative."""
 
     seconds: float
@@ -30,7 +30,7 @@ class Measured:
     sources: tuple[str, ...]
 
 
-def measured(gpu: str, operations: Operations) -> list[Measured | None]:
+def measured(gpu: str, operations: Operations) -> list[MeasuredTime | None]:
     """What the package's tables have of every row on the GPU of that library name; bursts only."""
     asked = _keys(operations)
     wanted = set(asked)
@@ -46,10 +46,10 @@ def measured(gpu: str, operations: Operations) -> list[Measured | None]:
     return [found.get(key) for key in asked]
 
 
-def _agreed(by: dict[str, float]) -> Measured:
+def _agreed(by: dict[str, float]) -> MeasuredTime:
     values = sorted(by.values())
     spread = (values[-1] - values[0]) / (values[-1] + values[0])
-    return Measured(median(values), max(spread, LEAST_SPREAD), tuple(sorted(by)))
+    return MeasuredTime(median(values), max(spread, LEAST_SPREAD), tuple(sorted(by)))
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.baselines.jobs import Job
+from siliconloom.baselines.jobs import Deployment
 from siliconloom.baselines.operations import Precision, make_operations
 from siliconloom.baselines.tables import Dropped, Method, Provenance, Table, build
 
@@ -79,7 +79,7 @@ class Backend(Protocol):
     software: tuple[str, ...]
     details: str
 
-    def prepare(self, job: Job) -> list[Case]:
+    def prepare(self, job: Deployment) -> list[Case]:
         """Every way that this machine has to run an operation; raises `CannotRun`."""
         ...
 
@@ -119,7 +119,7 @@ QUICK = Settings(samples=5, sample_seconds=0.002, hold_seconds=0.02)
 class Measured:
     """One operation's time: the median of the samples, and how far apart nine tenths of them lie (a share of it)."""
 
-    job: Job
+    job: Deployment
     software: str
     seconds: float
     spread: float
@@ -133,11 +133,11 @@ class Measurement:
     """Everything that was timed, and what was not and why."""
 
     rows: list[Measured] = field(default_factory=list)
-    skipped: list[tuple[Job, str]] = field(default_factory=list)
+    skipped: list[tuple[Deployment, str]] = field(default_factory=list)
 
 
 def measure(
-    jobs: Sequence[Job], backend: Backend, settings: Settings, progress: Callable[[float], None] = lambda _: None
+    jobs: Sequence[Deployment], backend: Backend, settings: Settings, progress: Callable[[float], None] = lambda _: None
 ) -> Measurement:
     """Time every job; one that the machine cannot run, or whose result is wrong, is left out with the reason."""
     found = Measurement()
@@ -158,7 +158,7 @@ def measure(
     return found
 
 
-def time_case(job: Job, case: Case, backend: Backend, settings: Settings) -> Measured:
+def time_case(job: Deployment, case: Case, backend: Backend, settings: Settings) -> Measured:
     """Check one operation's result, then time it."""
     error = case.error()
     if not error <= TOLERANCE[job.dtype]:  # NaN too

@@ -53,7 +53,7 @@ DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8":
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GpuKernel:
     """One kernel of a step: the operator it is for, what it does, how often, whether another one takes it along."""
 
     operator: str
@@ -66,7 +66,7 @@ class Kernel:
 class ModelPrediction:
     """Kernels in program order with the seconds, joules and floor of one execution of each."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[GpuKernel, ...]
     operations: Operations
     seconds: Float
     joules: Float
@@ -103,7 +103,7 @@ class ModelPrediction:
         return float((self.seconds * self.repeats * self.error).sum() / max((self.seconds * self.repeats).sum(), 1e-30))
 
 
-def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Kernel]:
+def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[GpuKernel]:
     """Kernels that one step of ``graph``, the part of one GPU, is made of.
 
     Parameters
@@ -116,7 +116,7 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Ke
     NotSupported
         For operators that these kernels do not do.
     """
-    found: list[Kernel] = []
+    found: list[GpuKernel] = []
     operators = [o for o in graph.operators() if not isinstance(o, SharedAttention)]
     for at, operator in enumerate(operators):
         if isinstance(operator, Collective):
@@ -127,7 +127,7 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Ke
                     "bytes": max(operator.input_bytes, 1),
                     "dtype": "fp16",
                 }
-                found.append(Kernel(operator.name, message, operator.repeat))
+                found.append(GpuKernel(operator.name, message, operator.repeat))
             continue
         follower = next((o for o in operators[at + 1 :] if not isinstance(o, Collective)), None)
         row = None if is_optimizer(operator) else _row(graph, operator)
@@ -137,7 +137,7 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Ke
         if _is(operator, (VectorFunction.ADD,)) and not fused:  # the next block starts with its norm
             block = [o for o in operators if o.block == operator.block and not isinstance(o, Collective)]
             fused = block[-1] is operator and operator.repeat > 1 and _is(block[0], NORMS)
-        found.append(Kernel(operator.name, row, operator.repeat, fused))
+        found.append(GpuKernel(operator.name, row, operator.repeat, fused))
     return found
 
 

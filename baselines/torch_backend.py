@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.baselines.jobs import Job
+from siliconloom.baselines.jobs import Deployment
 from siliconloom.baselines.measure import CannotRun, Case, Sensors
 from siliconloom.baselines.operations import Op, Precision
-from siliconloom.baselines.torch_operations import Place, Prepared, prepare
+from siliconloom.baselines.torch_operations import Prepared, TorchDevice, prepare
 
 GRAPH_SECONDS = 1e-3
 GRAPH_CALLS = 64
@@ -90,7 +90,7 @@ class TorchBackend:
             return [f"ROCm {self._hip}"]
         return [f"CUDA {self.torch.version.cuda}"] if self._cuda else []
 
-    def prepare(self, job: Job) -> list[Case]:
+    def prepare(self, job: Deployment) -> list[Case]:
         """Every way to run an operation; raises `CannotRun`."""
         if job.op is Op.ALL_REDUCE:
             if not 1 < job.gpus <= self.gpus:
@@ -120,14 +120,14 @@ class TorchBackend:
         major, minor = self.torch.cuda.get_device_capability()
         return major, minor
 
-    def _place(self) -> Place:
+    def _place(self) -> TorchDevice:
         if not self._cuda:
-            return Place(torch=self.torch, device=self._device, cache_bytes=2**20, memory_bytes=2**30)
+            return TorchDevice(torch=self.torch, device=self._device, cache_bytes=2**20, memory_bytes=2**30)
         self.torch.cuda.empty_cache()
         cache = int(getattr(self.torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or 64 * 2**20
         free = int(self.torch.cuda.mem_get_info()[0])
         cache = max(cache, HIP_CACHE) if self._hip else cache
-        return Place(torch=self.torch, device=self._device, cache_bytes=cache, memory_bytes=free)
+        return TorchDevice(torch=self.torch, device=self._device, cache_bytes=cache, memory_bytes=free)
 
 
 class TorchCase:
@@ -219,7 +219,7 @@ class TorchCase:
 class AllReduce:
     """NCCL's (RCCL's) all-reduce over the GPUs of this machine, launched from one process, without a graph."""
 
-    def __init__(self, torch: Any, job: Job) -> None:
+    def __init__(self, torch: Any, job: Deployment) -> None:
         self.torch = torch
         version = ".".join(map(str, torch.cuda.nccl.version()))
         self.software = f"NCCL {version}"

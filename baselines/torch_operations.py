@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from siliconloom.baselines.jobs import Job, Layer
+from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import CannotRun
 from siliconloom.baselines.operations import Op, Precision
 
@@ -45,7 +45,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TorchDevice:
     """Where operands go: the torch module, a device, its last cache and its free memory in bytes, and a seed."""
 
     torch: Any
@@ -111,7 +111,7 @@ def full_precision(torch: Any) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def prepare(place: Place, job: Job) -> list[Prepared]:
+def prepare(place: TorchDevice, job: Deployment) -> list[Prepared]:
     """Every way to run an operation; raises `CannotRun`."""
     place.torch.backends.cuda.matmul.allow_tf32 = job.dtype is Precision.TF32
     if job.op is Op.GEMM:
@@ -125,7 +125,7 @@ def prepare(place: Place, job: Job) -> list[Prepared]:
     raise CannotRun(f"{job.op} is not measured")
 
 
-def gemm(place: Place, job: Job) -> Prepared:
+def gemm(place: TorchDevice, job: Deployment) -> Prepared:
     """A product as a linear layer has it: x[m,k], weights [n,k] read along k, result [m,n]."""
     torch, batch = place.torch, job.batch
     size = int(batch * job.n * job.k * job.dtype.size)
@@ -167,7 +167,7 @@ def _one(torch: Any, device: str) -> Tensor:
     return _ONES[device]
 
 
-def attention(place: Place, job: Job) -> list[Prepared]:
+def attention(place: TorchDevice, job: Deployment) -> list[Prepared]:
     """Attention by ``scaled_dot_product_attention``, and by flash_attn where that is installed.
 
     Keys and values of decode lie in a cache that is as long as the context.
@@ -245,7 +245,7 @@ def reference_attention(torch: Any, q: Tensor, k: Tensor, v: Tensor, *, causal: 
     return scores.softmax(-1) @ v[0, :, 0].to(wide)
 
 
-def elementwise(place: Place, job: Job) -> Prepared:
+def elementwise(place: TorchDevice, job: Deployment) -> Prepared:
     """An operation on m rows of n columns; its operands stay in the cache when they fit, as after the one before."""
     torch = place.torch
     make, compiled = _ELEMENTWISE[job.op]
@@ -262,7 +262,7 @@ def elementwise(place: Place, job: Job) -> Prepared:
     return Prepared(software=software, calls=[lambda: run(*operands)], check=check)
 
 
-def fused(place: Place, function: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], str]:
+def fused(place: TorchDevice, function: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], str]:
     """A function as one kernel, where PyTorch can compile for the device; and how it stands in tables."""
     if not place.device.startswith("cuda") or importlib.util.find_spec("triton") is None:
         return function, f"{place.software} eager"
@@ -271,43 +271,43 @@ def fused(place: Place, function: Callable[..., Tensor]) -> tuple[Callable[..., 
     return place.torch.compile(function, dynamic=False), f"{place.software} compiled"
 
 
-def _rms_norm(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _rms_norm(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     norm, n = place.torch.nn.functional.rms_norm, job.n
     x, g = place.random(job.m, n, dtype=job.dtype), place.random(n, dtype=job.dtype, stream=1)
     return lambda x, g: norm(x, (n,), g, 1e-5), (x, g)
 
 
-def _layer_norm(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _layer_norm(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     norm, n = place.torch.nn.functional.layer_norm, job.n
     x = place.random(job.m, n, dtype=job.dtype)
     return lambda x, g, b: norm(x, (n,), g, b), (x, *(place.random(n, dtype=job.dtype, stream=i) for i in (1, 2)))
 
 
-def _softmax(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _softmax(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     return lambda x: x.softmax(-1), (place.random(job.m, job.n, dtype=job.dtype),)
 
 
-def _silu_mul(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _silu_mul(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     silu, n = place.torch.nn.functional.silu, job.n
     return lambda x: silu(x[:, :n]) * x[:, n:], (place.random(job.m, 2 * n, dtype=job.dtype),)
 
 
-def _gelu(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _gelu(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     return place.torch.nn.functional.gelu, (place.random(job.m, job.n, dtype=job.dtype),)
 
 
-def _add(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _add(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     return lambda x, y: x + y, tuple(place.random(job.m, job.n, dtype=job.dtype, stream=i) for i in (0, 1))
 
 
-def _embedding(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _embedding(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     rows = 32768  # of the table; what is read of it are m rows
     generator = place.torch.Generator(place.device).manual_seed(place.seed)
     index = place.torch.randint(0, rows, (job.m,), device=place.device, generator=generator)
     return lambda i, t: place.torch.nn.functional.embedding(i, t), (index, place.random(rows, job.n, dtype=job.dtype))
 
 
-def _rope(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _rope(place: TorchDevice, job: Deployment) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     torch, width = place.torch, 128
     if job.n % width:
         raise CannotRun(f"rope is measured on heads of {width} columns, of which n is a multiple")
@@ -316,7 +316,9 @@ def _rope(place: Place, job: Job) -> tuple[Callable[..., Tensor], tuple[Tensor, 
     return lambda x, c, s: turn(torch, x, c, s), (x, *(a[:, None].to(x.dtype) for a in angles))
 
 
-_ELEMENTWISE: dict[Op, tuple[Callable[[Place, Job], tuple[Callable[..., Tensor], tuple[Tensor, ...]]], bool]] = {
+_ELEMENTWISE: dict[
+    Op, tuple[Callable[[TorchDevice, Deployment], tuple[Callable[..., Tensor], tuple[Tensor, ...]]], bool]
+] = {
     Op.RMSNORM: (_rms_norm, True),
     Op.LAYERNORM: (_layer_norm, False),
     Op.SOFTMAX: (_softmax, False),
@@ -342,7 +344,7 @@ def turn(torch: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
 
-def layer(place: Place, job: Job, sizes: Layer) -> list[Prepared]:
+def layer(place: TorchDevice, job: Deployment, sizes: LayerKernels) -> list[Prepared]:
     """One Llama layer: prefill of whole prompts, or one further token of each sequence, its key and value stored."""
     torch = place.torch
     if job.dtype.size < 2 or job.dtype is Precision.TF32:
@@ -398,7 +400,7 @@ _NORMS = ("norm_in", "norm_out")
 
 
 def llama_layer(
-    torch: Any, sizes: Layer, parameters: dict[str, Tensor], x: Tensor, angles: tuple[Tensor, ...], cache: Any
+    torch: Any, sizes: LayerKernels, parameters: dict[str, Tensor], x: Tensor, angles: tuple[Tensor, ...], cache: Any
 ) -> Tensor:
     """A Llama layer on x [batch, tokens, hidden]; with a cache, its last place takes the token's key and value."""
     functional, hidden = torch.nn.functional, (sizes.hidden,)
@@ -423,4 +425,4 @@ def spaced(size: int, most: int) -> list[int]:
     return [round(i * (size - 1) / max(count - 1, 1)) for i in range(count)]
 
 
-__all__ = ["Place", "Prepared", "full_precision", "prepare", "spaced"]
+__all__ = ["TorchDevice", "Prepared", "full_precision", "prepare", "spaced"]

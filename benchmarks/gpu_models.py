@@ -16,7 +16,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines import tables
 from siliconloom.baselines.operations import Op
 from siliconloom.baselines.stacks import STACKS, Stack, find_stack
-from siliconloom.evaluate.runs import Run, Step, predict_run, predict_step
+from siliconloom.evaluate.runs import ServingRun, StepKernels, predict_run, predict_step
 from siliconloom.workloads import load_workload
 
 FITTED = "llama2-7b"
@@ -42,7 +42,7 @@ class Measured:
     prompt: int
     output: int
     seconds: float
-    rounds: tuple[Run, ...]
+    rounds: tuple[ServingRun, ...]
 
     @property
     def waits(self) -> bool:
@@ -76,7 +76,7 @@ def inference_bench(software: str = "") -> tuple[Measured, ...]:
 
 
 @cache
-def run_of(model: str, batch: int, prompt: int, output: int, tensor: int) -> Run:
+def run_of(model: str, batch: int, prompt: int, output: int, tensor: int) -> ServingRun:
     return predict_run(load_gpu(CARD), model, batch=batch, prompt=prompt, output=output, tensor=tensor)
 
 
@@ -111,7 +111,7 @@ class Stepped:
     batch: int
     tokens: int
     seconds: float
-    step: Step
+    step: StepKernels
 
     @property
     def possible(self) -> bool:
@@ -148,7 +148,7 @@ def served(requests: int = 8) -> tuple[tuple[str, Stepped], ...]:
         step = predict_step(gpu, model, "decode", tokens=tokens, batch=requests, tensor=tensor, precision=precision)
         other = predict_step(gpu, model, "prefill", tokens=prompt, tensor=tensor, precision=precision)
         share = (requests - 1) / output
-        both = Step(
+        both = StepKernels(
             step.kernels_s + share * other.kernels_s, round(step.kernels + share * other.kernels), step.roofline
         )
         software = str(table.software[i]).partition(" ")[0]

@@ -110,7 +110,7 @@ class MixtureOfExperts:
     correction_bias: bool = False
 
 
-class Placement(Enum):
+class NormPlacement(Enum):
     """Where the norms of a layer stand."""
 
     PRE = "before attention and before the perceptron"
@@ -126,7 +126,7 @@ class Layer:
     attention: GroupedAttention | LatentAttention
     feed_forward: FeedForward | MixtureOfExperts
     norm: Norm
-    placement: Placement = Placement.PRE
+    placement: NormPlacement = NormPlacement.PRE
 
 
 @dataclass(frozen=True, kw_only=True)

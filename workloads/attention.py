@@ -12,7 +12,7 @@ from siliconloom.workloads.roles import Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TokenStep:
     """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens."""
 
     phase: Phase
@@ -31,7 +31,9 @@ class Run:
         return self.phase is not Phase.TRAINING
 
 
-def add_attention(builder: Builder, spec: GroupedAttention | LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+def add_attention(
+    builder: Builder, spec: GroupedAttention | LatentAttention, run: TokenStep, hidden: int, x: Value
+) -> Value:
     """Add the attention of one layer, from the normed residual ``x`` to the output projection."""
     if isinstance(spec, GroupedAttention):
         return _grouped(builder, spec, run, hidden, x)
@@ -40,7 +42,7 @@ def add_attention(builder: Builder, spec: GroupedAttention | LatentAttention, ru
     return _latent_expanded(builder, spec, run, hidden, x)
 
 
-def _grouped(builder: Builder, spec: GroupedAttention, run: Run, hidden: int, x: Value) -> Value:
+def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: int, x: Value) -> Value:
     tokens = run.tokens
     q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     qkv = builder.gemm("qkv", Role.QKV, x, m=tokens, n=q_width + 2 * kv_width, k=hidden, bias=spec.qkv_bias)
@@ -91,7 +93,7 @@ def _partly(rope: Value, whole: Value, rotary_dim: int, head_dim: int) -> list[V
 
 
 def _latent_inputs(
-    builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value
+    builder: Builder, spec: LatentAttention, run: TokenStep, hidden: int, x: Value
 ) -> tuple[Value, Value, Value]:
     """Add what both forms share; returns the queries, the compressed keys and values, and what RoPE has turned."""
     tokens, rms = run.tokens, RMS_NORM.function
@@ -126,7 +128,7 @@ def _latent_inputs(
     return query, latent, rope
 
 
-def _latent_append(builder: Builder, spec: LatentAttention, run: Run, latent: Value, rope: Value) -> Value:
+def _latent_append(builder: Builder, spec: LatentAttention, run: TokenStep, latent: Value, rope: Value) -> Value:
     turned_key = rope.part(run.tokens * spec.rotary_dim)
     cols, append = spec.kv_rank + spec.rotary_dim, VectorFunction.KV_APPEND
     return builder.vector(
@@ -134,7 +136,7 @@ def _latent_append(builder: Builder, spec: LatentAttention, run: Run, latent: Va
     )
 
 
-def _latent_expanded(builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+def _latent_expanded(builder: Builder, spec: LatentAttention, run: TokenStep, hidden: int, x: Value) -> Value:
     """Keys and values are expanded from the latent; right for many queries (prefill, training)."""
     tokens = run.tokens
     query, latent, rope = _latent_inputs(builder, spec, run, hidden, x)
@@ -167,7 +169,7 @@ def _latent_expanded(builder: Builder, spec: LatentAttention, run: Run, hidden: 
     )
 
 
-def _latent_absorbed(builder: Builder, spec: LatentAttention, run: Run, hidden: int, x: Value) -> Value:
+def _latent_absorbed(builder: Builder, spec: LatentAttention, run: TokenStep, hidden: int, x: Value) -> Value:
     """The expanding matrices move to queries and outputs, so that the cache is read compressed: right for decode.
 
     ``absorb_keys`` and ``absorb_values`` together store the matrix that the other form calls ``kv_up``.

@@ -14,7 +14,7 @@ from siliconloom.workloads.architecture import (
     GroupedAttention,
     Layer,
     Norm,
-    Placement,
+    NormPlacement,
 )
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
 from siliconloom.workloads.llama_family import head_width, rotary_fraction, trained_length
@@ -64,7 +64,7 @@ def opt(config: Configuration) -> Architecture:
     layer = Layer(
         attention=_attention(config, hidden, heads, bias=bias),
         norm=norm,
-        placement=Placement.PRE if before else Placement.POST,
+        placement=NormPlacement.PRE if before else NormPlacement.POST,
         feed_forward=FeedForward(
             intermediate=config.integer("ffn_dim", default=3072),
             gated=False,
@@ -113,7 +113,7 @@ def phi(config: Configuration) -> Architecture:
         bias=True,
         activation=config.activation("hidden_act", default="gelu_new"),
     )
-    layer = Layer(attention=attention, feed_forward=perceptron, norm=LAYER_NORM, placement=Placement.PARALLEL)
+    layer = Layer(attention=attention, feed_forward=perceptron, norm=LAYER_NORM, placement=NormPlacement.PARALLEL)
     return Architecture(
         model_type="phi",
         vocabulary=config.integer("vocab_size", default=51200),
@@ -149,7 +149,7 @@ def _encoder(config: Configuration, model_type: str, vocabulary: int, offset: in
     layer = Layer(
         attention=_attention(config, hidden, heads, causal=False),
         norm=LAYER_NORM,
-        placement=Placement.POST,
+        placement=NormPlacement.POST,
         feed_forward=FeedForward(
             intermediate=config.integer("intermediate_size", default=3072),
             gated=False,

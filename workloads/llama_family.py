@@ -16,7 +16,7 @@ from siliconloom.workloads.architecture import (
     GroupedAttention,
     Layer,
     MixtureOfExperts,
-    Placement,
+    NormPlacement,
 )
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
 
@@ -313,5 +313,5 @@ def _local_global(config: Configuration, model: Architecture, pattern: int) -> t
         types = ["sliding_attention" if (index + 1) % pattern else "full_attention" for index in range(count)]
     if "sliding_attention" not in types:
         config.idle["sliding_window"] = "no layer has a window"
-    layers = tuple(replace(layer, placement=Placement.SANDWICH) for layer in model.layers)
+    layers = tuple(replace(layer, placement=NormPlacement.SANDWICH) for layer in model.layers)
     return _windowed(layers, [window if kind == "sliding_attention" else None for kind in types])

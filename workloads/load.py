@@ -14,7 +14,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.workloads.architecture import Architecture
-from siliconloom.workloads.attention import Run
+from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
@@ -177,7 +177,7 @@ def _kept_layers(document: Document, entry: Transformer, model: Architecture) ->
     return replace(model, layers=model.layers[: entry.layers])
 
 
-def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
+def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
     default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
     for key, length in (("sequence", entry.sequence), ("context", entry.context)):
         if length is not None and model.max_length is not None and length > model.max_length:
@@ -191,12 +191,12 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> Run:
                 ("phase",),
                 value=entry.phase.value,
             )
-        return Run(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
+        return TokenStep(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
     length = entry.sequence or default
-    return Run(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
+    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
 
 
-def _notes(model: Architecture, run: Run) -> tuple[str, ...]:
+def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
     """Rotary positions go on beyond those that a model was made for; what it says there is another matter."""
     if model.trained_length is None or run.kv_len <= model.trained_length:
         return ()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, Placement
-from siliconloom.workloads.attention import Run, add_attention
+from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement
+from siliconloom.workloads.attention import TokenStep, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
@@ -17,7 +17,7 @@ LONGEST_PATTERN = 16
 
 
 def forward_graph(
-    model: Architecture, run: Run, precision: DataType, patterns: Mapping[str, DataType] | None = None
+    model: Architecture, run: TokenStep, precision: DataType, patterns: Mapping[str, DataType] | None = None
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
@@ -71,7 +71,7 @@ def _label(layer: Layer, layers: Sequence[Layer]) -> str:
     return "_".join([*words, "layer"])
 
 
-def _embedding(builder: Builder, model: Architecture, run: Run) -> Value:
+def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
     tokens, width, gather = run.tokens, model.embedding_width, VectorFunction.GATHER
     builder.block("embedding", Section.EMBEDDING)
     tied = "head" if model.tied and not model.pooler else None
@@ -94,9 +94,9 @@ def _embedding(builder: Builder, model: Architecture, run: Run) -> Value:
     return x
 
 
-def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> Value:
+def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value) -> Value:
     tokens, norm, placement = run.tokens, layer.norm, layer.placement
-    joint = placement is Placement.PARALLEL
+    joint = placement is NormPlacement.PARALLEL
     norms, sums = (Role.JOINT_NORM, Role.JOINT_RESIDUAL) if joint else (Role.NORM, Role.RESIDUAL)
 
     def normed(name: str, value: Value) -> Value:
@@ -110,9 +110,9 @@ def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> V
         attended = add_attention(builder, layer.attention, run, hidden, inner)
         computed = add_feed_forward(builder, layer.feed_forward, tokens, hidden, inner)
         return add("add", attended, computed, x)
-    after = placement is Placement.POST
+    after = placement is NormPlacement.POST
     attended = add_attention(builder, layer.attention, run, hidden, x if after else normed("attention_norm", x))
-    if placement is Placement.SANDWICH:
+    if placement is NormPlacement.SANDWICH:
         attended = normed("attention_post_norm", attended)
     x = add("attention_add", attended, x)
     if after:
@@ -120,13 +120,13 @@ def _layer(builder: Builder, layer: Layer, run: Run, hidden: int, x: Value) -> V
     computed = add_feed_forward(
         builder, layer.feed_forward, tokens, hidden, x if after else normed("feed_forward_norm", x)
     )
-    if placement is Placement.SANDWICH:
+    if placement is NormPlacement.SANDWICH:
         computed = normed("feed_forward_post_norm", computed)
     x = add("feed_forward_add", computed, x)
     return normed("feed_forward_norm", x) if after else x
 
 
-def _head(builder: Builder, model: Architecture, run: Run, x: Value) -> None:
+def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> None:
     hidden, width = model.hidden, model.embedding_width
     if model.pooler:
         builder.block("pooler", Section.POOLER)

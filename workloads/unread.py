@@ -10,7 +10,13 @@ from typing import Any
 
 from siliconloom.arch.document import Key
 from siliconloom.arch.errors import nearest_name
-from siliconloom.workloads.architecture import Architecture, FeedForward, GroupedAttention, MixtureOfExperts, Placement
+from siliconloom.workloads.architecture import (
+    Architecture,
+    FeedForward,
+    GroupedAttention,
+    MixtureOfExperts,
+    NormPlacement,
+)
 from siliconloom.workloads.configuration import ACTIVATIONS, Configuration
 
 FEATURES: dict[str, str] = {
@@ -172,7 +178,7 @@ def stated(model: Architecture) -> dict[str, tuple[Any, ...]]:
         "activation_function": (perceptron.activation,),
         "type_vocab_size": (model.token_types,),
         "is_decoder": (model.causal,),
-        "do_layer_norm_before": (layer.placement is not Placement.POST,),
+        "do_layer_norm_before": (layer.placement is not NormPlacement.POST,),
         "layer_norm_elementwise_affine": (layer.norm.affine,),
         "tie_word_embeddings": (True, False) if model.pooler else (model.tied,),
         "_remove_final_layer_norm": (model.final_norm is None,),

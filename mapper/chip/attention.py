@@ -18,7 +18,7 @@ from collections.abc import Callable
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.mapper.chip.attention_cost import AttentionTiling, Part, query_parts
+from siliconloom.mapper.chip.attention_cost import AttentionPart, AttentionTiling, query_parts
 from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
@@ -70,7 +70,7 @@ class AttentionLowering:
         builder.barrier(Unit.VECTOR, post=constants.free_bit)
         constants.read()
 
-    def _over_queries(self, part: Part, sequence: Walk, head: Walk) -> None:
+    def _over_queries(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
 
         def scores(queries: Walk) -> None:
@@ -93,7 +93,7 @@ class AttentionLowering:
 
         pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
 
-    def _over_keys(self, part: Part, sequence: Walk, head: Walk) -> None:
+    def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """Keys in several tiles: for each query tile the array runs one key tile ahead with the scores."""
         rings, builder = self.context.rings, self.context.builder
         for queries in self.nest.walk(part.queries, self.tiling.queries):
@@ -124,7 +124,7 @@ class AttentionLowering:
             rings.results.written()
             self._store(part, sequence, head, queries)
 
-    def _shared(self, part: Part, sequence: Walk, head: Walk) -> None:
+    def _shared(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """Keys that hold the values: two tiles to a slot, both their scores before both their contexts."""
         rings, builder, keys = self.context.rings, self.context.builder, self.tiling.keys
         slot = keys if part.keys <= keys else SLOTS * keys
@@ -152,12 +152,14 @@ class AttentionLowering:
             rings.results.written()
             self._store(part, sequence, head, queries)
 
-    def _load_q(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
+    def _load_q(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
         address = self._rows(self.q_base, self.q_row, self.k_row, part, sequence, head, queries)
         width = self.subset.size * self.k_row
         self.nest.load(self.context.rings.moving, queries.size, width, self.q_row, address)
 
-    def _rows(self, base: int, row: int, width: int, part: Part, sequence: Walk, head: Walk, queries: Walk) -> Address:
+    def _rows(
+        self, base: int, row: int, width: int, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk
+    ) -> Address:
         """Where a tile of queries or results begins: a row to a token, ``width`` bytes of it to a head."""
         return affine(
             base + (part.query_start + queries.start) * row + self.subset.start * width,
@@ -167,13 +169,15 @@ class AttentionLowering:
             (queries.loop, queries.size * row),
         )
 
-    def _load_k(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+    def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
         self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
 
-    def _load_v(self, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+    def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
         self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
 
-    def _load_cache(self, base: int, row: int, part: Part, sequence: Walk, head: Walk, keys: Walk | None) -> None:
+    def _load_cache(
+        self, base: int, row: int, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None
+    ) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
         shape = self.shape
         plane = shape.kv_len * row
@@ -288,7 +292,7 @@ class AttentionLowering:
         rings.context.written()
         rings.context.read()
 
-    def _store(self, part: Part, sequence: Walk, head: Walk, queries: Walk) -> None:
+    def _store(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
         address = self._rows(self.o_base, self.o_row, self.v_row, part, sequence, head, queries)
         width = self.subset.size * self.v_row
         self.nest.store(self.context.rings.results, queries.size, width, self.o_row, address, final=self.final)

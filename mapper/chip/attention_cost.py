@@ -49,7 +49,7 @@ class AttentionTiling:
 
 
 @dataclass(frozen=True)
-class Part:
+class AttentionPart:
     """A range of query tokens and the range of keys that some of them may see."""
 
     query_start: int
@@ -58,7 +58,7 @@ class Part:
     keys: int
 
 
-def query_parts(shape: Attention) -> list[Part]:
+def query_parts(shape: Attention) -> list[AttentionPart]:
     """Cut the queries so that each part reads only the keys that its mask admits."""
     past = shape.kv_len - shape.q_len
     masked = shape.causal or shape.window is not None
@@ -69,7 +69,7 @@ def query_parts(shape: Attention) -> list[Part]:
             start = segment.start + index * segment.size
             end = past + start + segment.size if shape.causal else shape.kv_len
             begin = 0 if shape.window is None else max(0, past + start + 1 - shape.window)
-            parts.append(Part(start, segment.size, begin, end - begin))
+            parts.append(AttentionPart(start, segment.size, begin, end - begin))
     return parts
 
 
@@ -238,4 +238,4 @@ def _halvings(total: int) -> list[int]:
     return sizes
 
 
-__all__ = ["AttentionTiling", "Part", "choose_attention_tilings", "query_parts"]
+__all__ = ["AttentionTiling", "AttentionPart", "choose_attention_tilings", "query_parts"]

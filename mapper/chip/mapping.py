@@ -67,7 +67,7 @@ class MappedTask:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MappedWorkload:
     """What the mapper decided.
 
     Parameters
@@ -107,7 +107,7 @@ def map_workload(
     placement: Placement | None = None,
     *,
     search: bool = True,
-) -> Plan:
+) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
     Parameters
@@ -311,13 +311,15 @@ def _place(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choic
     return place(chip, measure(program, memory))
 
 
-def _plan(chip: Chip, graph: Graph, draft: _Draft, notes: tuple[str, ...], placement: Placement | None) -> Plan:
+def _plan(
+    chip: Chip, graph: Graph, draft: _Draft, notes: tuple[str, ...], placement: Placement | None
+) -> MappedWorkload:
     program, memory = draft.program, draft.memory
     checked = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
     used = memory.used if placement is None else sum(placement.used.values())
     bound = graph_bound(chip, graph, placement)
-    return Plan(chip, graph, checked, draft.tasks, draft.choice[0], used, bound, notes, placement)
+    return MappedWorkload(chip, graph, checked, draft.tasks, draft.choice[0], used, bound, notes, placement)
 
 
 def _lower_all(
@@ -375,7 +377,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return graph.with_precision(operands[0]), (note,)
 
 
-def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
+def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:
     """One matmul instruction per GEMM: a bare array gets its operands from outside, in order, without delay."""
     drafts: list[Instruction] = []
     names: list[str] = []
@@ -400,7 +402,7 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> Plan:
         names.append(operator.name)
         mapped.append(MappedTask(Task(operator, depends=False), operator.repeat, None, (), chip.tile_count))
     program = Program((*drafts, Instruction(opcode=Opcode.END)), (), tuple(names))
-    return Plan(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
+    return MappedWorkload(chip, graph, program, tuple(mapped), None, 0, graph_bound(chip, graph), notes)
 
 
 def _alone(
@@ -441,4 +443,4 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         VectorLowering(context, task, vector_shape(part), tiling).emit()
 
 
-__all__ = ["MappedTask", "Plan", "Tiling", "fit_precision", "map_workload"]
+__all__ = ["MappedTask", "MappedWorkload", "Tiling", "fit_precision", "map_workload"]

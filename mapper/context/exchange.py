@@ -11,11 +11,11 @@ from itertools import product
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.mapper.context.rings import ring
-from siliconloom.mapper.context.schedule import Block, Draft, Kind, Message
+from siliconloom.mapper.context.schedule import ContextBlock, Kind, ScheduleDraft, ScheduleMessage
 from siliconloom.mapper.context.tokens import Shard, pairs_of, split
 
 
-def hybrid(draft: Draft, shards: Sequence[Shard], ulysses: int) -> list[Shard]:
+def hybrid(draft: ScheduleDraft, shards: Sequence[Shard], ulysses: int) -> list[Shard]:
     """Rings of keys between groups of ``ulysses`` ranks that have a share of the heads each; what each rank holds.
 
     Rank r u + i is the i-th of group r. One shard is Ulysses alone.
@@ -53,7 +53,7 @@ def hybrid(draft: Draft, shards: Sequence[Shard], ulysses: int) -> list[Shard]:
     return own
 
 
-def all_gather(draft: Draft, shards: Sequence[Shard]) -> None:
+def all_gather(draft: ScheduleDraft, shards: Sequence[Shard]) -> None:
     """Every rank gets all keys and values, then attends; gradients of keys and values go home at the end."""
     n = len(shards)
     for shift in range(1, n):
@@ -67,7 +67,7 @@ def all_gather(draft: Draft, shards: Sequence[Shard]) -> None:
                 draft.send(2, rank, owner, Kind.DKV, shards[owner])
 
 
-def lasp2(draft: Draft, shards: Sequence[Shard]) -> None:
+def lasp2(draft: ScheduleDraft, shards: Sequence[Shard]) -> None:
     """Linear attention: states of all chunks are gathered at once, while each chunk attends to itself.
 
     Step 0 makes a chunk's states (a block with keys alone), step 1 is attention within it (only with a mask), step 2
@@ -78,14 +78,16 @@ def lasp2(draft: Draft, shards: Sequence[Shard]) -> None:
     for rank, shard in enumerate(shards):
         if not shard:
             continue
-        draft.blocks.append(Block(0, rank, (), shard, draft.all_heads, 0))
+        draft.blocks.append(ContextBlock(0, rank, (), shard, draft.all_heads, 0))
         if draft.causal:
             pairs = pairs_of(shard, shard, causal=True)
-            draft.blocks.append(Block(1, rank, shard, shard, draft.all_heads, pairs))
+            draft.blocks.append(ContextBlock(1, rank, shard, shard, draft.all_heads, pairs))
         if not draft.causal or rank:
-            draft.blocks.append(Block(2, rank, shard, (), draft.all_heads, 0))
+            draft.blocks.append(ContextBlock(2, rank, shard, (), draft.all_heads, 0))
     for shift in range(1, n):
         for source in range(n):
             if shards[source]:
                 target = (source + shift) % n
-                draft.messages.append(Message(1, source, target, Kind.STATE, shards[source], draft.all_heads, state))
+                draft.messages.append(
+                    ScheduleMessage(1, source, target, Kind.STATE, shards[source], draft.all_heads, state)
+                )

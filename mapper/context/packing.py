@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.mapper.context.rings import ring
-from siliconloom.mapper.context.schedule import Draft
+from siliconloom.mapper.context.schedule import ScheduleDraft
 from siliconloom.mapper.context.tokens import Piece, Shard, pairs_of, zigzag
 
 
@@ -36,7 +36,7 @@ def assign(lengths: Sequence[int], ranks: int, *, causal: bool) -> list[tuple[in
     return found
 
 
-def packed(draft: Draft, lengths: Sequence[int]) -> list[Shard]:
+def packed(draft: ScheduleDraft, lengths: Sequence[int]) -> list[Shard]:
     """A ring for each document over its ranks; what each rank holds."""
     holders: list[list[Piece]] = [[] for _ in range(draft.ranks)]
     for document, members in enumerate(assign(lengths, draft.ranks, causal=draft.causal)):

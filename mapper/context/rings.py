@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from siliconloom.mapper.context.schedule import Draft, Kind
+from siliconloom.mapper.context.schedule import Kind, ScheduleDraft
 from siliconloom.mapper.context.tokens import Shard
 
 
 def ring(
-    draft: Draft,
+    draft: ScheduleDraft,
     shards: Sequence[Shard],
     *,
     members: Sequence[int] | None = None,
@@ -45,7 +45,7 @@ def ring(
     return begin + n
 
 
-def token_ring(draft: Draft, shards: Sequence[Shard]) -> None:
+def token_ring(draft: ScheduleDraft, shards: Sequence[Shard]) -> None:
     """Keys and values stay; queries go round, and each partial result goes home while the next is computed.
 
     In the backward pass queries go round with the gradients of their results, and their own gradients go home.
@@ -63,7 +63,7 @@ def token_ring(draft: Draft, shards: Sequence[Shard]) -> None:
             draft.send(step + 1, rank, owner, Kind.DQ if draft.backward else Kind.OUT, shards[owner])
 
 
-def lightseq(draft: Draft, shards: Sequence[Shard]) -> None:
+def lightseq(draft: ScheduleDraft, shards: Sequence[Shard]) -> None:
     """Causal attention of contiguous runs, in half a ring's steps: who has no keys left to see does another's block.
 
     In step t a rank w >= t attends with the keys of w - t; a rank w < t, which has none, with its own keys for the

@@ -34,7 +34,7 @@ RESULTS = (Kind.OUT, Kind.DQ, Kind.DKV)
 
 
 @dataclass(frozen=True)
-class Block:
+class ContextBlock:
     """Attention of some queries to some keys, on one rank in one step.
 
     Parameters
@@ -54,7 +54,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Message:
+class ScheduleMessage:
     """What one rank sends another; it may leave when its step begins, and is there for the next one.
 
     An input leaves as soon as the source has it. A partial result leaves when the source has done its blocks of the
@@ -118,8 +118,8 @@ class Schedule:
     causal: bool
     backward: bool
     holders: tuple[Shard, ...]
-    blocks: tuple[Block, ...]
-    messages: tuple[Message, ...]
+    blocks: tuple[ContextBlock, ...]
+    messages: tuple[ScheduleMessage, ...]
 
     @property
     def steps(self) -> int:
@@ -157,20 +157,20 @@ class Schedule:
         return found
 
 
-class Draft:
+class ScheduleDraft:
     """Collects the blocks and messages of a schedule; leaves out those with nothing in them."""
 
     def __init__(self, ranks: int, sizes: Sizes, *, causal: bool, backward: bool) -> None:
         self.ranks, self.sizes, self.causal, self.backward = ranks, sizes, causal, backward
-        self.blocks: list[Block] = []
-        self.messages: list[Message] = []
+        self.blocks: list[ContextBlock] = []
+        self.messages: list[ScheduleMessage] = []
         self.all_heads = range(sizes.heads)
 
     def attend(self, step: int, rank: int, queries: Shard, keys: Shard, heads: range | None = None) -> None:
         """A block, if the mask admits any of its pairs."""
         pairs = pairs_of(queries, keys, causal=self.causal)
         if pairs:
-            self.blocks.append(Block(step, rank, queries, keys, heads or self.all_heads, pairs))
+            self.blocks.append(ContextBlock(step, rank, queries, keys, heads or self.all_heads, pairs))
 
     def send(
         self,
@@ -187,7 +187,7 @@ class Draft:
         heads = heads or self.all_heads
         elements = shard_tokens(shard) * self.sizes.width(kind, heads, statistics=statistics)
         if elements and source != target:
-            self.messages.append(Message(step, source, target, kind, shard, heads, elements))
+            self.messages.append(ScheduleMessage(step, source, target, kind, shard, heads, elements))
 
     def finish(self, scheme: str, holders: Iterable[Shard]) -> Schedule:
         """The schedule, blocks and messages by step."""

@@ -8,7 +8,7 @@ from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.mapper.context.exchange import all_gather, hybrid, lasp2
 from siliconloom.mapper.context.packing import packed
 from siliconloom.mapper.context.rings import lightseq, ring, token_ring
-from siliconloom.mapper.context.schedule import Draft, Schedule, Sizes
+from siliconloom.mapper.context.schedule import Schedule, ScheduleDraft, Sizes
 from siliconloom.mapper.context.tokens import contiguous, striped, whole, zigzag
 
 SCHEMES = ("ring", "striped", "zigzag", "token_ring", "ulysses", "hybrid", "all_gather", "lightseq", "lasp2", "packed")
@@ -59,7 +59,7 @@ def context_schedule(
         raise LoomError(f"context: {ranks} ranks and documents of {list(lengths)[:4]} tokens; both must be positive")
     if heads % kv_heads:
         raise LoomError(f"context: {heads} heads cannot share {kv_heads} key heads evenly")
-    draft = Draft(ranks, Sizes(heads, kv_heads, head_dim), causal=causal, backward=backward)
+    draft = ScheduleDraft(ranks, Sizes(heads, kv_heads, head_dim), causal=causal, backward=backward)
     if scheme == "packed":
         return draft.finish(scheme, packed(draft, lengths))
     if scheme in ("ulysses", "hybrid"):

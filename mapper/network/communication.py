@@ -22,7 +22,7 @@ Choose = Callable[[str, str, Wiring, Callable[[Transfers], Transfers], Size], st
 
 
 @dataclass(frozen=True)
-class Operator:
+class ProgramOperator:
     """One operator in the table: for each of its calls the entry after which it began (or `NONE`) and its last one."""
 
     meeting: Meeting
@@ -85,11 +85,11 @@ class _Front:
     after: list[int] = field(default_factory=list)
 
 
-def lower(meetings: list[Meeting], wiring: Wiring, choose: Choose) -> tuple[Transfers, list[Operator]]:
+def lower(meetings: list[Meeting], wiring: Wiring, choose: Choose) -> tuple[Transfers, list[ProgramOperator]]:
     """The table of a program, and where each operator stands in it."""
     table = _Table()
     fronts: dict[Key, _Front] = {}
-    operators: list[Operator] = []
+    operators: list[ProgramOperator] = []
 
     def enter(call: Call) -> int:
         front = fronts.setdefault(call.key, _Front())
@@ -115,7 +115,7 @@ def lower(meetings: list[Meeting], wiring: Wiring, choose: Choose) -> tuple[Tran
             algorithm, ended = _collective(table, meeting, began, wiring, choose)
         for call, last in zip(meeting.calls, ended, strict=True):
             fronts[call.key].after.append(last)
-        operators.append(Operator(meeting, algorithm, began, ended))
+        operators.append(ProgramOperator(meeting, algorithm, began, ended))
     return table.transfers(), operators
 
 

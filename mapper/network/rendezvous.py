@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from siliconloom.arch.communication import CALLS_MOST, Communication, Single, Step, read_matrix
+from siliconloom.arch.communication import CALLS_MOST, Communication, ProgramStep, Single, read_matrix
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.quantity import format_bytes
@@ -109,7 +109,7 @@ def read_calls(program: Communication, document: Document, ranks: int) -> dict[K
     return found
 
 
-def _parts(step: Step, entry: int, number: int) -> list[tuple[Single, tuple[str | int, ...]]]:
+def _parts(step: ProgramStep, entry: int, number: int) -> list[tuple[Single, tuple[str | int, ...]]]:
     path = ("program", entry, "do", number)
     if step.together is None:
         return [(step, path)]

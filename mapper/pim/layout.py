@@ -22,7 +22,7 @@ Rows = dict[tuple[int, int], Bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RowPart:
     """One GEMV of a layout.
 
     Parameters
@@ -65,7 +65,7 @@ class GemvLayout:
     n: int
     k: int
     dtype: DataType
-    parts: tuple[Part, ...]
+    parts: tuple[RowPart, ...]
     rows: int
 
     def macros(self, arrival: int = 0) -> list[Macro]:
@@ -79,7 +79,7 @@ class GemvLayout:
             ]
         return made
 
-    def _bursts(self, part: Part) -> int:
+    def _bursts(self, part: RowPart) -> int:
         """Bursts of one vector of a part."""
         return -(-part.elements // self.tile.burst_elements(self.dtype))
 
@@ -112,7 +112,7 @@ class GemvLayout:
                     row[segment * macro.columns * size :][: piece.size] = piece
         return found
 
-    def _places(self, part: Part) -> list[tuple[int, int, int, int, int]]:
+    def _places(self, part: RowPart) -> list[tuple[int, int, int, int, int]]:
         """Head, output, bank, round and segment of every sum of a part."""
         banks, segments, made = self.tile.banks, part.macro.segments, []
         for output in range(self.n):
@@ -156,7 +156,7 @@ def plan_gemv(tile: PimTile, n: int, k: int, dtype: DataType, *, heads: int = 1,
             raise LoomError(f"{name} must be at least 1 (got {size})")
     buffer = tile.global_buffer // tile.dram.organization.request_bytes
     each = tile.burst_elements(dtype)
-    parts: list[Part] = []
+    parts: list[RowPart] = []
     begin = row
     longest = min(buffer, tile.row_columns) if heads > 1 else buffer
     if heads > 1 and k > longest * each:
@@ -169,7 +169,9 @@ def plan_gemv(tile: PimTile, n: int, k: int, dtype: DataType, *, heads: int = 1,
             macro = _gemv(tile, n, bursts, begin, dtype, min(together, heads - head) if heads > 1 else 0)
             check_macro(tile, macro)
             parts.append(
-                Part(first=first, elements=elements, head=head, heads=max(min(together, heads - head), 1), macro=macro)
+                RowPart(
+                    first=first, elements=elements, head=head, heads=max(min(together, heads - head), 1), macro=macro
+                )
             )
             begin += macro.rounds * macro.chunks
     return GemvLayout(tile=tile, heads=heads, n=n, k=k, dtype=dtype, parts=tuple(parts), rows=begin - row)

@@ -63,7 +63,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CacheShape:
     """Rows and rounds of one sequence in one channel.
 
     Parameters
@@ -92,7 +92,7 @@ class Shape:
         return self.key_rounds * self.key_groups + self.value_rounds * self.value_groups * self.value_chunks
 
 
-def shape_of(tile: PimTile, head: Head, context: int) -> Shape:
+def shape_of(tile: PimTile, head: Head, context: int) -> CacheShape:
     """How a sequence of ``context`` tokens lies in a channel; raises `LoomError` when a key does not fit a row."""
     elements = tile.burst_elements(head.dtype)
     columns = -(-head.width // elements)
@@ -105,7 +105,7 @@ def shape_of(tile: PimTile, head: Head, context: int) -> Shape:
     packed = 1
     if head.values == "packed":
         packed = max(min(tile.row_columns * elements // room, tile.accumulators, head.kv_heads), 1)
-    return Shape(
+    return CacheShape(
         together,
         -(-context // tile.banks),
         -(-head.kv_heads // together),

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from siliconloom.arch.rank_links import RankLink, RankLinks
-from siliconloom.mapper.context import Block, Kind, Message, Schedule, context_schedule, shard_tokens
+from siliconloom.mapper.context import ContextBlock, Kind, Schedule, ScheduleMessage, context_schedule, shard_tokens
 from siliconloom.mapper.context.schedule import RESULTS
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
@@ -81,8 +81,8 @@ class _Timeline:
         self.landings: list[tuple[int, int]] = []
 
     def run(self) -> ContextTime:
-        blocks: dict[int, list[Block]] = {}
-        messages: dict[int, list[Message]] = {}
+        blocks: dict[int, list[ContextBlock]] = {}
+        messages: dict[int, list[ScheduleMessage]] = {}
         for block in self.schedule.blocks:
             blocks.setdefault(block.step, []).append(block)
         for message in self.schedule.messages:
@@ -113,7 +113,7 @@ class _Timeline:
     def _stream(self, *key: object) -> int:
         return self.streams.setdefault(key, len(self.streams))
 
-    def _compute(self, block: Block, inputs: list[tuple[int, int]]) -> int:
+    def _compute(self, block: ContextBlock, inputs: list[tuple[int, int]]) -> int:
         queries, keys = shard_tokens(block.queries), shard_tokens(block.keys)
         seconds = self.block_seconds(queries, keys, block.pairs, len(block.heads))
         duration = round(seconds * (BACKWARD if self.schedule.backward else 1.0) * PICO)
@@ -128,7 +128,7 @@ class _Timeline:
         self.last[block.rank] = task
         return task
 
-    def _send(self, message: Message, inputs: list[list[tuple[int, int]]], last: list[int | None]) -> None:
+    def _send(self, message: ScheduleMessage, inputs: list[list[tuple[int, int]]], last: list[int | None]) -> None:
         link = self.fabric.between(message.source, message.target)
         duration = round(message.elements * self.element / link.bandwidth * PICO)
         latency = round(link.latency * PICO)

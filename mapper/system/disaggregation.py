@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from siliconloom.arch import NotSupported
 from siliconloom.mapper.system.contracts import Fabric, Machine
-from siliconloom.mapper.system.overlap import COMPUTE, Segment, steady, turns
+from siliconloom.mapper.system.overlap import COMPUTE, OverlapSegment, steady, turns
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.workloads import Attention, Graph, Operator, Phase, SharedAttention
 from siliconloom.workloads.roles import Pass
@@ -44,14 +44,14 @@ def pooled_seconds(
         raise NotSupported("plan.attention_chips in decode: keys and values would travel with every token")
     share = plan.workers / plan.attention_chips
     stride = plan.workers  # the pool lies behind all workers
-    chain: list[Segment] = []
+    chain: list[OverlapSegment] = []
     parts = 2 if part.batch % 2 == 0 else 1
 
     def add(name: str, stream: int, time: float) -> None:
         if chain and chain[-1].stream == stream:
-            chain[-1] = Segment(chain[-1].name, stream, chain[-1].seconds + time)
+            chain[-1] = OverlapSegment(chain[-1].name, stream, chain[-1].seconds + time)
         else:
-            chain.append(Segment(name, stream, time))
+            chain.append(OverlapSegment(name, stream, time))
 
     for operator in operators:
         if isinstance(operator, SharedAttention):
@@ -72,7 +72,7 @@ def pooled_seconds(
         add(operator.name, POOL, _on(pool, part, operator) * share / parts)
         add(f"{operator.name}.receive", RECEIVE, back)
     if len(chain) > 1 and chain[0].stream == chain[-1].stream:  # a layer's end and the next one's start, at once
-        chain[-1] = Segment(chain[-1].name, chain[-1].stream, chain[-1].seconds + chain[0].seconds)
+        chain[-1] = OverlapSegment(chain[-1].name, chain[-1].stream, chain[-1].seconds + chain[0].seconds)
         del chain[0]
     return steady(lambda tasks, layers: turns(tasks, [chain] * parts, layers))
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import ceil
 
 from siliconloom.arch import LoomError
-from siliconloom.mapper.system.memory import Memory
-from siliconloom.mapper.system.pipeline import Pass, Placement, Step
+from siliconloom.mapper.system.memory import MemoryUse
+from siliconloom.mapper.system.pipeline import PassKind, StagePass, StagePlacement
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.planner import Planner, StepTime
 from siliconloom.mapper.system.step import PipelineRun, Slowdown, check_passes, run_pipeline
@@ -40,7 +40,7 @@ class Server(Planner):
         """Parts of the fullest replica's sequences."""
         return ceil(ceil(self.batch / plan.data) / plan.microbatch)
 
-    def memory(self, plan: Plan) -> Memory:
+    def memory(self, plan: Plan) -> MemoryUse:
         """Bytes of the fullest chip."""
         plan = self.sized(plan)
         counts = self.dealt(plan, plan.microbatch)
@@ -49,7 +49,7 @@ class Server(Planner):
         for kinds in self.stage_blocks(plan, plan.microbatch, counts):
             weights = sum(b.weight_bytes for b in kinds[0])
             cache = sum(b.cache_bytes for b in kinds[0]) * each / plan.microbatch
-            found.append(Memory(weights, activations=max(b.working for b in kinds[0]), cache=cache))
+            found.append(MemoryUse(weights, activations=max(b.working for b in kinds[0]), cache=cache))
         return max(found, key=lambda m: m.total)
 
     def least(self, plan: Plan) -> float:
@@ -72,9 +72,9 @@ class Server(Planner):
         plan = self.sized(plan)
         times = self._stages(plan)[0]
         check_passes(self.parts(plan), len(times), 1)
-        schedule = [[Step(Pass.FORWARD, m) for m in range(self.parts(plan))] for _ in times]
+        schedule = [[StagePass(PassKind.FORWARD, m) for m in range(self.parts(plan))] for _ in times]
         hop = self.hop(plan, plan.microbatch)
-        return run_pipeline(schedule, Placement(plan.pipeline), times, times, hop=hop, slow=slow)
+        return run_pipeline(schedule, StagePlacement(plan.pipeline), times, times, hop=hop, slow=slow)
 
     def step(self, plan: Plan) -> StepTime:
         """Simulate one step; raises `LoomError` for plans that do not divide.

@@ -20,7 +20,7 @@ Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Share:
+class CacheShare:
     """Chips' parts of a cache: from and to, as shares of the whole, in each of four dimensions; arrays over ranks."""
 
     sequences: Float
@@ -42,7 +42,7 @@ class Transferred:
         return float(self.sent.sum())
 
 
-def share_of(plan: Plan, stages: Sequence[int], kv_heads: int) -> Share:
+def share_of(plan: Plan, stages: Sequence[int], kv_heads: int) -> CacheShare:
     """What every rank holds of a cache, by its place in the plan's dimensions."""
     rank = np.arange(plan.workers)
     tensor, rest = rank % plan.tensor, rank // plan.tensor
@@ -51,7 +51,7 @@ def share_of(plan: Plan, stages: Sequence[int], kv_heads: int) -> Share:
     ends = np.concatenate([[0], np.cumsum(stages)]) / sum(stages)
     held = min(plan.tensor, kv_heads)
     head = tensor * held // plan.tensor
-    return Share(
+    return CacheShare(
         _pairs(data / plan.data, (data + 1) / plan.data),
         _pairs(ends[stage], ends[stage + 1]),
         _pairs(head / held, (head + 1) / held),
@@ -59,7 +59,9 @@ def share_of(plan: Plan, stages: Sequence[int], kv_heads: int) -> Share:
     )
 
 
-def transfer_cache(before: Share, after: Share, size: float, fabric: Fabric, places: Sequence[int]) -> Transferred:
+def transfer_cache(
+    before: CacheShare, after: CacheShare, size: float, fabric: Fabric, places: Sequence[int]
+) -> Transferred:
     """Move a cache of ``size`` bytes from one sharing to the other on the same chips."""
     common = np.ones((len(before.heads), len(after.heads)))
     for name in ("sequences", "layers", "heads", "tokens"):
@@ -82,7 +84,7 @@ def _pairs(low: NDArray[np.floating], high: NDArray[np.floating]) -> Float:
     return np.stack([low, high], axis=1).astype(np.float64)
 
 
-def _volume(share: Share, rank: int) -> float:
+def _volume(share: CacheShare, rank: int) -> float:
     found = 1.0
     for name in ("sequences", "layers", "heads", "tokens"):
         low, high = getattr(share, name)[rank]

@@ -16,7 +16,7 @@ STATE = 12.0
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of one chip at its fullest."""
 
     weights: float
@@ -90,7 +90,7 @@ def activations(held: Held, plan: Plan) -> float:
     return held.kept - (held.scores if plan.recompute == "selective" else 0.0)
 
 
-def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
+def training_memory(held: Held, plan: Plan, in_flight: float) -> MemoryUse:
     """Bytes of a device with these blocks, which holds the activations of ``in_flight`` microbatches."""
     parts = []
     for parameters, size, replicas in (
@@ -105,4 +105,4 @@ def training_memory(held: Held, plan: Plan, in_flight: float) -> Memory:
     kept = activations(held, plan) * in_flight + held.head * (in_flight if plan.schedule == "gpipe" else 1.0)
     if plan.recompute == "full":  # one layer's own, while it is computed again
         kept += held.largest
-    return Memory(weights, gradients, optimizer, kept)
+    return MemoryUse(weights, gradients, optimizer, kept)

@@ -55,7 +55,7 @@ Seconds = Callable[[Graph, Machine], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Segment:
+class OverlapSegment:
     """Work of a stream, then a message; what comes after it in the layer needs the message."""
 
     name: str
@@ -121,20 +121,20 @@ def _halves(graph: Graph) -> list[Graph]:
     raise NotSupported(f"halves of {graph.batch} sequences")
 
 
-def _segments(operators: list[Operator], seconds: Mapping[str, float]) -> list[Segment]:
+def _segments(operators: list[Operator], seconds: Mapping[str, float]) -> list[OverlapSegment]:
     """Operators in order, neighbours on a stream put together."""
-    found: list[Segment] = []
+    found: list[OverlapSegment] = []
     for operator in operators:
         stream = STREAMS[operator.dimension] if isinstance(operator, Collective) else COMPUTE
         time = seconds.get(operator.name, 0.0)
         if found and found[-1].stream == stream:
             found[-1] = replace(found[-1], seconds=found[-1].seconds + time)
         else:
-            found.append(Segment(operator.name, stream, time))
+            found.append(OverlapSegment(operator.name, stream, time))
     return found
 
 
-def _fused(operators: list[Operator], seconds: Mapping[str, float], tensor: int) -> list[Segment]:
+def _fused(operators: list[Operator], seconds: Mapping[str, float], tensor: int) -> list[OverlapSegment]:
     """Segments with the norms and residual sums of a layer in the sums before them, on a part of the tokens each."""
     taken = [o for o in operators if _residual(o)]
     rest = _segments([o for o in operators if not _residual(o)], seconds)
@@ -159,7 +159,7 @@ def steady(build: Callable[[Tasks, int], None]) -> float:
     return (ends[1] - ends[0]) / (LONG - SHORT) / PICO
 
 
-def turns(tasks: Tasks, chains: list[list[Segment]], layers: int) -> None:
+def turns(tasks: Tasks, chains: list[list[OverlapSegment]], layers: int) -> None:
     """Halves take turns on every stream; each half's segments follow each other."""
     ready: list[int | None] = [None] * len(chains)
     for layer in range(layers):
@@ -176,7 +176,7 @@ def turns(tasks: Tasks, chains: list[list[Segment]], layers: int) -> None:
                 ready[half] = task
 
 
-def _rewired(tasks: Tasks, segments: list[Segment], layers: int, late: tuple[str, ...]) -> None:
+def _rewired(tasks: Tasks, segments: list[OverlapSegment], layers: int, late: tuple[str, ...]) -> None:
     """Compute goes on beside messages of some dimensions: who needed one needs the one before it."""
     streams = {STREAMS[d] for d in late}
     compute: int | None = None
@@ -201,18 +201,18 @@ def _nano(halves: list[Graph], of: BlockPass, machine: Machine, fewer: Machine, 
     count = fewer.multiprocessors
     attending = machine.without(machine.multiprocessors - max(round(part * count), 1))
     products = machine.without(machine.multiprocessors - max(count - round(part * count), 1))
-    chains: list[list[Segment]] = []
+    chains: list[list[OverlapSegment]] = []
     moved = 0.0
     for half in halves:
         slow, quick = seconds(half, attending), seconds(half, products)
-        chain: list[Segment] = []
+        chain: list[OverlapSegment] = []
         for operator in of.operators(half):
             if isinstance(operator, Collective):
-                chain.append(Segment(operator.name, STREAMS[operator.dimension], quick.get(operator.name, 0.0)))
+                chain.append(OverlapSegment(operator.name, STREAMS[operator.dimension], quick.get(operator.name, 0.0)))
             elif isinstance(operator, Attention):
-                chain.append(Segment(operator.name, MEMORY, slow.get(operator.name, 0.0)))
+                chain.append(OverlapSegment(operator.name, MEMORY, slow.get(operator.name, 0.0)))
             else:
-                chain.append(Segment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
+                chain.append(OverlapSegment(operator.name, COMPUTE, quick.get(operator.name, 0.0)))
         chains.append(chain)
         moved += _memory(of.operators(half))
     found = steady(lambda tasks, layers: turns(tasks, chains, layers))

@@ -17,7 +17,7 @@ from enum import StrEnum
 from siliconloom.arch.errors import LoomError
 
 
-class Pass(StrEnum):
+class PassKind(StrEnum):
     """What a stage does with a microbatch."""
 
     FORWARD = "F"
@@ -27,20 +27,20 @@ class Pass(StrEnum):
 
 
 @dataclass(frozen=True)
-class Step:
+class StagePass:
     """One pass of one device."""
 
-    kind: Pass
+    kind: PassKind
     microbatch: int
     chunk: int = 0
 
 
-Schedule = list[list[Step]]
+Schedule = list[list[StagePass]]
 """Passes of each device, in order."""
 
 
 @dataclass(frozen=True)
-class Placement:
+class StagePlacement:
     """Which device holds which stage: in turn (chunk c of device d is stage c p + d), or as a V for two chunks."""
 
     devices: int
@@ -65,8 +65,8 @@ class Placement:
 
 def gpipe(devices: int, microbatches: int) -> Schedule:
     """All forward passes, then all backward passes."""
-    forward = [Step(Pass.FORWARD, m) for m in range(microbatches)]
-    backward = [Step(Pass.BACKWARD, m) for m in range(microbatches)]
+    forward = [StagePass(PassKind.FORWARD, m) for m in range(microbatches)]
+    backward = [StagePass(PassKind.BACKWARD, m) for m in range(microbatches)]
     return [forward + backward for _ in range(devices)]
 
 
@@ -75,10 +75,10 @@ def one_forward_one_backward(devices: int, microbatches: int, *, ahead: int = 0)
     schedule = []
     for device in range(devices):
         warm = min(devices - device - 1 + ahead, microbatches)
-        steps = [Step(Pass.FORWARD, m) for m in range(warm)]
+        steps = [StagePass(PassKind.FORWARD, m) for m in range(warm)]
         for m in range(microbatches - warm):
-            steps += [Step(Pass.FORWARD, warm + m), Step(Pass.BACKWARD, m)]
-        steps += [Step(Pass.BACKWARD, m) for m in range(microbatches - warm, microbatches)]
+            steps += [StagePass(PassKind.FORWARD, warm + m), StagePass(PassKind.BACKWARD, m)]
+        steps += [StagePass(PassKind.BACKWARD, m) for m in range(microbatches - warm, microbatches)]
         schedule.append(steps)
     return schedule
 
@@ -98,13 +98,13 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> Schedule:
         )
     total = microbatches * chunks
 
-    def forward(index: int) -> Step:
+    def forward(index: int) -> StagePass:
         group, within = divmod(index, devices * chunks)
-        return Step(Pass.FORWARD, group * devices + within % devices, within // devices)
+        return StagePass(PassKind.FORWARD, group * devices + within % devices, within // devices)
 
-    def backward(index: int) -> Step:
+    def backward(index: int) -> StagePass:
         group, within = divmod(index, devices * chunks)
-        return Step(Pass.BACKWARD, group * devices + within % devices, chunks - 1 - within // devices)
+        return StagePass(PassKind.BACKWARD, group * devices + within % devices, chunks - 1 - within // devices)
 
     schedule = []
     for device in range(devices):
@@ -118,7 +118,7 @@ def interleaved(devices: int, microbatches: int, chunks: int) -> Schedule:
 
 
 def greedy(
-    placement: Placement, microbatches: int, most: int, times: tuple[int, int, int] = (1, 1, 1), hop: int = 0
+    placement: StagePlacement, microbatches: int, most: int, times: tuple[int, int, int] = (1, 1, 1), hop: int = 0
 ) -> Schedule:
     """Backward, else forward while at most ``most`` microbatch-chunks are held, else weight passes, as they come.
 
@@ -158,12 +158,12 @@ def greedy(
             continue
         kind, microbatch, chunk = choice
         stage = placement.stage(device, chunk)
-        schedule[device].append(Step(kind, microbatch, chunk))
+        schedule[device].append(StagePass(kind, microbatch, chunk))
         left -= 1
-        end = now + times[(Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHT).index(kind)]
+        end = now + times[(PassKind.FORWARD, PassKind.BACKWARD, PassKind.WEIGHT).index(kind)]
         free[device] = end
         heapq.heappush(events, (end, device))
-        if kind is Pass.FORWARD:
+        if kind is PassKind.FORWARD:
             held[device] += 1
             if stage == last:
                 heapq.heappush(waiting[device], (end, microbatch, chunk))
@@ -171,7 +171,7 @@ def greedy(
                 next_device, next_chunk = placement.place(stage + 1)
                 fresh[next_device].add(end + hop, microbatch, next_chunk)
                 heapq.heappush(events, (end + hop, next_device))
-        elif kind is Pass.BACKWARD:
+        elif kind is PassKind.BACKWARD:
             weights[device].append((microbatch, chunk))
             if stage:
                 next_device, next_chunk = placement.place(stage - 1)
@@ -212,16 +212,16 @@ class _Fresh:
 
 def _choose(
     now: int, waiting: list[tuple[int, int, int]], fresh: _Fresh, weights: deque[tuple[int, int]], room: int
-) -> tuple[Pass, int, int] | None:
+) -> tuple[PassKind, int, int] | None:
     if waiting and waiting[0][0] <= now:
         _, microbatch, chunk = heapq.heappop(waiting)
-        return Pass.BACKWARD, microbatch, chunk
+        return PassKind.BACKWARD, microbatch, chunk
     forward = fresh.take(now, room)
     if forward is not None:
-        return Pass.FORWARD, *forward
+        return PassKind.FORWARD, *forward
     if weights:
         microbatch, chunk = weights.popleft()
-        return Pass.WEIGHT, microbatch, chunk
+        return PassKind.WEIGHT, microbatch, chunk
     return None
 
 
@@ -229,10 +229,10 @@ def most_held(schedule: Schedule) -> list[int]:
     """Microbatch-chunks whose activations each device holds at most: from forward to the last pass that needs them."""
     found = []
     for steps in schedule:
-        frees = Pass.WEIGHT if any(s.kind is Pass.WEIGHT for s in steps) else Pass.BACKWARD
+        frees = PassKind.WEIGHT if any(s.kind is PassKind.WEIGHT for s in steps) else PassKind.BACKWARD
         held = most = 0
         for step in steps:
-            held += (step.kind is Pass.FORWARD) - (step.kind is frees)
+            held += (step.kind is PassKind.FORWARD) - (step.kind is frees)
             most = max(most, held)
         found.append(most)
     return found

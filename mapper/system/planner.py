@@ -9,9 +9,9 @@ from typing import Any
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.layers import Block, Layers, extent
-from siliconloom.mapper.system.memory import GRADIENT, STATE, Memory
+from siliconloom.mapper.system.memory import GRADIENT, STATE, MemoryUse
 from siliconloom.mapper.system.plan import Plan
-from siliconloom.mapper.system.stages import ENDS, Model, deal
+from siliconloom.mapper.system.stages import ENDS, StageModel, deal
 from siliconloom.mapper.system.step import make_placement
 from siliconloom.workloads import Attention, Gemm, Graph, Phase
 from siliconloom.workloads.roles import Pass, Role
@@ -42,7 +42,7 @@ class StepTime:
     optimizer: float
     bubble: float
     exposed: float
-    memory: Memory
+    memory: MemoryUse
     microbatches: int
     stages: tuple[int, ...]
 
@@ -81,7 +81,7 @@ class Planner:
         """Bytes of all chips together under any plan: parameters, in training with their gradients and state."""
         if graph.phase is Phase.TRAINING:
             self.least_bytes += stored * (GRADIENT + STATE)
-        self._models: dict[tuple[Any, ...], Model] = {}
+        self._models: dict[tuple[Any, ...], StageModel] = {}
         self._dealt: dict[tuple[Any, ...], list[int]] = {}
 
     def _apart(self, attention: Attention) -> list[Attention]:
@@ -95,12 +95,12 @@ class Planner:
             )
         return [replace(attention, q_len=n, kv_len=n) for n in self.documents]
 
-    def model(self, plan: Plan, batch: int, kind: int = 0) -> Model:
+    def model(self, plan: Plan, batch: int, kind: int = 0) -> StageModel:
         """Blocks of one chip of a kind, for ``batch`` sequences."""
         blocks = self.layers.blocks(plan, batch, kind)
         key = id(blocks), kind
         if key not in self._models:
-            self._models[key] = Model.of(blocks)
+            self._models[key] = StageModel.of(blocks)
         return self._models[key]
 
     def check(self, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from siliconloom.arch import LoomError
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.memory import Memory
+from siliconloom.mapper.system.memory import MemoryUse
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.planner import StepTime
 from siliconloom.mapper.system.step import check_chunks
@@ -218,7 +218,7 @@ def search(
     return Search(tuple(best), simulated, len(fitting) - simulated, too_large)
 
 
-def too_much(planner: Trainer | Server, plan: Plan, memory: Memory) -> LoomError | None:
+def too_much(planner: Trainer | Server, plan: Plan, memory: MemoryUse) -> LoomError | None:
     """Why a plan does not fit, with what would help; nothing when it does."""
     have = planner.cluster.capacity
     if memory.total <= have:

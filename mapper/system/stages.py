@@ -15,7 +15,7 @@ ENDS = (Section.EMBEDDING, Section.HEAD)
 
 
 @dataclass(frozen=True)
-class Model:
+class StageModel:
     """Blocks as one chip executes them: what comes first and last, and the layers between in order.
 
     ``layers`` are places in ``blocks``, one for each execution.
@@ -25,7 +25,7 @@ class Model:
     layers: tuple[int, ...]
 
     @classmethod
-    def of(cls, blocks: tuple[Block, ...]) -> Model:
+    def of(cls, blocks: tuple[Block, ...]) -> StageModel:
         """Blocks in program order."""
         layers = [at for at, b in enumerate(blocks) if b.section not in ENDS for _ in range(b.repeat)]
         return cls(blocks, tuple(layers))

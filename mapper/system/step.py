@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from siliconloom.arch import LoomError
 from siliconloom.arch.budget import require_memory
 from siliconloom.mapper.system.pipeline import (
-    Pass,
-    Placement,
+    PassKind,
     Schedule,
+    StagePlacement,
     gpipe,
     greedy,
     interleaved,
@@ -62,11 +62,11 @@ class PipelineRun:
     tasks: Tasks
 
 
-def make_placement(plan: Plan) -> Placement:
+def make_placement(plan: Plan) -> StagePlacement:
     """Devices of a plan's stages."""
     if plan.schedule == "v_half" and plan.pipeline > 1:
-        return Placement(plan.pipeline, 2, vee=True)
-    return Placement(plan.pipeline, plan.chunks)
+        return StagePlacement(plan.pipeline, 2, vee=True)
+    return StagePlacement(plan.pipeline, plan.chunks)
 
 
 def check_passes(microbatches: int, stages: int, kinds: int) -> None:
@@ -105,7 +105,7 @@ def make_schedule(plan: Plan, microbatches: int, times: tuple[float, float, floa
 
 def run_pipeline(
     schedule: Schedule,
-    placement: Placement,
+    placement: StagePlacement,
     forward: Sequence[float],
     backward: Sequence[float],
     weight: Sequence[float] | None = None,
@@ -121,8 +121,8 @@ def run_pipeline(
     direction, where those of other links overlap.
     """
     tasks = Tasks()
-    number: dict[tuple[Pass, int, int], int] = {}
-    durations = {Pass.FORWARD: forward, Pass.BACKWARD: backward, Pass.WEIGHT: weight or backward}
+    number: dict[tuple[PassKind, int, int], int] = {}
+    durations = {PassKind.FORWARD: forward, PassKind.BACKWARD: backward, PassKind.WEIGHT: weight or backward}
     for device, steps in enumerate(schedule):
         for step in steps:
             stage = placement.stage(device, step.chunk)
@@ -144,16 +144,16 @@ def run_pipeline(
         tasks.wait(to, sent)
 
     for (kind, microbatch, stage), task in number.items():
-        if kind is Pass.FORWARD and stage:
-            earlier = number[Pass.FORWARD, microbatch, stage - 1]
+        if kind is PassKind.FORWARD and stage:
+            earlier = number[PassKind.FORWARD, microbatch, stage - 1]
             message(task, earlier, stage - 1, False, f"result {microbatch} of stage {stage - 1}")
-        elif kind is Pass.BACKWARD and stage == last:
-            tasks.wait(task, number[Pass.FORWARD, microbatch, stage])
-        elif kind is Pass.BACKWARD:
-            earlier = number[Pass.BACKWARD, microbatch, stage + 1]
+        elif kind is PassKind.BACKWARD and stage == last:
+            tasks.wait(task, number[PassKind.FORWARD, microbatch, stage])
+        elif kind is PassKind.BACKWARD:
+            earlier = number[PassKind.BACKWARD, microbatch, stage + 1]
             message(task, earlier, stage, True, f"gradient {microbatch} of stage {stage + 1}")
-        elif kind is Pass.WEIGHT:
-            tasks.wait(task, number[Pass.BACKWARD, microbatch, stage])
+        elif kind is PassKind.WEIGHT:
+            tasks.wait(task, number[PassKind.BACKWARD, microbatch, stage])
     run = run_tasks(tasks, _changes(slow, placement))
     busy = int((run.end - run.start)[: len(number)].sum())
     whole = run.finish * placement.devices
@@ -161,7 +161,7 @@ def run_pipeline(
     return PipelineRun(run.finish / PICO, 1 - busy / whole if whole else 0.0, held, run, tasks)
 
 
-def _changes(slow: Sequence[Slowdown], placement: Placement) -> Changes:
+def _changes(slow: Sequence[Slowdown], placement: StagePlacement) -> Changes:
     """Slowdowns by stream: devices, then links one way and the other."""
     entries: list[tuple[int, int, float]] = []
     for each in slow:

@@ -9,7 +9,7 @@ from typing import Any
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.layers import Block
-from siliconloom.mapper.system.memory import Held, Memory, training_memory
+from siliconloom.mapper.system.memory import Held, MemoryUse, training_memory
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.planner import Planner, StepTime
 from siliconloom.mapper.system.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
@@ -100,7 +100,7 @@ class Trainer(Planner):
             waits.append(max(sum(again * b.waits[0] + b.waits[1] for b in part) for part in kinds))
         return _Stages(counts, forward, backward, weight, waits, blocks)
 
-    def memory(self, plan: Plan) -> Memory:
+    def memory(self, plan: Plan) -> MemoryUse:
         """Bytes of the fullest chip, by the microbatches that its schedule holds at once."""
         key = self.deal_key(plan, plan.microbatch)
         if key not in self._held_by:

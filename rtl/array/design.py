@@ -5,7 +5,7 @@ from __future__ import annotations
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.timing import INPUT_SLICE
 from siliconloom.rtl.array.element import ACCUMULATOR_BITS
-from siliconloom.rtl.array.folds import Case, FoldBeats, Gemm, Matrix, folds_of, operands, pack
+from siliconloom.rtl.array.folds import ArrayCase, ArrayProduct, FoldBeats, Matrix, folds_of, operands, pack
 from siliconloom.rtl.array.tile import operand_type, systolic_tile
 from siliconloom.rtl.flows.channels import Channel, interface_of
 from siliconloom.rtl.flows.design import Design
@@ -67,17 +67,17 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
 def bench_folds(array: SystolicArray, bits: int) -> list[FoldBeats]:
     """A GEMM of four folds, three of them at an edge of the array; of one fold for a large array."""
     if array.rows * array.cols >= LARGE:
-        gemm = Gemm(3, array.cols, array.rows)
+        gemm = ArrayProduct(3, array.cols, array.rows)
         if array.dataflow == "input_stationary":
-            gemm = Gemm(array.cols, 3, array.rows)
+            gemm = ArrayProduct(array.cols, 3, array.rows)
     else:
         more_rows, more_cols = -(-array.rows // 2), -(-array.cols // 3)
         gemm = {
-            "weight_stationary": Gemm(5, array.cols + more_cols, array.rows + more_rows),
-            "input_stationary": Gemm(array.cols + more_cols, 5, array.rows + more_rows),
-            "output_stationary": Gemm(array.rows + more_rows, array.cols + more_cols, 5),
+            "weight_stationary": ArrayProduct(5, array.cols + more_cols, array.rows + more_rows),
+            "input_stationary": ArrayProduct(array.cols + more_cols, 5, array.rows + more_rows),
+            "output_stationary": ArrayProduct(array.rows + more_rows, array.cols + more_cols, 5),
         }[array.dataflow]
-    ((a, b),) = operands(Case((gemm,), seed=0, bits=bits))
+    ((a, b),) = operands(ArrayCase((gemm,), seed=0, bits=bits))
     return folds_of(array, a, b)
 
 

@@ -17,7 +17,7 @@ Matrix = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Gemm:
+class ArrayProduct:
     """C[m,n] = A[m,k] B[k,n] with random operands."""
 
     m: int
@@ -34,7 +34,7 @@ class FoldTime:
 
 
 @dataclass(frozen=True)
-class Case:
+class ArrayCase:
     """GEMMs that run back to back on one tile.
 
     Parameters
@@ -51,7 +51,7 @@ class Case:
         Predicted times of every fold, in order; compared when nothing stalls.
     """
 
-    gemms: tuple[Gemm, ...]
+    gemms: tuple[ArrayProduct, ...]
     seed: int
     bits: int = 8
     stall: dict[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class CaseResult:
         Observed cycles of the case, from the first operand to the last result.
     """
 
-    case: Case
+    case: ArrayCase
     folds: tuple[FoldTime, ...]
     value_errors: tuple[str, ...]
     cycle_errors: tuple[str, ...]
@@ -94,7 +94,7 @@ class FoldBeats:
     due: int
 
 
-def operands(case: Case) -> list[tuple[Matrix, Matrix]]:
+def operands(case: ArrayCase) -> list[tuple[Matrix, Matrix]]:
     """Random A and B of every GEMM; extreme values are frequent, since that is where sums go wrong."""
     chance = np.random.default_rng(case.seed)
     low, high = -(1 << case.bits - 1), (1 << case.bits - 1) - 1
@@ -165,7 +165,7 @@ def unpack(word: str, lanes: int) -> Matrix:
     return np.frombuffer(raw, "<i4").astype(np.int64)
 
 
-def job_case(array: SystolicArray, case: Case, lane_bits: int) -> tuple[dict[str, Any], list[FoldBeats]]:
+def job_case(array: SystolicArray, case: ArrayCase, lane_bits: int) -> tuple[dict[str, Any], list[FoldBeats]]:
     """The case as the simulator side reads it, and its folds."""
     folds = [fold for a, b in operands(case) for fold in folds_of(array, a, b)]
     streams: dict[str, list[tuple[str, int]]] = {}
@@ -186,7 +186,7 @@ def job_case(array: SystolicArray, case: Case, lane_bits: int) -> tuple[dict[str
     return job, folds
 
 
-def judge(array: SystolicArray, case: Case, folds: Sequence[FoldBeats], outcome: dict[str, Any]) -> CaseResult:
+def judge(array: SystolicArray, case: ArrayCase, folds: Sequence[FoldBeats], outcome: dict[str, Any]) -> CaseResult:
     """Compare what came out with the golden values and the predicted schedule."""
     outputs, position = outcome["outputs"], 0
     values: list[str] = []

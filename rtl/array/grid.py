@@ -18,7 +18,7 @@ from siliconloom.rtl.library import Circuit, Library
 
 
 @dataclass(frozen=True)
-class Fabric:
+class GridFabric:
     """What an array is made of.
 
     Parameters
@@ -71,7 +71,7 @@ class Fabric:
         return made
 
 
-class Row(Circuit):
+class GridRow(Circuit):
     """``cols`` elements side by side.
 
     Parameters
@@ -81,10 +81,10 @@ class Row(Circuit):
 
     Members
     -------
-    See `Fabric.ports` with one row.
+    See `GridFabric.ports` with one row.
     """
 
-    def __init__(self, library: Library, fabric: Fabric, cols: int, *, right: bool, below: bool) -> None:
+    def __init__(self, library: Library, fabric: GridFabric, cols: int, *, right: bool, below: bool) -> None:
         self.fabric, self.cols, self.right, self.below = fabric, cols, right, below
         name = library.name(f"row{cols}" + "_inner" * right + "_chained" * below)
         super().__init__(library, name, fabric.ports(1, cols, right, below), reset=fabric.resets(cols, right))
@@ -126,10 +126,10 @@ class Grid(Circuit):
 
     Members
     -------
-    See `Fabric.ports`.
+    See `GridFabric.ports`.
     """
 
-    def __init__(self, library: Library, fabric: Fabric, rows: int, cols: int, *, below: bool) -> None:
+    def __init__(self, library: Library, fabric: GridFabric, rows: int, cols: int, *, below: bool) -> None:
         self.fabric, self.rows, self.cols, self.below = fabric, rows, cols, below
         name = library.name(f"grid{rows}x{cols}" + "_chained" * below)
         super().__init__(library, name, fabric.ports(rows, cols, False, below), reset=fabric.resets(cols, False))
@@ -155,14 +155,14 @@ class Grid(Circuit):
         return m
 
 
-def row_of(library: Library, fabric: Fabric, cols: int, *, right: bool, below: bool) -> Circuit:
+def row_of(library: Library, fabric: GridFabric, cols: int, *, right: bool, below: bool) -> Circuit:
     """A row; of one column it is the element itself."""
     if cols == 1:
         return fabric.element(library, right, below)
-    return library.make(Row, fabric, cols, right=right, below=below)
+    return library.make(GridRow, fabric, cols, right=right, below=below)
 
 
-def grid_of(library: Library, fabric: Fabric, rows: int, cols: int, *, below: bool) -> Circuit:
+def grid_of(library: Library, fabric: GridFabric, rows: int, cols: int, *, below: bool) -> Circuit:
     """A grid; of one row it is the row itself."""
     if rows == 1:
         return row_of(library, fabric, cols, right=False, below=below)

@@ -15,7 +15,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.array.element import ACCUMULATOR_BITS, Arithmetic
-from siliconloom.rtl.array.grid import Fabric, grid_of
+from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
 
@@ -39,7 +39,7 @@ def arithmetic_of(array: SystolicArray) -> Arithmetic:
     return Arithmetic(operand_type(array).bits, array.multiply_stages)
 
 
-class SystolicTile(Circuit):
+class SystolicTileCircuit(Circuit):
     """What both tiles share: input slices, the output with its skid buffer, and the enable of the whole array.
 
     The enable is a register: a result beat that is not taken moves into the skid buffer and stops the array from the
@@ -100,7 +100,7 @@ class SystolicTile(Circuit):
             m.d.sync += [held.eq(valid & ~self.output_ready), held_data.eq(data), held_last.eq(last)]
 
 
-class StationaryTile(SystolicTile):
+class StationaryTile(SystolicTileCircuit):
     """Weight- or input-stationary tile; the dataflow is what the user streams in which role.
 
     Members
@@ -159,7 +159,7 @@ class StationaryTile(SystolicTile):
         moving = skewed(self, m, "moving_skew", en, Cat(*lanes), rows, bits)
         swaps = self._wave(m, "swap_wave", en, swap, rows)
 
-        fabric = Fabric(self.arithmetic, output_stationary=False)
+        fabric = GridFabric(self.arithmetic, output_stationary=False)
         sums: Signal = Const(0, self.result_bits)
         width = cols * bits
         for j in range(groups):
@@ -218,7 +218,7 @@ class StationaryTile(SystolicTile):
         return Cat(valids[:-1] & ~taken, valids[-1])
 
 
-class OutputTile(SystolicTile):
+class OutputTile(SystolicTileCircuit):
     """Output-stationary tile.
 
     Members
@@ -273,7 +273,7 @@ class OutputTile(SystolicTile):
         m.d.comb += shifts.eq(Cat(*[begins] * rows) | before)
         outputs = self.place(
             m,
-            grid_of(self.library, Fabric(self.arithmetic, output_stationary=True), rows, cols, below=False),
+            grid_of(self.library, GridFabric(self.arithmetic, output_stationary=True), rows, cols, below=False),
             "grid",
             en=en,
             a=a,
@@ -305,7 +305,7 @@ class OutputTile(SystolicTile):
         return waves
 
 
-def systolic_tile(library: Library, array: SystolicArray, name: str | None = None) -> SystolicTile:
+def systolic_tile(library: Library, array: SystolicArray, name: str | None = None) -> SystolicTileCircuit:
     """The tile for the array's dataflow: the design itself, or a module ``name`` inside an NPU tile.
 
     Raises `NotSupported` for operands without RTL.

@@ -36,7 +36,7 @@ async def run_job(dut: Any) -> None:
         json.dump(results, file)
 
 
-class Stream:
+class RowStream:
     """Macros of one stream, offered one after the other from their arrival on."""
 
     def __init__(self, dut: Any, name: str, macros: list[dict[str, int]]) -> None:
@@ -87,7 +87,7 @@ class Source:
 async def _run_case(dut: Any, tile: PimTile, case: dict[str, Any]) -> dict[str, Any]:
     memory = {(bank, row): bytes.fromhex(data) for bank, row, data in case["memory"]}
     array = PimArray(tile, memory)
-    streams = [Stream(dut, name, case[name]) for name in FIELDS]
+    streams = [RowStream(dut, name, case[name]) for name in FIELDS]
     sources = [Source(dut, name, case[name]) for name in ("write", "vector")]
     dut.column_data.value = dut.array_read.value = 0
     dut.rst.value = 1

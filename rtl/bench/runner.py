@@ -14,7 +14,7 @@ from typing import Any
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
-from siliconloom.rtl.array.folds import Case, CaseResult, job_case, judge
+from siliconloom.rtl.array.folds import ArrayCase, CaseResult, job_case, judge
 from siliconloom.rtl.array.tile import arithmetic_of
 
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
@@ -61,7 +61,7 @@ def run_cases(
     sources: Sequence[Path],
     top: str,
     ports: Sequence[str],
-    cases: Sequence[Case],
+    cases: Sequence[ArrayCase],
     *,
     simulator: str,
     folder: Path,

@@ -23,7 +23,7 @@ def _formats(geometry: PimGeometry) -> tuple[bool, bool]:
     return DataType.BF16 in geometry.tile.operands, DataType.INT8 in geometry.tile.operands
 
 
-class Lane(Circuit):
+class BankLane(Circuit):
     """One 16-bit multiplier that also makes two int8 products.
 
     Members
@@ -148,7 +148,7 @@ class BankUnit(Circuit):
         lanes = [
             self.place(
                 m,
-                self.library.make(Lane, g),
+                self.library.make(BankLane, g),
                 f"lane_{i}",
                 integer=integer,
                 a=column[LANE_BITS * i :][:LANE_BITS],

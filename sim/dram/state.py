@@ -20,15 +20,15 @@ NEVER = 2**62
 NOW, OFFERED, LEFT, NEXT_REFRESH, DUE_RANK = range(5)
 HITS, MISSES, REFRESHES, BURSTS = range(5, 9)
 LAST, FINISH, LOGGED, ANSWERED = range(9, 13)
-"""Entries of `State.clock`: cycle; requests that were taken, and those not done; next refresh and its rank; column
+"""Entries of `DramState.clock`: cycle; requests that were taken, and those not done; next refresh and its rank; column
 commands on an open row, activations, refreshes, column commands; last answer, end of the last burst; rows of the log
 and of `Trace.answered`."""
 
 TO_ACT, TO_READ, TO_WRITE = range(3)
-"""Columns of `State.group` and `State.rank`: the first cycle in which any of its banks may have the command."""
+"""Columns of `DramState.group` and `DramState.rank`: the first cycle in which any of its banks may have the command."""
 
 COLUMN_AT, ACT_AT, PRE_AT = range(3)
-"""Columns of `State.bank`: the first cycle for a column command, ACT and PRE, as far as the bank itself decides."""
+"""Columns of `DramState.bank`: the first cycle for a column command, ACT and PRE, as far as the bank itself decides."""
 
 TIMINGS = (
     "CL",
@@ -70,7 +70,7 @@ FAW, REFI = 8, 17
 """Places in `TIMINGS`."""
 
 
-class Machine(NamedTuple):
+class DramMachine(NamedTuple):
     """What does not change: `shape` is channels, ranks, bank groups, banks of a group, rows, bursts of a row."""
 
     shape: Any
@@ -97,7 +97,7 @@ class Trace(NamedTuple):
     commands: Any
 
 
-class State(NamedTuple):
+class DramState(NamedTuple):
     """What changes; the first axis is the channel. Queues hold request numbers, the oldest first."""
 
     clock: Any
@@ -135,7 +135,7 @@ class State(NamedTuple):
     """Per request: one more than the next read that waits for the same answer, or 0."""
 
 
-def machine_of(dram: Dram) -> Machine:
+def machine_of(dram: Dram) -> DramMachine:
     """A memory as tables."""
     o, c, t = dram.organization, dram.controller, dram.timing
     values = {**t.model_dump(), "tRC": t.row_cycle, "burst": dram.burst_cycles}
@@ -148,7 +148,7 @@ def machine_of(dram: Dram) -> Machine:
         "bank_queue": bank_queue(dram),
         "refresh": ("none", "rank", "bank").index(c.refresh),
     }
-    return Machine(
+    return DramMachine(
         np.array([o.channels, o.ranks, o.bank_groups, o.banks, o.rows, o.columns // o.burst_length], np.int64),
         np.array([policy[name] for name in POLICIES], np.int64),
         np.array([values[name] for name in TIMINGS], np.int64),
@@ -168,7 +168,7 @@ def refresh_interval(dram: Dram) -> int:
     return max(dram.timing.tREFI // turns, 1)
 
 
-def fresh_state(dram: Dram, requests: int) -> State:
+def fresh_state(dram: Dram, requests: int) -> DramState:
     """A memory that has done nothing, with every row closed."""
     o, c = dram.organization, dram.controller
     channels, groups = o.channels, o.ranks * o.bank_groups
@@ -179,7 +179,7 @@ def fresh_state(dram: Dram, requests: int) -> State:
 
     clock = np.zeros(13, np.int64)
     clock[LEFT], clock[NEXT_REFRESH] = requests, refresh_interval(dram)
-    return State(
+    return DramState(
         clock,
         zeros(c.read_queue),
         zeros(c.write_queue),

@@ -51,7 +51,7 @@ class Agenda:
         return cycle
 
 
-class Pattern:
+class ErrorPattern:
     """A bit for every cycle, repeated: when a side of a handshake is willing."""
 
     def __init__(self, bits: NDArray[np.bool_] | None = None) -> None:
@@ -271,8 +271,8 @@ class LinkRun:
 def run_link(
     protocol: LinkProtocol,
     lasts: Sequence[bool],
-    source: Pattern,
-    sink: Pattern,
+    source: ErrorPattern,
+    sink: ErrorPattern,
     faults: Faults | None = None,
     limit: int = 1_000_000,
     settle: int = 0,
@@ -327,4 +327,4 @@ def run_link(
     return run
 
 
-__all__ = ["Agenda", "Counts", "Faults", "Link", "LinkRun", "Pattern", "run_link"]
+__all__ = ["Agenda", "Counts", "Faults", "Link", "LinkRun", "ErrorPattern", "run_link"]

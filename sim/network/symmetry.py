@@ -42,7 +42,7 @@ WORTH = 2
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldedNetwork:
     """One slot of each class, over one link of each class.
 
     Parameters
@@ -62,7 +62,7 @@ class Fold:
     slots: Int
 
 
-def fold(wiring: Wiring, pattern: Pattern, routes: Routes, *, worth: float = WORTH) -> Fold | None:
+def fold(wiring: Wiring, pattern: Pattern, routes: Routes, *, worth: float = WORTH) -> FoldedNetwork | None:
     """Classes of equal messages and links; `None` where there are too few equal ones, or no time between events."""
     s, links = pattern.slots, len(wiring.source)
     if not len(s) or not len(routes.links):
@@ -316,7 +316,7 @@ def _equitable(
 
 def _folded(
     wiring: Wiring, pattern: Pattern, routes: Routes, slot: Int, lane: Int, slot_reps: Int, lane_reps: Int
-) -> Fold:
+) -> FoldedNetwork:
     s, links = pattern.slots, len(wiring.source)
     crossed = np.zeros(links, bool)
     crossed[routes.links] = True
@@ -361,4 +361,4 @@ def _folded(
         latency=wiring.latency[reps],
     )
     ways_of = np.concatenate([np.zeros(0, np.int64), *(link[way] for way in ways)]).astype(np.int32)
-    return Fold(folded, narrow, Routes(pair.astype(np.int32), first, ways_of), link, slot)
+    return FoldedNetwork(folded, narrow, Routes(pair.astype(np.int32), first, ways_of), link, slot)

@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from siliconloom.commands.explaining import explain
-from siliconloom.commands.group import PLAIN, Group
+from siliconloom.commands.group import PLAIN, CommandGroup
 
 app = typer.Typer(
     name="loom",
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="One description of an AI accelerator: Verilog, a cycle simulator, and the proof that the two agree.",
     **PLAIN,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines import torch_backend
-from siliconloom.baselines.jobs import Job, load_jobs, load_layer, parse_dtypes
+from siliconloom.baselines.jobs import Deployment, load_jobs, load_layer, parse_dtypes
 from siliconloom.baselines.measure import QUICK, TOLERANCE, CannotRun, Sensors, Settings, measure, time_case, to_table
 from siliconloom.baselines.operations import Op, Precision
 from siliconloom.baselines.tables import load_file
@@ -17,7 +17,7 @@ from siliconloom.baselines.validation import conflicts
 from siliconloom.cli import main
 from siliconloom.evaluate.measuring import measure_gpu
 
-GEMM = Job(op=Op.GEMM, m=64, n=64, k=64, batch=1)
+GEMM = Deployment(op=Op.GEMM, m=64, n=64, k=64, batch=1)
 
 
 class Clockwork:
@@ -178,7 +178,7 @@ def test_a_file_of_operations_is_measured_row_by_row(tmp_path):
         "op,m,n,k,q_len,heads,kv_heads,head_dim,dtype\ngemm,1,2,3,,,,,fp16\nattention_prefill,,,,8,4,2,64,\n"
     )
     gemm, attention = load_jobs([str(tmp_path / "ops.csv")])
-    assert gemm == Job(op=Op.GEMM, m=1, n=2, k=3, batch=1, dtype=Precision.FP16)
+    assert gemm == Deployment(op=Op.GEMM, m=1, n=2, k=3, batch=1, dtype=Precision.FP16)
     assert (attention.kv_len, attention.causal, attention.batch) == (8, True, 1)
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from siliconloom.baselines.jobs import Job, Layer
+from siliconloom.baselines.jobs import Deployment, LayerKernels
 from siliconloom.baselines.measure import TOLERANCE, CannotRun, Sensors, Settings, measure, to_table
 from siliconloom.baselines.operations import Op, Precision
 from siliconloom.baselines.torch_backend import TorchBackend, parse_smi, table_name
-from siliconloom.baselines.torch_operations import Place, spaced
+from siliconloom.baselines.torch_operations import TorchDevice, spaced
 
-TINY = Layer(hidden=256, intermediate=384, heads=8, kv_heads=2, head_dim=32, vocabulary=1000)
+TINY = LayerKernels(hidden=256, intermediate=384, heads=8, kv_heads=2, head_dim=32, vocabulary=1000)
 installed = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 
 
@@ -60,7 +60,7 @@ def test_checked_rows_reach_from_the_first_to_the_last(size, most, found):
 
 
 def test_copies_outgrow_the_cache_and_fit_the_memory():
-    place = Place(torch=None, device="cuda", cache_bytes=50, memory_bytes=1000)
+    place = TorchDevice(torch=None, device="cuda", cache_bytes=50, memory_bytes=1000)
     assert place.copies(10) == 20
     assert place.copies(100) == 2
     assert place.copies(600) == 1
@@ -69,16 +69,16 @@ def test_copies_outgrow_the_cache_and_fit_the_memory():
 
 
 JOBS = [
-    Job(op=Op.GEMM, m=33, n=64, k=48, batch=1),
-    Job(op=Op.GEMM, m=5, n=64, k=48, batch=3),
-    Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=40, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
-    Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
-    Job(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=4, kv_heads=4, head_dim=32, causal=False),
-    Job(op=Op.ATTENTION_DECODE, batch=3, q_len=1, kv_len=77, heads=8, kv_heads=1, head_dim=64),
-    *(Job(op=op, m=7, n=256) for op in (Op.RMSNORM, Op.LAYERNORM, Op.SOFTMAX, Op.SILU_MUL, Op.GELU, Op.ADD)),
-    *(Job(op=op, m=7, n=256) for op in (Op.ROPE, Op.EMBEDDING)),
-    Job(op=Op.LAYER_PREFILL, model="tiny", layer=TINY, batch=2, input_tokens=300, gpus=1),
-    Job(op=Op.LAYER_DECODE, model="tiny", layer=TINY, batch=3, input_tokens=50, gpus=1),
+    Deployment(op=Op.GEMM, m=33, n=64, k=48, batch=1),
+    Deployment(op=Op.GEMM, m=5, n=64, k=48, batch=3),
+    Deployment(op=Op.ATTENTION_PREFILL, batch=2, q_len=40, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
+    Deployment(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=8, kv_heads=2, head_dim=32, causal=True),
+    Deployment(op=Op.ATTENTION_PREFILL, batch=2, q_len=24, kv_len=40, heads=4, kv_heads=4, head_dim=32, causal=False),
+    Deployment(op=Op.ATTENTION_DECODE, batch=3, q_len=1, kv_len=77, heads=8, kv_heads=1, head_dim=64),
+    *(Deployment(op=op, m=7, n=256) for op in (Op.RMSNORM, Op.LAYERNORM, Op.SOFTMAX, Op.SILU_MUL, Op.GELU, Op.ADD)),
+    *(Deployment(op=op, m=7, n=256) for op in (Op.ROPE, Op.EMBEDDING)),
+    Deployment(op=Op.LAYER_PREFILL, model="tiny", layer=TINY, batch=2, input_tokens=300, gpus=1),
+    Deployment(op=Op.LAYER_DECODE, model="tiny", layer=TINY, batch=3, input_tokens=50, gpus=1),
 ]
 
 
@@ -101,7 +101,7 @@ def test_results_agree_with_float32(job, dtype):
 def test_a_wrong_result_is_seen():
     import torch
 
-    (case,) = TorchBackend(torch, "cpu").prepare(Job(op=Op.GEMM, m=64, n=64, k=64, batch=1))
+    (case,) = TorchBackend(torch, "cpu").prepare(Deployment(op=Op.GEMM, m=64, n=64, k=64, batch=1))
     right = case._made.calls[0]()
     assert case.error() < 0.01
     object.__setattr__(case._made, "check", lambda: (right.roll(1, 0), right.float()))
@@ -114,7 +114,7 @@ def test_a_whole_measurement_on_the_cpu():
 
     backend = TorchBackend(torch, "cpu")
     settings = Settings(samples=3, sample_seconds=1e-4, hold_seconds=1e-3)
-    jobs = [*JOBS[:1], replace(JOBS[1], dtype=Precision.FP4), Job(op=Op.ALL_REDUCE, gpus=2, bytes=1024)]
+    jobs = [*JOBS[:1], replace(JOBS[1], dtype=Precision.FP4), Deployment(op=Op.ALL_REDUCE, gpus=2, bytes=1024)]
     found = measure(jobs, backend, settings)
     assert [str(reason) for _, reason in found.skipped] == [
         f"PyTorch {torch.__version__} has no fp4",

@@ -6,12 +6,12 @@ import pytest
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.document import Document
-from siliconloom.arch.run import Run
+from siliconloom.arch.run import DescribedRun
 from siliconloom.evaluate.faulty_runs import faulty_run
 
 
 def read(text):
-    return Document.parse(text, "run.yaml").validate(Run)
+    return Document.parse(text, "run.yaml").validate(DescribedRun)
 
 
 def test_a_run_of_weeks_loses_what_dalys_formula_says():

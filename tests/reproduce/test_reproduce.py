@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.cli import main
 from siliconloom.reproduce import CARDS, run, workers
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.fusemax import fusemax_stalled
 from siliconloom.reproduce.fusemax_events import block_ends, fusemax_event_latency
 from siliconloom.reproduce.fusemax_model import BANDWIDTH, cascade, flat, fusemax, tiles, unfused
@@ -156,19 +156,19 @@ CAUSE = "the paper counts something else"
 @pytest.mark.parametrize(
     ("row", "verdict"),
     [
-        (Row("x", 1.04, 1.0, 0.05), "inside"),
-        (Row("x", 1.06, 1.0, 0.05), "outside"),
-        (Row("x", 1.06, 1.0, 0.05, CAUSE), "moved"),  # a cause alone holds nothing: how far off must be known
-        (Row("x", 1.06, 1.0, 0.05, CAUSE, expected=0.06), "explained"),
-        (Row("x", 1.06, 1.0, 0.05, CAUSE, expected=0.09), "moved"),
-        (Row("x", 1.04, 1.0, 0.05, CAUSE, expected=0.09), "inside"),
-        (Row("x", None, 1.0, 0.05), "outside"),
-        (Row("x", None, 1.0, 0.05, CAUSE), "not modelled"),
-        (Row("x", 3.0, 1.0, 0.0, sense="at least"), "moved"),  # so far on the right side that it could not fail
-        (Row("x", 3.0, 1.0, 0.0, sense="at least", expected=2.0), "bound"),
-        (Row("x", 0.9, 1.0, 0.0, sense="at least"), "outside"),
-        (Row("x", 0.9, 1.0, 0.0, sense="at most", expected=-0.1), "bound"),
-        (Row("x", 1.1, 1.0, 0.0, sense="at most"), "outside"),
+        (CardRow("x", 1.04, 1.0, 0.05), "inside"),
+        (CardRow("x", 1.06, 1.0, 0.05), "outside"),
+        (CardRow("x", 1.06, 1.0, 0.05, CAUSE), "moved"),  # a cause alone holds nothing: how far off must be known
+        (CardRow("x", 1.06, 1.0, 0.05, CAUSE, expected=0.06), "explained"),
+        (CardRow("x", 1.06, 1.0, 0.05, CAUSE, expected=0.09), "moved"),
+        (CardRow("x", 1.04, 1.0, 0.05, CAUSE, expected=0.09), "inside"),
+        (CardRow("x", None, 1.0, 0.05), "outside"),
+        (CardRow("x", None, 1.0, 0.05, CAUSE), "not modelled"),
+        (CardRow("x", 3.0, 1.0, 0.0, sense="at least"), "moved"),  # so far on the right side that it could not fail
+        (CardRow("x", 3.0, 1.0, 0.0, sense="at least", expected=2.0), "bound"),
+        (CardRow("x", 0.9, 1.0, 0.0, sense="at least"), "outside"),
+        (CardRow("x", 0.9, 1.0, 0.0, sense="at most", expected=-0.1), "bound"),
+        (CardRow("x", 1.1, 1.0, 0.0, sense="at most"), "outside"),
     ],
 )
 def test_a_deviation_needs_a_cause_and_its_size(monkeypatch, capsys, row, verdict):
@@ -191,7 +191,7 @@ def test_a_deviation_needs_a_cause_and_its_size(monkeypatch, capsys, row, verdic
 )
 def test_every_row_with_a_figure_fails_when_the_figure_moves_far(published, error, factor, sense):
     tolerance = 0.02
-    row = Row("x", published * (1 + error), published, tolerance, CAUSE, sense)
+    row = CardRow("x", published * (1 + error), published, tolerance, CAUSE, sense)
     row = replace(row, expected=row.error if row.pinned else None)
     assert row.holds
     moved = replace(row, ours=row.ours * factor)

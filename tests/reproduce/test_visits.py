@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.reproduce.paths import Visit, follow, round_trip
-from siliconloom.reproduce.visits import Job, Stay, run_visits
+from siliconloom.reproduce.visits import ExpertJob, Stay, run_visits
 
 
 def trip(path, name="job", ready=0, after=None, duration=10, rest=0):
     stays = tuple(Stay(stop.node, duration, rest, stop.holds) for stop in round_trip(path))
-    return Job(name, stays, ready, after)
+    return ExpertJob(name, stays, ready, after)
 
 
 @st.composite
@@ -69,10 +69,10 @@ def test_a_node_does_one_visit_at_a_time_and_holds_what_it_can(case):
 def test_those_who_came_first_are_served_first_and_newcomers_last():
     nothing = np.zeros((2, 2), np.int64)
     jobs = [
-        Job("long", (Stay(0, 10),)),
-        Job("new", (Stay(0, 5),), ready=1),
-        Job("late", (Stay(1, 4), Stay(0, 5))),
-        Job("early", (Stay(1, 3), Stay(0, 5))),
+        ExpertJob("long", (Stay(0, 10),)),
+        ExpertJob("new", (Stay(0, 5),), ready=1),
+        ExpertJob("late", (Stay(1, 4), Stay(0, 5))),
+        ExpertJob("early", (Stay(1, 3), Stay(0, 5))),
     ]
     run = run_visits(jobs, nothing, [1, 1])
     # "late" is at node 0 at 4, "early" at 7; "new" began to wait at 1, but begins here
@@ -80,7 +80,11 @@ def test_those_who_came_first_are_served_first_and_newcomers_last():
 
 
 def test_what_comes_at_the_moment_a_node_is_free_is_late():
-    jobs = [Job("a", (Stay(0, 10),)), Job("b", (Stay(0, 5),), ready=1), Job("c", (Stay(1, 10), Stay(0, 5)))]
+    jobs = [
+        ExpertJob("a", (Stay(0, 10),)),
+        ExpertJob("b", (Stay(0, 5),), ready=1),
+        ExpertJob("c", (Stay(1, 10), Stay(0, 5))),
+    ]
     run = run_visits(jobs, np.zeros((2, 2), np.int64), [1, 1])
     assert [run.start[1][0], run.start[2][1]] == [10, 15]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError
 from siliconloom.arch.link import LinkProtocol, Symbol, crc32c
 from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, run_link_cases
-from siliconloom.sim.network.link import Faults, Pattern, run_link
+from siliconloom.sim.network.link import ErrorPattern, Faults, run_link
 from siliconloom.verification.link import compare_link
 from siliconloom.verification.link_cases import modelled_link, random_link_case
 
@@ -98,7 +98,7 @@ def test_the_model_delivers_after_the_way_and_within_the_credits(seed, number, r
 
 def test_a_link_under_load_moves_what_heads_and_tails_leave():
     protocol = LinkProtocol(wire_cycles=8, packet_flits=16, outstanding=8, credits=256)
-    run = run_link(protocol, [n % 16 == 15 for n in range(16 * 100)], Pattern(), Pattern())
+    run = run_link(protocol, [n % 16 == 15 for n in range(16 * 100)], ErrorPattern(), ErrorPattern())
     assert run.delivered[-1] - run.delivered[15] == 99 * 18
     assert protocol.efficiency == 16 / 18
 
@@ -106,18 +106,18 @@ def test_a_link_under_load_moves_what_heads_and_tails_leave():
 def test_a_sink_that_never_takes_is_an_error_and_no_hang():
     never = np.zeros(PATTERN, bool)
     with pytest.raises(LoomError, match="a pattern of waits needs a cycle without one"):
-        Pattern(never)
+        ErrorPattern(never)
     seldom = never.copy()
     seldom[7] = True
     with pytest.raises(LoomError, match="delivered 1 of 2 flits within 20,000 cycles"):
-        run_link(LinkProtocol(), [True, True], Pattern(), Pattern(seldom), limit=20_000)
+        run_link(LinkProtocol(), [True, True], ErrorPattern(), ErrorPattern(seldom), limit=20_000)
 
 
 def test_one_lost_head_costs_a_round_of_asking():
     protocol = LinkProtocol()
-    clean = run_link(protocol, [True], Pattern(), Pattern())
+    clean = run_link(protocol, [True], ErrorPattern(), ErrorPattern())
     # taken in 0, head decided in 1, on the other side in 2 + wire
-    lost = run_link(protocol, [True], Pattern(), Pattern(), Faults(symbols=[2 + protocol.wire_cycles]))
+    lost = run_link(protocol, [True], ErrorPattern(), ErrorPattern(), Faults(symbols=[2 + protocol.wire_cycles]))
     assert lost.counts.retries == lost.counts.errors == 1
     assert lost.counts.timeouts == 0
     # nak registered, on its way back, gone back, head again: 2 wires, and 4 registers and decisions on the way
@@ -128,7 +128,7 @@ def test_two_lost_heads_cost_the_timeout():
     protocol = LinkProtocol()
     first = 2 + protocol.wire_cycles
     again = first + 2 * protocol.wire_cycles + 5
-    lost = run_link(protocol, [True], Pattern(), Pattern(), Faults(symbols=[first, again]))
+    lost = run_link(protocol, [True], ErrorPattern(), ErrorPattern(), Faults(symbols=[first, again]))
     assert (lost.counts.retries, lost.counts.timeouts) == (2, 1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.document import Document
 from siliconloom.workloads import Attention, Gemm, Graph, Phase
-from siliconloom.workloads.attention import Run
+from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph
@@ -19,7 +19,7 @@ from siliconloom.workloads.transformer import forward_graph
 
 def build(config: dict[str, Any], phase: Phase, batch: int, q_len: int, kv_len: int) -> Graph:
     model = read_architecture(Document.parse(json.dumps(config)))
-    run = Run(phase=phase, batch=batch, q_len=q_len, kv_len=kv_len)
+    run = TokenStep(phase=phase, batch=batch, q_len=q_len, kv_len=kv_len)
     dataflow = forward_graph(model, run, DataType.BF16)
     graph = Graph(
         name="random",

@@ -74,7 +74,7 @@ def _planned(name: str) -> Callable[[], None]:
     return command
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of all commands."""
 
     def __init__(self, **options: Any) -> None:

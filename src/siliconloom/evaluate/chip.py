@@ -16,7 +16,7 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.vector import BUILT
 from siliconloom.evaluate.asked import asked
 from siliconloom.mapper.chip.bounds import Bound, placed_bound
-from siliconloom.mapper.chip.mapping import Plan, map_workload
+from siliconloom.mapper.chip.mapping import MappedWorkload, map_workload
 from siliconloom.sim.chip.costs import CostService
 from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
 from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration, run
@@ -39,7 +39,7 @@ class Simulation:
 
     chip: Chip
     graph: Graph
-    plan: Plan
+    plan: MappedWorkload
     run: Run
     map_s: float
     described: Chip

@@ -21,7 +21,7 @@ from siliconloom.arch.system import System
 from siliconloom.arch.transfers import Transfers
 from siliconloom.evaluate.networks import cheapest, check_clock, costing, link_rows
 from siliconloom.mapper.network.collectives import OPERATIONS, Size, candidates
-from siliconloom.mapper.network.communication import Operator, lower
+from siliconloom.mapper.network.communication import ProgramOperator, lower
 from siliconloom.mapper.network.rendezvous import Call, Key, Meeting, match, read_calls
 from siliconloom.sim.network.disturbed import Disturbance, run_disturbed
 from siliconloom.sim.network.flows import run_flows
@@ -131,7 +131,7 @@ def _disturbances(program: Communication, document: Document, wiring: Wiring) ->
     return found
 
 
-def _ranks(operators: list[Operator], run: NetworkRun, chips: int) -> list[dict[str, Any]]:
+def _ranks(operators: list[ProgramOperator], run: NetworkRun, chips: int) -> list[dict[str, Any]]:
     finish = [0] * chips
     for each in operators:
         for call, last in zip(each.meeting.calls, each.ended, strict=True):
@@ -139,7 +139,7 @@ def _ranks(operators: list[Operator], run: NetworkRun, chips: int) -> list[dict[
     return [{"rank": rank, "finish_s": at * 1e-12} for rank, at in enumerate(finish)]
 
 
-def _operation(each: Operator, run: NetworkRun, document: Document) -> dict[str, Any]:
+def _operation(each: ProgramOperator, run: NetworkRun, document: Document) -> dict[str, Any]:
     call = each.meeting.calls[0]
     size = call.bytes if isinstance(call.bytes, float) else max(map(sum, call.bytes), default=0.0)
     return {

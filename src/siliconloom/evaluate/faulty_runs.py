@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.run import Run
+from siliconloom.arch.run import DescribedRun
 from siliconloom.sim.system.failures import (
     FAILURES_MOST,
     TrainingRun,
@@ -21,7 +21,7 @@ FAILURES_IN_ALL = 5_000_000
 """Of all runs together: some ten seconds."""
 
 
-def faulty_run(run: Run, *, step_s: float, chips: int, state_bytes: float = 0.0) -> dict[str, Any]:
+def faulty_run(run: DescribedRun, *, step_s: float, chips: int, state_bytes: float = 0.0) -> dict[str, Any]:
     """What becomes of a run of steps that take ``step_s`` seconds each on ``chips`` chips.
 
     ``state_bytes`` are those of a checkpoint, of all chips together; they go to ``run.storage`` where no time is given.

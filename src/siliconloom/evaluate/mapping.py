@@ -8,7 +8,7 @@ from siliconloom.arch import load_chip
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.evaluate.placement import placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
-from siliconloom.mapper.chip.mapping import MappedTask, Plan, map_workload
+from siliconloom.mapper.chip.mapping import MappedTask, MappedWorkload, map_workload
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
@@ -16,7 +16,7 @@ from siliconloom.workloads import load_workload
 SCHEMA = "siliconloom.mapping/1"
 
 
-def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> Plan:
+def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> MappedWorkload:
     """Load chip and workload by file or library name and map one to the other."""
     chip_sets, workload_sets = split_overrides(overrides)
     machine = effective(load_chip(chip, chip_sets))
@@ -24,7 +24,7 @@ def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> Pla
     return map_workload(machine, graph, lambda program: run(program, machine).cycles, search=False)
 
 
-def plan_summary(plan: Plan) -> dict[str, Any]:
+def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
     """The mapping under its versioned schema."""
     return {
         "schema": SCHEMA,
@@ -51,7 +51,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _task(plan: Plan, mapped: MappedTask) -> dict[str, Any]:
+def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
     operator, tiling = mapped.task.operator, mapped.tiling
     bound = mean_bound(plan.chip, operator, plan.placement, mapped.task.fused)
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.mapper.chip.mapping import Plan
+from siliconloom.mapper.chip.mapping import MappedWorkload
 
 
-def placement_rows(plan: Plan) -> list[dict[str, Any]]:
+def placement_rows(plan: MappedWorkload) -> list[dict[str, Any]]:
     """One row per object in main memory, the largest first; none where there is one level at most."""
     if plan.placement is None:
         return []

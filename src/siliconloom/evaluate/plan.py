@@ -17,7 +17,7 @@ from siliconloom.arch.gpu_system import refuse_unmeasured
 from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
-from siliconloom.arch.run import Run, Straggler
+from siliconloom.arch.run import DescribedRun, Straggler
 from siliconloom.arch.system import Policy
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
 from siliconloom.evaluate.asked import asked
@@ -44,7 +44,7 @@ def read_plan_input(
     system: str, model: str, assignments: list[tuple[str, str]]
 ) -> tuple[Cluster, Graph, dict[str, Any], Troubles, Decoding | None]:
     """Cluster, workload, the values of ``plan.`` given, what goes wrong, and what follows, from names and overrides."""
-    troubles = Troubles(_read("run", assignments, Run), _read("slow", assignments, Straggler))
+    troubles = Troubles(_read("run", assignments, DescribedRun), _read("slow", assignments, Straggler))
     later = [(p.removeprefix("decode."), v) for p, v in assignments if p.startswith("decode.")]
     assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow.", "decode."))]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
@@ -65,7 +65,7 @@ def read_plan_input(
 class Troubles:
     """Failures of a whole run, and a stage or link that falls behind in a step; none unless asked for."""
 
-    run: Run | None = None
+    run: DescribedRun | None = None
     slow: Straggler | None = None
 
 

@@ -20,7 +20,7 @@ CONTEXTS = 4
 
 
 @dataclass(frozen=True)
-class Step:
+class StepKernels:
     """Seconds of a step's kernels together, how many are launched, and the time below which they cannot be."""
 
     kernels_s: float
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Run:
+class ServingRun:
     """The prompts of a batch and the tokens that follow.
 
     Parameters
@@ -46,9 +46,9 @@ class Run:
         Tokens of every sequence.
     """
 
-    prompt: Step
+    prompt: StepKernels
     contexts: tuple[int, ...]
-    tokens: tuple[Step, ...]
+    tokens: tuple[StepKernels, ...]
     output: int
 
     def token_seconds(self, stack: Stack = STACKS["none"]) -> float:
@@ -73,7 +73,7 @@ def predict_step(
     tensor: int = 1,
     precision: str = "bf16",
     sustained: bool = False,
-) -> Step:
+) -> StepKernels:
     """One step of a library model on ``tensor`` GPUs that share every operator.
 
     Parameters
@@ -86,16 +86,16 @@ def predict_step(
     graph = load_workload(model, sets)
     found = predict_model(gpu, share(graph, Split(tensor)), groups={"tensor": tensor}, sustained=sustained)
     launched = sum(kernel.repeat for kernel in found.kernels if not kernel.fused)
-    return Step(found.total_seconds, launched, float((found.roofline * found.repeats).sum()))
+    return StepKernels(found.total_seconds, launched, float((found.roofline * found.repeats).sum()))
 
 
 def predict_run(
     gpu: Gpu, model: str, *, batch: int, prompt: int, output: int, tensor: int = 1, precision: str = "bf16"
-) -> Run:
+) -> ServingRun:
     """A batch of prompts of one length, and ``output`` tokens for each."""
     points = np.unique(np.linspace(prompt + 1, prompt + output, CONTEXTS).astype(int)).tolist()
 
-    def step(phase: str, tokens: int) -> Step:
+    def step(phase: str, tokens: int) -> StepKernels:
         return predict_step(gpu, model, phase, tokens=tokens, batch=batch, tensor=tensor, precision=precision)
 
-    return Run(step("prefill", prompt), tuple(points), tuple(step("decode", c) for c in points), output)
+    return ServingRun(step("prefill", prompt), tuple(points), tuple(step("decode", c) for c in points), output)

@@ -8,11 +8,11 @@ from typing import Literal
 Sense = Literal["equal", "at least", "at most"]
 Verdict = Literal["inside", "explained", "bound", "not modelled", "moved", "outside"]
 DRIFT = 0.02
-"""How far our figure may move, relatively, where only `Row.expected` holds it."""
+"""How far our figure may move, relatively, where only `CardRow.expected` holds it."""
 
 
 @dataclass(frozen=True)
-class Row:
+class CardRow:
     """One published figure and ours.
 
     Parameters
@@ -98,7 +98,7 @@ class Card:
     name: str
     title: str
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[CardRow, ...]
 
     @property
     def holds(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.mapper.experts import Routing, hops_of, place_experts, return_hops
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 
 LAYERS, EXPERTS = 32, 8
 RANDOM, FOUR, EIGHT = 23.25, 17.495347692691237, 22.166013704896926
@@ -59,21 +59,21 @@ def card() -> Card:
     routing = synthetic(strength(EIGHT, 8))
     placed = place_experts(routing, 4)
     rows = (
-        Row("hops of a token, experts at random [4 GPUs]", hops_of(even, anyhow), RANDOM, 1e-9),
-        Row(
+        CardRow("hops of a token, experts at random [4 GPUs]", hops_of(even, anyhow), RANDOM, 1e-9),
+        CardRow(
             "all-to-alls of a token that goes on, of one that comes home",
             (hops_of(even, anyhow) / (LAYERS - 1)) / (return_hops(LAYERS, 4) / LAYERS),
             0.5,
             1e-9,
         ),
-        Row(
+        CardRow(
             "hops of a token by affinity [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
             placed.hops,
             FOUR,
             TOLERANCE,
             SHAPE,
         ),
-        Row(
+        CardRow(
             "transitions that stay [synthetic routing as strong as 8 GPUs' result, 4 GPUs]",
             staying(placed.hops),
             staying(FOUR),

@@ -10,7 +10,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.attention_backward import backward_seconds
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 
 HIDDEN, TOKENS = 2048, 16384
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -63,8 +63,8 @@ def card() -> Card:
         for length, figure in zip(LENGTHS, published, strict=True):
             ours = flops(length, causal) / sum(seconds(length, head_dim, causal)) / 1e12
             name = f"TFLOP/s, head {head_dim}{', causal' if causal else ''} [{length} tokens]"
-            row = Row(name, ours, float(figure), TOLERANCE)
-            rows.append(row if row.within else Row(name, ours, float(figure), TOLERANCE, CAUSE))
+            row = CardRow(name, ours, float(figure), TOLERANCE)
+            rows.append(row if row.within else CardRow(name, ours, float(figure), TOLERANCE, CAUSE))
     return Card(
         "flash-attention-2",
         "FlashAttention-2 forward and backward on an A100, 16K tokens, 2048 wide",

@@ -20,7 +20,7 @@ from siliconloom.baselines.tiled import (
     product_scatter,
     wire_of,
 )
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.tiled_experts import Experts, gather_experts, scatter_experts, separate_seconds
 
 CHIPS, TOKENS, HIDDEN, INNER = 8, 8192, 8192, 8192
@@ -81,14 +81,14 @@ def card() -> Card:
         found: Overlap = fuse(l20, product, CHIPS)
         cause = NCCL.format(theirs=collective[name], ours=(found.sequential - found.product) * 1e3)
         rows += [
-            Row(
+            CardRow(
                 f"dense product alone, ms [{name}, L20]",
                 kernel_seconds(l20, product) * 1e3,
                 round(separate - collective[name], 3),
                 TOLERANCE,
             ),
-            Row(f"dense, unfused, ms [{name}, L20]", found.sequential * 1e3, separate, TOLERANCE, cause),
-            Row(
+            CardRow(f"dense, unfused, ms [{name}, L20]", found.sequential * 1e3, separate, TOLERANCE, cause),
+            CardRow(
                 f"dense, fused, ms [{name}, L20]",
                 found.fused * 1e3,
                 fused,
@@ -103,14 +103,14 @@ def card() -> Card:
             ours = gather_experts(gpu, experts, CHIPS).fused
             wire = WIRE.format(least=gathered / first * 1e-6, ours=wire_of(gpu).rate * 1e-9)
             rows += [
-                Row(
+                CardRow(
                     f"experts' layer 0, fused, ms [{shape}, {gpu.name.upper()}]",
                     ours * 1e3,
                     first,
                     TOLERANCE,
                     FIRST if ours * 1e3 < first and "groups" in shape else wire,
                 ),
-                Row(
+                CardRow(
                     f"experts' layer 1, fused, ms [{shape}, {gpu.name.upper()}]",
                     scatter_experts(gpu, experts, CHIPS).fused * 1e3,
                     second,
@@ -121,7 +121,9 @@ def card() -> Card:
         for layer, published in enumerate(UNFUSED[name]):
             found_ms = unfused(gpu, next(iter(EXPERTS.values())), second=bool(layer)) * 1e3
             rows.append(
-                Row(f"experts' layer {layer}, unfused, ms [{gpu.name.upper()}]", found_ms, published, TOLERANCE, TORCH)
+                CardRow(
+                    f"experts' layer {layer}, unfused, ms [{gpu.name.upper()}]", found_ms, published, TOLERANCE, TORCH
+                )
             )
     return Card(
         "flux-comet",

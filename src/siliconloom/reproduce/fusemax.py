@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import mean
 
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.fusemax_events import fusemax_event_latency
-from siliconloom.reproduce.fusemax_model import Outcome, cascade, flat, fusemax, fusemax_stalled, linear, unfused
+from siliconloom.reproduce.fusemax_model import FusemaxOutcome, cascade, flat, fusemax, fusemax_stalled, linear, unfused
 from siliconloom.reproduce.fusemax_tables import LENGTHS, MODELS, Model, published
 
 CLOSED = 1e-3
@@ -17,23 +17,23 @@ EVENTS = 0.05
 MEANS = 0.01
 """Allowed error of means that were published with two digits."""
 
-Dataflow = Callable[[Model, int], Outcome]
+Dataflow = Callable[[Model, int], FusemaxOutcome]
 
 NOT_ENERGY = (
     "energy is not modelled: the published figures come from Accelergy's component tables, which are no part of this"
 )
 
 
-def table_rows(table: str, what: str, dataflow: Dataflow) -> Iterator[Row]:
+def table_rows(table: str, what: str, dataflow: Dataflow) -> Iterator[CardRow]:
     """Latency, traffic and utilisation of every row of a published table."""
     for found in published(table):
         ours = dataflow(found.model, found.length)
         place = f"[{found.model.name} {found.length_name}]"
-        yield Row(f"{what}: latency, s {place}", ours.latency, found.latency, CLOSED)
-        yield Row(f"{what}: traffic, B {place}", ours.traffic, found.traffic, CLOSED)
+        yield CardRow(f"{what}: latency, s {place}", ours.latency, found.latency, CLOSED)
+        yield CardRow(f"{what}: traffic, B {place}", ours.traffic, found.traffic, CLOSED)
         if found.util_2d:
-            yield Row(f"{what}: 2D array in use {place}", ours.util_2d, found.util_2d, CLOSED)
-            yield Row(f"{what}: 1D array in use {place}", ours.util_1d, found.util_1d, CLOSED)
+            yield CardRow(f"{what}: 2D array in use {place}", ours.util_2d, found.util_2d, CLOSED)
+            yield CardRow(f"{what}: 1D array in use {place}", ours.util_1d, found.util_1d, CLOSED)
 
 
 def speedup(base: Dataflow, *, end_to_end: bool) -> float:
@@ -55,7 +55,7 @@ def card() -> Card:
         *table_rows("end2end-proposal", "linear layers", linear),
     ]
     rows += [
-        Row(
+        CardRow(
             f"FuseMax as events: latency, s [{p.model.name} {p.length_name}]",
             fusemax_event_latency(p.model, p.length),
             p.latency,
@@ -64,12 +64,12 @@ def card() -> Card:
         for p in published("attn-binding")
     ]
     rows += [
-        Row("attention, mean speed over FLAT", speedup(flat, end_to_end=False), 6.7, MEANS),
-        Row("attention, mean speed over unfused", speedup(unfused, end_to_end=False), 10.0, MEANS),
-        Row("end to end, mean speed over FLAT", speedup(flat, end_to_end=True), 5.3, MEANS),
-        Row("end to end, mean speed over unfused", speedup(unfused, end_to_end=True), 7.6, MEANS),
-        Row("attention, mean energy of FLAT's", None, 0.79, MEANS, NOT_ENERGY),
-        Row("attention, mean energy of unfused", None, 0.77, MEANS, NOT_ENERGY),
+        CardRow("attention, mean speed over FLAT", speedup(flat, end_to_end=False), 6.7, MEANS),
+        CardRow("attention, mean speed over unfused", speedup(unfused, end_to_end=False), 10.0, MEANS),
+        CardRow("end to end, mean speed over FLAT", speedup(flat, end_to_end=True), 5.3, MEANS),
+        CardRow("end to end, mean speed over unfused", speedup(unfused, end_to_end=True), 7.6, MEANS),
+        CardRow("attention, mean energy of FLAT's", None, 0.79, MEANS, NOT_ENERGY),
+        CardRow("attention, mean energy of unfused", None, 0.77, MEANS, NOT_ENERGY),
     ]
     return Card(
         "fusemax",

@@ -34,7 +34,7 @@ division of a result."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FusemaxOutcome:
     """Seconds, bytes from and to memory, and the shares of the time that the 2D and the 1D array work."""
 
     latency: float
@@ -48,12 +48,14 @@ def tiles(model: Model, length: int) -> float:
     return BATCH * model.heads * length * length / SIDE**2
 
 
-def _outcome(model: Model, length: int, cycles: float, traffic: float, work_2d: float, work_1d: float) -> Outcome:
+def _outcome(
+    model: Model, length: int, cycles: float, traffic: float, work_2d: float, work_1d: float
+) -> FusemaxOutcome:
     """Finish an outcome from cycles per tile; memory can be slower than both arrays."""
     compute = cycles * tiles(model, length) / CLOCK
     latency = max(compute, traffic / BANDWIDTH)
     scale = tiles(model, length) / CLOCK / latency
-    return Outcome(latency, traffic, work_2d * scale, work_1d * scale)
+    return FusemaxOutcome(latency, traffic, work_2d * scale, work_1d * scale)
 
 
 def _operand_bytes(model: Model, length: int) -> int:
@@ -84,7 +86,7 @@ def _work_1d(model: Model, length: int) -> float:
     return running + 2 * model.head_dim + SIDE * model.head_dim * DIVIDE / length
 
 
-def fusemax(model: Model, length: int) -> Outcome:
+def fusemax(model: Model, length: int) -> FusemaxOutcome:
     """FuseMax as published: stages of different tiles interleaved, so that both arrays work at once.
 
     Per tile: QK and local maximum beside the running denominator, result and division; the running maximum alone;
@@ -98,7 +100,7 @@ def fusemax(model: Model, length: int) -> Outcome:
     return _outcome(model, length, cycles, cascade_traffic(model, length, rows), work, _work_1d(model, length))
 
 
-def fusemax_stalled(model: Model, length: int) -> Outcome:
+def fusemax_stalled(model: Model, length: int) -> FusemaxOutcome:
     """FuseMax's elements without interleaving: the stages of a tile follow one another, the array is filled in between.
 
     QK and maximum; 256 cycles until the last row's maximum has left the array; running maximum; exponentials and sums;
@@ -111,7 +113,7 @@ def fusemax_stalled(model: Model, length: int) -> Outcome:
     return _outcome(model, length, cycles, cascade_traffic(model, length, rows), work, _work_1d(model, length))
 
 
-def cascade(model: Model, length: int) -> Outcome:
+def cascade(model: Model, length: int) -> FusemaxOutcome:
     """The one-pass cascade on FLAT's elements: maximum, exponential (difference and table) and sum on the 1D array."""
     e = model.head_dim
     touched = 4 * SIDE  # maximum, difference, exponential, sum of every score
@@ -126,7 +128,7 @@ SOFTMAX = 4 * SIDE
 """1D cycles per tile of a softmax: maximum, exponential of the difference, sum, division, each over all scores."""
 
 
-def flat(model: Model, length: int) -> Outcome:
+def flat(model: Model, length: int) -> FusemaxOutcome:
     """FLAT: the three steps share the time of the slower array; scores stay on chip where they fit.
 
     The 2D array computes 256 x 256 tiles without keeping operands: a tensor that is not on chip comes again for every
@@ -161,7 +163,7 @@ def spilled(model: Model, length: int, mapping: FlatMapping) -> float:
     return max(0.0, 1 - FLAT_BUFFER / held)
 
 
-def unfused(model: Model, length: int) -> Outcome:
+def unfused(model: Model, length: int) -> FusemaxOutcome:
     """Three kernels one after the other, each as slow as its array or its traffic; scores go through memory."""
     e = model.head_dim
     scores = BATCH * model.heads * length * length * VALUE_BYTES
@@ -177,10 +179,10 @@ def unfused(model: Model, length: int) -> Outcome:
         max(e * unit, product / BANDWIDTH),
     ]
     latency = sum(steps)
-    return Outcome(latency, 2 * product + 2 * scores, 2 * e * unit / latency, SOFTMAX * unit / latency)
+    return FusemaxOutcome(latency, 2 * product + 2 * scores, 2 * e * unit / latency, SOFTMAX * unit / latency)
 
 
-def linear(model: Model, length: int) -> Outcome:
+def linear(model: Model, length: int) -> FusemaxOutcome:
     """The linear layers of a block (Q, K, V, output, two of the feed-forward), each as slow as array or memory."""
     rows, inner = BATCH * length, model.head_dim * model.heads
     latency = traffic = work = 0.0
@@ -195,4 +197,4 @@ def linear(model: Model, length: int) -> Outcome:
         latency += times * max(compute, moved / BANDWIDTH)
         traffic += times * moved
         work += times * compute
-    return Outcome(latency, traffic, work / latency, 0.0)
+    return FusemaxOutcome(latency, traffic, work / latency, 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.roofline import Limits, least_seconds
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import Attention, Gemm, load_workload
 
 EFFICIENCY = 0.8
@@ -50,7 +50,9 @@ def card() -> Card:
     made = operators()
     times = least_seconds(make_operations([made[name] for name in PUBLISHED]), MACHINE) * 1e3
     rows = [
-        Row(f"ms of a layer's {name}, Llama-2-7B, 1024 tokens", float(time) * SHARE.get(name, 1), published, TOLERANCE)
+        CardRow(
+            f"ms of a layer's {name}, Llama-2-7B, 1024 tokens", float(time) * SHARE.get(name, 1), published, TOLERANCE
+        )
         for time, (name, published) in zip(times, PUBLISHED.items(), strict=True)
     ]
     return Card(

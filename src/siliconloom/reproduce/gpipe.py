@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.sim.system.streams import Tasks, run_tasks
 
 PUBLISHED = {32: (1.8, 3.4, 6.3), 4: (1.7, 3.2, 4.8), 1: (1.0, 1.07, 1.3)}
@@ -51,7 +51,7 @@ def card() -> Card:
             bubble = (partitions - 1) / (microbatches + partitions - 1)
             cause = "" if abs(ours / figure - 1) <= TOLERANCE else BATCH.format(bubble=bubble)
             rows.append(
-                Row(
+                CardRow(
                     f"normalised throughput [{partitions} partitions, {microbatches} microbatches]",
                     ours,
                     figure,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 from siliconloom.workloads.dataflow import Dataflow
 
@@ -71,12 +71,12 @@ def card() -> Card:
     dense = outside / inside
     head_dim = next(o.head_dim for o in decode(1, CONTEXT).operators() if isinstance(o, Attention))
     rows = (
-        Row("tokens of one head in a flash page", PAGE / (head_dim * 2), 16.0, 0.0),
-        Row("flash channels over host link, at least even", channels / HOST_LINK, 1.0, 0.0, sense="at least"),
-        Row("in-storage over SSD offload, at least even", dense, 1.0, 0.0, sense="at least"),
-        Row("in-storage over SSD offload, all keys, below the published best", dense, 11.1, 0.0, sense="at most"),
-        Row("the same if one key in eight is read, above it", dense * SPARSE, 11.1, 0.0, sense="at least"),
-        Row(
+        CardRow("tokens of one head in a flash page", PAGE / (head_dim * 2), 16.0, 0.0),
+        CardRow("flash channels over host link, at least even", channels / HOST_LINK, 1.0, 0.0, sense="at least"),
+        CardRow("in-storage over SSD offload, at least even", dense, 1.0, 0.0, sense="at least"),
+        CardRow("in-storage over SSD offload, all keys, below the published best", dense, 11.1, 0.0, sense="at most"),
+        CardRow("the same if one key in eight is read, above it", dense * SPARSE, 11.1, 0.0, sense="at least"),
+        CardRow(
             "in-storage over SSD offload, all keys, against the published best",
             dense,
             11.1,

@@ -10,7 +10,7 @@ from siliconloom.arch import load_system
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import load_workload
 
 PROMPT, GENERATED, GPUS = 1024, 512, 8
@@ -32,7 +32,7 @@ def gain(batch: int) -> float:
 
 def card() -> Card:
     """A few batch sizes against the paper's one figure."""
-    rows = [Row(f"times as fast [{b} sequences]", gain(b), PUBLISHED, TOLERANCE) for b in BATCHES]
+    rows = [CardRow(f"times as fast [{b} sequences]", gain(b), PUBLISHED, TOLERANCE) for b in BATCHES]
     return Card(
         "ladder-residual",
         "Ladder-residual: generation by a 70B model on eight H100, times as fast as with sums in line",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from siliconloom.mapper.context import context_schedule
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 
 RANKS, HEADS, WIDTH = 64, 16, 128
 LENGTHS = (2048, 131072, 2097152)
@@ -18,8 +18,8 @@ def card() -> Card:
         states = float(schedule.sent.max()) / ((RANKS - 1) * HEADS * WIDTH**2)
         steps = len({message.step for message in schedule.messages})
         rows += [
-            Row(f"sent to each other chip, d x d states of a head [{length} tokens]", states, 1.0, 0.0),
-            Row(f"steps with messages of a pass [{length} tokens]", float(steps), 1.0, 0.0),
+            CardRow(f"sent to each other chip, d x d states of a head [{length} tokens]", states, 1.0, 0.0),
+            CardRow(f"steps with messages of a pass [{length} tokens]", float(steps), 1.0, 0.0),
         ]
     return Card(
         "lasp-2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.evaluate.runs import predict_run
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import Attention, Graph, load_workload
 
 MODEL = "yi-34b"
@@ -40,33 +40,33 @@ def attention_seconds(graph: Graph) -> float:
 def card() -> Card:
     """Derive memory, prompt and tokens."""
     long = token(LENGTHS["50K"])
-    rows = [Row("bytes of keys and values of a token", long.kv_bytes / LENGTHS["50K"], KV_BYTES, 0.0)]
+    rows = [CardRow("bytes of keys and values of a token", long.kv_bytes / LENGTHS["50K"], KV_BYTES, 0.0)]
     for name, tokens in LENGTHS.items():
         graph = prompt(tokens)
         ours, half = graph.flops / FLOPS, attention_seconds(graph) / 2
-        row = Row(f"seconds of a prompt of {name}, 312 TFLOP/s", ours, PREFILL[name], TOLERANCE)
+        row = CardRow(f"seconds of a prompt of {name}, 312 TFLOP/s", ours, PREFILL[name], TOLERANCE)
         if not row.within:
             cause = (
                 f"attention's two products, causal, take {2 * half:.1f} s of ours; the published figure has half of "
                 f"that: with one of them ours is {ours - half:.1f} s"
             )
-            row = Row(row.name, ours, PREFILL[name], TOLERANCE, cause)
+            row = CardRow(row.name, ours, PREFILL[name], TOLERANCE, cause)
         rows.append(row)
     for name, context in LENGTHS.items():
         graph = token(context)
         ours = OUTPUT * (graph.weight_bytes + graph.kv_bytes) / BANDWIDTH
-        rows.append(Row(f"seconds of {OUTPUT} tokens after {name}, 2 TB/s", ours, DECODE[name], TOLERANCE))
+        rows.append(CardRow(f"seconds of {OUTPUT} tokens after {name}, 2 TB/s", ours, DECODE[name], TOLERANCE))
     for name, tokens in LENGTHS.items():
         run = predict_run(load_gpu("a100"), MODEL, batch=1, prompt=tokens, output=OUTPUT)
         rows += [
-            Row(
+            CardRow(
                 f"the same by the GPU model, prompt of {name}",
                 run.prompt.kernels_s,
                 PREFILL[name],
                 0.0,
                 sense="at least",
             ),
-            Row(
+            CardRow(
                 f"the same by the GPU model, tokens after {name}",
                 OUTPUT * run.token_seconds(),
                 DECODE[name],

@@ -13,7 +13,7 @@ from siliconloom.arch import load_system
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.training import Trainer
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import load_workload
 
 SEQUENCE, VOCABULARY = 2048, 51200
@@ -30,7 +30,7 @@ SLOW = (
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One row of table 1."""
 
     billions: float
@@ -47,17 +47,17 @@ class Run:
 
 
 RUNS = (
-    Run(1.7, 24, 2304, 24, 1, 1, 32, 512, 16, 1, 137),
-    Run(7.5, 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
-    Run(39.1, 64, 8192, 48, 8, 2, 512, 1536, 4, 2, 138),
-    Run(145.6, 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
-    Run(529.6, 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
+    PublishedRun(1.7, 24, 2304, 24, 1, 1, 32, 512, 16, 1, 137),
+    PublishedRun(7.5, 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
+    PublishedRun(39.1, 64, 8192, 48, 8, 2, 512, 1536, 4, 2, 138),
+    PublishedRun(145.6, 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
+    PublishedRun(529.6, 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
 )
 """Billions of parameters, heads, width, layers, tensor, pipeline, GPUs, batch, microbatch, TFLOP/s. The number of
 stages on a device is the table's interleaving: one layer each of the largest model's 105."""
 
 
-def teraflops(run: Run) -> tuple[float, float]:
+def teraflops(run: PublishedRun) -> tuple[float, float]:
     """TFLOP/s of each GPU by the paper's count (its equation 3), and the share of the step that is no pipeline."""
     h = run.hidden
     model = {"n_embd": h, "n_layer": run.layers, "n_head": run.heads}
@@ -90,7 +90,7 @@ def card() -> Card:
         if abs(ours / run.published - 1) > TOLERANCE:
             cause = FAST if ours > run.published else SLOW.format(after=after)
         name = f"TFLOP/s of each GPU [{run.billions:g} G parameters, {run.gpus} GPUs]"
-        rows.append(Row(name, ours, run.published, TOLERANCE, cause))
+        rows.append(CardRow(name, ours, run.published, TOLERANCE, cause))
     return Card(
         "megatron",
         "Megatron-LM: throughput of each A100 from 1.7 to 530 billion parameters",

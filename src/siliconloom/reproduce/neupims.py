@@ -22,7 +22,7 @@ import numpy as np
 from siliconloom.arch import Chip, System, load_chip, load_system
 from siliconloom.evaluate.system import SystemSimulation, simulate_system
 from siliconloom.evaluate.system_result import system_result
-from siliconloom.reproduce.card import Card, Row, Sense
+from siliconloom.reproduce.card import Card, CardRow, Sense
 from siliconloom.reproduce.neupims_artifact import Charged, Shape, charged, instructions
 from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 
@@ -203,7 +203,7 @@ def card() -> Card:
         "NeuPIMs over naive, mean of 32": (1.6, naive, neupims, "naive", "neupims"),
         "dual row buffers alone over naive, 7B ShareGPT": (1.697, naive, dual, "naive", "dual"),
     }
-    rows: list[Row] = []
+    rows: list[CardRow] = []
     for name, (published, slow, fast, slow_there, fast_there) in over.items():
         averaged = small if fast is dual else list(cases())
         ours = mean(slow(*c).cycles / fast(*c).cycles for c in averaged)
@@ -212,17 +212,17 @@ def card() -> Card:
             late = mean(fed(*c) / fast(*c).cycles for c in averaged)
             cause = BASELINE.format(released=there, fed=late)
             rows += [
-                Row(name, ours, published, RATIO, cause),
-                Row(f"{name} [one instruction a cycle]", late, published, RATIO, HALVES),
-                Row(f"{name} [released]", there, published, RATIO, cause),
+                CardRow(name, ours, published, RATIO, cause),
+                CardRow(f"{name} [one instruction a cycle]", late, published, RATIO, HALVES),
+                CardRow(f"{name} [released]", there, published, RATIO, cause),
             ]
         else:
             rows += [
-                Row(name, ours, published, RATIO, "" if fast is naive else f"{NPU_GAP}; {HALVES}"),
-                Row(f"{name} [released]", there, published, RATIO, SERIAL),
+                CardRow(name, ours, published, RATIO, "" if fast is naive else f"{NPU_GAP}; {HALVES}"),
+                CardRow(f"{name} [released]", there, published, RATIO, SERIAL),
             ]
     rows.append(
-        Row(
+        CardRow(
             "NeuPIMs over GPU only, mean of 32",
             mean(gpu_seconds(*c) / neupims(*c).seconds for c in cases()),
             3.0,
@@ -239,15 +239,15 @@ def card() -> Card:
             f"{name} [own tFAW]": balanced(*case).cycles / interleaved(*case, OWN).cycles,
             f"{name} [released]": released(*case).balanced / released(*case).interleaved,
         }
-        rows += [Row(name, gain, 1.0, 0.0, HALVES, sense) for name, gain in gains.items()]
+        rows += [CardRow(name, gain, 1.0, 0.0, HALVES, sense) for name, gain in gains.items()]
     whole, halved = (getattr(released(*example), name) for name in ("use", "use_interleaved"))
     rows += [
-        Row("arrays in use, naive, 30B ShareGPT 256", alone["array"]["mac_utilization"], 0.28, RATIO),
-        Row("arrays in use, naive, 30B ShareGPT 256 [released]", whole, 0.28, RATIO, WHOLE),
-        Row("arrays in use, NeuPIMs, same", full["array"]["mac_utilization"], 0.649, RATIO, f"{BUSY}; {HALVES}"),
-        Row("arrays in use, NeuPIMs, same [released, interleaved]", halved, 0.649, RATIO, FRACTION),
-        Row("PIM in use, naive, same", alone["pim"]["utilization"], 0.17, RATIO),
-        Row("PIM in use, NeuPIMs, same", full["pim"]["utilization"], 0.264, RATIO, HALVES),
+        CardRow("arrays in use, naive, 30B ShareGPT 256", alone["array"]["mac_utilization"], 0.28, RATIO),
+        CardRow("arrays in use, naive, 30B ShareGPT 256 [released]", whole, 0.28, RATIO, WHOLE),
+        CardRow("arrays in use, NeuPIMs, same", full["array"]["mac_utilization"], 0.649, RATIO, f"{BUSY}; {HALVES}"),
+        CardRow("arrays in use, NeuPIMs, same [released, interleaved]", halved, 0.649, RATIO, FRACTION),
+        CardRow("PIM in use, naive, same", alone["pim"]["utilization"], 0.17, RATIO),
+        CardRow("PIM in use, NeuPIMs, same", full["pim"]["utilization"], 0.264, RATIO, HALVES),
     ]
     return Card(
         "neupims",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from siliconloom.evaluate.system import SystemSimulation
 from siliconloom.mapper.pim.offload import Head, attention_macros
 from siliconloom.reproduce import neupims, neupims_artifact
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.sim.pim.channel import run_channel
 from siliconloom.workloads import Attention
 
@@ -77,37 +77,37 @@ def card() -> Card:
     for batch, products in neupims_artifact.RUN_OPERATORS.items():
         ours = operators(neupims.naive(*CASE, batch))
         cause = STREAM if batch <= 128 else LOADS
-        rows += [Row(f"{n} [batch {batch}]", ours[n], cycles, TOLERANCE, cause) for n, cycles in products.items()]
+        rows += [CardRow(f"{n} [batch {batch}]", ours[n], cycles, TOLERANCE, cause) for n, cycles in products.items()]
     for batch, cycles in neupims_artifact.RUN_ARRAYS.items():
         arrays = neupims.naive(*CASE, batch).arrays.layer
-        rows.append(Row(f"layer without attention [batch {batch}]", arrays, cycles, TOLERANCE, LOADS))
+        rows.append(CardRow(f"layer without attention [batch {batch}]", arrays, cycles, TOLERANCE, LOADS))
     for (buffers, context), cycles in neupims_artifact.SINGLE.items():
         name = f"attention in memory, one sequence [{buffers}, {context} tokens]"
-        rows.append(Row(name, one_sequence(context), cycles, TOLERANCE, ROWS))
+        rows.append(CardRow(name, one_sequence(context), cycles, TOLERANCE, ROWS))
     for (buffers, how, batch), cycles in neupims_artifact.RUNS.items():
         attended = in_memory(batch, buffers == "dual", how)
         name = f"attention in memory [{buffers}, {how.replace('_', ' ')}, batch {batch}]"
-        rows.append(Row(name, attended, cycles, TOLERANCE, ROWS))
+        rows.append(CardRow(name, attended, cycles, TOLERANCE, ROWS))
     for batch, cycles in neupims_artifact.RUN_NAIVE.items():
         lengths = neupims.contexts(neupims.DATA[CASE[1]], batch)
         late = sum(neupims_artifact.instructions(lengths, neupims_artifact.Shape(4096, 4, 8)))
         attended = max(in_memory(batch, False, "round_robin"), late)
         name = f"attention of the baseline, one instruction a cycle [batch {batch}]"
-        rows.append(Row(name, attended, cycles, TOLERANCE, IN_ORDER))
+        rows.append(CardRow(name, attended, cycles, TOLERANCE, IN_ORDER))
     for name, changes in CLOSER.items():
         attended = in_memory(256, False, "round_robin", changes)
         cycles = neupims_artifact.RUNS["blocked", "round_robin", 256]
-        rows.append(Row(f"attention in memory, blocked, batch 256, {name}", attended, cycles, TOLERANCE, ROWS))
+        rows.append(CardRow(f"attention in memory, blocked, batch 256, {name}", attended, cycles, TOLERANCE, ROWS))
     for batch, cycles in neupims_artifact.RUN_HALVES.items():
         for shown, changes in (("", ()), (", own tFAW", neupims.OWN)):
             made = neupims.interleaved(*CASE, batch, changes)
             both = sum(w.cycles for w in made.windows if w.repeat > 1)
             name = f"interleaved layer [batch {batch}{shown}]"
-            rows.append(Row(name, both, cycles, TOLERANCE, f"{BESIDE}; {LOADS}"))
+            rows.append(CardRow(name, both, cycles, TOLERANCE, f"{BESIDE}; {LOADS}"))
     for batch, cycles in neupims_artifact.RUN_ON_ARRAYS.items():
         whole = neupims.npu_only(*CASE, batch)
         attention = whole.arrays.layer - neupims.naive(*CASE, batch).arrays.layer
-        rows.append(Row(f"attention on the arrays [batch {batch}]", attention, cycles, TOLERANCE, HEADS))
+        rows.append(CardRow(f"attention on the arrays [batch {batch}]", attention, cycles, TOLERANCE, HEADS))
     return Card(
         "neupims-simulator",
         "NeuPIMs' released simulator, operator by operator, in cycles of a layer of GPT3-7B",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.system import alone, simulate_system
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import load_workload
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
@@ -32,30 +32,32 @@ def card() -> Card:
     pim, system = chip.pim, alone(chip)
     rate = pim.channels * pim.banks * pim.dram.organization.request_bytes / pim.dot_interval * chip.clock
     rows = [
-        Row("internal bandwidth, TB/s", rate / 1e12, 4.1, 0.01),
-        Row("least time of a token of 1.3 G parameters, ms", 1.3e9 * 2 / rate * 1e3, STATED, 0.01),
+        CardRow("internal bandwidth, TB/s", rate / 1e12, 4.1, 0.01),
+        CardRow("least time of a token of 1.3 G parameters, ms", 1.3e9 * 2 / rate * 1e3, STATED, 0.01),
     ]
     for model in MODELS:
         graph = load_workload(model, [("phase", "decode"), ("precision", "bf16"), ("context", str(CONTEXT))])
         seconds = simulate_system(system, graph, chip=chip).seconds
         size = graph.weight_bytes + graph.kv_bytes
         rows += [
-            Row(
+            CardRow(
                 f"time of a token over its bytes at the internal bandwidth [{model}]",
                 seconds * rate / size,
                 1.0,
                 0.0,
                 sense="at least",
             ),
-            Row(
+            CardRow(
                 f"speed over a T4 at its memory's bandwidth, below the paper's over a real one [{model}]",
                 size / T4 / seconds,
                 LEAST,
                 0.0,
                 sense="at most",
             ),
-            Row(f"speed over a T4, lower end of the paper's band [{model}]", size / T4 / seconds, LEAST, 0.2, SOFTWARE),
-            Row(
+            CardRow(
+                f"speed over a T4, lower end of the paper's band [{model}]", size / T4 / seconds, LEAST, 0.2, SOFTWARE
+            ),
+            CardRow(
                 f"speed over a desktop's CPU at its memory's bandwidth [{model}]",
                 size / CPU / seconds,
                 631.0,

@@ -11,7 +11,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.rank_links import RankLink
 from siliconloom.mapper.context import context_schedule
 from siliconloom.mapper.system.context import time_context
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 
 RANKS, HEADS, WIDTH = 4, 32, 128
 """Neither chips nor heads change the least block: both products and messages grow with them."""
@@ -42,8 +42,8 @@ def card() -> Card:
     for name, (bandwidth, block, sequence, tolerance) in PUBLISHED.items():
         least = least_block(flops, bandwidth)
         rows += [
-            Row(f"least block, tokens [{name}]", least, block, tolerance),
-            Row(f"least sequence of a chip, tokens [{name}]", BUFFERS * least, sequence, tolerance),
+            CardRow(f"least block, tokens [{name}]", least, block, tolerance),
+            CardRow(f"least sequence of a chip, tokens [{name}]", BUFFERS * least, sequence, tolerance),
         ]
     return Card(
         "ring-attention",

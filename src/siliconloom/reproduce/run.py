@@ -22,7 +22,7 @@ from siliconloom import __version__
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.render.tables import bold, table
 from siliconloom.reproduce import CARDS
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.workers import cores, results
 
 SCHEMA = "siliconloom.reproduction/1"
@@ -221,7 +221,7 @@ def _allowed(row: dict[str, Any]) -> str:
 
 __all__ = [
     "SCHEMA",
-    "Row",
+    "CardRow",
     "broken",
     "card_tables",
     "check_cards",

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.paths import Visit, follow, round_trip
-from siliconloom.reproduce.visits import Job, Stay, VisitRun, run_visits
+from siliconloom.reproduce.visits import ExpertJob, Stay, VisitRun, run_visits
 
 PICO = 1e12
 SHARE = {Visit.FORWARD: 1.0, Visit.LOSS: 0.25, Visit.BACKWARD: 1.5}
@@ -47,11 +47,11 @@ def card() -> Card:
     entries |= {"random": _waves(schedule, "random-paths"), "nonca": _waves(schedule, "non-ca-paths")}
     runs = {name: run_paths(schedule, entries[key]) for name, key in PUBLISHED.items()}
     rows = [
-        Row(f"iteration, s [{name}]", runs[name].finish / PICO, schedule[f"{key}-expected-time"], TOLERANCE)
+        CardRow(f"iteration, s [{name}]", runs[name].finish / PICO, schedule[f"{key}-expected-time"], TOLERANCE)
         for name, key in PUBLISHED.items()
     ]
     rows += [
-        Row(f"microbatches held by a node [{name}]", max(run.most), schedule["memory"], 0.0, sense="at most")
+        CardRow(f"microbatches held by a node [{name}]", max(run.most), schedule["memory"], 0.0, sense="at most")
         for name, run in runs.items()
     ]
     return Card(
@@ -79,7 +79,7 @@ def run_paths(schedule: dict[str, Any], entries: Sequence[Entry]) -> VisitRun:
             Stay(stop.node, round(SHARE[stop.kind] * forward * PICO), round(rest * PICO), stop.holds)
             for stop, rest in zip(stops, rests, strict=True)
         )
-        jobs.append(Job(f"microbatch {number}", stays, round(ready * PICO), after))
+        jobs.append(ExpertJob(f"microbatch {number}", stays, round(ready * PICO), after))
     delays = np.rint(np.array(schedule["delays"]) * PICO).astype(np.int64)
     return run_visits(jobs, delays, [schedule["memory"]] * len(delays))
 

@@ -13,7 +13,7 @@ from itertools import product
 from siliconloom.arch import load_chip, load_system
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.system.shard import tensor_shard
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.tiers import copy_time
 from siliconloom.workloads import Attention, Gemm, Graph, load_workload
 
@@ -110,14 +110,14 @@ def card() -> Card:
     system = load_system("sn40l-node")
     tier = load_chip(system.chips[0].chip).memory["ddr"].total_capacity * system.chips[0].count
     rows = [
-        Row(f"model switch, {name} over SN40L node", size / rate / switch_seconds(size), SWITCH[name], RATIO)
+        CardRow(f"model switch, {name} over SN40L node", size / rate / switch_seconds(size), SWITCH[name], RATIO)
         for name, rate in HOSTS.items()
     ]
-    rows.append(Row("footprint: DDR of a node over HBM of a DGX", tier / GPU_CAPACITY, 19.0, RATIO))
+    rows.append(CardRow("footprint: DDR of a node over HBM of a DGX", tier / GPU_CAPACITY, 19.0, RATIO))
     for name, published in OVERALL.items():
         ratios = overall(name, size)
         rows.append(
-            Row(
+            CardRow(
                 f"overall over {name}, lower end of batch 1, 8 x 20, 200 tokens",
                 min(ratios),
                 published,
@@ -125,10 +125,14 @@ def card() -> Card:
                 sense="at most",
             )
         )
-        rows.append(Row(f"overall over {name}, upper end of the same", max(ratios), published, 0.0, sense="at least"))
+        rows.append(
+            CardRow(f"overall over {name}, upper end of the same", max(ratios), published, 0.0, sense="at least")
+        )
     gains = fusion_ratios()
-    rows.append(Row("fused over unfused, most of Llama2 prompts and decode", max(gains), 2.0, 0.0, FUSION, "at least"))
-    rows.append(Row("fused over unfused, upper end of the paper's range", max(gains), 13.0, 0.2, FUSION))
+    rows.append(
+        CardRow("fused over unfused, most of Llama2 prompts and decode", max(gains), 2.0, 0.0, FUSION, "at least")
+    )
+    rows.append(CardRow("fused over unfused, upper end of the paper's range", max(gains), 13.0, 0.2, FUSION))
     return Card(
         "sn40l",
         "SN40L: 150 experts of Llama2-7B on a node of eight sockets, against DGX A100 and DGX H100",

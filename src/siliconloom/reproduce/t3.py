@@ -12,7 +12,7 @@ import numpy as np
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.fused import Fused, fuse
 
 MODELS = {"Mega-GPT-2": (3072, 16 * 1024), "T-NLG": (4256, 8 * 1024)}
@@ -55,8 +55,8 @@ def card() -> Card:
     for kind, (mean, most) in PUBLISHED.items():
         gains = [f.sequential / getattr(f, kind) for f in found]
         rows += [
-            Row(f"speed-up, geometric mean [{kind}]", float(np.exp(np.mean(np.log(gains)))), mean, TOLERANCE),
-            Row(f"speed-up, largest [{kind}]", float(max(gains)), most, TOLERANCE),
+            CardRow(f"speed-up, geometric mean [{kind}]", float(np.exp(np.mean(np.log(gains)))), mean, TOLERANCE),
+            CardRow(f"speed-up, largest [{kind}]", float(max(gains)), most, TOLERANCE),
         ]
     return Card(
         "t3",

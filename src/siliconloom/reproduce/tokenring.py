@@ -12,7 +12,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.rank_links import RankLink
 from siliconloom.mapper.context import Kind, Schedule, context_schedule
 from siliconloom.mapper.system.context import time_context
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.reproduce.context_blocks import gpu_blocks
 
 GPUS, TOKENS, HEADS, WIDTH, ELEMENT = 4, 24000, 32, 128, 2.0
@@ -50,17 +50,21 @@ def card() -> Card:
     result = elements("token_ring", Kind.OUT) * ELEMENT / rate
     slow = BLOCKS.format(ours=token * 1e3)
     rows = [
-        Row("ring step, ms [PCIe 4.0]", step(made["zigzag"], pcie) * 1e3, RING * 1e3, TOLERANCE, LINKS),
-        Row("TokenRing's step, ms [PCIe 4.0]", step(made["token_ring"], pcie) * 1e3, QUERIES * 1e3, TOLERANCE, slow),
-        Row("message of queries, ms [at the published ring's rate]", query * 1e3, QUERIES * 1e3, TOLERANCE),
-        Row(
+        CardRow("ring step, ms [PCIe 4.0]", step(made["zigzag"], pcie) * 1e3, RING * 1e3, TOLERANCE, LINKS),
+        CardRow(
+            "TokenRing's step, ms [PCIe 4.0]", step(made["token_ring"], pcie) * 1e3, QUERIES * 1e3, TOLERANCE, slow
+        ),
+        CardRow("message of queries, ms [at the published ring's rate]", query * 1e3, QUERIES * 1e3, TOLERANCE),
+        CardRow(
             "message of queries or results, ms [at the published ring's rate]",
             max(query, result) * 1e3,
             BOTH * 1e3,
             TOLERANCE,
             BRIDGES,
         ),
-        Row("ring step over TokenRing's [at the published ring's rate]", ring / token, RING / QUERIES, TOLERANCE, slow),
+        CardRow(
+            "ring step over TokenRing's [at the published ring's rate]", ring / token, RING / QUERIES, TOLERANCE, slow
+        ),
     ]
     return Card(
         "tokenring",

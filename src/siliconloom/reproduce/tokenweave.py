@@ -14,7 +14,7 @@ from siliconloom.baselines.machine import GpuMachine
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.mapper.system.layers import Layers
 from siliconloom.mapper.system.plan import Plan
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import load_workload
 
 PUBLISHED = {
@@ -52,10 +52,10 @@ def card() -> Card:
         sums = 2 * block.repeat
         cause = SUMS.format(ours=(ours - alone) / sums * 1e3, theirs=(baseline - without) / sums * 1e3)
         rows += [
-            Row(f"prompt with sums in line, ms [{tokens} tokens]", ours, baseline, TOLERANCE),
-            Row(f"prompt without sums, ms [{tokens} tokens]", alone, without, TOLERANCE),
-            Row(f"prompt overlapped, ms [{tokens} tokens]", hidden, overlapped, TOLERANCE, cause),
-            Row(f"gain [{tokens} tokens]", ours / hidden, baseline / overlapped, TOLERANCE, cause),
+            CardRow(f"prompt with sums in line, ms [{tokens} tokens]", ours, baseline, TOLERANCE),
+            CardRow(f"prompt without sums, ms [{tokens} tokens]", alone, without, TOLERANCE),
+            CardRow(f"prompt overlapped, ms [{tokens} tokens]", hidden, overlapped, TOLERANCE, cause),
+            CardRow(f"gain [{tokens} tokens]", ours / hidden, baseline / overlapped, TOLERANCE, cause),
         ]
     return Card(
         "tokenweave",

@@ -11,7 +11,7 @@ import numpy as np
 from siliconloom.arch.network import LinkPort, Topology, wire
 from siliconloom.mapper.context import context_schedule
 from siliconloom.mapper.network.collectives import collective
-from siliconloom.reproduce.card import Card, Row
+from siliconloom.reproduce.card import Card, CardRow
 
 TOKENS, HEADS, WIDTH = 65536, 64, 128
 CHIPS = (4, 8, 64)
@@ -39,9 +39,9 @@ def card() -> Card:
         )
         megatron = 2 * sent("all_gather", chips, whole) + 2 * sent("reduce_scatter", chips, whole)
         rows += [
-            Row(f"Ulysses, forward [{chips} chips]", forward / whole / others, 4 / chips, 1e-9),
-            Row(f"Ulysses, backward [{chips} chips]", backward / whole / others, 4 / chips, 1e-9),
-            Row(f"Megatron's, forward [{chips} chips]", megatron / whole / others, 4.0, 1e-9),
+            CardRow(f"Ulysses, forward [{chips} chips]", forward / whole / others, 4 / chips, 1e-9),
+            CardRow(f"Ulysses, backward [{chips} chips]", backward / whole / others, 4 / chips, 1e-9),
+            CardRow(f"Megatron's, forward [{chips} chips]", megatron / whole / others, 4.0, 1e-9),
         ]
     return Card(
         "ulysses",

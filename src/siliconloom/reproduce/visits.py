@@ -36,7 +36,7 @@ class Stay:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExpertJob:
     """Visits in order, from when on the first one may be, and the job that must be done before it."""
 
     name: str
@@ -72,7 +72,7 @@ class _Node:
     waiting: list[tuple[bool, int, int]] = field(default_factory=list)  # begins here, since, job
 
 
-def run_visits(jobs: Sequence[Job], delays: Int, room: Sequence[int]) -> VisitRun:
+def run_visits(jobs: Sequence[ExpertJob], delays: Int, room: Sequence[int]) -> VisitRun:
     """Run all jobs.
 
     Parameters
@@ -147,7 +147,7 @@ def run_visits(jobs: Sequence[Job], delays: Int, room: Sequence[int]) -> VisitRu
     return VisitRun(tuple(map(tuple, start)), tuple(map(tuple, end)), tuple(node.most for node in nodes))
 
 
-def _full(jobs: Sequence[Job], stuck: list[int], start: list[list[int]], room: Sequence[int]) -> str:
+def _full(jobs: Sequence[ExpertJob], stuck: list[int], start: list[list[int]], room: Sequence[int]) -> str:
     held = [n for n in stuck if jobs[n].after not in stuck]
     names = []
     for number in held[:SHOWN]:

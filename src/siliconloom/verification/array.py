@@ -11,7 +11,7 @@ from siliconloom.arch import Chip, System, SystolicArray
 from siliconloom.arch.description import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.working import working_folder
-from siliconloom.rtl.array.folds import Case, CaseResult, FoldTime, Gemm
+from siliconloom.rtl.array.folds import ArrayCase, ArrayProduct, CaseResult, FoldTime
 from siliconloom.rtl.array.tile import arithmetic_of
 from siliconloom.rtl.bench.runner import require_simulator, run_cases
 from siliconloom.rtl.emit import build_rtl
@@ -86,14 +86,14 @@ def verify(
     }
 
 
-def random_cases(array: SystolicArray, seed: int, count: int) -> list[Case]:
+def random_cases(array: SystolicArray, seed: int, count: int) -> list[ArrayCase]:
     """``count`` random sequences of GEMMs for ``array``: every second one with random stalls on every stream."""
     chance = random.Random(seed)
     streams = ("a", "b") if array.dataflow == "output_stationary" else ("stationary", "moving")
     widths = sorted({4, arithmetic_of(array).bits})
     made = []
     for number in range(count):
-        gemms: list[Gemm] = []
+        gemms: list[ArrayProduct] = []
         while len(gemms) < chance.randint(1, 3):
             gemms.append(_random_gemm(array, chance))
         stall = {s: chance.choice([0.0, 0.2, 0.5, 0.8]) for s in (*streams, "output")} if number % 2 else {}
@@ -102,11 +102,11 @@ def random_cases(array: SystolicArray, seed: int, count: int) -> list[Case]:
         folds = [fold for g in gemms for fold in gemm_folds(array, g.m, g.n, g.k)]
         schedule = tuple(FoldTime(t.first_output, t.last_output) for t in stall_free_schedule(array, folds))
         bits = widths[-1] if number < count - 1 else chance.choice(widths)
-        made.append(Case(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
+        made.append(ArrayCase(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
     return made
 
 
-def _random_gemm(array: SystolicArray, chance: random.Random) -> Gemm:
+def _random_gemm(array: SystolicArray, chance: random.Random) -> ArrayProduct:
     """A GEMM of a few folds, often with edges that fill the array only in part."""
     while True:
         m, n, k = (
@@ -114,7 +114,7 @@ def _random_gemm(array: SystolicArray, chance: random.Random) -> Gemm:
             for side in (array.rows, array.cols, array.rows)
         )
         if sum(f.load_beats + f.stream_beats + array.rows for f in gemm_folds(array, m, n, k)) <= BEATS:
-            return Gemm(m, n, k)
+            return ArrayProduct(m, n, k)
 
 
 def _case(result: CaseResult) -> dict[str, Any]:

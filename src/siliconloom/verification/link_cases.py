@@ -12,7 +12,7 @@ from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, Fault, LinkCase
 from siliconloom.rtl.bench.ring_cases import RingCase
 from siliconloom.sim.golden.ring import all_reduced
-from siliconloom.sim.network.link import Faults, LinkRun, Pattern, run_link
+from siliconloom.sim.network.link import ErrorPattern, Faults, LinkRun, run_link
 from siliconloom.sim.network.ring import ChipRun, Produced, run_ring
 
 BASE = 5
@@ -124,8 +124,8 @@ def modelled_link(protocol: LinkProtocol, case: LinkCase) -> LinkRun:
     return run_link(
         protocol,
         [last for _, last in case.flits],
-        Pattern(case.source),
-        Pattern(case.sink),
+        ErrorPattern(case.source),
+        ErrorPattern(case.sink),
         modelled_faults(list(case.faults)),
         settle=SETTLE,
     )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.pipeline import (
-    Pass,
-    Placement,
+    PassKind,
+    StagePlacement,
     gpipe,
     greedy,
     interleaved,
@@ -33,9 +33,9 @@ def test_simple_schedules_take_their_closed_form(size, maker):
     """(m + p - 1) times a forward and a backward pass, where stages are equal and messages free."""
     p, m = size
     schedule = maker(p, m)
-    for kind in (Pass.FORWARD, Pass.BACKWARD):
+    for kind in (PassKind.FORWARD, PassKind.BACKWARD):
         assert sorted(passes(schedule, kind)) == sorted([(i, 0) for i in range(m)] * p)
-    run = run_pipeline(schedule, Placement(p), [1e-6] * p, [2e-6] * p)
+    run = run_pipeline(schedule, StagePlacement(p), [1e-6] * p, [2e-6] * p)
     assert run.seconds == pytest.approx((m + p - 1) * 3e-6)
     assert run.bubble == pytest.approx((p - 1) / (m + p - 1))
 
@@ -53,7 +53,7 @@ def test_1f1b_holds_as_many_as_stages_follow(size):
 def test_interleaving_divides_the_bubble(p, groups, chunks):
     """Narayanan et al., SC 2021, section 2.2.2: (p - 1) (f + b) / v of bubble."""
     m = groups * p
-    run = run_pipeline(interleaved(p, m, chunks), Placement(p, chunks), [1e-6] * p * chunks, [2e-6] * p * chunks)
+    run = run_pipeline(interleaved(p, m, chunks), StagePlacement(p, chunks), [1e-6] * p * chunks, [2e-6] * p * chunks)
     assert run.seconds == pytest.approx(m * chunks * 3e-6 + (p - 1) * 3e-6)
 
 
@@ -65,10 +65,10 @@ def test_interleaving_needs_full_groups():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 16), st.booleans(), st.integers(0, 6))
 def test_greedy_schedules_are_whole_and_keep_their_limit(p, m, vee, extra):
-    placement = Placement(p, 2, vee=True) if vee else Placement(p)
+    placement = StagePlacement(p, 2, vee=True) if vee else StagePlacement(p)
     most = (p + 2 if vee else p) + extra
     schedule = greedy(placement, m, most)
-    for kind in Pass:
+    for kind in PassKind:
         assert len(passes(schedule, kind)) == m * placement.stages
     assert max(most_held(schedule)) <= most
     stages = placement.stages
@@ -80,8 +80,11 @@ def test_greedy_schedules_are_whole_and_keep_their_limit(p, m, vee, extra):
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 16), (8, 32)])
 def test_weight_passes_fill_bubbles(p, m):
     """Cutting the backward pass saves most of what 1F1B waits; more microbatches held save more."""
-    whole = run_pipeline(one_forward_one_backward(p, m), Placement(p), [1e-6] * p, [2e-6] * p).seconds
-    cut = [run_pipeline(greedy(Placement(p), m, most), Placement(p), *[[1e-6] * p] * 3).seconds for most in (p, 2 * p)]
+    whole = run_pipeline(one_forward_one_backward(p, m), StagePlacement(p), [1e-6] * p, [2e-6] * p).seconds
+    cut = [
+        run_pipeline(greedy(StagePlacement(p), m, most), StagePlacement(p), *[[1e-6] * p] * 3).seconds
+        for most in (p, 2 * p)
+    ]
     assert cut[1] <= cut[0] < whole
 
 
@@ -125,7 +128,7 @@ def test_a_slow_device_is_one_with_longer_passes(size, data, maker):
 
     def seconds(slow=(), forward=1e-6):
         times = [forward if d == device else 1e-6 for d in range(p)]
-        return run_pipeline(maker(p, m), Placement(p), times, [2 * t for t in times], hop=1e-7, slow=slow).seconds
+        return run_pipeline(maker(p, m), StagePlacement(p), times, [2 * t for t in times], hop=1e-7, slow=slow).seconds
 
     whole = seconds()
     assert seconds([Slowdown(0.0, factor, device=device)]) == pytest.approx(seconds(forward=factor * 1e-6))
@@ -136,7 +139,7 @@ def test_a_slow_device_is_one_with_longer_passes(size, data, maker):
 
 def test_a_link_that_slows_down_or_stops_holds_the_pipeline_up():
     def seconds(*slow):
-        return run_pipeline(gpipe(2, 3), Placement(2), [1e-6] * 2, [1e-6] * 2, hop=2e-7, slow=slow).seconds
+        return run_pipeline(gpipe(2, 3), StagePlacement(2), [1e-6] * 2, [1e-6] * 2, hop=2e-7, slow=slow).seconds
 
     usual = (2 * 3 + 2) * 1e-6 + 2 * 2e-7
     assert seconds() == pytest.approx(usual)
@@ -154,6 +157,6 @@ def test_a_link_that_slows_down_or_stops_holds_the_pipeline_up():
 def test_the_greedy_order_takes_time_in_proportion_to_its_passes():
     """480,000 passes in two seconds; looking through all that waits for every one of them took minutes."""
     began = time.process_time()
-    schedule = greedy(Placement(8), 20_000, 8, (10, 9, 8))
+    schedule = greedy(StagePlacement(8), 20_000, 8, (10, 9, 8))
     assert sum(map(len, schedule)) == 480_000
     assert time.process_time() - began < 20
