@@ -1,1 +1,1 @@
-"""Small circuits that others are made of: queues, semaphores, arbiters, credits, arithmetic, memories."""
+"""Small circuits that others are made of: queues, semaphores, arithmetic, memories."""

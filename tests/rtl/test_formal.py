@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 from collections import deque
-from itertools import permutations
 
 import pytest
 from amaranth import Array, Cat, Const, DomainRenamer, Mux, Signal, signed
@@ -23,8 +22,6 @@ from siliconloom.arch import CheckFailed, LoomError, NotSupported
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import DTYPES, LEVELS, Opcode, Unit, word_layout
 from siliconloom.rtl.bench.runner import simulator_path
-from siliconloom.rtl.cells.arbiter import PriorityArbiter, RoundRobinArbiter
-from siliconloom.rtl.cells.credit import CreditCounter
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
@@ -141,97 +138,6 @@ def wrapped(slot, depth):
     return Mux(slot >= depth, slot - depth, slot)
 
 
-class ArbiterContract(Contract):
-    """One grant, to a requester, whenever there is one."""
-
-    PROPERTIES = "assert_one assert_asked assert_busy cover_idle cover_crowded "
-
-    def __init__(self, circuit, properties):
-        super().__init__(circuit, self.PROPERTIES + properties)
-
-    def state(self, m, c):
-        m.d.comb += [
-            self.assert_one.eq((c.grant & (c.grant - 1))[: c.ports] == 0),
-            self.assert_asked.eq((c.grant & ~c.request) == 0),
-            self.assert_busy.eq(c.grant.any() == c.request.any()),
-            self.cover_idle.eq(~c.grant.any()),
-            self.cover_crowded.eq(c.request.all()),
-        ]
-
-
-class PriorityContract(ArbiterContract):
-    def __init__(self, circuit):
-        super().__init__(circuit, "assert_lowest cover_highest")
-
-    def state(self, m, c):
-        super().state(m, c)
-        passed_over = [implies(c.grant[i], ~c.request[:i].any()) for i in range(1, c.ports)]
-        m.d.comb += [self.assert_lowest.eq(Cat(passed_over).all()), self.cover_highest.eq(c.grant[-1])]
-
-
-class RoundRobinContract(ArbiterContract):
-    """Fairness, for all pairs: once p was served while q asked, p is not served again before q, if q keeps asking."""
-
-    def __init__(self, circuit):
-        properties = "assert_turn assert_bound cover_patient invariant_order invariant_later invariant_sum"
-        super().__init__(circuit, properties)
-
-    def state(self, m, c):
-        super().state(m, c)
-        ports = range(c.ports)
-        served = Signal(c.ports)
-        m.d.comb += served.eq(Mux(c.advance, c.grant, 0))
-        passed = {(p, q): Signal(name=f"passed_{p}_before_{q}") for p, q in permutations(ports, 2)}
-        waited = [Signal(range(2 * c.ports), name=f"waited_{q}") for q in ports]
-        for q in ports:
-            with m.If(served[q] | ~c.request[q]):
-                m.d.sync += waited[q].eq(0)
-            with m.Else():
-                m.d.sync += waited[q].eq(waited[q] + served.any())
-        for (p, q), flag in passed.items():
-            m.d.sync += flag.eq(c.request[q] & ~served[q] & (flag | served[p]))
-
-        def goes_before(q, p):
-            """The turn of q comes before that of p, by the arbiter's own register."""
-            return (c.later[q] & ~c.later[p]) | ((c.later[q] == c.later[p]) & (q < p))
-
-        overtakes = [flag & served[p] & c.request[q] for (p, q), flag in passed.items()]
-        m.d.comb += [
-            self.assert_turn.eq(~Cat(overtakes).any()),
-            self.assert_bound.eq(Cat(count < c.ports for count in waited).all()),
-            self.cover_patient.eq(Cat(count == c.ports - 1 for count in waited).any()),
-            self.invariant_order.eq(Cat(implies(flag, goes_before(q, p)) for (p, q), flag in passed.items()).all()),
-            self.invariant_later.eq(Cat(implies(c.later[i], c.later[i + 1]) for i in ports[:-1]).all()),
-            self.invariant_sum.eq(
-                Cat(waited[q] == sum(flag for (_, other), flag in passed.items() if other == q) for q in ports).all()
-            ),
-        ]
-
-
-class CreditContract(Contract):
-    """Credits are with the sender or with the receiver, and none is made or lost."""
-
-    def __init__(self, circuit):
-        properties = "assert_kept assert_range assert_available assert_error cover_empty cover_spent cover_surplus"
-        super().__init__(circuit, properties)
-
-    def state(self, m, c):
-        away = Signal(range(c.credits + 2))
-        error = Signal()
-        spent = c.spend & (away != c.credits)
-        back = c.give & ((away != 0) | spent)
-        m.d.sync += [away.eq(away + spent - back), error.eq((c.spend & ~spent) | (c.give & ~back))]
-        m.d.comb += [
-            self.assert_kept.eq(c.level + away == c.credits),
-            self.assert_range.eq(c.level <= c.credits),
-            self.assert_available.eq(c.available == (c.level > 0)),
-            self.assert_error.eq(c.error == error),
-            self.cover_empty.eq((c.level == 0) & c.spend & c.give),
-            self.cover_spent.eq(c.error & (c.level == 0)),
-            self.cover_surplus.eq(c.error & (c.level == c.credits)),
-        ]
-
-
 class SemaphoreContract(Contract):
     """The count follows the arithmetic of its docstring, done in a number that is wide enough."""
 
@@ -261,13 +167,7 @@ class SemaphoreContract(Contract):
 def monitor(kind, *parameters, reset="sync"):
     """The contract of a circuit made with these parameters."""
     circuit = Library("proof", reset).make(kind, *parameters)
-    contracts = {
-        Queue: QueueContract,
-        PriorityArbiter: PriorityContract,
-        RoundRobinArbiter: RoundRobinContract,
-        CreditCounter: CreditContract,
-        SemaphoreCounter: SemaphoreContract,
-    }
+    contracts = {Queue: QueueContract, SemaphoreCounter: SemaphoreContract}
     for base, contract in contracts.items():
         if isinstance(circuit, base):
             return contract(circuit)
@@ -563,9 +463,6 @@ def test_a_bug_in_the_decoder_is_found(number, seed):
     ("kind", "parameters", "depth"),
     [
         *[(Queue, (4, depth), depth + 3) for depth in (1, 2, 3, 4, 8)],
-        *[(PriorityArbiter, (ports,), 1) for ports in (1, 2, 5, 8)],
-        *[(RoundRobinArbiter, (ports,), ports + 1) for ports in (1, 2, 3, 5, 8)],
-        *[(CreditCounter, (credits,), credits + 3) for credits in (1, 2, 3, 7, 8)],
         *[(SemaphoreCounter, (width,), 4) for width in (2, 3, 12)],
     ],
 )
@@ -587,7 +484,7 @@ def test_a_queue_in_a_memory_keeps_its_contract_in_every_cycle(depth, monkeypatc
     assert prove(proof, depth=depth + 3, induction=1).induction == 1
 
 
-@pytest.mark.parametrize(("kind", "parameters"), [(Queue, (4, 3)), (CreditCounter, (3,)), (SemaphoreCounter, (3,))])
+@pytest.mark.parametrize(("kind", "parameters"), [(Queue, (4, 3)), (SemaphoreCounter, (3,))])
 def test_an_asynchronous_reset_keeps_the_contract_too(kind, parameters):
     proof = monitor(kind, *parameters, reset="async_low")
     assert prove(proof, depth=6, induction=1).induction == 1
@@ -662,33 +559,6 @@ BUGS = {
         broken(Queue, lambda m, c: m.d.comb.__iadd__(c.writes.addr.eq(c.read_slot))),
         (128, 9),
         "assert_order",
-    ),
-    "priority grants everybody": (broken(PriorityArbiter, comb("grant", lambda c: c.request)), (5,), "assert_one"),
-    "priority grants by default": (
-        broken(PriorityArbiter, comb("grant", lambda c: c.request | ~c.request.any())),
-        (1,),
-        "assert_asked",
-    ),
-    "priority starts from the top": (
-        broken(PriorityArbiter, comb("grant", lambda c: Mux(c.request[4], 16, c.request & -c.request))),
-        (5,),
-        "assert_lowest",
-    ),
-    "round robin does not turn": (broken(RoundRobinArbiter, sync("later", lambda c: 0)), (3,), "assert_turn"),
-    "round robin turns without service": (
-        broken(RoundRobinArbiter, sync("later", lambda c: 0, when=lambda c: ~c.advance)),
-        (3,),
-        "assert_turn",
-    ),
-    "credit is spent that is not there": (
-        broken(CreditCounter, sync("level", lambda c: c.level - 1, when=lambda c: c.spend & ~c.give)),
-        (3,),
-        "assert_kept",
-    ),
-    "credit rises above its limit": (
-        broken(CreditCounter, sync("level", lambda c: c.level + 1, when=lambda c: c.give & ~c.spend)),
-        (2,),
-        "assert_range",
     ),
     "semaphore wraps": (
         broken(SemaphoreCounter, sync("level", lambda c: c.level + c.give, when=lambda c: ~c.load & ~c.take)),
@@ -881,8 +751,6 @@ def test_the_simulated_queue_is_a_deque(width, depth, data):
 
 BLOCKS = [
     *[(Queue, shape) for shape in [(1, 1), (8, 2), (8, 3), (1024, 2), (128, 16), (300, 5)]],
-    *[(kind, (ports,)) for kind in (PriorityArbiter, RoundRobinArbiter) for ports in (1, 2, 5, 8)],
-    *[(CreditCounter, (credits,)) for credits in (1, 7, 8)],
     *[(SemaphoreCounter, (width,)) for width in (2, 3, 12)],
 ]
 
@@ -908,9 +776,6 @@ def test_verilator_has_nothing_to_complain_about(reset, tmp_path):
     [
         (Queue, (0, 2), "the width of a queue is at least 1 (got 0)"),
         (Queue, (8, 0), "the depth of a queue is at least 1 (got 0)"),
-        (PriorityArbiter, (0,), "the ports of an arbiter are at least 1 (got 0)"),
-        (RoundRobinArbiter, (-1,), "the ports of an arbiter are at least 1 (got -1)"),
-        (CreditCounter, (0,), "the credits of a credit counter are at least 1 (got 0)"),
         (SemaphoreCounter, (1,), "the width of a semaphore is at least 2, that of what is given (got 1)"),
     ],
 )
@@ -1021,9 +886,9 @@ def test_assumptions_restrict_and_may_not_contradict():
 
 def test_a_clock_that_is_no_port_is_refused():
     def describe(m, t):
-        inner = CreditCounter(Library("inner"), 3)
+        inner = SemaphoreCounter(Library("inner"), 3)
         m.submodules.inner = DomainRenamer("other")(inner)
-        m.d.comb += [t.assert_full.eq(inner.level == 3), t.cover_go.eq(t.go), inner.spend.eq(t.go)]
+        m.d.comb += [t.assert_full.eq(inner.level == 0), t.cover_go.eq(t.go), inner.give.eq(t.go)]
 
     with pytest.raises(LoomError, match="is not clocked by the rising edge of clk"):
         check(Toggle("assert_full cover_go", describe), depth=5)
