@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.errors import LoomError
-from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
-from siliconloom.arch.quantity import format_si
 from siliconloom.arch.transfers import Transfers
-from siliconloom.sim.network.messages import NetworkRun, Routes, deadlock_text, find_routes, invert, push, sink
-from siliconloom.sim.timing.changes import Changes, read_changes, work_end
+from siliconloom.sim.network.messages import Disturbed, NetworkRun, Routes, find_routes, new_outcome, run_events
+from siliconloom.sim.timing.changes import Changes, read_changes
 
 Int = NDArray[np.int64]
 FOREVER = 2**62
@@ -52,55 +49,14 @@ def run_disturbed(
     LoomError
         When failures leave a message without a path for good, or messages wait for each other in a circle.
     """
-    count, links = len(transfers), len(wiring.source)
+    links = len(wiring.source)
     chips = read_changes(wiring.nodes, [(d.chip, d.at, d.factor) for d in disturbances if d.chip >= 0])
     rates = read_changes(links, [(d.link, d.at, d.factor) for d in disturbances if d.link >= 0 and d.failed is None])
-    down_first, down, up = _outages(links, disturbances)
     epochs, routes, pairs = _epochs(wiring, transfers, disturbances)
-    done = np.full(count, -1, np.int64)
-    busy, carried, again = np.zeros(links, np.int64), np.zeros(links), np.zeros(count, np.int64)
-    dependants = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
-    followers = np.empty(len(transfers.waits), np.int32)
-    invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
-    work = np.zeros(count, np.int64) if transfers.work is None else transfers.work
-    finished, lost = _run(
-        transfers.source,
-        transfers.target,
-        transfers.size,
-        transfers.adds,
-        np.diff(transfers.first).astype(np.int32),
-        dependants,
-        followers,
-        work,
-        routes.pair,
-        routes.first,
-        routes.links,
-        epochs,
-        pairs,
-        1e12 / wiring.bandwidth,
-        wiring.latency,
-        wiring.topology.forwarding == "store_and_forward",
-        endpoint.delay,
-        2e12 / endpoint.memory,
-        *_columns(chips),
-        *_columns(rates),
-        down_first,
-        down,
-        up,
-        timeout,
-        done,
-        busy,
-        carried,
-        again,
-    )
-    if lost >= 0:
-        a, b = int(transfers.source[lost]), int(transfers.target[lost])
-        last = format_si(float(epochs[-1]) * 1e-12, "s")
-        raise LoomError(f"no path from {wiring.label(a)} to {wiring.label(b)} after the failures of links up to {last}")
-    if finished < count:
-        raise LoomError(deadlock_text(wiring, transfers, done))
-    return NetworkRun(done, busy, carried), again
+    outages = _outages(links, disturbances)
+    disturbed = Disturbed(epochs, pairs, _columns(chips), _columns(rates), outages, timeout)
+    outcome = new_outcome(len(transfers), links)
+    return run_events(wiring, transfers, endpoint, routes, disturbed, outcome), outcome.again
 
 
 def _columns(changes: Changes) -> tuple[Any, Any, Any]:
@@ -146,116 +102,3 @@ def _epochs(wiring: Wiring, transfers: Transfers, disturbances: Sequence[Disturb
     first = np.concatenate([np.zeros(1, np.int64)] + [r.first[1:] + o for r, o in zip(found, offsets, strict=False)])
     links = np.concatenate([r.links for r in found])
     return np.array(times, np.int64), Routes(found[0].pair, first, links), len(found[0].first) - 1
-
-
-@kernel()
-def _run(
-    source: Any,
-    target: Any,
-    size: Any,
-    adds: Any,
-    left: Any,
-    dependants: Any,
-    followers: Any,
-    work: Any,
-    pair: Any,
-    route_first: Any,
-    route_links: Any,
-    epochs: Any,
-    pairs: int,
-    per_byte: Any,
-    latency: Any,
-    whole: bool,
-    delay: int,
-    add_per_byte: float,
-    chip_first: Any,
-    chip_at: Any,
-    chip_factor: Any,
-    rate_first: Any,
-    rate_at: Any,
-    rate_factor: Any,
-    down_first: Any,
-    down: Any,
-    up: Any,
-    timeout: int,
-    done: Any,
-    busy: Any,
-    carried: Any,
-    again: Any,
-) -> Any:
-    """Messages done, and one that has no path any more, or -1."""
-    count = size.size
-    free = np.zeros(per_byte.size, np.int64)
-    hop, route = np.zeros(count, np.int16), np.zeros(count, np.int64)
-    tail, ready = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    times, keys = np.empty(count, np.int64), np.empty(count, np.int64)  # no message is in the queue twice
-    entries = 0
-    for message in range(count):
-        if left[message] == 0:
-            push(times, keys, entries, 0, message)
-            entries += 1
-    finished = 0
-    while entries > 0:
-        now, message = times[0], keys[0]
-        entries -= 1
-        if entries > 0:
-            sink(times, keys, entries)
-        if source[message] == target[message]:
-            arrived = work_end(chip_first, chip_at, chip_factor, source[message], now, work[message])
-        else:
-            if hop[message] == 0:
-                epoch = np.searchsorted(epochs, now, side="right") - 1
-                chosen = epoch * pairs + pair[message]
-                if route_first[chosen] == route_first[chosen + 1]:
-                    if epoch + 1 == epochs.size:
-                        return finished, message
-                    push(times, keys, entries, epochs[epoch + 1], message)
-                    entries += 1
-                    continue
-                route[message] = chosen
-            at = route_first[route[message]] + hop[message]
-            link = route_links[at]
-            start: Any = max(now, free[link])
-            serial = np.int64(np.ceil(size[message] * per_byte[link]))
-            end = work_end(rate_first, rate_at, rate_factor, link, start, serial)
-            lost = np.int64(-1)
-            for span in range(down_first[link], down_first[link + 1]):
-                if down[span] < max(end, start + 1) and up[span] > now:
-                    lost = max(now, down[span])
-                    break
-            if lost >= 0:
-                if lost > start:
-                    busy[link] += lost - start
-                    free[link] = max(free[link], lost)
-                again[message] += 1
-                hop[message] = 0
-                push(times, keys, entries, lost + timeout, message)
-                entries += 1
-                continue
-            busy[link] += end - start
-            if not whole and hop[message] > 0 and tail[message] > end:
-                end = tail[message]
-            free[link] = end
-            carried[link] += size[message]
-            hop[message] += 1
-            arrived = end + latency[link]
-            if at + 1 < route_first[route[message] + 1]:
-                tail[message] = arrived
-                push(times, keys, entries, arrived if whole else start + latency[link], message)
-                entries += 1
-                continue
-            arrived += delay
-            if adds[message]:
-                summed = np.int64(np.ceil(size[message] * add_per_byte))
-                arrived = work_end(chip_first, chip_at, chip_factor, target[message], arrived, summed)
-        done[message] = arrived
-        finished += 1
-        for place in range(dependants[message], dependants[message + 1]):
-            follower = followers[place]
-            if arrived > ready[follower]:
-                ready[follower] = arrived
-            left[follower] -= 1
-            if left[follower] == 0:
-                push(times, keys, entries, ready[follower], follower)
-                entries += 1
-    return finished, -1

@@ -5,13 +5,16 @@ message first), and takes size / bandwidth for each. With cut-through a head goe
 tail still follows, and a message leaves a faster link no sooner than its tail has come; with store-and-forward it goes
 on when all of it has arrived. Queues are as long as need be. An entry from a chip to itself crosses no link and takes
 its ``work``. Times are picoseconds.
+
+The one kernel with events also knows chips that fall behind and links that lose bandwidth, fail and come back
+(`Disturbed`; `sim.network.disturbed` makes it): without any of these it is given empty tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +22,22 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
+from siliconloom.arch.quantity import format_si
 from siliconloom.arch.transfers import Transfers
 from siliconloom.sim.network.routes import Routes, farthest, find_routes
+from siliconloom.sim.timing.changes import work_end
 
 __all__ = [
+    "Disturbed",
     "NetworkRun",
+    "Outcome",
     "Routes",
     "deadlock_text",
     "farthest",
     "find_routes",
-    "invert",
-    "push",
+    "new_outcome",
+    "run_events",
     "run_transfers",
-    "sink",
 ]
 
 Int = NDArray[np.int64]
@@ -63,6 +69,82 @@ class NetworkRun:
         return int(self.done.max(initial=0))
 
 
+class Messages(NamedTuple):
+    """Of every message: its ends, bytes, whether it is added where it arrives, its work if any has some, its route."""
+
+    source: Short
+    target: Short
+    size: Float
+    adds: NDArray[np.bool_]
+    work: Int
+    pair: Short
+
+
+class Links(NamedTuple):
+    """Of every directed link its picoseconds a byte and its latency; what a message takes where it ends."""
+
+    per_byte: Float
+    latency: Int
+    whole: bool
+    """Store-and-forward instead of cut-through."""
+    delay: int
+    add_per_byte: float
+
+
+class Disturbed(NamedTuple):
+    """What changes while messages run; times are picoseconds.
+
+    ``chips`` and ``rates`` are factors of chips and of links from times on (`sim.timing.changes`), ``outages`` say from
+    when to when a link is down. From each of ``epochs`` on other routes hold, ``pairs`` of them. What was lost leaves
+    its source again ``timeout`` later.
+    """
+
+    epochs: Int
+    pairs: int
+    chips: tuple[Int, Int, Float]
+    rates: tuple[Int, Int, Float]
+    outages: tuple[Int, Int, Int]
+    timeout: int
+
+
+class Outcome(NamedTuple):
+    """What is found: of messages when they are done and how often they were sent again, of links `NetworkRun`'s."""
+
+    done: Int
+    busy: Int
+    carried: Float
+    again: Int
+
+
+def new_outcome(messages: int, links: int) -> Outcome:
+    """Nothing is done yet."""
+    done = np.full(messages, -1, np.int64)
+    return Outcome(done, np.zeros(links, np.int64), np.zeros(links), np.zeros(messages, np.int64))
+
+
+def messages_of(transfers: Transfers, routes: Routes) -> Messages:
+    """Columns of a table of messages, each with the number of its route."""
+    t = transfers
+    work = np.zeros(0, np.int64) if t.work is None else t.work
+    return Messages(t.source, t.target, t.size, t.adds, work, routes.pair)
+
+
+def links_of(wiring: Wiring, endpoint: Endpoint) -> Links:
+    """Columns of links, and what chips do at a message's end."""
+    whole = wiring.topology.forwarding == "store_and_forward"
+    return Links(1e12 / wiring.bandwidth, wiring.latency, whole, endpoint.delay, 2e12 / endpoint.memory)
+
+
+def undisturbed(links: int, chips: int) -> Disturbed:
+    """Nothing ever changes."""
+    none = np.zeros(0, np.int64)
+    of_links, of_chips = np.zeros(links + 1, np.int64), np.zeros(chips + 1, np.int64)
+    factors = np.zeros(0)
+    return Disturbed(
+        np.zeros(1, np.int64), 0, (of_chips, none, factors), (of_links, none, factors), (of_links, none, none), 0
+    )
+
+
 def run_transfers(
     wiring: Wiring,
     transfers: Transfers,
@@ -85,38 +167,41 @@ def run_transfers(
         When messages wait for each other in a circle, naming one of them.
     """
     routes = routes or find_routes(wiring, transfers)
+    outcome = new_outcome(len(transfers), len(wiring.source))
+    watch(outcome.done)
+    if not exact:
+        sent, links = messages_of(transfers, routes), links_of(wiring, endpoint)
+        if _run_in_order(sent, transfers.first, transfers.waits, routes.first, routes.links, links, outcome):
+            return NetworkRun(outcome.done, outcome.busy, outcome.carried)
+        outcome.done[:], outcome.busy[:], outcome.carried[:] = -1, 0, 0.0
+    return run_events(wiring, transfers, endpoint, routes, undisturbed(len(wiring.source), wiring.nodes), outcome)
+
+
+def run_events(
+    wiring: Wiring, transfers: Transfers, endpoint: Endpoint, routes: Routes, disturbed: Disturbed, outcome: Outcome
+) -> NetworkRun:
+    """Run every message with a queue of events; ``routes`` are those of each of the disturbances' epochs in turn.
+
+    Raises
+    ------
+    LoomError
+        When failures leave a message without a path for good, or messages wait for each other in a circle.
+    """
     count = len(transfers)
-    done = np.full(count, -1, np.int64)
-    watch(done)
-    busy, carried = np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))
-    per_byte = 1e12 / wiring.bandwidth
-    work = np.zeros(0, np.int64) if transfers.work is None else transfers.work
-    machine = (
-        work,
-        routes.pair,
-        routes.first,
-        routes.links,
-        per_byte,
-        wiring.latency,
-        wiring.topology.forwarding == "store_and_forward",
-        endpoint.delay,
-        2e12 / endpoint.memory,
-        done,
-        busy,
-        carried,
-    )
-    if not exact and _run_in_order(transfers.size, transfers.adds, transfers.first, transfers.waits, *machine):
-        return NetworkRun(done, busy, carried)
-    done[:], busy[:], carried[:] = -1, 0, 0.0
     dependants = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(transfers.waits, minlength=count), out=dependants[1:])
     followers = np.empty(len(transfers.waits), np.int32)
     invert(transfers.first, transfers.waits, dependants[:-1].copy(), followers)
     left = np.diff(transfers.first).astype(np.int32)
-    finished = _run(transfers.size, transfers.adds, left, dependants, followers, *machine)
+    sent, links = messages_of(transfers, routes), links_of(wiring, endpoint)
+    finished, lost = _run(sent, left, dependants, followers, routes.first, routes.links, links, disturbed, outcome)
+    if lost >= 0:
+        a, b = int(transfers.source[lost]), int(transfers.target[lost])
+        last = format_si(float(disturbed.epochs[-1]) * 1e-12, "s")
+        raise LoomError(f"no path from {wiring.label(a)} to {wiring.label(b)} after the failures of links up to {last}")
     if finished < count:
-        raise LoomError(deadlock_text(wiring, transfers, done))
-    return NetworkRun(done, busy, carried)
+        raise LoomError(deadlock_text(wiring, transfers, outcome.done))
+    return NetworkRun(outcome.done, outcome.busy, outcome.carried)
 
 
 def deadlock_text(wiring: Wiring, transfers: Transfers, done: Int) -> str:
@@ -181,24 +266,12 @@ def sink(times: Any, keys: Any, size: int) -> None:
 
 @kernel(nogil=True)
 def _run_in_order(
-    size: Any,
-    adds: Any,
-    first: Any,
-    waits: Any,
-    work: Any,
-    pair: Any,
-    route_first: Any,
-    route_links: Any,
-    per_byte: Any,
-    latency: Any,
-    whole: bool,
-    delay: int,
-    add_per_byte: float,
-    done: Any,
-    busy: Any,
-    carried: Any,
+    messages: Any, first: Any, waits: Any, route_first: Any, route_links: Any, links: Any, outcome: Any
 ) -> bool:
     """As `_run`, message by message; false when a link would serve a later message before an earlier one."""
+    size, adds, work, pair = messages.size, messages.adds, messages.work, messages.pair
+    done, busy, carried = outcome.done, outcome.busy, outcome.carried
+    per_byte, latency, whole = links.per_byte, links.latency, links.whole
     free = np.zeros(per_byte.size, np.int64)
     latest = np.zeros(per_byte.size, np.int64)
     for message in range(size.size):
@@ -228,36 +301,39 @@ def _run_in_order(
             carried[link] += size[message]
             tail = end + latency[link]
             head = tail if whole else start + latency[link]
-        tail += delay
+        tail += links.delay
         if adds[message]:
-            tail += np.int64(np.ceil(size[message] * add_per_byte))
+            tail += np.int64(np.ceil(size[message] * links.add_per_byte))
         done[message] = tail
     return True
 
 
 @kernel(nogil=True)
 def _run(
-    size: Any,
-    adds: Any,
+    messages: Any,
     left: Any,
     dependants: Any,
     followers: Any,
-    work: Any,
-    pair: Any,
     route_first: Any,
     route_links: Any,
-    per_byte: Any,
-    latency: Any,
-    whole: bool,
-    delay: int,
-    add_per_byte: float,
-    done: Any,
-    busy: Any,
-    carried: Any,
-) -> int:
+    links: Any,
+    disturbed: Any,
+    outcome: Any,
+) -> Any:
+    """Messages done, and one that has no path any more, or -1.
+
+    A message is in the queue once: when all that it waits for is there, and at every link that it reaches.
+    """
+    size, pair, source = messages.size, messages.pair, messages.source
+    done, busy, carried, again = outcome.done, outcome.busy, outcome.carried, outcome.again
+    whole, latency, epochs = links.whole, links.latency, disturbed.epochs
+    chip_first, chip_at, chip_factor = disturbed.chips
+    rate_first, rate_at, rate_factor = disturbed.rates
+    down_first, down, up = disturbed.outages
+    calm = rate_at.size == 0 and down.size == 0
     count = size.size
-    free = np.zeros(per_byte.size, np.int64)
-    hop = np.zeros(count, np.int16)
+    free = np.zeros(latency.size, np.int64)
+    hop, route = np.zeros(count, np.int16), np.zeros(count, np.int64)
     ready = np.zeros(count, np.int64)  # until it starts, when all that it waits for so far is there; then its tail
     room = 1024
     times, keys = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -277,32 +353,57 @@ def _run(
         entries -= 1
         if entries > 0:
             sink(times, keys, entries)
-        route = pair[message]
-        at = route_first[route] + hop[message]
-        arrived = now
-        if at < route_first[route + 1]:
+        if source[message] == messages.target[message]:
+            of_work = messages.work[message] if messages.work.size else 0
+            arrived = work_end(chip_first, chip_at, chip_factor, source[message], now, of_work)
+        else:
+            if hop[message] == 0:
+                epoch = 0 if calm else np.searchsorted(epochs, now, side="right") - 1
+                chosen = epoch * disturbed.pairs + pair[message]
+                if route_first[chosen] == route_first[chosen + 1]:
+                    if epoch + 1 == epochs.size:
+                        return finished, message
+                    push(times, keys, entries, epochs[epoch + 1], message)
+                    entries += 1
+                    continue
+                route[message] = chosen
+            at = route_first[route[message]] + hop[message]
             link = route_links[at]
-            start = max(now, free[link])
-            serial = np.int64(np.ceil(size[message] * per_byte[link]))
-            end = start + serial
+            start: Any = max(now, free[link])
+            serial = np.int64(np.ceil(size[message] * links.per_byte[link]))
+            end: Any = start + serial
+            lost = np.int64(-1)
+            if not calm:
+                end = work_end(rate_first, rate_at, rate_factor, link, start, serial)
+                for span in range(down_first[link], down_first[link + 1]):
+                    if down[span] < max(end, start + 1) and up[span] > now:
+                        lost = max(now, down[span])
+                        break
+            if lost >= 0:
+                if lost > start:
+                    busy[link] += lost - start
+                    free[link] = max(free[link], lost)
+                again[message] += 1
+                hop[message] = 0
+                push(times, keys, entries, lost + disturbed.timeout, message)
+                entries += 1
+                continue
+            busy[link] += end - start
             if not whole and hop[message] > 0 and ready[message] > end:
                 end = ready[message]
             free[link] = end
-            busy[link] += serial
             carried[link] += size[message]
             hop[message] += 1
             arrived = end + latency[link]
-            if at + 1 < route_first[route + 1]:
+            if at + 1 < route_first[route[message] + 1]:
                 ready[message] = arrived
                 push(times, keys, entries, arrived if whole else start + latency[link], message)
                 entries += 1
                 continue
-        if hop[message] == 0:
-            arrived += work[message] if work.size else 0
-        else:
-            arrived += delay
-            if adds[message]:
-                arrived += np.int64(np.ceil(size[message] * add_per_byte))
+            arrived += links.delay
+            if messages.adds[message]:
+                summed = np.int64(np.ceil(size[message] * links.add_per_byte))
+                arrived = work_end(chip_first, chip_at, chip_factor, messages.target[message], arrived, summed)
         done[message] = arrived
         finished += 1
         for place in range(dependants[message], dependants[message + 1]):
@@ -318,4 +419,4 @@ def _run(
                     times, keys = grown_times, grown_keys
                 push(times, keys, entries, ready[follower], follower)
                 entries += 1
-    return finished
+    return finished, -1
