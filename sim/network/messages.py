@@ -35,8 +35,12 @@ __all__ = [
     "deadlock_text",
     "farthest",
     "find_routes",
+    "Turns",
+    "links_of",
+    "messages_of",
     "new_outcome",
     "run_events",
+    "run_in_order",
     "run_transfers",
 ]
 
@@ -91,6 +95,15 @@ class Links(NamedTuple):
     add_per_byte: float
 
 
+class Turns(NamedTuple):
+    """Groups of messages, one after the other, each ``turns`` times; see `arch.transfers.Pattern`."""
+
+    turns: Int
+    begin: Int
+    previous: Int
+    always: NDArray[np.bool_]
+
+
 class Disturbed(NamedTuple):
     """What changes while messages run; times are picoseconds.
 
@@ -120,6 +133,11 @@ def new_outcome(messages: int, links: int) -> Outcome:
     """Nothing is done yet."""
     done = np.full(messages, -1, np.int64)
     return Outcome(done, np.zeros(links, np.int64), np.zeros(links), np.zeros(messages, np.int64))
+
+
+def once(messages: int) -> Turns:
+    """One group of messages that come once."""
+    return Turns(np.ones(1, np.int64), np.array([0, messages]), np.zeros(0, np.int64), np.zeros(1, np.bool_))
 
 
 def messages_of(transfers: Transfers, routes: Routes) -> Messages:
@@ -171,7 +189,8 @@ def run_transfers(
     watch(outcome.done)
     if not exact:
         sent, links = messages_of(transfers, routes), links_of(wiring, endpoint)
-        if _run_in_order(sent, transfers.first, transfers.waits, routes.first, routes.links, links, outcome):
+        waits = transfers.first, transfers.waits
+        if run_in_order(once(len(transfers)), sent, *waits, routes.first, routes.links, links, outcome) >= 0:
             return NetworkRun(outcome.done, outcome.busy, outcome.carried)
         outcome.done[:], outcome.busy[:], outcome.carried[:] = -1, 0, 0.0
     return run_events(wiring, transfers, endpoint, routes, undisturbed(len(wiring.source), wiring.nodes), outcome)
@@ -265,47 +284,63 @@ def sink(times: Any, keys: Any, size: int) -> None:
 
 
 @kernel(nogil=True)
-def _run_in_order(
-    messages: Any, first: Any, waits: Any, route_first: Any, route_links: Any, links: Any, outcome: Any
-) -> bool:
-    """As `_run`, message by message; false when a link would serve a later message before an earlier one."""
+def run_in_order(
+    turns: Any, messages: Any, first: Any, waits: Any, route_first: Any, route_links: Any, links: Any, outcome: Any
+) -> Any:
+    """As `_run`, message by message and turn by turn; when the last one is there.
+
+    It is -1 when a link would serve a later message before an earlier one. ``outcome.done`` holds each message's last
+    turn. Of what a message waits for in its own turn, messages before it have their time.
+    """
     size, adds, work, pair = messages.size, messages.adds, messages.work, messages.pair
     done, busy, carried = outcome.done, outcome.busy, outcome.carried
     per_byte, latency, whole = links.per_byte, links.latency, links.whole
     free = np.zeros(per_byte.size, np.int64)
     latest = np.zeros(per_byte.size, np.int64)
-    for message in range(size.size):
-        head = np.int64(0)
-        for at in range(first[message], first[message + 1]):
-            before = waits[at]
-            if before >= message:
-                return False
-            head = max(head, done[before])
-        route = pair[message]
-        if route_first[route] == route_first[route + 1]:
-            done[message] = head + (work[message] if work.size else 0)
-            continue
-        tail = head
-        for at in range(route_first[route], route_first[route + 1]):
-            link = route_links[at]
-            if head < latest[link]:
-                return False
-            latest[link] = head
-            start = max(head, free[link])
-            serial = np.int64(np.ceil(size[message] * per_byte[link]))
-            end = start + serial
-            if not whole and at > route_first[route] and tail > end:
-                end = tail
-            free[link] = end
-            busy[link] += serial
-            carried[link] += size[message]
-            tail = end + latency[link]
-            head = tail if whole else start + latency[link]
-        tail += links.delay
-        if adds[message]:
-            tail += np.int64(np.ceil(size[message] * links.add_per_byte))
-        done[message] = tail
-    return True
+    then = np.zeros(size.size, np.int64)  # each message's turn before the present one
+    finish: Any = 0
+    for group in range(turns.turns.size):
+        a, b = turns.begin[group], turns.begin[group + 1]
+        for turn in range(turns.turns[group]):
+            if turn > 0:
+                for message in range(a, b):
+                    then[message] = done[message]
+            for message in range(a, b):
+                head = np.int64(0)
+                if turn > 0 and turns.previous[message] >= 0:
+                    head = then[turns.previous[message]]
+                for at in range(first[message], first[message + 1]):
+                    before = waits[at]
+                    if before >= message:
+                        return -1
+                    if before >= a or turn == 0 or turns.always[group]:
+                        head = max(head, done[before])
+                route = pair[message]
+                tail = head
+                if route_first[route] == route_first[route + 1]:
+                    tail += work[message] if work.size else 0
+                else:
+                    for at in range(route_first[route], route_first[route + 1]):
+                        link = route_links[at]
+                        if head < latest[link]:
+                            return -1
+                        latest[link] = head
+                        start = max(head, free[link])
+                        serial = np.int64(np.ceil(size[message] * per_byte[link]))
+                        end = start + serial
+                        if not whole and at > route_first[route] and tail > end:
+                            end = tail
+                        free[link] = end
+                        busy[link] += serial
+                        carried[link] += size[message]
+                        tail = end + latency[link]
+                        head = tail if whole else start + latency[link]
+                    tail += links.delay
+                    if adds[message]:
+                        tail += np.int64(np.ceil(size[message] * links.add_per_byte))
+                done[message] = tail
+                finish = max(finish, tail)
+    return finish
 
 
 @kernel(nogil=True)

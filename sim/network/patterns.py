@@ -16,11 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.kernels import kernel
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Pattern
 from siliconloom.sim.network.flows import run_flows
-from siliconloom.sim.network.messages import NetworkRun, Routes, find_routes, run_transfers
+from siliconloom.sim.network.messages import (
+    NetworkRun,
+    Routes,
+    Turns,
+    find_routes,
+    links_of,
+    messages_of,
+    new_outcome,
+    run_in_order,
+    run_transfers,
+)
 from siliconloom.sim.network.symmetry import fold
 
 FEW = 1 << 18
@@ -110,102 +119,8 @@ def _run(
 def _in_turns(wiring: Wiring, pattern: Pattern, routes: Routes, endpoint: Endpoint) -> NetworkRun | None:
     """Message by message in the order of their numbers; `None` when a link would serve them in another one."""
     s = pattern.slots
-    done = np.zeros(len(s), np.int64)
-    busy, carried = np.zeros(len(wiring.source), np.int64), np.zeros(len(wiring.source))
-    work = np.zeros(len(s), np.int64) if s.work is None else s.work
-    latest = _turns(
-        pattern.turns,
-        pattern.begin,
-        pattern.previous,
-        pattern.always,
-        s.size,
-        s.adds,
-        s.first,
-        s.waits,
-        work,
-        routes.pair,
-        routes.first,
-        routes.links,
-        1e12 / wiring.bandwidth,
-        wiring.latency,
-        wiring.topology.forwarding == "store_and_forward",
-        endpoint.delay,
-        2e12 / endpoint.memory,
-        done,
-        busy,
-        carried,
-    )
-    return None if latest < 0 else NetworkRun(np.append(done, latest), busy, carried)
-
-
-@kernel(nogil=True)
-def _turns(
-    turns: Any,
-    begin: Any,
-    previous: Any,
-    always: Any,
-    size: Any,
-    adds: Any,
-    first: Any,
-    waits: Any,
-    work: Any,
-    pair: Any,
-    route_first: Any,
-    route_links: Any,
-    per_byte: Any,
-    latency: Any,
-    whole: bool,
-    delay: int,
-    add_per_byte: float,
-    done: Any,
-    busy: Any,
-    carried: Any,
-) -> Any:
-    """As `sim.network.messages._run_in_order`, turn by turn; when the last message is there, or -1.
-
-    ``done`` holds each slot's last turn. Of what a slot waits for in its own turn, slots before it have their time.
-    """
-    free = np.zeros(per_byte.size, np.int64)
-    latest = np.zeros(per_byte.size, np.int64)
-    then = np.zeros(size.size, np.int64)  # each slot's turn before the present one
-    finish: Any = 0
-    for group in range(turns.size):
-        a, b = begin[group], begin[group + 1]
-        for turn in range(turns[group]):
-            for slot in range(a, b):
-                then[slot] = done[slot]
-            for slot in range(a, b):
-                head = then[previous[slot]] if turn > 0 and previous[slot] >= 0 else np.int64(0)
-                for at in range(first[slot], first[slot + 1]):
-                    before = waits[at]
-                    if before >= slot:
-                        return -1
-                    if before >= a or turn == 0 or always[group]:
-                        head = max(head, done[before])
-                route = pair[slot]
-                if route_first[route] == route_first[route + 1]:
-                    done[slot] = head + work[slot]
-                    finish = max(finish, done[slot])
-                    continue
-                tail = head
-                for at in range(route_first[route], route_first[route + 1]):
-                    link = route_links[at]
-                    if head < latest[link]:
-                        return -1
-                    latest[link] = head
-                    start = max(head, free[link])
-                    serial = np.int64(np.ceil(size[slot] * per_byte[link]))
-                    end = start + serial
-                    if not whole and at > route_first[route] and tail > end:
-                        end = tail
-                    free[link] = end
-                    busy[link] += serial
-                    carried[link] += size[slot]
-                    tail = end + latency[link]
-                    head = tail if whole else start + latency[link]
-                tail += delay
-                if adds[slot]:
-                    tail += np.int64(np.ceil(size[slot] * add_per_byte))
-                done[slot] = tail
-                finish = max(finish, tail)
-    return finish
+    outcome = new_outcome(len(s), len(wiring.source))
+    turns = Turns(pattern.turns, pattern.begin, pattern.previous, pattern.always)
+    sent, links = messages_of(s, routes), links_of(wiring, endpoint)
+    latest = run_in_order(turns, sent, s.first, s.waits, routes.first, routes.links, links, outcome)
+    return None if latest < 0 else NetworkRun(np.append(outcome.done, latest), outcome.busy, outcome.carried)

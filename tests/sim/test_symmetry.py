@@ -30,10 +30,11 @@ def machines(draw, most=128):
         chips, more["shape"] = int(np.prod(shape)), shape
     elif kind in ("fat_tree", "hierarchical", "dragonfly"):
         leaf, leaves = draw(st.sampled_from([1, 2, 4, 8])), draw(st.sampled_from([2, 4, 8, 16]))
+        while leaf * leaves > most:
+            leaves //= 2
         chips, more["chips_per_leaf"] = max(leaf * leaves, 4), leaf
         more |= {"spines": draw(st.integers(1, 4)), "routing": draw(st.sampled_from(["static", "ecmp"]))}
         more |= {"routers": draw(st.sampled_from([1, 2]))} if kind == "dragonfly" and leaves > 1 else {}
-        chips = min(chips, most)
     else:
         chips = draw(st.integers(4, most if kind != "fully_connected" else 32))
     link = LinkPort.model_validate(
