@@ -35,6 +35,8 @@ SCALARS: dict[str, Any] = {
     "bool": ctypes.c_uint8,
 }
 """Scalars that are passed, and the C types that they are passed as."""
+DTYPES = {np.dtype(name).char: name for name in SCALARS}
+"""Names of elements by NumPy's code for them: a dtype makes its name anew each time that it is asked."""
 LINKERS = ("cc", "gcc", "clang")
 DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
 """Called for memory whose count falls to zero: never for arrays of NumPy's, which come without a count."""
@@ -45,10 +47,11 @@ NOTHING = 0, -2
 def type_key(value: Any) -> str | None:
     """The type of an argument as text, such as ``A int64 2 C``; ``None`` for one that cannot be passed."""
     if isinstance(value, np.ndarray):
-        if not value.flags.aligned or not value.dtype.isnative:
+        flags, dtype = value.flags, value.dtype
+        if not flags.aligned or not dtype.isnative:
             return None
-        order = "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
-        return _array_key(value.dtype.name, value.ndim, order, value.flags.writeable)
+        order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+        return _array_key(DTYPES.get(dtype.char) or dtype.name, value.ndim, order, flags.writeable)
     if isinstance(value, bool | np.bool_):
         return "bool"
     if isinstance(value, int):
@@ -62,12 +65,14 @@ def type_key(value: Any) -> str | None:
     return None
 
 
+@cache
 def _array_key(dtype: str, dimensions: int, order: str, writeable: bool) -> str | None:
     if dtype not in SCALARS:
         return None
     return f"A{'' if writeable else ' const'} {dtype} {dimensions} {order}"
 
 
+@cache
 def _named(kind: type) -> str:
     """A class of named tuples with its fields, of which machine code knows only the places; a plain tuple has none."""
     fields: tuple[str, ...] = getattr(kind, "_fields", ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Address
@@ -67,14 +68,15 @@ class Segment:
     last: bool
 
 
-def segments(total: int, size: int) -> list[Segment]:
+@lru_cache(maxsize=1 << 14)
+def segments(total: int, size: int) -> tuple[Segment, ...]:
     """Whole tiles, then the rest, if any."""
     full, rest = divmod(total, size)
     parts = ([(0, full, size)] if full else []) + ([(full * size, 1, rest)] if rest else [])
-    return [
+    return tuple(
         Segment(start, count, width, index == 0, index == len(parts) - 1)
         for index, (start, count, width) in enumerate(parts)
-    ]
+    )
 
 
 @dataclass(frozen=True)
