@@ -21,6 +21,8 @@ ASKED = {
     "pim tile": ("pim-hbm", "gpt2-block-gemms", [("precision", "bf16")], []),
     "pim chip": ("neupims-device", "gpt3-7b", [LAYERS, ("phase", "decode"), ("batch", "8")], []),
     "system": ("neupims", "gpt3-7b", [("phase", "decode"), ("batch", "16")], []),
+    "ring": ("npu-x4-ring", "gpt2", [LAYERS, ("phase", "decode")], [("chip.memory.dram.capacity", "1 GiB")]),
+    "prompts": ("neupims", "gpt3-7b", [LAYERS, ("sequence", "64")], [("plan.tensor", "2"), ("plan.pipeline", "2")]),
     "gpu": ("h100", "gpt2", [LAYERS], []),
     "gpus": ("dgx-h100", "llama3-8b", [LAYERS], [("plan.tensor", "4"), ("plan.data", "1")]),
     "training": ("dgx-a100", "gpt2", [LAYERS, ("phase", "training"), ("batch", "8")], [("plan.tensor", "2")]),

@@ -15,6 +15,7 @@ from siliconloom.arch.errors import Position
 from siliconloom.arch.gpu import refuse_idle
 from siliconloom.arch.gpu_system import refuse_unmeasured
 from siliconloom.arch.kinds import is_gpu
+from siliconloom.arch.planned import PLAN_SCHEMA
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.run import DescribedRun, Straggler
@@ -33,7 +34,6 @@ from siliconloom.mapper.system.step import Slowdown
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
-SCHEMA = "siliconloom.plan/1"
 PASSES = {"F": "forward", "B": "backward", "W": "weights"}
 """Kinds of a pipeline's passes, by the letter that their names begin with."""
 SHARED = ("tensor", "pipeline")
@@ -145,7 +145,7 @@ def plan_result(
     if timeline is not None:
         timeline.append(_timeline(type(planner)(cluster.placed(places), graph, documents), first.plan, slow))
     result = {
-        "schema": SCHEMA,
+        "schema": PLAN_SCHEMA,
         "version": __version__,
         "system": cluster.name,
         "workload": graph.name,

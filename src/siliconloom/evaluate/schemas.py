@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.errors import nearest_name
 
-KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result")
+KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result", "plan")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -36,6 +36,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.result import Result
 
         made = Result.model_json_schema(by_alias=True)
+    elif kind == "plan":
+        from siliconloom.arch.planned import PlanResult
+
+        made = PlanResult.model_json_schema(by_alias=True)
     else:
         near = nearest_name(kind, KINDS)
         hint = f"; did you mean '{near}'?" if near else ""
