@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,16 @@ def require_simulator(simulator: str) -> None:
         raise LoomError(f"the simulator {simulator} is not installed: {INSTALL[simulator]}")
 
 
+def tool_versions(simulator: str) -> dict[str, str]:
+    """Versions of the simulator, which must be there, and of what writes and drives the Verilog, by name."""
+    with _environment(simulator):
+        flag = "--version" if simulator == "verilator" else "-V"
+        told = subprocess.run([SIMULATORS[simulator], flag], capture_output=True, text=True, check=False).stdout
+    number = re.search(r"\d+(\.\d+)+", told)
+    packages = {name: metadata.version(name) for name in ("amaranth", "cocotb", "numpy")}
+    return {simulator: number[0] if number else "unknown", "python": platform.python_version(), **packages}
+
+
 def run_cases(
     array: SystolicArray,
     sources: Sequence[Path],
@@ -65,8 +79,9 @@ def run_cases(
     *,
     simulator: str,
     folder: Path,
+    spent: Spent | None = None,
 ) -> list[CaseResult]:
-    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it.
+    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it; adds to ``spent``.
 
     Raises
     ------
@@ -88,6 +103,7 @@ def run_cases(
         folder=folder,
         bench="siliconloom.rtl.bench.systolic",
         environment={"LOOM_BENCH": str(job)},
+        spent=spent,
     )
     if not results.exists():
         raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
@@ -99,7 +115,7 @@ def run_cases(
 
 @dataclass
 class Spent:
-    """Wall time of a bench, in seconds."""
+    """Wall time of benches, in seconds: of building them and of running them."""
 
     build: float = 0.0
     run: float = 0.0
@@ -115,10 +131,11 @@ def simulate(
     bench: str,
     environment: dict[str, str],
     arguments: Sequence[str] = (),
-) -> Spent:
+    spent: Spent | None = None,
+) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
-    Returns what each of the two took.
+    What each of the two took is added to ``spent``.
 
     Raises
     ------
@@ -163,7 +180,9 @@ def simulate(
             ),
         )
         check_log(folder / "test.log")
-        return Spent(built - began, time.perf_counter() - built)
+        if spent is not None:
+            spent.build += built - began
+            spent.run += time.perf_counter() - built
 
 
 def check_log(log: Path) -> None:
