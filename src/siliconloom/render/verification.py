@@ -94,7 +94,7 @@ def verification_table(record: Verified, out: Console) -> None:
             [tuple(row[n] or "-" for n in used) for row in rows],
         )
     )
-    out.print("times, bytes: so many were compared and are equal", style="dim")
+    out.print("times, bytes: so many were compared and are equal, unless they DIFFER", style="dim")
     for case in record.cases:
         if isinstance(case, LinkCase) and case.link.sequential_cycles is not None:
             out.print(f"  {case.name}: {_block(case, case.link)}")
@@ -107,7 +107,7 @@ def verification_table(record: Verified, out: Console) -> None:
     if record.passed:
         out.print(f"passed: {_sums(record.totals)}", style="green", soft_wrap=True)
     else:
-        failed = ", ".join(case.name for case in record.cases if not case.passed)
+        failed = "; ".join(case.name for case in record.cases if not case.passed)
         totals = record.totals
         out.print(f"FAILED: {totals.cases - totals.passed} of {totals.cases} cases: {failed}", style="bold red")
 

@@ -17,7 +17,7 @@ from siliconloom.rtl.emit import Bundle
 
 CONTEXT = 3
 """Events shown before and after the first one that differs."""
-ERRORS = 12
+ERRORS = 6
 """Errors of a case that a record keeps: in values, and in cycles."""
 STREAMS = 6
 """Streams that are named beside the one of the first difference."""
@@ -172,10 +172,9 @@ class Parity:
         """Totals, counters, and the streams that differ beside the one of the first difference, earliest first."""
         first = self.divergence.stream if self.divergence else ""
         others = [name for _, name in sorted(self._differ) if name != first]
-        if not others:
-            return self.count_errors
         more = f" and {len(others) - STREAMS} more" if len(others) > STREAMS else ""
-        return [*self.count_errors, f"differ later, too: {', '.join(others[:STREAMS])}{more}"]
+        later = [f"differ later, too: {', '.join(others[:STREAMS])}{more}"] if others else []
+        return [*later, *self.count_errors]
 
     def common(self) -> dict[str, Any]:
         """Keys of a case that every kind has, for its `Case`."""
@@ -191,9 +190,15 @@ class Parity:
             "values_equal": not self.value_errors,
             "passed": self.passed,
             "divergence": self.divergence,
-            "value_errors": tuple(self.value_errors[:ERRORS]),
-            "cycle_errors": tuple(self._also()[:ERRORS]),
+            "value_errors": _first(self.value_errors),
+            "cycle_errors": _first(self._also()),
         }
+
+
+def _first(errors: Sequence[str]) -> tuple[str, ...]:
+    """The first few, and how many there are beside them."""
+    rest = len(errors) - ERRORS
+    return (*errors[:ERRORS], *([f"... and {rest} more"] if rest > 0 else []))
 
 
 @dataclass
