@@ -342,6 +342,7 @@ def test_wrong_bytes_are_counted_and_the_first_is_told(due, beyond, data):
     )
     parity.same_bytes("memory", found[: len(due) - 1], due)
     assert f"{len(due) - 1} of {len(due)} bytes are there" in parity.value_errors[-1]
+    assert parity.bytes_compared == len(due), "what is not there was not compared"
 
 
 def test_half_an_execution_is_shown():

@@ -160,10 +160,10 @@ class Parity:
 
     def same_bytes(self, what: str, found: NDArray[np.uint8], due: NDArray[np.uint8]) -> None:
         """Compare bytes from the first one on; ``found`` may go on where nothing is due."""
-        self.bytes_compared += len(due)
         if len(found) < len(due):
             self.value_errors.append(f"{what}: {len(found):,} of {len(due):,} bytes are there")
             return
+        self.bytes_compared += len(due)
         wrong = np.flatnonzero(found[: len(due)] != due)
         if len(wrong):
             self.value_errors.append(f"{len(wrong):,} bytes of {what} differ, the first at {wrong[0]:#x}")
