@@ -5,7 +5,7 @@ from __future__ import annotations
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.timing import INPUT_SLICE
 from siliconloom.rtl.array.element import ACCUMULATOR_BITS
-from siliconloom.rtl.array.folds import ArrayCase, ArrayProduct, FoldBeats, Matrix, folds_of, operands, pack
+from siliconloom.rtl.array.folds import ArrayProduct, FoldBeats, FoldCase, Matrix, folds_of, operands, pack
 from siliconloom.rtl.array.tile import operand_type, systolic_tile
 from siliconloom.rtl.flows.channels import Channel, interface_of
 from siliconloom.rtl.flows.design import Design
@@ -77,7 +77,7 @@ def bench_folds(array: SystolicArray, bits: int) -> list[FoldBeats]:
             "input_stationary": ArrayProduct(array.cols + more_cols, 5, array.rows + more_rows),
             "output_stationary": ArrayProduct(array.rows + more_rows, array.cols + more_cols, 5),
         }[array.dataflow]
-    ((a, b),) = operands(ArrayCase((gemm,), seed=0, bits=bits))
+    ((a, b),) = operands(FoldCase((gemm,), seed=0, bits=bits))
     return folds_of(array, a, b)
 
 

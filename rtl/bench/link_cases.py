@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
-from siliconloom.rtl.bench.runner import require_simulator, simulate
+from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.receiver import LinkReceiver
 from siliconloom.rtl.link.sender import LinkSender
@@ -84,8 +84,9 @@ def run_link_cases(
     folder: Path,
     simulator: str = "verilator",
     limit: int = 400_000,
+    spent: Spent | None = None,
 ) -> list[LinkOutcome]:
-    """Build sender and receiver, and run ``cases`` on them one after the other.
+    """Build sender and receiver, and run ``cases`` on them one after the other; adds to ``spent``.
 
     Raises
     ------
@@ -129,12 +130,14 @@ def run_link_cases(
             ("amount", [len(case.flits)]),
         ):
             write_hex(folder / f"{name}_{index}.hex", words)
-    ended = run_bench(folder, sources, "link_bench", len(cases), simulator, limit)
+    ended = run_bench(folder, sources, "link_bench", len(cases), simulator, limit, spent)
     return [_outcome(folder / f"log_{index}.txt", end) for index, end in enumerate(ended)]
 
 
-def run_bench(folder: Path, sources: Sequence[Path], top: str, cases: int, simulator: str, limit: int) -> list[bool]:
-    """Run the cases of a bench that keeps its logs itself; tells which of them came to their end."""
+def run_bench(
+    folder: Path, sources: Sequence[Path], top: str, cases: int, simulator: str, limit: int, spent: Spent | None = None
+) -> list[bool]:
+    """Run the cases of a bench that keeps its logs itself; tells which of them came to their end; adds to ``spent``."""
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
     job.write_text(json.dumps({"cases": cases, "limit": limit, "results": str(results)}), encoding="utf-8")
@@ -147,6 +150,7 @@ def run_bench(folder: Path, sources: Sequence[Path], top: str, cases: int, simul
         bench="siliconloom.rtl.bench.link",
         environment={"LOOM_BENCH": str(job)},
         arguments=["-Wno-fatal"],
+        spent=spent,
     )
     if not results.exists():
         raise LoomError("the simulation stopped before its end")

@@ -14,7 +14,7 @@ from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import COUNTERS, Fault, run_bench, template, write_hex
 from siliconloom.rtl.bench.programs import hex_image, memory_image
-from siliconloom.rtl.bench.runner import require_simulator
+from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.node import RingNode
 
@@ -90,8 +90,11 @@ def run_ring_cases(
     folder: Path,
     simulator: str = "verilator",
     limit: int = 400_000,
+    spent: Spent | None = None,
 ) -> list[list[ChipOutcome]]:
     """Build a ring of nodes with producers that report as told, and run ``cases`` on it; outcomes chip by chip.
+
+    The time it took is added to ``spent``.
 
     Raises
     ------
@@ -123,7 +126,7 @@ def run_ring_cases(
         for rank in range(chips):
             records = [c << 32 | chunk << 16 | words for c, chunk, words in sorted(case.produced[rank])]
             write_hex(folder / f"events_{index}_{rank}.hex", records + [NEVER << 32] * (events - len(records)))
-    ended = run_bench(folder, sources, "ring_bench", len(cases), simulator, limit)
+    ended = run_bench(folder, sources, "ring_bench", len(cases), simulator, limit, spent)
     return [
         [read_outcome(folder, index, rank, case.words, flit_bytes, end) for rank in range(chips)]
         for index, (case, end) in enumerate(zip(cases, ended, strict=True))

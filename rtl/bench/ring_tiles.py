@@ -12,7 +12,7 @@ from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import run_bench, template, write_hex
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, read_outcome, wiring, write_case
-from siliconloom.rtl.bench.runner import require_simulator
+from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.design import ring_chip
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -43,8 +43,11 @@ def run_tile_cases(
     folder: Path,
     simulator: str = "verilator",
     limit: int = 2_000_000,
+    spent: Spent | None = None,
 ) -> list[list[ChipOutcome]]:
     """Build a ring of ``chips`` chips with tiles and run ``cases`` on it; outcomes chip by chip.
+
+    The time it took is added to ``spent``.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def run_tile_cases(
         write_case(folder, index, case.ring, protocol, depth, case.tile_starts)
         for rank in range(chips):
             write_hex(folder / f"writes_{index}_{rank}.hex", lists[index][rank])
-    ended = run_bench(folder, sources, "ring_bench", len(cases), simulator, limit)
+    ended = run_bench(folder, sources, "ring_bench", len(cases), simulator, limit, spent)
     return [
         [read_outcome(folder, index, rank, case.ring.words, geometry.bus, end) for rank in range(chips)]
         for index, (case, end) in enumerate(zip(cases, ended, strict=True))

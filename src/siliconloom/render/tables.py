@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +203,11 @@ def asked_text(result: dict[str, Any]) -> str:
 
 def print_overrides(result: dict[str, Any], out: Console) -> None:
     """One line with what ``--set`` changed, if it changed anything."""
-    changes = result["asked"]["overrides"]
+    print_changes(result["asked"]["overrides"], out)
+
+
+def print_changes(changes: Mapping[str, str], out: Console) -> None:
+    """One line with key paths and values, if there are any."""
     if changes:
         out.print("set: " + ", ".join(f"{path}={value}" for path, value in changes.items()), style="dim")
 

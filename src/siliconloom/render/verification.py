@@ -1,229 +1,140 @@
-"""What benches compared, as tables."""
+"""What a verification found, as a table: one for every kind of machine, read from its record alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from rich.console import Console
 
-from siliconloom.arch.pim import MacroKind
-from siliconloom.render.tables import bold, table
+from siliconloom.arch.verified import (
+    ArrayCase,
+    Case,
+    LinkCase,
+    LinkWork,
+    PimCase,
+    Totals,
+    Verified,
+    VerifiedArray,
+    VerifiedLink,
+)
+from siliconloom.render.tables import bold, print_changes, table
+
+Cell = str | None
+DIFFER = "DIFFER"
 
 
-def verification_tables(result: dict[str, Any], out: Console) -> None:
-    """Print the parity table."""
-    if result.get("tile") == "ring":
-        ring_tables(result, out)
-        return
-    if result.get("tile") == "pim":
-        pim_tables(result, out)
-        return
-    if "programs" in result:
-        parity_tables(result, out)
-        return
+def _count(name: str) -> Callable[[Case], Cell]:
+    """Cells of a number that not every case has."""
+
+    def cell(case: Case) -> Cell:
+        value = getattr(case, name)
+        return None if value is None else f"{value:,}"
+
+    return cell
+
+
+def _of_pim(name: str) -> Callable[[Case], Cell]:
+    return lambda case: f"{getattr(case.pim, name):,}" if isinstance(case, PimCase) else None
+
+
+def _of_link(name: str) -> Callable[[Case], Cell]:
+    return lambda case: f"{getattr(case.link, name):,}" if isinstance(case, LinkCase) else None
+
+
+def _difference(case: Case) -> Cell:
+    return None if case.difference is None else f"{case.difference:+,}" if case.difference else "0"
+
+
+def _times(case: Case) -> Cell:
+    return None if case.cycles_equal is None else f"{case.times_compared:,}" if case.cycles_equal else DIFFER
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Case], Cell]], ...] = (
+    ("case", "left", lambda case: case.name),
+    ("operands", "left", lambda case: f"int{case.array.operand_bits}" if isinstance(case, ArrayCase) else None),
+    ("folds", "right", _count("folds")),
+    ("GEMVs", "right", _of_pim("gemvs")),
+    ("transfers", "right", _of_pim("transfers")),
+    ("words", "right", _count("words")),
+    ("executed", "right", _count("instructions")),
+    ("commands", "right", _count("commands")),
+    ("messages", "right", _count("messages")),
+    ("faults", "right", _of_link("faults")),
+    ("retries", "right", _of_link("retries")),
+    ("stalls", "left", lambda case: "random" if case.stalled else None),
+    ("RTL", "right", lambda case: f"{case.rtl_cycles:,}"),
+    ("model", "right", _count("model_cycles")),
+    ("difference", "right", _difference),
+    ("times", "right", _times),
+    ("bytes", "right", lambda case: f"{case.bytes_compared:,}" if case.values_equal else DIFFER),
+)
+"""Heading, side and cell of every column; one in which no case has anything is left out."""
+
+
+def verification_table(record: Verified, out: Console) -> None:
+    """Print a record: what was verified, a row for each case, what differs, and the sums."""
+    asked = record.asked
+    shape = [_shape(record)] if _shape(record) else []
+    parts = [*shape, asked.simulator, f"seed {asked.seed}", f"{record.time.total_s:.1f} s"]
+    out.print(f"{bold(asked.machine)}: {', '.join(parts)}")
+    print_changes(asked.overrides, out)
+    out.print(f"  verified: {record.verified}", soft_wrap=True)
+    if record.behavioural:
+        out.print(f"  behavioural: {record.behavioural}", soft_wrap=True)
+    if isinstance(record, VerifiedLink):
+        ring = record.ring
+        out.print(f"  MLP block: {ring.tokens} tokens, {ring.hidden} columns, {ring.inner} hidden units, int8")
+    out.print()
+    rows = [[cell(case) for _, _, cell in COLUMNS] for case in record.cases]
+    used = [n for n in range(len(COLUMNS)) if any(row[n] is not None for row in rows)]
     out.print(
-        f"{bold(result['chip'])}: {result['rows']} x {result['cols']} {result['dataflow'].replace('_', ' ')}, "
-        f"{result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s"
+        table(
+            "Cycles and values: RTL, simulator, golden model",
+            [COLUMNS[n][:2] for n in used],
+            [tuple(row[n] or "-" for n in used) for row in rows],
+        )
     )
-    out.print(f"  verified: {result['verified']}", soft_wrap=True)
+    out.print("times, bytes: so many were compared and are equal, unless they DIFFER", style="dim")
+    for case in record.cases:
+        if isinstance(case, LinkCase) and case.link.sequential_cycles is not None:
+            out.print(f"  {case.name}: {_block(case, case.link)}")
+        for line in case.differences():
+            name = "" if line.startswith(" ") else f"{case.name}: "
+            out.print(f"  {name}{line}", soft_wrap=True, style="red")
     out.print()
-    rows = []
-    for case in result["cases"]:
-        shapes = ", ".join(f"{g['m']}x{g['n']}x{g['k']}" for g in case["gemms"])
-        stalled = "random" if case["stall"] else "none"
-        model = "-" if case["model_cycles"] is None else f"{case['model_cycles']:,}"
-        difference = "-" if case["difference"] is None else f"{case['difference']:+d}" if case["difference"] else "0"
-        rows.append(
-            (
-                shapes,
-                f"int{case['operand_bits']}",
-                str(case["folds"]),
-                stalled,
-                f"{case['rtl_cycles']:,}",
-                model,
-                difference,
-                "equal" if case["values_equal"] else "DIFFER",
-            )
-        )
-    columns = [
-        ("GEMMs (m x n x k)", "left"),
-        ("values", "left"),
-        ("folds", "right"),
-        ("stalls", "left"),
-        ("RTL cycles", "right"),
-        ("model cycles", "right"),
-        ("difference", "right"),
-        ("results", "left"),
-    ]
-    out.print(table("RTL against NumPy and against the simulator", columns, rows))
-    for case in result["cases"]:
-        for error in case["errors"]:
-            out.print(f"  {error}", soft_wrap=True, style="red")
-    compared = sum(c["folds"] for c in result["cases"] if not c["stall"])
-    out.print()
-    if result["passed"]:
-        out.print(
-            f"passed: every value equal; {compared} folds without stalls, 0 cycles of difference in each", style="green"
-        )
+    for note in record.notes:
+        out.print(f"note: {note}", style="yellow", soft_wrap=True)
+    if record.passed:
+        out.print(f"passed: {_sums(record.totals)}", style="green", soft_wrap=True)
     else:
-        out.print("FAILED", style="bold red")
+        failed = "; ".join(case.name for case in record.cases if not case.passed)
+        totals = record.totals
+        out.print(f"FAILED: {totals.cases - totals.passed} of {totals.cases} cases: {failed}", style="bold red")
 
 
-def parity_tables(result: dict[str, Any], out: Console) -> None:
-    """Print the parity table of programs."""
-    out.print(f"{bold(result['chip'])}: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
-    out.print(f"  verified: {result['verified']}", soft_wrap=True)
-    out.print()
-    columns = [
-        ("program", "left"),
-        ("words", "right"),
-        ("executed", "right"),
-        ("memory", "left"),
-        ("RTL", "right"),
-        ("model", "right"),
-        ("difference", "right"),
-        ("values", "left"),
-    ]
-    rows = []
-    for each in result["programs"]:
-        compared = not each["memory_stalls"]
-        rows.append(
-            (
-                each["name"],
-                str(each["instructions"]),
-                f"{each['executed']:,}",
-                "fixed" if compared else "random",
-                f"{each['rtl_cycles']:,}",
-                f"{each['model_cycles']:,}" if compared else "-",
-                f"{each['difference']:+d}" if each["difference"] else "0" if compared else "-",
-                "equal" if each["values_equal"] else "DIFFER",
-            )
-        )
-    out.print(table("Cycles and values of programs: RTL, simulator, golden model", columns, rows))
-    for each in result["programs"]:
-        if each["errors"]:
-            out.print(f"  {each['name']}:", style="red")
-        for error in each["errors"]:
-            out.print(f"    {error}", soft_wrap=True, style="red", highlight=False)
-    out.print()
-    for note in result["notes"]:
-        out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
-    timed = [p for p in result["programs"] if not p["memory_stalls"]]
-    if result["passed"]:
-        out.print(
-            f"passed: every byte of memory equal; start and end of {sum(p['executed'] for p in timed):,} instructions, "
-            "0 cycles of difference in each",
-            style="green",
-            soft_wrap=True,
-        )
-    else:
-        out.print("FAILED", style="bold red")
+def _shape(record: Verified) -> str:
+    if isinstance(record, VerifiedArray):
+        array = record.array
+        return f"{array.rows} x {array.cols} {array.dataflow.replace('_', ' ')}"
+    return f"{record.ring.chips} chips" if isinstance(record, VerifiedLink) else ""
 
 
-def pim_tables(result: dict[str, Any], out: Console) -> None:
-    """Print the parity table of macros."""
-    out.print(f"{bold(result['chip'])}: {result['simulator']}, seed {result['seed']}, {result['wall_s']:.1f} s")
-    out.print(f"  verified: {result['verified']}", soft_wrap=True)
-    out.print()
-    columns = [
-        ("case", "left"),
-        ("GEMVs", "right"),
-        ("transfers", "right"),
-        ("commands", "right"),
-        ("RTL", "right"),
-        ("model", "right"),
-        ("difference", "right"),
-        ("values", "left"),
-    ]
-    rows = []
-    for case in result["cases"]:
-        kinds = [macro["kind"] for macro in case["macros"]]
-        moves = sum(kind in (MacroKind.READ.name.lower(), MacroKind.WRITE.name.lower()) for kind in kinds)
-        rows.append(
-            (
-                case["name"],
-                str(kinds.count("gemv")),
-                str(moves),
-                f"{case['commands']:,}",
-                f"{case['rtl_cycles']:,}",
-                f"{case['model_cycles']:,}",
-                f"{case['difference']:+d}" if case["difference"] else "0",
-                "equal" if case["values_equal"] else "DIFFER",
-            )
-        )
-    out.print(table("Commands and values of macros: RTL, simulator, golden model", columns, rows))
-    for case in result["cases"]:
-        for error in case["errors"]:
-            out.print(f"  {case['name']}: {error}", soft_wrap=True, style="red", highlight=False)
-    out.print()
-    for note in result["notes"]:
-        out.print(f"note: {note}", style="yellow", soft_wrap=True, markup=False)
-    if result["passed"]:
-        commands = sum(case["commands"] for case in result["cases"])
-        out.print(
-            f"passed: every value equal; {commands:,} DRAM commands, each in the cycle and at the place that the model "
-            "says",
-            style="green",
-            soft_wrap=True,
-        )
-    else:
-        out.print("FAILED", style="bold red")
+def _block(case: LinkCase, link: LinkWork) -> str:
+    late = f"collective after the last store instead of chunk by chunk: {link.sequential_cycles:,}"
+    return f"{case.model_cycles:,} cycles, tiles {link.tile_cycles:,}; {late}"
 
 
-def ring_tables(result: dict[str, Any], out: Console) -> None:
-    """Print the parity table."""
-    block = result["block"]
-    out.print(
-        f"{bold(result['system'])}: {result['chips']} chips, {result['simulator']}, seed {result['seed']}, "
-        f"{result['wall_s']:.1f} s"
+def _sums(totals: Totals) -> str:
+    """All that was compared, in a line."""
+    counts = {
+        "folds": totals.folds,
+        "instructions": totals.instructions,
+        "DRAM commands": totals.commands,
+        "messages": totals.messages,
+    }
+    work = "".join(f", {count:,} {name}" for name, count in counts.items() if count is not None)
+    timed = "" if totals.timed == totals.cases else f" in {totals.timed} cases without stalls"
+    return (
+        f"every value equal ({totals.cases} cases{work}, {totals.bytes_compared:,} bytes); {totals.times_compared:,} "
+        f"times compared{timed}, 0 cycles of difference in each"
     )
-    out.print(f"  RTL:         {result['verified']}", soft_wrap=True)
-    out.print(f"  behavioural: {result['behavioural']}", soft_wrap=True)
-    out.print(
-        f"  MLP block:   {block['tokens']} tokens, {block['hidden']} columns, {block['inner']} hidden units, int8"
-    )
-    out.print()
-    rows = []
-    for case in result["cases"]:
-        difference = case["difference"]
-        rows.append(
-            (
-                case["name"],
-                str(case["faults"]),
-                str(case["retries"]),
-                f"{case['rtl_cycles']:,}",
-                f"{case['model_cycles']:,}",
-                f"{difference:+d}" if difference else "0",
-                f"{case['compared']:,}",
-                "equal" if case["cycles_equal"] else "DIFFER",
-                "equal" if case["values_equal"] else "DIFFER",
-            )
-        )
-    columns = [
-        ("case", "left"),
-        ("wrong bits", "right"),
-        ("retries", "right"),
-        ("RTL", "right"),
-        ("model", "right"),
-        ("difference", "right"),
-        ("times", "right"),
-        ("each of them", "left"),
-        ("values", "left"),
-    ]
-    out.print(table("Cycles and values: RTL, cycle models, NumPy", columns, rows))
-    for case in result["cases"]:
-        for error in case["errors"]:
-            out.print(f"  {case['name']}: {error}", soft_wrap=True, style="red")
-        if case["kind"] == "mlp":
-            out.print(
-                f"  {case['name']}: {case['model_cycles']:,} cycles, tiles {case['tile_cycles']:,}; "
-                f"collective after the last store instead of chunk by chunk: {case['sequential_cycles']:,}"
-            )
-    out.print()
-    if result["passed"]:
-        compared = sum(case["compared"] for case in result["cases"])
-        out.print(
-            f"passed: every value equal; {compared:,} times compared, 0 cycles of difference in each", style="green"
-        )
-    else:
-        out.print("FAILED", style="bold red")

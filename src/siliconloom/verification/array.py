@@ -1,92 +1,83 @@
-"""What ``loom verify`` does: the RTL of a description against NumPy and against the simulator's timing."""
+"""Products on the RTL of a systolic array against NumPy (values) and the simulator's timing (cycles of each fold)."""
 
 from __future__ import annotations
 
 import random
-import time
-from typing import Any
+from dataclasses import dataclass
 
-from siliconloom import __version__
-from siliconloom.arch import Chip, System, SystolicArray
-from siliconloom.arch.description import PimTile
-from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.arch.working import working_folder
-from siliconloom.rtl.array.folds import ArrayCase, ArrayProduct, CaseResult, FoldTime
+from siliconloom.arch import Chip, SystolicArray
+from siliconloom.arch.verified import ArrayCase, ArrayShape, GemmWork, NamedGemm, Seen, VerifiedArray
+from siliconloom.rtl.array.folds import ArrayProduct, CaseResult, FoldCase, FoldTime
 from siliconloom.rtl.array.tile import arithmetic_of
-from siliconloom.rtl.bench.runner import require_simulator, run_cases
+from siliconloom.rtl.bench.runner import Spent, run_cases
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.rtl.npu.geometry import has_npu_rtl
-from siliconloom.sim.dram.memory import effective
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
-from siliconloom.verification.link import verify_ring
-from siliconloom.verification.npu import verify_programs
-from siliconloom.verification.pim import verify_pim
+from siliconloom.verification.parity import Findings, Parity, Stream, verilog
 
-SCHEMA = "siliconloom.verification/1"
 BEATS = 1500
 """Most moving beats in a case: keeps a bench within seconds."""
 
 
-def verify(
-    chip: Chip | System,
-    *,
-    seed: int = 0,
-    simulator: str = "verilator",
-    cases: int = 8,
-    programs: int = 8,
-    watcher: Watcher = NOBODY,
-) -> dict[str, Any]:
-    """Build the RTL of ``chip``, run random work on it, and compare values and cycles.
+@dataclass(kw_only=True)
+class ArrayParity(Parity):
+    """What comparing one sequence of products showed."""
 
-    A whole NPU tile runs ``programs`` random programs (`siliconloom.verification.npu`), a PIM tile ``cases`` random
-    sequences of macros and more (`siliconloom.verification.pim`), a ring of npu chips ``cases`` sequences of packets,
-    as many collectives, and a block computed by all chips together (`siliconloom.verification.link`). A bare array, or
-    a tile whose array alone has RTL, runs ``cases`` sequences of GEMMs: half of them without stalls, back to back,
-    compared cycle for cycle; the others stall every stream at random and are compared by value.
+    result: CaseResult
 
-    Raises
-    ------
-    LoomError
-        When the simulator is missing or the description has no RTL.
-    """
-    require_simulator(simulator)
-    if isinstance(chip, System):
-        with watcher.stage(f"building and running {chip.name} with {simulator} ..."):
-            return verify_ring(chip, seed=seed, simulator=simulator, cases=cases)
-    chip = effective(chip)
-    if isinstance(chip.tile, PimTile):
-        with watcher.stage(f"building and running {chip.name} with {simulator} ..."):
-            return verify_pim(chip, seed=seed, simulator=simulator, cases=cases)
-    if chip.tile.kind == "npu" and has_npu_rtl(chip):
-        with watcher.stage(f"building and running {chip.name} with {simulator} ..."):
-            return verify_programs(chip, seed=seed, simulator=simulator, programs=programs)
-    array = chip.tile.array
-    bundle = build_rtl(chip)
-    jobs = random_cases(array, seed, cases)
-    began = time.perf_counter()
-    with working_folder("verify") as folder, watcher.stage(f"building and running {bundle.top} with {simulator} ..."):
-        sources = bundle.write(folder / "rtl")
-        results = run_cases(
-            array, sources, bundle.top, bundle.ports, jobs, simulator=simulator, folder=folder / "bench"
+    def case(self) -> ArrayCase:
+        """Entry of the record."""
+        case = self.result.case
+        work = GemmWork(
+            gemms=tuple(NamedGemm(m=g.m, n=g.n, k=g.k) for g in case.gemms), operand_bits=case.bits, stall=case.stall
         )
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "chip": chip.name,
-        "chip_digest": chip.digest,
-        "verified": bundle.sidecar["contains"],
-        "simulator": simulator,
-        "seed": seed,
-        "rows": array.rows,
-        "cols": array.cols,
-        "dataflow": array.dataflow,
-        "wall_s": time.perf_counter() - began,
-        "passed": all(r.passed for r in results),
-        "cases": [_case(r) for r in results],
-    }
+        return ArrayCase(**self.common(), folds=len(case.schedule), array=work)
 
 
-def random_cases(array: SystolicArray, seed: int, count: int) -> list[ArrayCase]:
+def compare(result: CaseResult) -> ArrayParity:
+    """Hold what an array did against NumPy's values and, where nothing stalls, the predicted cycles of every fold."""
+    case = result.case
+    parity = ArrayParity(
+        name=", ".join(f"{g.m}x{g.n}x{g.k}" for g in case.gemms), stalled=bool(case.stall), result=result
+    )
+    parity.value_errors += result.value_errors
+    parity.bytes_compared = result.value_bytes
+    parity.cycles(result.cycles, case.schedule[-1].last_output + 1)
+    if not parity.stalled:
+        parity.hold([Stream("fold", case.schedule, result.folds, _seen, times=2)])
+    return parity
+
+
+def _seen(fold: FoldTime) -> Seen:
+    return Seen(cycle=fold.first_output, end=fold.last_output)
+
+
+def verify_array(chip: Chip, array: SystolicArray, *, seed: int, simulator: str, cases: int, spent: Spent) -> Findings:
+    """Sequences of products on the RTL of ``chip``, which has this ``array``.
+
+    Half of them run back to back without stalls, compared cycle for cycle; the others stall every stream at random and
+    are compared by value.
+    """
+    bundle = build_rtl(chip)
+    with verilog(bundle) as (sources, folder):
+        results = run_cases(
+            array,
+            sources,
+            bundle.top,
+            bundle.ports,
+            random_cases(array, seed, cases),
+            simulator=simulator,
+            folder=folder,
+            spent=spent,
+        )
+    return Findings(
+        VerifiedArray,
+        f"{bundle.sidecar['contains']}, by products (m x n x k)",
+        [compare(result).case() for result in results],
+        sections={"array": ArrayShape(rows=array.rows, cols=array.cols, dataflow=array.dataflow)},
+    )
+
+
+def random_cases(array: SystolicArray, seed: int, count: int) -> list[FoldCase]:
     """``count`` random sequences of GEMMs for ``array``: every second one with random stalls on every stream."""
     chance = random.Random(seed)
     streams = ("a", "b") if array.dataflow == "output_stationary" else ("stationary", "moving")
@@ -102,7 +93,7 @@ def random_cases(array: SystolicArray, seed: int, count: int) -> list[ArrayCase]
         folds = [fold for g in gemms for fold in gemm_folds(array, g.m, g.n, g.k)]
         schedule = tuple(FoldTime(t.first_output, t.last_output) for t in stall_free_schedule(array, folds))
         bits = widths[-1] if number < count - 1 else chance.choice(widths)
-        made.append(ArrayCase(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
+        made.append(FoldCase(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
     return made
 
 
@@ -115,19 +106,3 @@ def _random_gemm(array: SystolicArray, chance: random.Random) -> ArrayProduct:
         )
         if sum(f.load_beats + f.stream_beats + array.rows for f in gemm_folds(array, m, n, k)) <= BEATS:
             return ArrayProduct(m, n, k)
-
-
-def _case(result: CaseResult) -> dict[str, Any]:
-    case = result.case
-    model = case.schedule[-1].last_output + 1 if not case.stall else None
-    return {
-        "gemms": [{"m": g.m, "n": g.n, "k": g.k} for g in case.gemms],
-        "operand_bits": case.bits,
-        "stall": case.stall,
-        "folds": len(case.schedule),
-        "rtl_cycles": result.cycles,
-        "model_cycles": model,
-        "difference": None if model is None else result.cycles - model,
-        "values_equal": not result.value_errors,
-        "errors": [*result.value_errors, *result.cycle_errors][:5],
-    }

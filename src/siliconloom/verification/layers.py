@@ -24,14 +24,14 @@ from siliconloom.arch.isa import WORD_BYTES, Program
 from siliconloom.arch.layout import padded
 from siliconloom.arch.numerics import ACTIVATIONS, EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction, vector_cost
-from siliconloom.mapper.chip.quantized import Cache, LayerWriter, Tensor, weight_image
+from siliconloom.mapper.chip.quantized import Cache, LayerWriter, Tensor
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import Machine, parameter_planes, scalar_bytes, turn_planes
+from siliconloom.sim.golden.npu import Machine, scalar_bytes, turn_planes
+from siliconloom.verification.image import Columns, MemoryImage, read_rows, write_rows
 from siliconloom.verification.programs import RandomProgram
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 MULTIPLIER_BITS = 15
 ROPE_BASE = 10000.0
 """Base of the rotary angles (Su et al., arXiv:2104.09864, equation 15)."""
@@ -176,25 +176,23 @@ def layer_runs(chip: Chip, spec: LayerSpec, *, tokens: int = 32, decode: int = 4
     chance = np.random.default_rng(seed)
     layer = _Layer(spec, tokens + decode, chance)
     image = _Image(chip, layer, tokens, tokens + decode)
-    integers = image.integers
+    integers, memory = image.integers, image.memory()
     runs: list[LayerRun] = []
     past = 0
     for number in range(decode + 1):
         count = tokens if number == 0 else 1
         x = layer.quantized("x", layer.tensors["x"][past : past + count])
         y = integers.run(x, past)
-        image.put_rows(image.tensors["x"], x.astype(np.int8))
+        write_rows(memory, image.tensors["x"], x.astype(np.int8))
         program = _lower(chip, image, count, past)
         check_program(program, chip)
-        memory = image.memory.copy()
         made = RandomProgram(program, memory, image.program)
         name = f"{spec.name}, prompt {count}" if number == 0 else f"{spec.name}, token {past + 1}"
         real = layer.tensors["y"][past : past + count] / layer.scales["y"]
         run = LayerRun(name, made, image.tensors["y"], np.clip(y, -128, 127).astype(np.int8), real)
-        code = np.frombuffer(program.encode(), np.uint8)
-        image.memory[image.program : image.program + len(code)] = code
-        Machine(chip, image.memory).run(program)
-        run.results = image.rows(run.place, count)
+        memory = made.loaded()
+        Machine(chip, memory).run(program)
+        run.results = read_rows(memory, run.place, count)
         if not np.array_equal(run.results, run.expected):
             raise AssertionError(f"{name}: the golden model's results are not those of the layer")
         runs.append(run)
@@ -305,7 +303,7 @@ class _Integers:
     def __init__(self, layer: _Layer, lanes: int) -> None:
         self.layer, self.lanes, spec, scales = layer, lanes, layer.spec, layer.scales
         self.weights = {n: np.rint(layer.weights[n] / s).astype(np.int64) for n, s in layer.weight_scales.items()}
-        self.columns: dict[str, tuple[Integers, Integers, Integers]] = {}
+        self.columns: dict[str, Columns] = {}
         self.scalars: dict[str, tuple[int, int, int]] = {}
         self.tables: dict[str, bytes] = {}
         cosine, sine = layer.turns(spec.heads)
@@ -376,99 +374,63 @@ class _Integers:
         return values["y"]
 
 
-def _columns(factors: Floats, biases: Floats, *, before: bool = True) -> tuple[Integers, Integers, Integers]:
-    """Bias, multiplier and shift of each column; the bias is added before the product, or after it."""
-    multipliers, shifts = np.zeros(len(factors), np.int64), np.zeros(len(factors), np.int64)
+def multipliers(factors: Floats) -> tuple[Integers, Integers]:
+    """Multiplier and shift of each factor, as `scaled` has them."""
+    made, shifts = np.zeros(len(factors), np.int64), np.zeros(len(factors), np.int64)
     for column, factor in enumerate(factors):
-        (multipliers[column],), shifts[column] = scaled(float(factor))
+        (made[column],), shifts[column] = scaled(float(factor))
+    return made, shifts
+
+
+def _columns(factors: Floats, biases: Floats, *, before: bool = True) -> Columns:
+    """Bias, multiplier and shift of each column; the bias is added before the product, or after it."""
+    made, shifts = multipliers(factors)
     bias = np.rint(biases[: len(factors)] * (1.0 if before else 2.0**shifts)).astype(np.int64)
-    return np.clip(bias, -(2**31), 2**31 - 1), multipliers, shifts
+    return np.clip(bias, -(2**31), 2**31 - 1), made, shifts
 
 
 # Memory and program --------------------------------------------------------------------------------------------------
 
 
-class _Image:
-    """Where everything lies in main memory, and the memory."""
+class _Image(MemoryImage):
+    """Where everything of a layer lies in main memory."""
 
     def __init__(self, chip: Chip, layer: _Layer, tokens: int, positions: int) -> None:
         tile = chip.tile
         assert isinstance(tile, NpuTile)
-        self.layer, self.lanes = layer, tile.vector.lanes
-        self.integers = integers = _Integers(layer, tile.vector.lanes)
+        super().__init__(tile)
+        self.layer = layer
+        self.integers = integers = _Integers(layer, self.lanes)
         spec, lanes = layer.spec, self.lanes
-        self.alignment = max(WORD_BYTES, tile.dma.bytes_per_cycle)
-        self._pieces: list[tuple[int, Bytes]] = []
-        self._end = 0
         writer = LayerWriter(chip)
         names = ["x", *(step.out for step in spec.steps if step.out)]
-        self.tensors = {}
-        for name in names:
-            width = spec.width(name)
-            pitch = row_pitch(width, tile.dma.bytes_per_cycle)
-            self.tensors[name] = Tensor(self._take(tokens * pitch), tokens, width, pitch)
-        room = padded(positions, max(lanes, tile.dma.bytes_per_cycle))
-        keys = self._take(spec.kv_heads * spec.head_dim * room)
-        values = self._take(spec.kv_heads * padded(spec.head_dim, lanes) * room)
+        self.tensors = {name: self.tensor(tokens, spec.width(name)) for name in names}
+        room = padded(positions, max(lanes, self.bus))
+        keys = self.take(spec.kv_heads * spec.head_dim * room)
+        values = self.take(spec.kv_heads * padded(spec.head_dim, lanes) * room)
         self.cache = Cache(keys, values, spec.kv_heads, spec.head_dim, room)
-        self.weights, self.parameters, self.scalars = {}, {}, {}
+        self.weight_at: dict[str, int] = {}
+        self.parameters_at: dict[str, int] = {}
+        self.scalars_at: dict[str, int] = {}
         for step in spec.steps:
             out = step.out
             if step.kind == "linear":
                 _, n, k = writer.gemm_tiles(tokens, spec.width(out), spec.width(step.a))
                 if (n, k) != writer.gemm_tiles(1, spec.width(out), spec.width(step.a))[1:]:
                     raise AssertionError("tiles of weights that depend on the number of tokens")
-                self.weights[out] = self._hold(weight_image(integers.weights[out].astype(np.int8), tile, (k, n)))
+                self.weight_at[out] = self.weights(integers.weights[out], (k, n))
             if out in integers.columns:
-                self.parameters[out] = self._hold(_planes(integers.columns[out], lanes))
+                self.parameters_at[out] = self.parameters(integers.columns[out])
             if out in integers.scalars:
                 m0, m1, shift = integers.scalars[out]
                 line = np.zeros(padded(SCALAR_BYTES, lanes), np.uint8)
                 line[:SCALAR_BYTES] = scalar_bytes(m0, m1, shift)
                 table = np.frombuffer(integers.tables.get(out, b""), np.uint8)
-                self.scalars[out] = self._hold(np.concatenate([line, table]))
+                self.scalars_at[out] = self.hold(np.concatenate([line, table]))
             elif out in integers.tables:
-                self.scalars[out] = self._hold(np.frombuffer(integers.tables[out], np.uint8))
-        self.turns = self._hold(turn_planes(integers.turns, lanes))
-        self.program = self._take(tile.sequencer.program_words * WORD_BYTES)
-        self.memory = np.zeros(padded(self._end, 1 << 12), np.uint8)
-        for base, piece in self._pieces:
-            self.put(base, piece)
-
-    def put(self, base: int, values: NDArray[Any]) -> None:
-        """Write values to memory."""
-        data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-        self.memory[base : base + len(data)] = data
-
-    def put_rows(self, tensor: Tensor, values: NDArray[np.int8]) -> None:
-        """Write the first rows of a tensor."""
-        for number, row in enumerate(values):
-            self.put(tensor.base + number * tensor.pitch, row)
-
-    def rows(self, tensor: Tensor, count: int) -> NDArray[np.int8]:
-        """The first rows of a tensor."""
-        starts = (tensor.base + number * tensor.pitch for number in range(count))
-        return np.stack([self.memory[start : start + tensor.cols].view(np.int8) for start in starts])
-
-    def _take(self, size: int) -> int:
-        base, self._end = self._end, self._end + padded(size, self.alignment)
-        return base
-
-    def _hold(self, piece: Bytes) -> int:
-        base = self._take(piece.size)
-        self._pieces.append((base, piece))
-        return base
-
-
-def row_pitch(width: int, bus: int) -> int:
-    """Bytes between rows so that each keeps the DMA's alignment rule."""
-    return padded(width, bus) if width > bus else 1 << (width - 1).bit_length()
-
-
-def _planes(columns: tuple[Integers, Integers, Integers], lanes: int) -> Bytes:
-    count = padded(len(columns[0]), lanes)
-    bias, multiplier, shift = (np.pad(each, (0, count - len(each))) for each in columns)
-    return parameter_planes(bias, multiplier, shift, lanes).reshape(-1)
+                self.scalars_at[out] = self.hold(np.frombuffer(integers.tables[out], np.uint8))
+        self.turns = self.hold(turn_planes(integers.turns, lanes))
+        self.program = self.take(tile.sequencer.program_words * WORD_BYTES)
 
 
 def _lower(chip: Chip, image: _Image, tokens: int, past: int) -> Program:
@@ -482,9 +444,9 @@ def _lower(chip: Chip, image: _Image, tokens: int, past: int) -> Program:
             continue
         assert out is not None
         if step.kind == "linear":
-            writer.gemm(a, image.weights[step.out], image.parameters[step.out], out)
+            writer.gemm(a, image.weight_at[step.out], image.parameters_at[step.out], out)
         elif step.kind == "attend":
-            scalars, columns = image.scalars[step.out], image.parameters[step.out]
+            scalars, columns = image.scalars_at[step.out], image.parameters_at[step.out]
             writer.attention(a, image.cache, past + tokens, scalars, columns, out, past=past)
         else:
             function = VectorFunction(step.kind)
@@ -493,7 +455,7 @@ def _lower(chip: Chip, image: _Image, tokens: int, past: int) -> Program:
                 pitch = 2 * padded(spec.hidden, lanes)
                 b = Tensor(image.turns + past * pitch, tokens, 2 * padded(a.cols, lanes), pitch)
             size = vector_cost(function).parameter_bytes(a.cols, lanes)
-            where = image.scalars.get(step.out, image.parameters.get(step.out))
+            where = image.scalars_at.get(step.out, image.parameters_at.get(step.out))
             writer.elementwise(
                 function,
                 a,
@@ -506,4 +468,15 @@ def _lower(chip: Chip, image: _Image, tokens: int, past: int) -> Program:
     return writer.finish()
 
 
-__all__ = ["GPT2_LAYER", "LAYERS", "LLAMA_LAYER", "LayerRun", "LayerSpec", "Step", "forward", "layer_runs", "scaled"]
+__all__ = [
+    "GPT2_LAYER",
+    "LAYERS",
+    "LLAMA_LAYER",
+    "LayerRun",
+    "LayerSpec",
+    "Step",
+    "forward",
+    "layer_runs",
+    "multipliers",
+    "scaled",
+]

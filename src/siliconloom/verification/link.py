@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom import __version__
 from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.isa import Unit
+from siliconloom.arch.isa import Program, disassemble
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
+from siliconloom.arch.verified import LinkCase, LinkWork, RingShape, Seen, VerifiedLink
 from siliconloom.arch.working import working_folder
-from siliconloom.rtl.bench.link_cases import LinkCase, LinkOutcome, run_link_cases
+from siliconloom.rtl.bench.link_cases import LinkCase as LinkJob
+from siliconloom.rtl.bench.link_cases import LinkOutcome, run_link_cases
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, run_ring_cases
 from siliconloom.rtl.bench.ring_tiles import SET_UP, TileCase, run_tile_cases
-from siliconloom.rtl.bench.runner import require_simulator
+from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.dram.memory import effective
@@ -35,10 +35,10 @@ from siliconloom.verification.link_cases import (
     random_ring_case,
     ring_memories,
 )
+from siliconloom.verification.npu import TRACE, execution_stream, executions
+from siliconloom.verification.parity import Findings, Parity, Stream, instant
 from siliconloom.verification.ring_layers import ShardRun, mlp_shards
 
-SCHEMA = "siliconloom.verification/4"
-TRACE = 1_000_000
 BEGINS = 1
 """Cycles from the register write that starts a tile to cycle 0 of its run."""
 RATES = (0.0, 0.0, 0.002, 0.01)
@@ -47,55 +47,44 @@ TOKENS, HIDDEN, INNER = 32, 32, 128
 """Shape of the block: tokens, columns of its result, hidden units of all chips."""
 
 
-@dataclass
-class LinkParity:
+@dataclass(kw_only=True)
+class LinkParity(Parity):
     """What comparing one case showed.
 
     Parameters
     ----------
-    kind
-        ``link``, ``ring`` (engines and links, producers that report as told) or ``mlp`` (whole chips).
-    rtl_cycles, model_cycles
-        Until the last flit was delivered, or the last chip was done.
-    compared
-        Cycles that were held against each other.
+    work
+        Packets over a link, a collective (engines and links, producers that report as told) or a block (whole chips).
+    messages
+        Packets, or chunks that chips sent.
     faults, retries
-        Cycles with wrong bits on a wire until then, and times that senders went back in the RTL.
+        Cycles with wrong bits on a wire until the end, and times that senders went back in the RTL.
+    instructions, tile_cycles, sequential_cycles
+        Of a block: executed by all chips, the slowest tile's run, and the end if the collective waited for it.
     """
 
-    name: str
-    kind: str
-    rtl_cycles: int
-    model_cycles: int
-    compared: int
+    work: Literal["packets", "collective", "block"]
+    messages: int
     faults: int
     retries: int
-    value_errors: list[str] = field(default_factory=list)
-    cycle_errors: list[str] = field(default_factory=list)
-    sequential_cycles: int | None = None
+    instructions: int | None = None
     tile_cycles: int | None = None
+    sequential_cycles: int | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """Entry of the result."""
-        found = {
-            "name": self.name,
-            "kind": self.kind,
-            "rtl_cycles": self.rtl_cycles,
-            "model_cycles": self.model_cycles,
-            "difference": self.rtl_cycles - self.model_cycles,
-            "compared": self.compared,
-            "faults": self.faults,
-            "retries": self.retries,
-            "values_equal": not self.value_errors,
-            "cycles_equal": not self.cycle_errors,
-            "errors": [*self.value_errors, *self.cycle_errors][:5],
-        }
-        if self.kind == "mlp":
-            found |= {"tile_cycles": self.tile_cycles, "sequential_cycles": self.sequential_cycles}
-        return found
+    def case(self) -> LinkCase:
+        """Entry of the record."""
+        work = LinkWork(
+            faults=self.faults,
+            retries=self.retries,
+            tile_cycles=self.tile_cycles,
+            sequential_cycles=self.sequential_cycles,
+        )
+        return LinkCase(
+            **self.common(), work=self.work, messages=self.messages, instructions=self.instructions, link=work
+        )
 
 
-def verify_ring(system: System, *, seed: int, simulator: str, cases: int) -> dict[str, Any]:
+def verify_ring(system: System, *, seed: int, simulator: str, cases: int, spent: Spent) -> Findings:
     """Build links, engines and chips of a ring, run random work and an MLP block on them, and compare.
 
     Raises
@@ -103,78 +92,67 @@ def verify_ring(system: System, *, seed: int, simulator: str, cases: int) -> dic
     NotSupported, LoomError
         As `ring_parts`; when the simulator is missing or fails.
     """
-    require_simulator(simulator)
     chip, engine, protocol, chips = ring_parts(system)
     chip = effective(chip)
-    began = time.perf_counter()
     rates = [RATES[number % len(RATES)] for number in range(cases)]
     link_jobs = [random_link_case(protocol, 1000 * seed + n, rate) for n, rate in enumerate(rates)]
     ring_jobs = [random_ring_case(engine, protocol, chips, 1000 * seed + n, rate) for n, rate in enumerate(rates)]
     blocks = mlp_blocks(chip, engine, protocol, chips, seed)
     with working_folder("verify") as folder:
-        options: dict[str, Any] = {"simulator": simulator}
+        options: dict[str, Any] = {"simulator": simulator, "spent": spent}
         links = run_link_cases(protocol, link_jobs, folder=folder / "link", **options)
         rings = run_ring_cases(engine, protocol, chips, ring_jobs, folder=folder / "ring", **options)
         tiles = run_tile_cases(
             chip, engine, protocol, chips, [b.case for b in blocks], folder=folder / "tiles", **options
         )
-    found = [compare_link(protocol, n, job, made) for n, (job, made) in enumerate(zip(link_jobs, links, strict=True))]
-    found += [
-        compare_ring(engine, protocol, n, job, made) for n, (job, made) in enumerate(zip(ring_jobs, rings, strict=True))
+    found = [
+        *(compare_link(protocol, n, job, made) for n, (job, made) in enumerate(zip(link_jobs, links, strict=True))),
+        *(compare_ring(engine, protocol, n, *both) for n, both in enumerate(zip(ring_jobs, rings, strict=True))),
+        *(compare_block(chip, engine, protocol, *both) for both in zip(blocks, tiles, strict=True)),
     ]
-    found += [compare_block(chip, engine, protocol, b, made) for b, made in zip(blocks, tiles, strict=True)]
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "system": system.name,
-        "chips": chips,
-        "chip": chip.name,
-        "chip_digest": chip.digest,
-        "tile": "ring",
-        "simulator": simulator,
-        "seed": seed,
-        "verified": "links, ring engines, and chips: tile, store tracker, engine and links, all in RTL",
-        "behavioural": "memories, wires, the host; in the cases named ring also what is produced, and when",
-        "block": {"tokens": TOKENS, "hidden": HIDDEN, "inner": INNER},
-        "wall_s": time.perf_counter() - began,
-        "passed": not any(p.value_errors or p.cycle_errors for p in found),
-        "cases": [p.summary() for p in found],
-    }
+    return Findings(
+        VerifiedLink,
+        "links, ring engines, and chips: tile, store tracker, engine and links, all in RTL",
+        [parity.case() for parity in found],
+        behavioural="memories, wires, the host; in the cases named ring also what is produced, and when",
+        sections={"ring": RingShape(chips=chips, chip=chip.name, tokens=TOKENS, hidden=HIDDEN, inner=INNER)},
+    )
 
 
 # Links and engines ---------------------------------------------------------------------------------------------------
 
 
-def compare_link(protocol: LinkProtocol, number: int, case: LinkCase, outcome: LinkOutcome) -> LinkParity:
+def compare_link(protocol: LinkProtocol, number: int, case: LinkJob, outcome: LinkOutcome) -> LinkParity:
     """Every flit once, in order, bit by bit; taken and delivered in the model's cycles; the model's counters."""
     model = modelled_link(protocol, case)
-    faults = sum(f.cycle <= model.delivered[-1] for f in case.faults)
     parity = LinkParity(
-        f"link {number}",
-        "link",
-        outcome.delivered[-1] if outcome.delivered else -1,
-        model.delivered[-1],
-        len(model.taken) + len(model.delivered),
-        faults,
-        outcome.counters.get("retries", 0),
+        name=f"link {number}",
+        work="packets",
+        messages=sum(last for _, last in case.flits),
+        faults=sum(f.cycle <= model.delivered[-1] for f in case.faults),
+        retries=outcome.counters.get("retries", 0),
     )
+    parity.bytes_compared = min(len(outcome.flits), len(case.flits)) * protocol.flit_bits // 8
     if not outcome.ended:
         parity.value_errors.append("the link did not deliver every flit")
     elif outcome.flits != list(case.flits):
         parity.value_errors.append("flits differ from what was sent")
-    for what, rtl, said in (("taken", outcome.taken, model.taken), ("delivered", outcome.delivered, model.delivered)):
-        _first_difference(parity, f"flits {what}", rtl, said)
+    parity.cycles(outcome.delivered[-1] if outcome.delivered else -1, model.delivered[-1])
+    parity.hold(
+        [
+            Stream("taken flit", model.taken, outcome.taken, instant),
+            Stream("delivered flit", model.delivered, outcome.delivered, instant),
+        ]
+    )
     counts = model.counts
-    expected = {
-        "retries": counts.retries,
-        "timeouts": counts.timeouts,
-        "errors": counts.errors,
-        "duplicates": counts.duplicates,
-        "overflows": 0,
-    }
-    for name, value in expected.items():
-        if outcome.counters.get(name) != value:
-            parity.cycle_errors.append(f"the link counted {outcome.counters.get(name)} {name}, the model {value}")
+    for name, value in (
+        ("retries", counts.retries),
+        ("timeouts", counts.timeouts),
+        ("errors", counts.errors),
+        ("duplicates", counts.duplicates),
+        ("overflows", 0),
+    ):
+        parity.count(name, outcome.counters.get(name), value)
     return parity
 
 
@@ -183,24 +161,27 @@ def compare_ring(
 ) -> LinkParity:
     """Memory as NumPy's; every chunk sent and arrived, and every chip done, in the model's cycles."""
     model = modelled_ring(engine, protocol, case)
-    parity = _ring_parity(f"ring {number}", "ring", case, outcomes, model)
+    parity = _ring_parity(f"ring {number}", "collective", engine, case, outcomes, model)
+    parity.cycles(max(o.done for o in outcomes), max(m.done for m in model))
     compare_collective(parity, engine, outcomes, model, ring_memories(engine, protocol, case))
     return parity
 
 
 def _ring_parity(
-    name: str, kind: str, case: RingCase, outcomes: Sequence[ChipOutcome], model: Sequence[ChipRun], begin: int = 0
+    name: str,
+    work: Literal["collective", "block"],
+    engine: RingEngine,
+    case: RingCase,
+    outcomes: Sequence[ChipOutcome],
+    model: Sequence[ChipRun],
 ) -> LinkParity:
     end = max(m.done for m in model)
-    faults = sum(f.cycle < end for found in case.faults for f in found)
     return LinkParity(
-        name,
-        kind,
-        max(o.done for o in outcomes) - begin,
-        end - begin,
-        0,
-        faults,
-        sum(o.counters.get("retries", 0) for o in outcomes),
+        name=name,
+        work=work,
+        messages=len(outcomes) * engine.messages(len(outcomes)),
+        faults=sum(f.cycle < end for found in case.faults for f in found),
+        retries=sum(o.counters.get("retries", 0) for o in outcomes),
     )
 
 
@@ -215,32 +196,30 @@ def compare_collective(
     chips = len(outcomes)
     numbers = range(engine.messages(chips))
     for rank, (outcome, said) in enumerate(zip(outcomes, model, strict=True)):
-        sent = [engine.chunk_sent(rank, n, chips) for n in numbers]
-        arrived = [engine.chunk_sent((rank - 1) % chips, n, chips) for n in numbers]
-        for what, rtl, cycles, chunks in (
-            ("sent", outcome.sent, said.sent, sent),
-            ("arrived", outcome.arrived, said.arrived, arrived),
-        ):
-            _first_difference(parity, f"chip {rank}: chunks {what}", rtl, list(zip(cycles, chunks, strict=True)))
-        _first_difference(parity, f"chip {rank}: done", [outcome.done], [said.done])
-        parity.compared += 2 * len(numbers) + 1
+        streams: list[Stream[Any]] = [
+            Stream(f"chip {rank}, {what} chunk", list(zip(cycles, chunks, strict=True)), rtl, _chunk)
+            for what, rtl, cycles, chunks in (
+                ("sent", outcome.sent, said.sent, [engine.chunk_sent(rank, n, chips) for n in numbers]),
+                (
+                    "arrived",
+                    outcome.arrived,
+                    said.arrived,
+                    [engine.chunk_sent((rank - 1) % chips, n, chips) for n in numbers],
+                ),
+            )
+        ]
+        parity.hold([*streams, Stream(f"chip {rank}, end of the collective", [said.done], [outcome.done], instant)])
         if not len(outcome.memory):
             parity.value_errors.append(f"chip {rank}: the ring did not come to its end")
             continue
-        wrong = np.flatnonzero(outcome.memory[: len(memories[rank])] != memories[rank])
-        if len(wrong):
-            parity.value_errors.append(f"chip {rank}: {len(wrong)} bytes differ, the first at {wrong[0]:#x}")
+        parity.same_bytes(f"the memory of chip {rank}", outcome.memory, memories[rank])
         for name in ("overflows", "misframed"):
             if outcome.counters.get(name):
                 parity.value_errors.append(f"chip {rank}: {outcome.counters[name]} {name}")
 
 
-def _first_difference(parity: LinkParity, what: str, rtl: Sequence[Any], model: Sequence[Any]) -> None:
-    for number in range(max(len(rtl), len(model))):
-        pair = [side[number] if number < len(side) else "nothing" for side in (rtl, model)]
-        if pair[0] != pair[1]:
-            parity.cycle_errors.append(f"{what}, number {number}: RTL {pair[0]}, model {pair[1]}")
-            return
+def _chunk(event: tuple[int, int]) -> Seen:
+    return Seen(cycle=event[0], what=f"chunk {event[1]}")
 
 
 # A block on whole chips ----------------------------------------------------------------------------------------------
@@ -290,36 +269,38 @@ def compare_block(
     runs = [run(s.program, chip, exact=True, trace_limit=TRACE) for s in block.shards]
     zeros = [start + BEGINS for start in block.case.tile_starts]
     faults = [modelled_faults(list(found)) for found in case.faults]
-    produced, after, timelines = [], [], []
-    for shard, made, zero in zip(block.shards, runs, zeros, strict=True):
-        rows = made.trace.tolist()
-        units = [
-            [(r[4] + zero, r[3] + zero) for r in rows if shard.program.instructions[r[0]].unit == Unit[unit.upper()]]
-            for unit in UNITS
-        ]
-        timelines.append(units)
-        ends = [end for _, end in units[UNITS.index("store")]]
+    executed_by_all, produced, after, streams = 0, [], [], []
+    for rank, (shard, made, zero, outcome) in enumerate(zip(block.shards, runs, zeros, outcomes, strict=True)):
+        executed = executions(shard.program, made)
+        executed_by_all += sum(len(each) for each in executed.values())
+        streams += _tile_streams(rank, shard.program, executed, zero, outcome)
+        ends = [end + zero for _, _, end in executed["store"]]
         produced.append([Produced(ends[n] - 1, chunk, words) for n, chunk, words in shard.stores])
         last = max(p.cycle for p in produced[-1])
         after.append([Produced(last, p.chunk, p.words) for p in produced[-1]])
     model = run_ring(engine, protocol, case.words, case.starts, produced, faults)
-    parity = _ring_parity(block.name, "mlp", case, outcomes, model, min(zeros))
-    parity.tile_cycles = max(m.cycles for m in runs)
     waited = run_ring(engine, protocol, case.words, case.starts, after, faults)
-    parity.sequential_cycles = max(m.done for m in waited) - min(zeros)
-    for rank, (outcome, units) in enumerate(zip(outcomes, timelines, strict=True)):
-        _first_difference(
-            parity, f"chip {rank}: the tile's run", [c - n for c, n, _, _ in outcome.units[:1]], [zeros[rank]]
-        )
-        for number, unit in enumerate(UNITS):
-            issued = [c for c, _, i, _ in outcome.units if i >> number & 1]
-            completed = [c + 1 for c, _, _, d in outcome.units if d >> number & 1]
-            _first_difference(parity, f"chip {rank}: {unit} issued", issued, [i for i, _ in units[number]])
-            _first_difference(parity, f"chip {rank}: {unit} complete", completed, [e for _, e in units[number]])
-            parity.compared += 2 * len(units[number])
+    first = min(zeros)
+    parity = _ring_parity(block.name, "block", engine, case, outcomes, model)
+    parity.instructions = executed_by_all
+    parity.tile_cycles = max(m.cycles for m in runs)
+    parity.sequential_cycles = max(m.done for m in waited) - first
+    parity.cycles(max(o.done for o in outcomes) - first, max(m.done for m in model) - first)
+    parity.hold(streams)
     memories = ring_memories(engine, protocol, case, [s.after for s in block.shards])
     compare_collective(parity, engine, outcomes, model, memories)
     return parity
 
 
-# Output --------------------------------------------------------------------------------------------------------------
+def _tile_streams(
+    rank: int, program: Program, executed: dict[str, list[tuple[int, int, int]]], zero: int, outcome: ChipOutcome
+) -> list[Stream[Any]]:
+    """When a chip's tile began, and start and end of every execution of its units, beside the model's from ``zero``."""
+    begun = [cycle - count for cycle, count, _, _ in outcome.units[:1]]
+    streams: list[Stream[Any]] = [Stream(f"chip {rank}, start of the tile's run", [zero], begun, instant)]
+    lines = disassemble(program).splitlines()
+    for number, unit in enumerate(UNITS):
+        issued = [cycle for cycle, _, starts, _ in outcome.units if starts >> number & 1]
+        completed = [cycle + 1 for cycle, _, _, ends in outcome.units if ends >> number & 1]
+        streams.append(execution_stream(f"chip {rank}, {unit}", lines, executed[unit], issued, completed, zero))
+    return streams

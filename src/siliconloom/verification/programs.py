@@ -87,6 +87,13 @@ class RandomProgram:
     memory: Bytes
     base: int = PROGRAM_BASE
 
+    def loaded(self) -> Bytes:
+        """A copy of the memory with the program at its address."""
+        memory = self.memory.copy()
+        code = np.frombuffer(self.program.encode(), np.uint8)
+        memory[self.base : self.base + len(code)] = code
+        return memory
+
 
 @dataclass
 class _Writer:

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip, NotSupported
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.isa import WORD_BYTES, Instruction, Opcode, Program
-from siliconloom.arch.layout import padded
+from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.numerics import activation_table, gelu
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.vector import TABLE_BYTES, VectorFunction
-from siliconloom.mapper.chip.quantized import LayerWriter, Tensor, weight_image
+from siliconloom.mapper.chip.quantized import LayerWriter, Tensor
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import Machine, parameter_planes
-from siliconloom.verification.layers import row_pitch, scaled
+from siliconloom.sim.golden.npu import Machine
+from siliconloom.verification.image import Columns, MemoryImage, read_rows, write_rows
+from siliconloom.verification.layers import multipliers
+from siliconloom.verification.programs import RandomProgram
 
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -127,7 +128,7 @@ def _shard(
 ) -> ShardRun:
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    tokens, lanes, bus = len(x), tile.vector.lanes, tile.dma.bytes_per_cycle
+    tokens, bus = len(x), tile.dma.bytes_per_cycle
     chunks = engine.chunks(chips)
     rows = tokens // chunks
     first, second = (
@@ -143,42 +144,19 @@ def _shard(
     out_columns = _columns(OUT / float(np.std(active @ second)), hidden, chance)
     partial = np.clip(functions.requantize(active @ second, *out_columns), -128, 127).astype(np.int8)
     # Memory.
-    pieces: list[tuple[int, Bytes]] = []
-    end = 0
-
-    def take(size: int) -> int:
-        nonlocal end
-        base, end = end, end + padded(size, max(WORD_BYTES, bus))
-        return base
-
-    def hold(data: NDArray[np.generic]) -> int:
-        values = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-        pieces.append((take(values.size), values))
-        return pieces[-1][0]
-
-    def tensor(width: int) -> Tensor:
-        pitch = row_pitch(width, bus)
-        return Tensor(take(tokens * pitch), tokens, width, pitch)
-
-    writer = LayerWriter(chip)
-    tensors = {
-        name: tensor(width) for name, width in (("x", hidden), ("middle", units), ("active", units), ("out", hidden))
-    }
+    writer, image = LayerWriter(chip), MemoryImage(tile)
+    widths = {"x": hidden, "middle": units, "active": units, "out": hidden}
+    tensors = {name: image.tensor(tokens, width) for name, width in widths.items()}
     if tensors["out"].pitch != hidden:
         raise NotSupported(
             f"a result of {hidden} columns, which does not fill its rows of {tensors['out'].pitch} bytes"
         )
-    x_rows = np.zeros((tokens, tensors["x"].pitch), np.int8)
-    x_rows[:, :hidden] = x
-    pieces.append((tensors["x"].base, x_rows.view(np.uint8).reshape(-1)))
     weights, parameters = {}, {}
     for name, matrix, values in (("middle", first, columns), ("out", second, out_columns)):
         _, n, k = writer.gemm_tiles(rows, matrix.shape[1], matrix.shape[0])
-        weights[name] = hold(weight_image(matrix.astype(np.int8), tile, (k, n)))
-        count = padded(matrix.shape[1], lanes)
-        bias, multiplier, shift = (np.pad(v, (0, count - len(v))) for v in values)
-        parameters[name] = hold(parameter_planes(bias, multiplier, shift, lanes))
-    table_base = hold(np.frombuffer(table, np.uint8))
+        weights[name] = image.weights(matrix, (k, n))
+        parameters[name] = image.parameters(values)
+    table_base = image.hold(np.frombuffer(table, np.uint8))
     # The program: chunk by chunk, in the order in which the ring wants them, those that it sends first at the front.
     for share in range(chips):
         for piece in range(engine.pieces):
@@ -191,17 +169,15 @@ def _shard(
             writer.gemm(part["active"], weights["out"], parameters["out"], part["out"])
     program = writer.finish()
     check_program(program, chip)
-    code = np.frombuffer(program.encode(), np.uint8)
-    base = take(len(code))
-    memory = np.zeros(padded(end, 1 << 12), np.uint8)
-    for where, data in pieces:
-        memory[where : where + len(data)] = data
-    memory[base : base + len(code)] = code
+    base = image.take(len(program.encode()))
+    operands = image.memory()
+    write_rows(operands, tensors["x"], x.astype(np.int8))
+    memory = RandomProgram(program, operands, base).loaded()
     run = ShardRun(program, memory, base, tensors["out"].base, partial)
     run.after = memory.copy()
     machine = _StoreLog(chip, run.after)
     machine.run(program)
-    found = run.after[run.buffer : run.buffer + tokens * hidden].view(np.int8).reshape(tokens, hidden)
+    found = read_rows(run.after, tensors["out"], tokens)
     if not np.array_equal(found, partial):
         raise AssertionError(f"chip {rank}: the golden model's partial sums are not those of the integers")
     run.stores = stores_of_chunks(machine.stores, run.buffer, rows * hidden, chunks, bus)
@@ -235,9 +211,7 @@ def stores_of_chunks(
     return found
 
 
-def _columns(factor: float, count: int, chance: np.random.Generator) -> tuple[Integers, Integers, Integers]:
+def _columns(factor: float, count: int, chance: np.random.Generator) -> Columns:
     """Bias, multiplier and shift of columns whose sums are scaled by about ``factor``."""
-    multipliers, shifts = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    for column in range(count):
-        (multipliers[column],), shifts[column] = scaled(factor * float(chance.uniform(0.8, 1.2)))
-    return chance.integers(-500, 500, count), multipliers, shifts
+    made, shifts = multipliers(factor * chance.uniform(0.8, 1.2, count))
+    return chance.integers(-500, 500, count), made, shifts

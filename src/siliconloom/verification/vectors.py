@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from siliconloom.arch import Chip
@@ -44,10 +46,9 @@ def predict(chip: Chip, made: RandomProgram) -> ProgramVectors:
     Memory for results begins as zeros, so that vectors hold only what matters.
     """
     program = made.program
-    before = made.memory.copy()
-    before[RESULTS:] = 0
-    code = np.frombuffer(program.encode(), np.uint8)
-    before[made.base : made.base + len(code)] = code
+    emptied = made.memory.copy()
+    emptied[RESULTS:] = 0
+    before = replace(made, memory=emptied).loaded()
     after = before.copy()
     Machine(chip, after).run(program)
     model = run(program, chip, exact=True, trace_limit=TRACE)
