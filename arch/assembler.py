@@ -8,7 +8,7 @@ bank has one read port and one write port; in a legal program each is used by on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.datatype import DataType
@@ -17,13 +17,29 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
 from siliconloom.arch.layout import moving_values, stationary_values
-from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, FROM_SUMS, PRODUCTS, ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, ROW_LIMIT, VectorFunction, vector_cost
 
 SUM_BYTES = 4
 CIRCUIT_FORMATS = (DataType.INT8,)
 """Number formats of matmul and vector instructions for which a tile has circuits; others are illegal instructions."""
-SECOND_OPERAND = {VectorFunction.ADD: 1, VectorFunction.ROPE: 2} | dict.fromkeys(PRODUCTS, 1)
-"""Vector functions with a second operand, and its bytes for each of the first."""
+
+
+class _SecondOperand(Mapping[VectorFunction, int]):
+    """Vector functions with a second operand, and its bytes for each of the first."""
+
+    def __getitem__(self, function: VectorFunction) -> int:
+        if not function.spec.second:
+            raise KeyError(function)
+        return function.spec.second
+
+    def __iter__(self) -> Iterator[VectorFunction]:
+        return (function for function in VectorFunction if function.spec.second)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+SECOND_OPERAND = _SecondOperand()
 
 
 @dataclass(frozen=True)
@@ -184,16 +200,17 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         lanes = tile.vector.lanes
         blocks = -(-i.n // lanes)
         size = i.m * blocks * lanes
-        if i.function in FROM_SUMS:
+        spec = i.function.spec
+        if spec.from_sums:
             yield Access("sums", False, i.a, SUM_BYTES * size)
         else:
             yield Access("first", False, i.a, size)
-        if i.function in SECOND_OPERAND:
-            yield Access("second", False, i.b, SECOND_OPERAND[i.function] * size)
+        if spec.second:
+            yield Access("second", False, i.b, spec.second * size)
         parameters = vector_cost(i.function).parameter_bytes(i.n, lanes)
         if parameters:
             yield Access("second", False, i.d, parameters)
-        if i.function == VectorFunction.TRANSPOSE:
+        if spec.transposes:
             size = i.n * -(-i.m // lanes) * lanes
         yield Access("vector", True, i.c, size)
 
@@ -236,8 +253,8 @@ def operand_units(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """Bytes of which the local addresses of a compute instruction must be multiples: a line of their port."""
     array, lanes = tile.array, tile.vector.lanes
     if i.opcode == Opcode.VECTOR:
-        first = lanes * (SUM_BYTES if i.function in FROM_SUMS else 1)
-        second = {} if i.function == VectorFunction.SOFTMAX else {"b": lanes}
+        first = lanes * (SUM_BYTES if i.function.spec.from_sums else 1)
+        second = {} if i.function.spec.masks else {"b": lanes}
         return {"a": first, **second, "c": lanes, "d": lanes}
     loaded = array.load_rows * array.cols
     stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")

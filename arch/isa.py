@@ -30,7 +30,7 @@ from typing import Any
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, VectorFunction
 
 LEVELS = 6
 """Deepest nesting of hardware loops."""
@@ -87,7 +87,6 @@ TRANSFERS = frozenset({Opcode.LOAD, Opcode.STORE, Opcode.SEND, Opcode.RECEIVE})
 COMPUTES = frozenset({Opcode.MATMUL, Opcode.VECTOR, Opcode.PIM})
 
 DTYPES = tuple(DataType)
-FUNCTIONS = tuple(VectorFunction)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ HEADER: tuple[BitField, ...] = (
     BitField("opcode", 5),
     BitField("unit", 3),
     BitField("dtype", 4),
-    BitField("function", 6),
+    BitField("function", FUNCTION_BITS),
     BitField("wait", SEMAPHORES),
     BitField("release", SEMAPHORES),
     BitField("post", SEMAPHORES),
@@ -285,8 +284,8 @@ def decode(data: bytes) -> Instruction:
         offset += bit_field.width
     if word >> offset:
         raise LoomError(f"{opcode.name.lower()}: reserved bits are set")
-    for name, table in (("dtype", DTYPES), ("function", FUNCTIONS), ("unit", tuple(Unit))):
-        if values[name] >= len(table):
+    for name, table in (("dtype", range(len(DTYPES))), ("function", FUNCTIONS), ("unit", range(len(Unit)))):
+        if values[name] not in table:
             raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
     plain: dict[str, Any] = {f.name: values[f.name] for f in HEADER[4:]}
     return Instruction(
@@ -424,7 +423,7 @@ def _reader(name: str) -> Reader:
     if head == "dtype":
         return lambda i: DTYPES.index(i.dtype)
     if head == "function":
-        return lambda i: FUNCTIONS.index(i.function)
+        return lambda i: i.function.code
     if part.startswith("stride"):
         address, level = attrgetter(head), int(part[6:])
         return lambda i: int(address(i).strides[level])

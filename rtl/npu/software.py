@@ -11,7 +11,6 @@ from siliconloom.arch.isa import (
     COMPUTE,
     COMPUTES,
     DTYPES,
-    FUNCTIONS,
     HEADER,
     LEVELS,
     SEMAPHORE_LIMIT,
@@ -24,6 +23,7 @@ from siliconloom.arch.isa import (
     Opcode,
     Unit,
 )
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause
 
 FOLDER = "software"
@@ -53,7 +53,7 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         ("opcode", [(opcode.name, opcode.value) for opcode in Opcode]),
         ("unit", [(unit.name, unit.value) for unit in Unit]),
         ("dtype", [(dtype.name, code) for code, dtype in enumerate(DTYPES)]),
-        ("function", [(function.name, code) for code, function in enumerate(FUNCTIONS)]),
+        ("function", [(function.name, function.code) for function in VectorFunction]),
     ]
     formats = []
     for code in range(max(Opcode) + 1):

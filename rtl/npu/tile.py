@@ -24,6 +24,7 @@ from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS
 from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad, readers
 from siliconloom.rtl.npu.sequencer import QUEUES, Fetch, Sequencer
 from siliconloom.rtl.npu.vector import VectorUnit
+from siliconloom.rtl.npu.ways import lane_ways
 
 ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
 PATIENCE = 8
@@ -53,6 +54,7 @@ class NpuTile(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
+        lane_ways()  # refuses a function without a circuit before anything is made
         ports: dict[str, Any] = {
             "s_axi_awvalid": In(1),
             "s_axi_awready": Out(1),

@@ -21,7 +21,7 @@ import numpy as np
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import sweep_parts, write_file
-from siliconloom.arch.isa import Program
+from siliconloom.arch.isa import Opcode, Program
 from siliconloom.sim.chip.engine import Run, run
 
 KEPT_RUNS = 4096
@@ -138,6 +138,8 @@ def cost_key(program: Program, chip: Chip) -> str:
     """SHA-256 over everything that a run's outcome depends on: the chip's description, the program, the code."""
     digest = hashlib.sha256(code_digest().encode())
     digest.update(chip.digest.encode())
+    used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR}  # registered by whomever
+    digest.update(repr([(function.value, function.spec.cost) for function in sorted(used)]).encode())
     digest.update(program.encode())
     operators = [i.operator for i in program.instructions]
     digest.update(repr((program.semaphores, operators, len(program.operators), program.tiles)).encode())

@@ -16,20 +16,9 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import COMPUTES, Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, stationary_values, unpacked
-from siliconloom.arch.vector import (
-    BUILT,
-    COLUMN_LIMIT,
-    FROM_SUMS,
-    LOOK_UP,
-    NORMS,
-    PRODUCTS,
-    ROW_LIMIT,
-    SCALAR_BYTES,
-    TABLE_BYTES,
-    VectorFunction,
-    vector_cost,
-)
+from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.vector import GOLDEN, Operands, window
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -83,9 +72,9 @@ class Machine:
                 memory = i.memory.at(indices) + row * i.pitch
                 local = i.a.at(indices) + row * i.local_pitch
                 if i.opcode == Opcode.LOAD:
-                    self._window(self.scratchpad, local, i.n)[:] = self._window(self.memory, memory, i.n)
+                    window(self.scratchpad, local, i.n)[:] = window(self.memory, memory, i.n)
                 else:
-                    self._window(self.memory, memory, i.n)[:] = self._window(self.scratchpad, local, i.n)
+                    window(self.memory, memory, i.n)[:] = window(self.scratchpad, local, i.n)
         elif i.opcode == Opcode.MATMUL:
             first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
             self._matmul(i, indices, bool(i.accumulate) or not first)
@@ -94,14 +83,9 @@ class Machine:
         elif i.opcode != Opcode.BARRIER:
             raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
 
-    def _window(self, space: Bytes, first: int, count: int) -> Bytes:
-        if not 0 <= first <= first + count <= len(space):
-            raise LoomError(f"address {first:#x} + {count} lies outside a memory of {len(space)} bytes")
-        return space[first : first + count]
-
     def _lines(self, first: int, count: int, width: int) -> Integers:
         """``count`` lines of ``width`` int8 values in the scratchpad."""
-        return self._window(self.scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
+        return window(self.scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
 
     def _matmul(self, i: Instruction, indices: list[int], add: bool) -> None:
         rows, cols = self.array.rows, self.array.cols
@@ -128,63 +112,21 @@ class Machine:
             target[:] = (total + 2**31) % 2**32 - 2**31
 
     def _vector(self, i: Instruction, indices: list[int]) -> None:
-        lanes, function = self.lanes, i.function
-        if function not in BUILT:
+        function, spec = i.function, i.function.spec
+        if function not in GOLDEN:
             raise NotSupported(f"values of the vector function {function.value}")
-        if vector_cost(function).by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
+        if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
             raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
-        a, b, c, d = (address.at(indices) for address in (i.a, i.b, i.c, i.d))
-        blocks = -(-i.n // lanes)
-        width = blocks * lanes
-
-        def rows(address: int) -> Integers:
-            return self._lines(address, i.m * blocks, lanes).reshape(i.m, width)
-
-        def sums() -> Integers:
-            line = a // (4 * lanes)
-            panels = self.sums[line : line + blocks * i.m].reshape(blocks, i.m, lanes)
-            return panels.transpose(1, 0, 2).reshape(i.m, width)
-
-        def columns() -> tuple[Integers, Integers, Integers]:
-            return parameters_of(self._window(self.scratchpad, d, blocks * 8 * lanes).reshape(blocks, 8, lanes))
-
-        def scalars() -> tuple[int, int, int]:
-            low = self._window(self.scratchpad, d, SCALAR_BYTES)
-            first, second = (int(x) for x in low[:4].view("<i2"))
-            return first, second, int(low[4]) & 63
-
-        x = sums() if function in FROM_SUMS else rows(a)
-        if function in LOOK_UP:
-            table = d + (padded(SCALAR_BYTES, lanes) if function in PRODUCTS else 0)
-            x = self._window(self.scratchpad, table, TABLE_BYTES).view(np.int8).astype(np.int64)[x & 255]
-        if function == VectorFunction.TRANSPOSE:
-            self._transpose(x[:, : i.n], c)
+        addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
+        target = i.c.at(indices)
+        operands = Operands(i, addresses, self.lanes, self.scratchpad, self.sums, self._softmax)
+        found = GOLDEN[function](operands)[:, : i.n]
+        if spec.transposes:
+            self._transpose(found, target)
             return
-        if function == VectorFunction.RELU:
-            x = np.maximum(x, 0)
-        elif function == VectorFunction.ADD:
-            first, second, shift = scalars()
-            x = functions.scaled_sum(x, rows(b), (first, second), shift)
-        elif function in PRODUCTS:
-            first, _, shift = scalars()
-            x = functions.scaled_product(x, rows(b), first, shift)
-        elif function == VectorFunction.ROPE:
-            turns = self._window(self.scratchpad, b, i.m * 2 * width).reshape(i.m, blocks, 2, lanes)
-            x = functions.rotate(
-                x, (turns[:, :, 0] | turns[:, :, 1].astype("<i2") << 8).reshape(i.m, width).astype(np.int64)
-            )
-        elif function == VectorFunction.REQUANTIZE:
-            x = functions.requantize(x, *columns())
-        elif function in NORMS:
-            bias, gamma, places = (each[: i.n] for each in columns())
-            x = functions.normalize(x[:, : i.n], gamma, bias, places, centred=function == VectorFunction.LAYER_NORM)
-        elif function == VectorFunction.SOFTMAX:
-            multiplier, _, shift = scalars()
-            valid = np.full(i.m, i.n) if i.k != 2 else np.minimum(b + 1 + np.arange(i.m), i.n)
-            x = self._softmax(x[:, : i.n], multiplier, shift, valid)
-        result = np.zeros((i.m, width), np.int8)
-        result[:, : i.n] = np.clip(x[:, : i.n], -128, 127)
-        self._window(self.scratchpad, c, i.m * width)[:] = result.view(np.uint8).reshape(-1)
+        result = np.zeros((i.m, operands.width), np.int8)
+        result[:, : i.n] = np.clip(found, -128, 127)
+        window(self.scratchpad, target, result.size)[:] = result.view(np.uint8).reshape(-1)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)
@@ -194,9 +136,7 @@ class Machine:
         rows, cols = x.shape
         pitch = padded(rows, self.lanes)
         for column in range(cols):
-            self._window(self.scratchpad, target + column * pitch, rows)[:] = (
-                x[:, column].astype(np.int8).view(np.uint8)
-            )
+            window(self.scratchpad, target + column * pitch, rows)[:] = x[:, column].astype(np.int8).view(np.uint8)
 
 
 def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
@@ -213,18 +153,12 @@ def turn_planes(turns: Integers, lanes: int) -> Bytes:
     return np.ascontiguousarray(planes).reshape(-1)
 
 
-def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:
-    """Biases, multipliers and shifts of columns from their lines, shape (blocks, 8, lanes)."""
-    wide = planes.astype(np.int64)
-    bias = wide[:, 0] | wide[:, 1] << 8 | wide[:, 2] << 16 | wide[:, 3] << 24
-    multiplier = wide[:, 4] | wide[:, 5] << 8
-    bias, multiplier = (bias ^ 1 << 31) - (1 << 31), (multiplier ^ 1 << 15) - (1 << 15)
-    return bias.reshape(-1), multiplier.reshape(-1), (wide[:, 6] & 63).reshape(-1)
-
-
 def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lanes: int) -> Bytes:
     """The opposite of `parameters_of`: lines of parameters for whole blocks of columns."""
     planes = np.stack(
         [bias >> 8 * i & 255 for i in range(4)] + [multiplier & 255, multiplier >> 8 & 255, shift, 0 * shift]
     )
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
+
+
+__all__ = ["Machine", "parameter_planes", "scalar_bytes", "turn_planes"]

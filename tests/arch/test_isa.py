@@ -61,7 +61,7 @@ def instructions(draw):
         opcode=opcode,
         unit=unit,
         dtype=draw(st.sampled_from(DataType)),
-        function=draw(st.sampled_from(VectorFunction)),
+        function=draw(st.sampled_from(tuple(VectorFunction))),
         **fields,
     )
 
