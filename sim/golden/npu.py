@@ -1,7 +1,7 @@
 """The values of a program: a NumPy model of one NPU tile that runs instructions one after the other.
 
 Bit exact with the RTL (``rtl.npu``). Every instruction takes effect in program order; a legal program's semaphores
-admit only that outcome. Layouts of operands in local memory are those of ``rtl.npu.matmul`` and ``rtl.npu.vector``.
+admit only that outcome. What each opcode does is registered in `sim.golden.opcodes`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import COMPUTES, Instruction, Opcode, Program
-from siliconloom.arch.layout import padded, stationary_values, unpacked
-from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.layout import padded
+from siliconloom.arch.opcodes import Format
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.vector import GOLDEN, Operands, window
+from siliconloom.sim.golden.opcodes import EXECUTIONS
+from siliconloom.sim.golden.vector import Operands
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -65,78 +66,21 @@ class Machine:
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""
-        if i.opcode in COMPUTES and i.dtype != DataType.INT8:
+        if i.opcode.spec.format is Format.COMPUTE and i.dtype != DataType.INT8:
             raise NotSupported(f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has int8")
-        if i.opcode in (Opcode.LOAD, Opcode.STORE):
-            for row in range(i.m):
-                memory = i.memory.at(indices) + row * i.pitch
-                local = i.a.at(indices) + row * i.local_pitch
-                if i.opcode == Opcode.LOAD:
-                    window(self.scratchpad, local, i.n)[:] = window(self.memory, memory, i.n)
-                else:
-                    window(self.memory, memory, i.n)[:] = window(self.scratchpad, local, i.n)
-        elif i.opcode == Opcode.MATMUL:
-            first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
-            self._matmul(i, indices, bool(i.accumulate) or not first)
-        elif i.opcode == Opcode.VECTOR:
-            self._vector(i, indices)
-        elif i.opcode != Opcode.BARRIER:
-            raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
-
-    def _lines(self, first: int, count: int, width: int) -> Integers:
-        """``count`` lines of ``width`` int8 values in the scratchpad."""
-        return window(self.scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
-
-    def _matmul(self, i: Instruction, indices: list[int], add: bool) -> None:
-        rows, cols = self.array.rows, self.array.cols
-        a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
-        if self.array.dataflow == "output_stationary":
-            blocks, panels = -(-i.m // rows), -(-i.n // cols)
-            moving = self._lines(a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
-            result = moving.reshape(blocks * rows, i.k)[: i.m] @ (
-                self._lines(b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2).reshape(i.k, -1)
-            )
-            beats = i.m
-        else:
-            outer, beats, stays, moves = (
-                (i.m, i.n, a, b) if self.array.dataflow == "input_stationary" else (i.n, i.m, b, a)
-            )
-            panels = -(-outer // cols)
-            moving = self._lines(moves, beats, padded(i.k, rows))[:, : i.k]
-            stationary = self._lines(stays, stationary_values(self.array, outer, i.k), 1)
-            result = moving @ unpacked(self.array, stationary, i.k)
-        line = c // (4 * cols)
-        for panel in range(panels):
-            target = self.sums[line + panel * beats : line + (panel + 1) * beats]
-            total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)
-            target[:] = (total + 2**31) % 2**32 - 2**31
-
-    def _vector(self, i: Instruction, indices: list[int]) -> None:
-        function, spec = i.function, i.function.spec
-        if function not in GOLDEN:
-            raise NotSupported(f"values of the vector function {function.value}")
-        if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
-            raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
-        addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
-        target = i.c.at(indices)
-        operands = Operands(i, addresses, self.lanes, self.scratchpad, self.sums, self._softmax)
-        found = GOLDEN[function](operands)[:, : i.n]
-        if spec.transposes:
-            self._transpose(found, target)
+        if i.opcode == Opcode.BARRIER:
             return
-        result = np.zeros((i.m, operands.width), np.int8)
-        result[:, : i.n] = np.clip(found, -128, 127)
-        window(self.scratchpad, target, result.size)[:] = result.view(np.uint8).reshape(-1)
+        if i.opcode not in EXECUTIONS:
+            raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
+        EXECUTIONS[i.opcode](self, i, indices)
+
+    def operands(self, i: Instruction, indices: list[int]) -> Operands:
+        """What a vector instruction finds at the given loop indices."""
+        addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
+        return Operands(i, addresses, self.lanes, self.scratchpad, self.sums, self._softmax)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)
-
-    def _transpose(self, x: Integers, target: int) -> None:
-        """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
-        rows, cols = x.shape
-        pitch = padded(rows, self.lanes)
-        for column in range(cols):
-            window(self.scratchpad, target + column * pitch, rows)[:] = x[:, column].astype(np.int8).view(np.uint8)
 
 
 def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
