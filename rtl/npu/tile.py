@@ -44,9 +44,9 @@ class NpuTile(Circuit):
         AXI4 master, reads only, for instructions.
     irq : Out(1)
         Interrupt, see the status register.
-    trace_issue, trace_done : Out(4)
-        One bit per unit (load, store, matmul, vector): an instruction that is no barrier leaves its queue; it is
-        complete from the next cycle on.
+    trace_issue, trace_done : Out
+        One bit per unit, in the order of their codes (load, store, matmul, vector): an instruction that is no barrier
+        leaves its queue; it is complete from the next cycle on.
     trace_cycle : Out(64)
         Cycles since the run began.
     """

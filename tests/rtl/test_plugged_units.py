@@ -16,7 +16,7 @@ from siliconloom.arch.access import Access
 from siliconloom.arch.assembler import assemble, check_program
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Semaphore, Unit, decode_program, disassemble
-from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, built_units
+from siliconloom.arch.opcodes import UNIT_OF, Format, OpcodeSpec, UnitSpec, built_units
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
@@ -163,6 +163,13 @@ def programs(draw, chip):
     return made_for(
         chip, rows, draw(st.integers(0, 300)), draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.booleans())
     )
+
+
+def test_every_unit_with_a_circuit_has_its_halves():
+    built = set(built_units())
+    assert set(unit_circuits()) == {unit.spec.name for unit in built}
+    assert set(UNIT_CIRCUITS) == built
+    assert set(TIMINGS) == set(EXECUTIONS) == {opcode for opcode in UNIT_OF if opcode.unit in built}
 
 
 @settings(max_examples=30, deadline=None)
