@@ -8,44 +8,37 @@ bank has one read port and one write port; in a legal program each is used by on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
+from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.isa import COMPUTES, TRANSFERS, Address, Instruction, Opcode, Program
-from siliconloom.arch.layout import moving_values, stationary_values
-from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, FROM_SUMS, PRODUCTS, ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
+from siliconloom.arch.opcodes import Format, built_units
+from siliconloom.arch.vector import VectorFunction
 
-SUM_BYTES = 4
 CIRCUIT_FORMATS = (DataType.INT8,)
 """Number formats of matmul and vector instructions for which a tile has circuits; others are illegal instructions."""
-SECOND_OPERAND = {VectorFunction.ADD: 1, VectorFunction.ROPE: 2} | dict.fromkeys(PRODUCTS, 1)
-"""Vector functions with a second operand, and its bytes for each of the first."""
 
 
-@dataclass(frozen=True)
-class Access:
-    """What one execution of an instruction touches in local memory.
+class _SecondOperand(Mapping[VectorFunction, int]):
+    """Vector functions with a second operand, and its bytes for each of the first."""
 
-    Parameters
-    ----------
-    port
-        Port of the scratchpad, or ``sums`` for the accumulator.
-    writes
-        Which side of it.
-    address
-        Where it begins.
-    size
-        Bytes from there on.
-    """
+    def __getitem__(self, function: VectorFunction) -> int:
+        if not function.spec.second:
+            raise KeyError(function)
+        return function.spec.second
 
-    port: str
-    writes: bool
-    address: Address
-    size: int
+    def __iter__(self) -> Iterator[VectorFunction]:
+        return (function for function in VectorFunction if function.spec.second)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+SECOND_OPERAND = _SecondOperand()
 
 
 def assemble(program: Program, chip: Chip) -> bytes:
@@ -77,19 +70,17 @@ def check_program(program: Program, chip: Chip) -> None:
     users: dict[tuple[int, bool], tuple[str, int]] = {}
     counts: list[int] = []
     for number, i in enumerate(program.instructions):
-        where = _where(i, number)
+        place = where(i, number)
         if i.opcode == Opcode.LOOP:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
-        elif i.opcode in TRANSFERS | COMPUTES:
-            if i.opcode in TRANSFERS:
-                _check_alignment(i, tile, number)
-            elif i.opcode == Opcode.VECTOR:
-                _check_function(i, number)
-            if i.opcode in COMPUTES:
+        _check_unit(i, number)
+        if i.opcode.spec.sizes:
+            i.opcode.spec.check(i, tile, number)
+            if i.opcode.spec.format is Format.COMPUTE:
                 _check_format(i, number)
-                _check_operands(i, tile, number)
+            _check_operands(i, tile, number)
             for access in accesses(i, tile):
                 low, high = extent(access.address, counts)
                 sums = access.port == "sums"
@@ -99,7 +90,7 @@ def check_program(program: Program, chip: Chip) -> None:
                     raise IllegalProgram(
                         Cause.LOCAL_ADDRESS,
                         number,
-                        f"{where}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
+                        f"{place}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
                         f"but {key} is {capacity:#x}",
                     )
                 if sums:
@@ -111,7 +102,7 @@ def check_program(program: Program, chip: Chip) -> None:
                         raise IllegalProgram(
                             Cause.BANK_CONFLICT,
                             number,
-                            f"{where}: bank conflict: scratchpad bank {bank} is {side} through the port "
+                            f"{place}: bank conflict: scratchpad bank {bank} is {side} through the port "
                             f"'{access.port}' here and through '{port}' at instruction {other}; a bank has one user "
                             "of each side",
                         )
@@ -143,7 +134,7 @@ def _check_semaphores(program: Program) -> None:
             raise IllegalProgram(
                 Cause.DEADLOCK,
                 number,
-                f"{_where(program.instructions[number], number)}: deadlock: {semaphore.name} is waited for "
+                f"{where(program.instructions[number], number)}: deadlock: {semaphore.name} is waited for "
                 f"{taken[bit]:,} times and posted {given[bit]:,} times, its initial count included",
             )
 
@@ -162,115 +153,38 @@ def extent(address: Address, counts: Sequence[int]) -> tuple[int, int]:
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Local memory that one execution of ``i`` touches; the layouts are those of ``rtl.npu``."""
-    array = tile.array
-    cols, rows = array.cols, array.rows
-    if i.opcode in TRANSFERS:
-        size = (i.m - 1) * i.local_pitch + i.n
-        yield Access("load", True, i.a, size) if i.opcode == Opcode.LOAD else Access("store", False, i.a, size)
-    elif i.opcode == Opcode.MATMUL:
-        if array.dataflow == "output_stationary":
-            yield Access("moving", False, i.a, -(-i.m // rows) * i.k * rows)
-            yield Access("loaded", False, i.b, -(-i.n // cols) * i.k * cols)
-            lines = -(-i.n // cols) * i.m
-        else:
-            by_input = array.dataflow == "input_stationary"
-            outer, beats = (i.m, i.n) if by_input else (i.n, i.m)
-            stays, moves = (i.a, i.b) if by_input else (i.b, i.a)
-            yield Access("moving", False, moves, moving_values(array, beats, i.k))
-            yield Access("loaded", False, stays, stationary_values(array, outer, i.k))
-            lines = -(-outer // cols) * beats
-        yield Access("sums", True, i.c, lines * cols * SUM_BYTES)
-    elif i.opcode == Opcode.VECTOR:
-        lanes = tile.vector.lanes
-        blocks = -(-i.n // lanes)
-        size = i.m * blocks * lanes
-        if i.function in FROM_SUMS:
-            yield Access("sums", False, i.a, SUM_BYTES * size)
-        else:
-            yield Access("first", False, i.a, size)
-        if i.function in SECOND_OPERAND:
-            yield Access("second", False, i.b, SECOND_OPERAND[i.function] * size)
-        parameters = vector_cost(i.function).parameter_bytes(i.n, lanes)
-        if parameters:
-            yield Access("second", False, i.d, parameters)
-        if i.function == VectorFunction.TRANSPOSE:
-            size = i.n * -(-i.m // lanes) * lanes
-        yield Access("vector", True, i.c, size)
+    yield from i.opcode.spec.accesses(i, tile)
 
 
-def _where(i: Instruction, number: int) -> str:
-    return f"instruction {number} ({i.opcode.name.lower()})"
+def _check_unit(i: Instruction, number: int) -> None:
+    """Every instruction but the sequencer's own, and every barrier, goes to a queue."""
+    own = i.opcode != Opcode.BARRIER and i.unit == Unit.SEQUENCER
+    if not own and not i.unit.spec.circuit:
+        raise illegal(i, number, f"no circuit for the unit {i.unit.spec.name}; there is {_built()}")
+
+
+def _built() -> str:
+    return ", ".join(unit.spec.name for unit in built_units())
 
 
 def _check_format(i: Instruction, number: int) -> None:
     """Arrays and vector units have circuits for some number formats; a transfer moves bytes, whatever they mean."""
     if i.dtype not in CIRCUIT_FORMATS:
-        raise IllegalProgram(
-            Cause.ILLEGAL_INSTRUCTION,
-            number,
-            f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}: no circuit for the number format {i.dtype.value}; "
-            f"built are {', '.join(CIRCUIT_FORMATS)}",
-        )
-
-
-def _check_function(i: Instruction, number: int) -> None:
-    """The vector unit has circuits for some functions, and a row memory of some rows."""
-    where = f"{_where(i, number)}: {Cause.ILLEGAL_INSTRUCTION.text}"
-    if i.function not in BUILT:
-        raise IllegalProgram(
-            Cause.ILLEGAL_INSTRUCTION,
-            number,
-            f"{where}: no circuit for the vector function {i.function.value}; built are {', '.join(sorted(BUILT))}",
-        )
-    if vector_cost(i.function).by_row:
-        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
-            if size > limit:
-                raise IllegalProgram(
-                    Cause.ILLEGAL_INSTRUCTION,
-                    number,
-                    f"{where}: {i.function.value} takes at most {limit} {name} (got {size})",
-                )
-
-
-def operand_units(i: Instruction, tile: NpuTile) -> dict[str, int]:
-    """Bytes of which the local addresses of a compute instruction must be multiples: a line of their port."""
-    array, lanes = tile.array, tile.vector.lanes
-    if i.opcode == Opcode.VECTOR:
-        first = lanes * (SUM_BYTES if i.function in FROM_SUMS else 1)
-        second = {} if i.function == VectorFunction.SOFTMAX else {"b": lanes}
-        return {"a": first, **second, "c": lanes, "d": lanes}
-    loaded = array.load_rows * array.cols
-    stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")
-    return {stays: loaded, moves: array.rows, "c": SUM_BYTES * array.cols}
+        built = ", ".join(CIRCUIT_FORMATS)
+        raise illegal(i, number, f"no circuit for the number format {i.dtype.value}; built are {built}")
 
 
 def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:
     """Operands lie in whole lines."""
-    for name, unit in operand_units(i, tile).items():
+    for name, unit in i.opcode.spec.multiples(i, tile).items():
         address = getattr(i, name)
         wrong = next((p for p in (address.base, *address.strides, address.slot) if p % unit), None)
         if wrong is not None:
             raise IllegalProgram(
                 Cause.MISALIGNED_OPERAND,
                 number,
-                f"{_where(i, number)}: misaligned operand: its addresses {name} must be multiples of {unit} "
+                f"{where(i, number)}: misaligned operand: its addresses {name} must be multiples of {unit} "
                 f"(got {wrong:#x})",
-            )
-
-
-def _check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
-    """A row longer than the bus begins at its multiples on both sides; a shorter one stays within one window."""
-    bus = tile.dma.bytes_per_cycle
-    for name, address, pitch in (("memory", i.memory, i.pitch), ("local", i.a, i.local_pitch)):
-        places = [address.base, *address.strides, address.slot, *([pitch] if i.m > 1 else [])]
-        unit = bus if i.n > bus else 1 << (i.n - 1).bit_length()
-        wrong = next((p for p in places if p % unit), None)
-        if wrong is not None:
-            raise IllegalProgram(
-                Cause.MISALIGNED_TRANSFER,
-                number,
-                f"{_where(i, number)}: misaligned transfer: its {name} addresses must be multiples of {unit} for rows "
-                f"of {i.n} bytes on a bus of {bus} (got {wrong:#x})",
             )
 
 

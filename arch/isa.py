@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -30,7 +29,10 @@ from typing import Any
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
+from siliconloom.arch.opcodes import Unit as UnitCode
+from siliconloom.arch.registry import discover
+from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, VectorFunction
 
 LEVELS = 6
 """Deepest nesting of hardware loops."""
@@ -41,53 +43,9 @@ SEMAPHORE_LIMIT = 4095
 """Largest count a semaphore holds."""
 
 
-class Opcode(IntEnum):
-    """What an instruction does."""
-
-    END = 0
-    LOOP = 1
-    NEXT = 2
-    BARRIER = 3
-    LOAD = 4
-    STORE = 5
-    MATMUL = 6
-    VECTOR = 7
-    PIM = 8
-    SEND = 9
-    RECEIVE = 10
-
-
-class Unit(IntEnum):
-    """Which queue an instruction goes to."""
-
-    SEQUENCER = 0
-    LOAD = 1
-    STORE = 2
-    MATMUL = 3
-    VECTOR = 4
-    PIM = 5
-    LINK = 6
-
-
-UNIT_OF = {
-    Opcode.END: Unit.SEQUENCER,
-    Opcode.LOOP: Unit.SEQUENCER,
-    Opcode.NEXT: Unit.SEQUENCER,
-    Opcode.LOAD: Unit.LOAD,
-    Opcode.STORE: Unit.STORE,
-    Opcode.MATMUL: Unit.MATMUL,
-    Opcode.VECTOR: Unit.VECTOR,
-    Opcode.PIM: Unit.PIM,
-    Opcode.SEND: Unit.LINK,
-    Opcode.RECEIVE: Unit.LINK,
-}
-"""Unit of each opcode; a barrier names its own."""
-
-TRANSFERS = frozenset({Opcode.LOAD, Opcode.STORE, Opcode.SEND, Opcode.RECEIVE})
-COMPUTES = frozenset({Opcode.MATMUL, Opcode.VECTOR, Opcode.PIM})
-
+Unit: type[UnitCode] = UnitCode
+"""`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
 DTYPES = tuple(DataType)
-FUNCTIONS = tuple(VectorFunction)
 
 
 @dataclass(frozen=True)
@@ -108,10 +66,10 @@ def _address(name: str, base: int, stride: int, local: bool) -> list[BitField]:
 
 
 HEADER: tuple[BitField, ...] = (
-    BitField("opcode", 5),
-    BitField("unit", 3),
+    BitField("opcode", OPCODE_BITS),
+    BitField("unit", UNIT_BITS),
     BitField("dtype", 4),
-    BitField("function", 6),
+    BitField("function", FUNCTION_BITS),
     BitField("wait", SEMAPHORES),
     BitField("release", SEMAPHORES),
     BitField("post", SEMAPHORES),
@@ -137,6 +95,8 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
 )
+LAYOUTS = {Format.HEADER: HEADER, Format.TRANSFER: HEADER + TRANSFER, Format.COMPUTE: HEADER + COMPUTE}
+"""Fields of a word by its format, from bit 0 up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +143,7 @@ class Instruction:
     """
 
     opcode: Opcode
-    unit: Unit = Unit.SEQUENCER
+    unit: UnitCode = UnitCode.SEQUENCER
     dtype: DataType = DataType.INT8
     function: VectorFunction = VectorFunction.COPY
     wait: int = 0
@@ -209,7 +169,7 @@ class Instruction:
 
     def __post_init__(self) -> None:
         if self.opcode != Opcode.BARRIER:
-            object.__setattr__(self, "unit", UNIT_OF[self.opcode])
+            object.__setattr__(self, "unit", self.opcode.unit)
 
 
 @dataclass(frozen=True)
@@ -256,7 +216,7 @@ class Draft(Program):
 def encode(instruction: Instruction) -> bytes:
     """Pack one instruction into its 256-byte word; raises `LoomError` when a value does not fit its field."""
     word = 0
-    for name, read, low, high, offset in _reading(instruction.opcode):
+    for name, read, low, high, offset in _reading(instruction.opcode.spec.format):
         value = read(instruction)
         if not low <= value <= high:
             width = (high - low).bit_length()
@@ -285,8 +245,8 @@ def decode(data: bytes) -> Instruction:
         offset += bit_field.width
     if word >> offset:
         raise LoomError(f"{opcode.name.lower()}: reserved bits are set")
-    for name, table in (("dtype", DTYPES), ("function", FUNCTIONS), ("unit", tuple(Unit))):
-        if values[name] >= len(table):
+    for name, table in (("dtype", range(len(DTYPES))), ("function", FUNCTIONS), ("unit", list(Unit))):
+        if values[name] not in table:
             raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
     plain: dict[str, Any] = {f.name: values[f.name] for f in HEADER[4:]}
     return Instruction(
@@ -335,8 +295,8 @@ def check(program: Program) -> None:
         if not 0 <= semaphore.initial <= SEMAPHORE_LIMIT:
             raise LoomError(f"semaphore {semaphore.name}: the initial count must be in 0..{SEMAPHORE_LIMIT}")
     depth, illegal = 0, Cause.ILLEGAL_INSTRUCTION
-    posters: dict[int, tuple[Unit, str, int]] = {}
-    waiters: dict[int, tuple[Unit, str, int]] = {}
+    posters: dict[int, tuple[UnitCode, str, int]] = {}
+    waiters: dict[int, tuple[UnitCode, str, int]] = {}
     for number, i in enumerate(program.instructions):
         where = f"instruction {number} ({i.opcode.name.lower()})"
         if i.opcode == Opcode.LOOP:
@@ -357,12 +317,13 @@ def check(program: Program) -> None:
                 )
         elif i.opcode == Opcode.END and number != len(program.instructions) - 1:
             raise LoomError(f"{where}: the program goes on after its end")
-        elif i.opcode in COMPUTES | TRANSFERS and min(i.m, i.n) < 1:
+        elif any(getattr(i, size) < 1 for size in i.opcode.spec.sizes):
+            sizes = i.opcode.spec.sizes
+            text = f"{', '.join(sizes[:-1])} and {sizes[-1]}" if len(sizes) > 1 else sizes[0]
+            got = " x ".join(str(getattr(i, size)) for size in sizes)
             raise IllegalProgram(
-                illegal, number, f"{where}: illegal instruction: m and n must be at least 1 (got {i.m} x {i.n})"
+                illegal, number, f"{where}: illegal instruction: {text} must be at least 1 (got {got})"
             )
-        elif i.opcode == Opcode.MATMUL and i.k < 1:
-            raise IllegalProgram(illegal, number, f"{where}: illegal instruction: k must be at least 1 (got {i.k})")
         if (i.first | i.last | i.overwrite) >> depth:
             raise LoomError(f"{where}: a level mask names a loop that is not open here")
         for mask, table, how in (
@@ -400,19 +361,17 @@ def _bits(*masks: int) -> Iterator[int]:
 
 def word_layout(opcode: Opcode) -> tuple[BitField, ...]:
     """Fields of an instruction's word, from bit 0 up."""
-    if opcode in TRANSFERS:
-        return HEADER + TRANSFER
-    return HEADER + COMPUTE if opcode in COMPUTES else HEADER
+    return LAYOUTS[opcode.spec.format]
 
 
 Reader = Callable[[Instruction], int]
 
 
 @cache
-def _reading(opcode: Opcode) -> tuple[tuple[str, Reader, int, int, int], ...]:
-    """How to encode an instruction: name, value, least and largest value and first bit of each field."""
+def _reading(kind: Format) -> tuple[tuple[str, Reader, int, int, int], ...]:
+    """How to encode an instruction of a format: name, value, least and largest value and first bit of each field."""
     rows, offset = [], 0
-    for field_ in word_layout(opcode):
+    for field_ in LAYOUTS[kind]:
         low = -(1 << field_.width - 1) if field_.signed else 0
         rows.append((field_.name, _reader(field_.name), low, (1 << field_.width - field_.signed) - 1, offset))
         offset += field_.width
@@ -424,7 +383,7 @@ def _reader(name: str) -> Reader:
     if head == "dtype":
         return lambda i: DTYPES.index(i.dtype)
     if head == "function":
-        return lambda i: FUNCTIONS.index(i.function)
+        return lambda i: i.function.code
     if part.startswith("stride"):
         address, level = attrgetter(head), int(part[6:])
         return lambda i: int(address(i).strides[level])
@@ -445,17 +404,7 @@ def _take_address(values: dict[str, int], name: str) -> Address:
 
 def _line(i: Instruction, names: Sequence[str]) -> str:
     parts = [i.opcode.name.lower()]
-    if i.opcode == Opcode.LOOP:
-        parts.append(str(i.m))
-    elif i.opcode == Opcode.BARRIER:
-        parts.append(i.unit.name.lower())
-    elif i.opcode in TRANSFERS:
-        parts += [f"{i.m}x{i.n}B", f"pitch {i.pitch}", f"mem[{_show(i.memory)}]", f"local[{_show(i.a)}]"]
-    elif i.opcode in COMPUTES:
-        shape = f"{i.m}x{i.n}x{i.k}" if i.opcode == Opcode.MATMUL else f"{i.function.value} {i.m}x{i.n} ({i.k} in)"
-        parts += [shape, i.dtype.value, f"a[{_show(i.a)}]", f"b[{_show(i.b)}]", f"c[{_show(i.c)}]"]
-        if i.opcode == Opcode.MATMUL and i.accumulate:
-            parts.append("+=")
+    parts += i.opcode.spec.operands(i)
     for label, mask, levels in (
         ("wait", i.wait, 0),
         ("first", i.first_wait, i.first),
@@ -469,15 +418,29 @@ def _line(i: Instruction, names: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _show(address: Address) -> str:
+def transfer_operands(i: Instruction) -> list[str]:
+    """Shape and addresses of a transfer as listings have them."""
+    return [f"{i.m}x{i.n}B", f"pitch {i.pitch}", f"mem[{shown(i.memory)}]", f"local[{shown(i.a)}]"]
+
+
+def compute_operands(i: Instruction, *shape: str) -> list[str]:
+    """Shape, number format and addresses of a computation as listings have them."""
+    return [*shape, i.dtype.value, f"a[{shown(i.a)}]", f"b[{shown(i.b)}]", f"c[{shown(i.c)}]"]
+
+
+def shown(address: Address) -> str:
+    """An address as listings have it."""
     text = f"{address.base:#x}" + "".join(f"+{s}*i{n}" for n, s in enumerate(address.strides) if s)
     if address.slot:
         text += f"^{address.slot:#x}" + ("'" if address.odd else "")
     return text
 
 
+discover("siliconloom.arch.units")
+
 __all__ = [
     "COMPUTE",
+    "COMPUTES",
     "DTYPES",
     "FUNCTIONS",
     "HEADER",
@@ -485,6 +448,8 @@ __all__ = [
     "SEMAPHORES",
     "SEMAPHORE_LIMIT",
     "TRANSFER",
+    "TRANSFERS",
+    "UNIT_OF",
     "WORD_BITS",
     "WORD_BYTES",
     "Address",
@@ -495,9 +460,12 @@ __all__ = [
     "Semaphore",
     "Unit",
     "check",
+    "compute_operands",
     "decode",
     "decode_program",
     "disassemble",
     "encode",
+    "shown",
+    "transfer_operands",
     "word_layout",
 ]

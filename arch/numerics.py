@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from siliconloom.arch.functions.activations import gelu, silu
 from siliconloom.arch.vector import VectorFunction
 
 EXP2_BITS = 8
@@ -61,20 +62,25 @@ def activation_table(function: Callable[[float], float], scale_in: float, scale_
     return bytes(min(max(round(function(x * scale_in) / scale_out), -128), 127) & 255 for x in values)
 
 
-def gelu(x: float) -> float:
-    """Gaussian error linear unit, x * Phi(x) (Hendrycks and Gimpel, arXiv:1606.08415, section 2)."""
-    return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
-
-
-def silu(x: float) -> float:
-    """Sigmoid linear unit, x * sigmoid(x) (Elfwing et al., arXiv:1702.03118, equation 4)."""
-    return x / (1 + math.exp(-x)) if x > -700 else 0.0
-
-
 ACTIVATIONS: dict[VectorFunction, Callable[[float], float]] = {
-    VectorFunction.GELU: gelu,
-    VectorFunction.SILU: silu,
-    VectorFunction.GATED_GELU: gelu,
-    VectorFunction.GATED_SILU: silu,
+    function: function.spec.activation for function in VectorFunction if function.spec.activation is not None
 }
-"""The real function behind a table."""
+"""The real function behind the table of each function of this package that has one."""
+
+__all__ = [
+    "ACTIVATIONS",
+    "EXP2",
+    "EXP2_BITS",
+    "MANTISSA_BITS",
+    "NORM_BITS",
+    "ONE",
+    "RECIPROCALS",
+    "RECIPROCAL_SHIFT",
+    "ROOTS",
+    "ROOT_SHIFT",
+    "ROPE_BITS",
+    "activation_table",
+    "gelu",
+    "interpolated",
+    "silu",
+]

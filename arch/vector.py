@@ -1,66 +1,56 @@
-"""Functions of the vector unit and what each costs in passes over its operand.
+"""What the vector unit computes: how a function is registered, and what it costs in passes over its operand.
+
+A function is a row of three tables that know nothing of each other: what it is stands here (`register_function`; the
+functions of this package are in ``arch/functions``), what it computes in `sim.golden.vector`, and how a lane computes
+it in `rtl.npu.ways`. Instruction set, assembler, simulator, golden model, vector unit and documents read these tables;
+none of them names a function.
 
 Rows are cut into blocks of as many columns as there are lanes; a slot is one block of one row. A row function (softmax,
 a norm) makes ``passes`` over its slots and waits ``reductions`` times for values reduced over whole rows before the
 next pass can begin. An element function streams all slots once, ``passes`` cycles each. Parameters are read
 ahead: ``once`` bytes before everything, and ``setup`` lines ahead of each block where they differ from column to
-column. The counts are those of the unit's own micro-program:
-
-======================  ======  ==========  ========================================================================
-function                passes  reductions  micro-program
-======================  ======  ==========  ========================================================================
-softmax                 2       1           running maximum and sum of powers, in one; power and scale
-softmax_online          4       2           maximum, power, sum; rescaling by the change of the maximum
-layer_norm, rms_norm    2       1           sums of values and squares; scale, 8 lines of parameters per block
-gelu, silu              1       0           256 bytes of table once; look up
-gated_gelu, gated_silu  1       0           8 bytes of scalars and 256 of table once; look up, two products
-add, multiply           1       0           8 bytes of scalars once; one or two products, shift, clip
-rope                    2       0           two bytes of cosine or sine per element; two products
-requantize              1       0           8 lines of parameters per block; add, multiply, shift, clip
-transpose               lanes   0           one element per cycle
-others                  1       0           one operation per element
-======================  ======  ==========  ========================================================================
+column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.registry import Live, Registry, discover
 
-class VectorFunction(StrEnum):
-    """What the vector unit computes."""
-
-    COPY = "copy"
-    ADD = "add"
-    MULTIPLY = "multiply"
-    RELU = "relu"
-    GELU = "gelu"
-    SILU = "silu"
-    GATED_GELU = "gated_gelu"
-    GATED_SILU = "gated_silu"
-    REQUANTIZE = "requantize"
-    LAYER_NORM = "layer_norm"
-    RMS_NORM = "rms_norm"
-    SOFTMAX = "softmax"
-    SOFTMAX_ONLINE = "softmax_online"
-    RESCALE = "rescale"
-    ROPE = "rope"
-    KV_APPEND = "kv_append"
-    GATHER = "gather"
-    TOP_K = "top_k"
-    OPTIMIZER = "optimizer"
-    TRANSPOSE = "transpose"
-
-
+FUNCTION_BITS = 6
+"""Bits of a function's code in an instruction."""
 ROW_LIMIT = 256
 """Rows of one row function: each has a line of the unit's row memory."""
 COLUMN_LIMIT = 1 << 15
 """Columns of one row function."""
 SCALAR_BYTES = 8
-"""Scalars of a function: two int16 multipliers, a shift, three unused."""
 TABLE_BYTES = 256
-"""Results of an activation, by the value it is of."""
+COLUMN_LINES = 8
+
+SECOND_LIMIT = 2
+"""Bytes of a second operand for each element of the first, at most."""
+
+
+class Parameters(StrEnum):
+    """A group of parameters, which a function finds at ``d``."""
+
+    SCALARS = "scalars"
+    """Two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped."""
+    TABLE = "table"
+    """256 bytes; byte ``a & 255`` is the result for a."""
+    COLUMNS = "columns"
+    """Per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16 multipliers,
+    the shifts (0..63), one unused."""
+
+
+ONCE = {Parameters.SCALARS: SCALAR_BYTES, Parameters.TABLE: TABLE_BYTES}
+"""Bytes of the groups that are read before everything."""
 
 
 @dataclass(frozen=True)
@@ -104,48 +94,213 @@ class VectorCost:
         return lanes * (self.once_lines(lanes) + self.setup * -(-cols // lanes))
 
 
-_COSTS = {
-    VectorFunction.SOFTMAX: VectorCost(2, 1, once=(SCALAR_BYTES,)),
-    VectorFunction.SOFTMAX_ONLINE: VectorCost(4, 2),
-    VectorFunction.LAYER_NORM: VectorCost(2, 1, setup=8),
-    VectorFunction.RMS_NORM: VectorCost(2, 1, setup=8),
-    VectorFunction.TOP_K: VectorCost(1, 1),
-    VectorFunction.GELU: VectorCost(once=(TABLE_BYTES,)),
-    VectorFunction.SILU: VectorCost(once=(TABLE_BYTES,)),
-    VectorFunction.GATED_GELU: VectorCost(once=(SCALAR_BYTES, TABLE_BYTES)),
-    VectorFunction.GATED_SILU: VectorCost(once=(SCALAR_BYTES, TABLE_BYTES)),
-    VectorFunction.ADD: VectorCost(once=(SCALAR_BYTES,)),
-    VectorFunction.MULTIPLY: VectorCost(once=(SCALAR_BYTES,)),
-    VectorFunction.ROPE: VectorCost(2),
-    VectorFunction.OPTIMIZER: VectorCost(8),
-    VectorFunction.REQUANTIZE: VectorCost(setup=8),
-    VectorFunction.TRANSPOSE: VectorCost(serial=True),
-}
+@dataclass(frozen=True, kw_only=True)
+class FunctionSpec:
+    """What a vector function is, for everybody who does not compute it.
 
-LOOK_UP = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
-"""Functions with a table of 256 bytes."""
-PRODUCTS = frozenset({VectorFunction.MULTIPLY, VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
-"""Functions that multiply two operands."""
-NORMS = frozenset({VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM})
-FROM_SUMS = frozenset({VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX})
-"""Functions whose first operand lies in the accumulator."""
-BUILT = frozenset(
-    {
-        VectorFunction.COPY,
-        VectorFunction.KV_APPEND,
-        VectorFunction.RELU,
-        VectorFunction.ADD,
-        VectorFunction.ROPE,
-        VectorFunction.TRANSPOSE,
-        *LOOK_UP,
-        *PRODUCTS,
-        *NORMS,
-        *FROM_SUMS,
-    }
+    Parameters
+    ----------
+    name
+        In programs, results and documents.
+    code
+        In instructions, below 2^`FUNCTION_BITS`; nobody else's.
+    result
+        What it computes, for ``docs/npu.md``.
+    passes, reductions
+        See `VectorCost`.
+    parameters
+        Groups of parameters, in the order in which they lie at ``d``.
+    from_sums
+        The first operand lies in the accumulator.
+    second
+        Bytes of a second operand for each element of the first; 0 without one.
+    masks
+        With ``k`` = 2, row r sees columns up to ``b`` + r, and ``b`` is no address.
+    transposes
+        Element (r, c) goes to row c, column r, one element a cycle.
+    circuit
+        There is a circuit and a golden function. Without them a function can be timed, and nothing else.
+    activation
+        The real function that a table holds.
+    """
+
+    name: str
+    code: int
+    result: str
+    passes: int = 1
+    reductions: int = 0
+    parameters: tuple[Parameters, ...] = ()
+    from_sums: bool = False
+    second: int = 0
+    masks: bool = False
+    transposes: bool = False
+    circuit: bool = True
+    activation: Callable[[float], float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name != self.name.lower():
+            raise LoomError(f"a vector function's name is a lower-case identifier (got {self.name!r})")
+        if not 0 <= self.code < 1 << FUNCTION_BITS:
+            raise LoomError(f"vector function {self.name}: a code has {FUNCTION_BITS} bits (got {self.code})")
+        if self.parameters not in PARAMETER_ORDERS:
+            raise LoomError(
+                f"vector function {self.name}: parameters are columns, or scalars before a table "
+                f"(got {', '.join(self.parameters)})"
+            )
+        # the circuit makes two passes around one reduction, else a beat for each line of the second operand
+        built = (2, 1) if self.reductions else (max(self.second, 1), 0)
+        if self.circuit and (self.passes, self.reductions) != built:
+            raise LoomError(
+                f"vector function {self.name}: the unit's circuit makes {built[0]} passes and {built[1]} reductions "
+                f"for such a function (got {self.passes} and {self.reductions})"
+            )
+        if self.circuit and self.second > SECOND_LIMIT:
+            raise LoomError(
+                f"vector function {self.name}: the second operand has at most {SECOND_LIMIT} bytes for each element "
+                f"of the first (got {self.second})"
+            )
+
+    @cached_property
+    def cost(self) -> VectorCost:
+        """What it takes of the unit."""
+        return VectorCost(
+            self.passes,
+            self.reductions,
+            setup=COLUMN_LINES if Parameters.COLUMNS in self.parameters else 0,
+            once=tuple(ONCE[each] for each in self.parameters if each in ONCE),
+            serial=self.transposes,
+        )
+
+
+PARAMETER_ORDERS = (
+    (),
+    (Parameters.SCALARS,),
+    (Parameters.TABLE,),
+    (Parameters.SCALARS, Parameters.TABLE),
+    (Parameters.COLUMNS,),
 )
+"""Groups of parameters that go together."""
+
+
+class _ByName(type):
+    """Registered functions are attributes of `VectorFunction` by their names in capitals, and its members in code."""
+
+    def __getattr__(cls, name: str) -> VectorFunction:
+        raise AttributeError(f"no vector function {name.lower()} is registered")
+
+    def __iter__(cls) -> Iterator[VectorFunction]:
+        return iter(sorted(_FUNCTIONS.values(), key=lambda each: each.spec.code))
+
+    def __len__(cls) -> int:
+        return len(_FUNCTIONS)
+
+    def __contains__(cls, name: object) -> bool:
+        return name in _FUNCTIONS
+
+
+class VectorFunction(str, metaclass=_ByName):
+    """A registered function: its name, with all that its `FunctionSpec` says. There is one object of each.
+
+    ``VectorFunction("add")`` finds the function of that name and raises `ValueError` when there is none.
+    """
+
+    spec: FunctionSpec
+
+    def __new__(cls, name: str) -> VectorFunction:
+        found = _FUNCTIONS.get(name)
+        if found is None:
+            raise ValueError(f"{name!r} is not a vector function; there are {', '.join(_FUNCTIONS)}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<VectorFunction.{self.name}: {self.value!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VectorFunction, (self.value,)
+
+    @property
+    def value(self) -> str:
+        """Its name."""
+        return self.spec.name
+
+    @property
+    def name(self) -> str:
+        """Its name in capitals: that of its attribute, and of its constant in C."""
+        return self.spec.name.upper()
+
+    @property
+    def code(self) -> int:
+        """Its number in instructions."""
+        return self.spec.code
+
+
+_FUNCTIONS: Registry[str, VectorFunction] = Registry("vector function")
+
+
+def register_function(spec: FunctionSpec) -> VectorFunction:
+    """Add a function to those that programs may use; raises `LoomError` when its name or its code is taken."""
+    if spec.code in FUNCTIONS and spec.name not in _FUNCTIONS:
+        raise LoomError(f"vector function {spec.name}: its code {spec.code} is that of {FUNCTIONS[spec.code].value}")
+    function = str.__new__(VectorFunction, spec.name)
+    function.spec = spec
+    _FUNCTIONS.add(spec.name, function)
+    setattr(VectorFunction, function.name, function)
+    return function
+
+
+def remove_function(function: VectorFunction) -> None:
+    """Take a function back; raises `LoomError` when it is not registered."""
+    _FUNCTIONS.remove(function.value)
+    delattr(VectorFunction, function.name)
+
+
+class _Codes(Container[int]):
+    """The registered functions by their codes."""
+
+    def __getitem__(self, code: int) -> VectorFunction:
+        found = next((each for each in _FUNCTIONS.values() if each.code == code), None)
+        if found is None:
+            raise IndexError(f"no vector function has the code {code}")
+        return found
+
+    def __contains__(self, code: object) -> bool:
+        return any(each.code == code for each in _FUNCTIONS.values())
+
+    def index(self, function: VectorFunction) -> int:
+        """The code of ``function``."""
+        return function.code
+
+
+FUNCTIONS = _Codes()
+"""Functions by their codes."""
+
+
+def functions_with(condition: Callable[[FunctionSpec], bool]) -> Live[VectorFunction]:
+    """The registered functions whose spec meets a condition, in the order of their codes; asked anew each time."""
+    return Live(lambda: iter(VectorFunction), lambda function: condition(function.spec))
+
+
+BUILT = functions_with(lambda spec: spec.circuit)
 """Functions that have a circuit."""
+FROM_SUMS = functions_with(lambda spec: spec.circuit and spec.from_sums)
+"""Functions whose first operand lies in the accumulator."""
 
 
 def vector_cost(function: VectorFunction) -> VectorCost:
-    """Cost of ``function``; one pass and no reduction unless the table above says otherwise."""
-    return _COSTS.get(function, VectorCost())
+    """What ``function`` takes of the unit."""
+    return function.spec.cost
+
+
+def function_table() -> str:
+    """The registered functions as a table of Markdown, which ``docs/npu.md`` shows."""
+    lines = ["| function | code | second operand | parameters | result |", "|---|---|---|---|---|"]
+    for function in VectorFunction:
+        spec = function.spec
+        second = "mask" if spec.masks else f"{spec.second} B an element" if spec.second else "none"
+        result = spec.result if spec.circuit else f"{spec.result}; timed, no circuit"
+        groups = ", ".join(spec.parameters) or "none"
+        lines.append(f"| {spec.name} | {spec.code} | {second} | {groups} | {result} |")
+    return "\n".join(lines)
+
+
+discover("siliconloom.arch.functions")

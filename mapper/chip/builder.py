@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
 
 SLOTS = 2

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from amaranth.lib import data
 
+from siliconloom.arch.isa import Unit
+from siliconloom.arch.opcodes import Unit as UnitCode
+from siliconloom.arch.opcodes import built_units
+from siliconloom.arch.vector import FUNCTION_BITS
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MASK_BITS, MEMORY_BITS, SIZE_BITS
 
 SYNC = {"barrier": 1, "wait": MASK_BITS, "release": MASK_BITS, "post": MASK_BITS, "number": SIZE_BITS}
 """Carried by every instruction; ``number`` is its place in the program."""
+WIDTHS = {
+    **dict.fromkeys(("m", "n", "k"), SIZE_BITS),
+    **dict.fromkeys(("pitch", "memory"), MEMORY_BITS),
+    **dict.fromkeys(("local_pitch", "local", "a", "b", "c", "d"), LOCAL_BITS),
+    "function": FUNCTION_BITS,
+    "add": 1,
+}
+"""Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""
 
-TRANSFER_ENTRY = data.StructLayout(
-    {
-        **SYNC,
-        "m": SIZE_BITS,
-        "n": SIZE_BITS,
-        "pitch": MEMORY_BITS,
-        "local_pitch": LOCAL_BITS,
-        "memory": MEMORY_BITS,
-        "local": LOCAL_BITS,
-    }
-)
-MATMUL_ENTRY = data.StructLayout(
-    {
-        **SYNC,
-        "m": SIZE_BITS,
-        "n": SIZE_BITS,
-        "k": SIZE_BITS,
-        "a": LOCAL_BITS,
-        "b": LOCAL_BITS,
-        "c": LOCAL_BITS,
-        "add": 1,
-    }
-)
-VECTOR_ENTRY = data.StructLayout(
-    {
-        **SYNC,
-        "function": 6,
-        "m": SIZE_BITS,
-        "n": SIZE_BITS,
-        "k": SIZE_BITS,
-        "a": LOCAL_BITS,
-        "b": LOCAL_BITS,
-        "c": LOCAL_BITS,
-        "d": LOCAL_BITS,
-    }
-)
+
+def entry_layout(unit: UnitCode) -> data.StructLayout:
+    """What the queue of ``unit`` holds."""
+    return data.StructLayout({**SYNC, **{name: WIDTHS[name] for name in unit.spec.entry}})
+
+
+class _Queues(Mapping[str, data.StructLayout]):
+    """Units with a queue, in the order of their codes, and what their queues hold; asked anew each time."""
+
+    def __getitem__(self, name: str) -> data.StructLayout:
+        return entry_layout({unit.spec.name: unit for unit in built_units()}[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return (unit.spec.name for unit in built_units())
+
+    def __len__(self) -> int:
+        return len(built_units())
+
+
+QUEUES = _Queues()
+TRANSFER_ENTRY, MATMUL_ENTRY, VECTOR_ENTRY = (entry_layout(unit) for unit in (Unit.LOAD, Unit.MATMUL, Unit.VECTOR))

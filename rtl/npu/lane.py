@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS, ROPE_BITS
+from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS
 from siliconloom.arch.vector import TABLE_BYTES
 from siliconloom.rtl.cells.arithmetic import Integers, half_even
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import log2
+from siliconloom.rtl.npu.ways import Branch, Hook, Stage, lane_ways
 
-KINDS = ("requantize", "softmax", "norm", "rope", "add", "product", "lookup", "relu")
-"""Ways in which a lane works; several hold at once, none of them for a copy."""
 WIDE = Integers(24)
 """Values between the two multipliers."""
 FACTOR_BITS = 17
@@ -32,10 +33,13 @@ Norms: n * r, sum * r and the places to shift by; softmax: the scale, the peak, 
 class Lane(Circuit):
     """Ten stages; stage ``i`` is what happens ``i`` cycles after the operand's address went out.
 
+    What they do depends on the ways that hold (`rtl.npu.ways`); the circuits that only row functions use, and the
+    product of neighbours, stand here.
+
     Members
     -------
     kind : In
-        A bit per `KINDS`.
+        A bit per way, in their order.
     reduce : In
         The operand of stage 2 is summed over its row; it has no result.
     a, pair, b, cosine, sine, negative, sum : In
@@ -67,10 +71,10 @@ class Lane(Circuit):
     """Cycles from an operand's address to its result."""
 
     def __init__(self, library: Library, lanes: int) -> None:
-        self.lanes = lanes
+        self.lanes, self.ways = lanes, lane_ways()
         depth = max(TABLE_BYTES // lanes, 2)
         ports = {
-            "kind": In(len(KINDS)),
+            "kind": In(len(self.ways)),
             "reduce": In(1),
             "a": In(8),
             "pair": In(8),
@@ -106,7 +110,7 @@ class Lane(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        is_ = {name: self.kind[place] for place, name in enumerate(KINDS)}
+        is_ = {way.name: self.kind[place] for place, way in enumerate(self.ways)}
         byte = Integers(8)
 
         # Parameters: bytes gather in one set while the other is in use.
@@ -155,26 +159,44 @@ class Lane(Circuit):
             scales.eq(is_["norm"] & ~self.reduce),
             biased.eq(Mux(is_["requantize"], bias, byte.zero)),
         ]
-        with m.If(is_["relu"] & a[-1]):
-            m.d.comb += value.eq(0)
-        with m.If(is_["lookup"]):
-            m.d.comb += value.eq(line.word_select(inside, 8))
+        stage = Stage(
+            a=a,
+            b=b,
+            value=value,
+            looked_up=line.word_select(inside, 8),
+            m0=self.m0,
+            m1=self.m1,
+            shift=self.shift,
+            bias=bias,
+            multiplier=multiplier,
+            column_shift=shift,
+            more={
+                "softmax": is_["softmax"],
+                "word": word,
+                "biased": biased,
+                "scales": scales,
+                "row_scale": self.scale,
+                "cosine": cosine,
+                "neighbour": Mux(self.negative, -turned, turned),
+                "late_scale": self.late_scale[: FACTOR_BITS - 1],
+                "late_places": self.late_places,
+            },
+        )
+
+        def branches(hook: str) -> list[Branch]:
+            """Of the ways that have this hook, in their order; ways that share it share its branches."""
+            holding: dict[Hook, Value] = {}
+            for way in self.ways:
+                found: Hook | None = getattr(way, hook)
+                if found is not None:
+                    holding[found] = holding[found] | is_[way.name] if found in holding else is_[way.name]
+            return [branch for found, holds in holding.items() for branch in found(stage, holds)]
+
+        for condition, assigned in reversed(branches("operand")):
+            with m.If(condition):
+                m.d.comb += value.eq(assigned["value"])
         m.d.sync += [total.eq(value.as_signed()), factor.eq(1), other.eq(0)]
-        with m.If(is_["requantize"] | is_["softmax"]):
-            m.d.sync += [
-                total.eq(word.as_signed() + biased),
-                factor.eq(Mux(is_["softmax"], self.m0.as_signed(), multiplier)),
-            ]
-        with m.Elif(scales):
-            m.d.sync += [total.eq(self.scale), factor.eq(value.as_signed())]
-        with m.Elif(is_["norm"]):  # x * (x + 2^15): the square below, the value above
-            m.d.sync += factor.eq(value.as_signed() + (1 << 15))
-        with m.Elif(is_["rope"]):
-            m.d.sync += [factor.eq(cosine.as_signed()), other.eq(Mux(self.negative, -turned, turned))]
-        with m.Elif(is_["add"]):
-            m.d.sync += [factor.eq(self.m0.as_signed()), other.eq(byte.mul(b, self.m1))]
-        with m.Elif(is_["product"]):
-            m.d.sync += factor.eq(b.as_signed())
+        chain(m, m.d.sync, branches("multiply"), {"total": total, "factor": factor, "other": other})
 
         # 3: the first product; 4: rounding to 24 bits.
         product, moved, scaled = Signal(signed(51)), Signal(signed(41)), Signal()
@@ -185,14 +207,8 @@ class Lane(Circuit):
         m.d.sync += [scaled.eq(scales), product.eq(byte.mac(moved, total, factor))]
         by, wide, held = Signal(6), Signal(signed(24), name="value_5"), Signal()
         m.d.sync += held.eq(scaled)
-        with m.If(is_["requantize"]):
-            m.d.comb += by.eq(shift)
-        with m.Elif(is_["softmax"] | is_["add"]):
-            m.d.comb += by.eq(self.shift)
-        with m.Elif(is_["rope"]):
-            m.d.comb += by.eq(ROPE_BITS)
-        with m.Elif(held):
-            m.d.comb += by.eq(self.places)
+        rounding = [*branches("places"), (held, {"by": self.places})]
+        chain(m, m.d.comb, rounding, {"by": by})
         m.d.sync += wide.eq(WIDE.clip(half_even(product, by)))
 
         # 5: the exponent as an integer; 6; 7: the power.
@@ -224,24 +240,21 @@ class Lane(Circuit):
         # 8: the second product; 9: rounding to 8 bits.
         scale, addend, again = Signal(signed(FACTOR_BITS)), Signal(signed(32)), Signal(signed(42))
         m.d.comb += scale.eq(1)
-        with m.If(is_["softmax"]):
-            m.d.comb += scale.eq(self.late_scale[: FACTOR_BITS - 1])
-        with m.Elif(is_["norm"]):
-            m.d.comb += [scale.eq(multiplier), addend.eq(bias)]
-        with m.Elif(is_["product"]):
-            m.d.comb += scale.eq(self.m0.as_signed())
+        chain(m, m.d.comb, branches("scale"), {"scale": scale, "addend": addend})
         m.d.sync += again.eq(WIDE.mac(addend, passed, scale))
         late = Signal(6)
-        with m.If(is_["softmax"]):
-            m.d.comb += late.eq(self.late_places)
-        with m.Elif(is_["norm"]):
-            m.d.comb += late.eq(shift)
-        with m.Elif(is_["product"]):
-            m.d.comb += late.eq(self.shift)
+        chain(m, m.d.comb, branches("late"), {"late": late})
         result = Signal(8)
         m.d.sync += result.eq(Mux(self.keep_9, byte.clip(half_even(again, late)), 0))
         m.d.comb += self.result.eq(result)
         return m
+
+
+def chain(m: Module, domain: Any, branches: list[Branch], targets: dict[str, Signal]) -> None:
+    """Assign what the first branch whose condition holds assigns."""
+    for number, (condition, assigned) in enumerate(branches):
+        with m.Elif(condition) if number else m.If(condition):
+            domain += [targets[name].eq(value) for name, value in assigned.items()]
 
 
 def total_of(values: list[Value]) -> Value:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, SEMAPHORES
+from siliconloom.arch.opcodes import built_units
 from siliconloom.rtl.flows.registers import Field, Register, RegisterMap
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, SIZE_BITS, Geometry
@@ -17,7 +20,21 @@ IDENTITY = 0x4C4F4F4D
 """The letters LOOM."""
 ADDRESS_BITS = 12
 SEMAPHORE_BITS = SEMAPHORE_LIMIT.bit_length()
-UNITS = ("load", "store", "matmul", "vector")
+FIRST_COUNTER, UNIT_STRIDE, FIRST_SEMAPHORE = 0x040, 0x020, 0x100
+"""Addresses of the first unit's counters, from one unit's to the next one's, and of the first semaphore."""
+
+
+class _Units(Sequence[str]):
+    """Units that the tile has, in the order of their codes; asked anew each time."""
+
+    def __getitem__(self, number: Any) -> Any:
+        return tuple(unit.spec.name for unit in built_units())[number]
+
+    def __len__(self) -> int:
+        return len(built_units())
+
+
+UNITS = _Units()
 COUNTERS = ("busy", "waiting", "completed")
 
 
@@ -76,14 +93,22 @@ def register_map(name: str = "npu") -> RegisterMap:
         "waiting": "cycles in which an instruction stood in front of the unit and could not start",
         "completed": "instructions completed, barriers not counted",
     }
+    if FIRST_COUNTER + UNIT_STRIDE * len(UNITS) > FIRST_SEMAPHORE:
+        raise LoomError(f"the tile's registers have no room for the counters of {len(UNITS)} units")
     for number, unit in enumerate(UNITS):
         for place, counter in enumerate(COUNTERS):
-            offset = 0x040 + 0x20 * number + 8 * place
+            offset = FIRST_COUNTER + UNIT_STRIDE * number + 8 * place
             registers.append(one(f"{unit}_{counter}_low", offset, "ro", f"{unit}: {meanings[counter]}"))
             registers.append(one(f"{unit}_{counter}_high", offset + 4, "ro", f"{unit}: upper half of {counter}"))
     for number in range(SEMAPHORES):
         registers.append(
-            one(f"semaphore_{number}", 0x100 + 4 * number, "rw", "count that the semaphore starts with", SEMAPHORE_BITS)
+            one(
+                f"semaphore_{number}",
+                FIRST_SEMAPHORE + 4 * number,
+                "rw",
+                "count that the semaphore starts with",
+                SEMAPHORE_BITS,
+            )
         )
     return RegisterMap(
         name=name,

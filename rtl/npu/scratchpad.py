@@ -10,25 +10,8 @@ from siliconloom.arch import timing
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect
+from siliconloom.rtl.npu.circuits import readers, writers
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
-
-
-def readers(geometry: Geometry) -> dict[str, int]:
-    """Read ports of the scratchpad, highest priority first, and the bytes of their accesses."""
-    cols = geometry.array.cols
-    return {
-        "loaded": geometry.stationary,
-        "moving": geometry.array.rows,
-        "first": cols,
-        "second": cols,
-        "store": geometry.bus,
-    }
-
-
-def writers(geometry: Geometry) -> dict[str, int]:
-    """Write ports of the scratchpad, highest priority first, and the bytes of their accesses."""
-    return {"load": geometry.bus, "vector": geometry.array.cols}
-
 
 GROUP = 4
 """Banks of a `Group`."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_, or_
+
 from amaranth import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
+from siliconloom.arch.opcodes import TRANSFERS, UNIT_BITS, Format, built_units
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.entries import MATMUL_ENTRY, TRANSFER_ENTRY, VECTOR_ENTRY
+from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
 
-QUEUES = {"load": TRANSFER_ENTRY, "store": TRANSFER_ENTRY, "matmul": MATMUL_ENTRY, "vector": VECTOR_ENTRY}
-"""Units with a queue, in the order of their codes (`arch.isa.Unit`), and what their queues hold."""
 ADDRESSES = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
 """Addresses of an instruction, and their bits."""
 FETCH_BURST = 16
@@ -168,7 +171,8 @@ class Sequencer(Circuit):
         transfer, compute = self._fields(Opcode.LOAD), self._fields(Opcode.MATMUL)
         opcode, size = transfer["opcode"], transfer["m"]
         is_transfer = Signal()
-        m.d.comb += is_transfer.eq((opcode == Opcode.LOAD) | (opcode == Opcode.STORE))
+        known = [each for each in Opcode if each.unit.spec.circuit]
+        m.d.comb += is_transfer.eq(reduce(or_, (opcode == each for each in known if each in TRANSFERS)))
 
         # Loops: the stack holds where each open loop begins, its index and its count.
         level, begin, index, count = self.level, Array(self.begin), self.index, self.count
@@ -192,18 +196,15 @@ class Sequencer(Circuit):
 
         sums = self._addresses(m, is_transfer, transfer, compute, index, phase)
         units = {name: Unit[name.upper()] for name in QUEUES}
-        ready = Array([0, self.load_ready, self.store_ready, self.matmul_ready, self.vector_ready, 0, 0, 0])
+        by_code = {int(code): getattr(self, f"{name}_ready") for name, code in units.items()}
+        ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
         unit = transfer["unit"]
         dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             built.eq(Cat(*(transfer["dtype"] == DTYPES.index(each) for each in CIRCUIT_FORMATS)).any()),
-            sized.eq((size != 0) & (transfer["n"] != 0) & ((opcode != Opcode.MATMUL) | (compute["k"] != 0))),
+            sized.eq(reduce(and_, (has_size(name, known, opcode, compute[name]) for name in ("m", "n", "k")))),
             dispatch.eq(
-                ((opcode == Opcode.BARRIER) & (unit >= Unit.LOAD) & (unit <= Unit.VECTOR))
-                | ((opcode == Opcode.LOAD) & (unit == Unit.LOAD) & sized)
-                | ((opcode == Opcode.STORE) & (unit == Unit.STORE) & sized)
-                | ((opcode == Opcode.MATMUL) & (unit == Unit.MATMUL) & sized & built)
-                | ((opcode == Opcode.VECTOR) & (unit == Unit.VECTOR) & sized & built)
+                reduce(or_, (goes_to_queue(each, opcode, unit, sized, built) for each in (Opcode.BARRIER, *known)))
             ),
         ]
         with m.If(valid & self.running & ~self.halt):
@@ -331,3 +332,25 @@ class Sequencer(Circuit):
                 m.d.comb += result.eq(pick["base"] + total + Mux(odd, pick["slot"], 0))
             results[name] = result
         return results
+
+
+def has_size(name: str, known: list[Opcode], opcode: Value, value: Value) -> Value:
+    """Whether m, n or k is at least one where the opcode needs that."""
+    needing = [each for each in known if name in each.spec.sizes]
+    if len(needing) == len(known):
+        return value != 0
+    if len(needing) == 1:
+        return (opcode != needing[0]) | (value != 0)
+    others = [opcode == each for each in known if each not in needing]
+    return reduce(or_, others) | (value != 0)
+
+
+def goes_to_queue(each: Opcode, opcode: Value, unit: Value, sized: Value, built: Value) -> Value:
+    """Whether the word in front is this opcode, and one that its unit's queue takes; a barrier goes to any unit's."""
+    if each == Opcode.BARRIER:
+        codes = [int(code) for code in built_units()]
+        last = next(code for code in codes if code + 1 not in codes)
+        dense = (opcode == each) & (unit >= codes[0]) & (unit <= last)
+        return reduce(or_, [dense, *((opcode == each) & (unit == code) for code in codes if code > last)])
+    held = (opcode == each) & (unit == each.unit) & sized
+    return held & built if each.spec.format is Format.COMPUTE else held

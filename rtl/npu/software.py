@@ -9,24 +9,29 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siliconloom.arch.isa import (
     COMPUTE,
-    COMPUTES,
     DTYPES,
-    FUNCTIONS,
     HEADER,
     LEVELS,
     SEMAPHORE_LIMIT,
     SEMAPHORES,
     TRANSFER,
-    TRANSFERS,
     UNIT_OF,
     WORD_BYTES,
     BitField,
     Opcode,
     Unit,
 )
+from siliconloom.arch.opcodes import Format
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause
 
 FOLDER = "software"
+TABLES = {
+    Format.HEADER: ("NULL", 0),
+    Format.TRANSFER: ("transfer", len(TRANSFER)),
+    Format.COMPUTE: ("compute", len(COMPUTE)),
+}
+"""Table of the fields that follow the header, and how many there are."""
 TEMPLATES = ("program.h", "program.c", "driver.h", "driver.c")
 
 
@@ -53,14 +58,14 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         ("opcode", [(opcode.name, opcode.value) for opcode in Opcode]),
         ("unit", [(unit.name, unit.value) for unit in Unit]),
         ("dtype", [(dtype.name, code) for code, dtype in enumerate(DTYPES)]),
-        ("function", [(function.name, code) for code, function in enumerate(FUNCTIONS)]),
+        ("function", [(function.name, function.code) for function in VectorFunction]),
     ]
     formats = []
+    by_code = {int(opcode): opcode for opcode in Opcode}
     for code in range(max(Opcode) + 1):
-        opcode = Opcode(code)
-        table, fields = ("transfer", TRANSFER) if opcode in TRANSFERS else ("compute", COMPUTE)
-        used = opcode in TRANSFERS | COMPUTES
-        formats.append((table if used else "NULL", len(fields) if used else 0, int(UNIT_OF.get(opcode, -1))))
+        opcode = by_code.get(code)
+        table, count = TABLES[opcode.spec.format if opcode is not None else Format.HEADER]
+        formats.append((table, count, int(UNIT_OF.get(opcode, -1)) if opcode is not None else -1))
     environment = Environment(
         loader=PackageLoader("siliconloom.rtl.npu", "."),
         undefined=StrictUndefined,

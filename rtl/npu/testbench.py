@@ -197,4 +197,5 @@ def memory_parameters(geometry: Geometry) -> dict[str, Any]:
         "port_shift": log2(geometry.port_bytes),
         "prefixes": prefixes(geometry),
         "latency": geometry.memory_cycles,
+        "units": len(UNITS),
     }

@@ -15,15 +15,15 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.circuits import readers, unit_circuits
 from siliconloom.rtl.npu.completion import Completion
-from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine
+from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
-from siliconloom.rtl.npu.matmul import MatmulControl
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
 from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers
-from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad, readers
-from siliconloom.rtl.npu.sequencer import QUEUES, Fetch, Sequencer
-from siliconloom.rtl.npu.vector import VectorUnit
+from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad
+from siliconloom.rtl.npu.sequencer import Fetch, Sequencer
+from siliconloom.rtl.npu.ways import lane_ways
 
 ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
 PATIENCE = 8
@@ -44,15 +44,17 @@ class NpuTile(Circuit):
         AXI4 master, reads only, for instructions.
     irq : Out(1)
         Interrupt, see the status register.
-    trace_issue, trace_done : Out(4)
-        One bit per unit (load, store, matmul, vector): an instruction that is no barrier leaves its queue; it is
-        complete from the next cycle on.
+    trace_issue, trace_done : Out
+        One bit per unit, in the order of their codes (load, store, matmul, vector): an instruction that is no barrier
+        leaves its queue; it is complete from the next cycle on.
     trace_cycle : Out(64)
         Cycles since the run began.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
+        lane_ways()  # refuses a function, and below a unit, without a circuit before anything is made
+        self.circuits = unit_circuits()
         ports: dict[str, Any] = {
             "s_axi_awvalid": In(1),
             "s_axi_awready": Out(1),
@@ -200,7 +202,7 @@ class NpuTile(Circuit):
             for kind, mask in (("read", view.release), ("done", view.post)):
                 track[kind] = self.place(
                     m,
-                    self.library.make(Completion, self._in_flight(u)),
+                    self.library.make(Completion, self.circuits[u].in_flight(geometry)),
                     f"{u}_{kind}",
                     issue=issue[u],
                     barrier=view.barrier,
@@ -240,7 +242,8 @@ class NpuTile(Circuit):
         ]
         put_off = {u: asks[u] & ~issue[u] for u in ("load", "store")}
         m.d.sync += older.eq(put_off["store"] & (~put_off["load"] | older))
-        for u in ("matmul", "vector"):
+        others = [u for u in UNITS if u not in engines]
+        for u in others:
             m.d.comb += issue[u].eq(wants[u])
         works = {u: issue[u] & ~barriers[u] for u in UNITS}
 
@@ -260,7 +263,7 @@ class NpuTile(Circuit):
         }
         load = self.place(
             m,
-            self.library.make(LoadEngine, geometry),
+            self.library.make(self.circuits["load"].make, geometry),
             "load",
             issue=works["load"],
             entry=entry["load"],
@@ -269,7 +272,7 @@ class NpuTile(Circuit):
         fetched = {n: Signal(8 * s, name=f"{n}_word") for n, s in readers(geometry).items()}
         store = self.place(
             m,
-            self.library.make(StoreEngine, geometry),
+            self.library.make(self.circuits["store"].make, geometry),
             "store",
             issue=works["store"],
             entry=entry["store"],
@@ -296,7 +299,7 @@ class NpuTile(Circuit):
                 m.d.comb += engines[u][name].eq(engine[name])
         matmul = self.place(
             m,
-            self.library.make(MatmulControl, geometry),
+            self.library.make(self.circuits["matmul"].make, geometry),
             "matmul",
             issue=works["matmul"],
             entry=entry["matmul"],
@@ -306,7 +309,7 @@ class NpuTile(Circuit):
         sums_data = Signal(8 * geometry.results)
         vector = self.place(
             m,
-            self.library.make(VectorUnit, geometry),
+            self.library.make(self.circuits["vector"].make, geometry),
             "vector",
             issue=works["vector"],
             entry=entry["vector"],
@@ -314,6 +317,12 @@ class NpuTile(Circuit):
             second_data=fetched["second"],
             sums_data=sums_data,
         )
+        units = {"load": load, "store": store, "matmul": matmul, "vector": vector}
+        for u in others:
+            if u not in units:
+                words = {f"{port.own}_data": fetched[name] for name, port in self.circuits[u].reads.items()}
+                kind = self.library.make(self.circuits[u].make, geometry)
+                units[u] = self.place(m, kind, u, issue=works[u], entry=entry[u], **words)
         accumulator = self.place(
             m,
             self.library.make(Accumulator, geometry),
@@ -326,38 +335,14 @@ class NpuTile(Circuit):
             read_line=vector["sums_line"],
         )
         m.d.comb += sums_data.eq(accumulator["read_data"])
-        scratchpad = self.place(
-            m,
-            self.library.make(Scratchpad, geometry),
-            "scratchpad",
-            loaded=matmul["loaded"],
-            loaded_address=matmul["loaded_address"],
-            moving=matmul["moving"],
-            moving_address=matmul["moving_address"],
-            first=vector["first"],
-            first_address=vector["first_address"],
-            second=vector["second"],
-            second_address=vector["second_address"],
-            store=store["fetch"],
-            store_address=store["fetch_address"],
-            load=load["write"],
-            load_address=load["write_address"],
-            load_data=load["write_data"],
-            vector=vector["write"],
-            vector_address=vector["write_address"],
-            vector_data=vector["write_data"],
-        )
+        scratchpad = self.place(m, self.library.make(Scratchpad, geometry), "scratchpad", **self._local_ports(units))
         for name, signal in fetched.items():
             m.d.comb += signal.eq(scratchpad[f"{name}_data"])
-        m.d.comb += [
-            unit_free["matmul"].eq(matmul["free"]),
-            unit_free["vector"].eq(vector["free"]),
-            pulses["matmul"]["read"].eq(matmul["read"]),
-            pulses["matmul"]["done"].eq(matmul["done"]),
-            pulses["vector"]["read"].eq(vector["done"]),
-            pulses["vector"]["done"].eq(vector["done"]),
-        ]
-        for u in ("load", "store"):
+        m.d.comb += [unit_free[u].eq(units[u]["free"]) for u in others]
+        for u in others:
+            circuit = self.circuits[u]
+            m.d.comb += [pulses[u]["read"].eq(units[u][circuit.read]), pulses[u]["done"].eq(units[u][circuit.done])]
+        for u in engines:
             m.d.comb += [pulses[u]["read"].eq(engines[u]["read"]), pulses[u]["done"].eq(engines[u]["done"])]
 
         # The run: its cycles, its end, what went wrong.
@@ -376,9 +361,8 @@ class NpuTile(Circuit):
         faults = (
             (Cause.PROGRAM_SIZE, start & ((words == 0) | (words > geometry.program_words)), 0),
             (Cause.ILLEGAL_INSTRUCTION, sequencer["illegal"], sequencer["number"]),
-            (Cause.ILLEGAL_INSTRUCTION, vector["illegal"], numbers["vector"]),
-            (Cause.MISALIGNED_OPERAND, vector["misaligned"], numbers["vector"]),
-            (Cause.MISALIGNED_OPERAND, matmul["misaligned"], numbers["matmul"]),
+            *((Cause.ILLEGAL_INSTRUCTION, units[u]["illegal"], numbers[u]) for u in others if self.circuits[u].illegal),
+            *((Cause.MISALIGNED_OPERAND, units[u]["misaligned"], numbers[u]) for u in reversed(others)),
             (Cause.MISALIGNED_TRANSFER, engines["load"]["misaligned"], numbers["load"]),
             (Cause.MISALIGNED_TRANSFER, engines["store"]["misaligned"], numbers["store"]),
             (Cause.LOCAL_ADDRESS, scratchpad["outside"] | accumulator["outside"], 0),
@@ -412,12 +396,8 @@ class NpuTile(Circuit):
             m.d.sync += [cycles.eq(1), cause.eq(0), number.eq(0), running.eq(1), program_over.eq(0)]
         with m.If(wrong & (running | start)):
             m.d.sync += [running.eq(0), draining.eq(1), cause.eq(found), number.eq(place)]
-        busy = {
-            "load": engines["load"]["held"],
-            "store": engines["store"]["held"],
-            "matmul": matmul["beats"],
-            "vector": vector["working"] | works["vector"],
-        }
+        busy = {u: (engines[u] if u in engines else units[u])[circuit.busy] for u, circuit in self.circuits.items()}
+        busy |= {u: busy[u] | works[u] for u, circuit in self.circuits.items() if circuit.counts_issue}
         for u in UNITS:
             for name, counts_now in (
                 ("busy", busy[u]),
@@ -431,12 +411,15 @@ class NpuTile(Circuit):
                     m.d.sync += counter.eq(counter + 1)
         return m
 
-    def _in_flight(self, unit: str) -> int:
-        """Instructions and barriers of a unit that may be under way at once."""
-        geometry = self.geometry
-        if unit in ("load", "store"):
-            return geometry.outstanding
-        return (geometry.array.output_latency + 16) // geometry.issue_cycles + 4 if unit == "matmul" else 8
+    def _local_ports(self, units: dict[str, dict[str, Signal]]) -> dict[str, Signal]:
+        """Inputs of the scratchpad: the units' ports by the names that these have there."""
+        found: dict[str, Signal] = {}
+        for u, circuit in self.circuits.items():
+            for name, port in (*circuit.reads.items(), *circuit.writes.items()):
+                found |= {name: units[u][port.own], f"{name}_address": units[u][f"{port.own}_address"]}
+                if name in circuit.writes:
+                    found[f"{name}_data"] = units[u][f"{port.own}_data"]
+        return found
 
 
 def _any_of(masks: list[Value]) -> Value:

@@ -1,29 +1,11 @@
 """The vector unit: one block of C elements a cycle, for everything that is not a matrix product.
 
 An int8 operand lies row by row, each row ceil(n / C) lines of C bytes; sums lie as panels of m lines of C words, as
-the array leaves them. Results are int8, saturated, zero beyond column n. Halves round to even. Parameters lie at ``d``:
+the array leaves them. Results are int8, saturated, zero beyond column n. Halves round to even. Parameters lie at ``d``
+as `arch.vector.Parameters` says.
 
-- columns: per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16
-  multipliers, the shifts (0..63), one unused.
-- scalars: two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped.
-- table: 256 bytes; byte ``x & 255`` is the result for x.
-
-========================  ================  ==========================================================================
-function                  parameters        result
-========================  ================  ==========================================================================
-copy, kv_append           none              a
-relu                      none              max(a, 0)
-add                       scalars           (a * m0 + b * m1) / 2^shift
-multiply                  scalars           a * b * m0 / 2^shift
-gelu, silu                table             table[a]
-gated_gelu, gated_silu    scalars, table    table[a] * b * m0 / 2^shift
-requantize                columns           (a + bias) * multiplier / 2^shift; a is a sum of 32 bits
-layer_norm, rms_norm      columns           (z * multiplier + bias) / 2^shift; z is a normalised, in 1/256
-softmax                   scalars           127 * 2^(t - peak) / sum, t = a * m0 / 2^shift in 1/256; a is a sum
-rope                      none              neighbours turned by the angles in b: cosines at even columns, sines at
-                                            odd ones, in 1/2^15; per block a line of low bytes, then one of high bytes
-transpose                 none              element (r, c) at row c, column r; rows of c have ceil(m / C) lines
-========================  ================  ==========================================================================
+What the functions are is registered in `arch.vector`, and listed in ``docs/npu.md``; how a lane computes each, in
+`rtl.npu.ways`. The unit asks a function's spec what it reads, in what order, and where results go.
 
 With ``k`` = 2, softmax masks: row r sees columns up to b + r. A row function first reduces, row by row; `RowScalars`
 turns what it finds of a row into the row's state, which the second pass, block by block, reads. Functions of one pass
@@ -32,6 +14,7 @@ stream block by block: blocks of columns outermost, rows within.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from amaranth import Cat, Module, Mux, Signal, signed
@@ -40,37 +23,15 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.isa import FUNCTIONS
-from siliconloom.arch.vector import (
-    BUILT,
-    COLUMN_LIMIT,
-    FROM_SUMS,
-    LOOK_UP,
-    NORMS,
-    PRODUCTS,
-    ROW_LIMIT,
-    SCALAR_BYTES,
-    VectorFunction,
-    vector_cost,
-)
+from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, COLUMN_LINES, ROW_LIMIT, SCALAR_BYTES, FunctionSpec, Parameters
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
-from siliconloom.rtl.npu.lane import KINDS, NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
+from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
+from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
-SETUP_LINES = vector_cost(VectorFunction.REQUANTIZE).setup
-KIND_OF = {
-    "requantize": {VectorFunction.REQUANTIZE},
-    "softmax": {VectorFunction.SOFTMAX},
-    "norm": NORMS,
-    "rope": {VectorFunction.ROPE},
-    "add": {VectorFunction.ADD},
-    "product": PRODUCTS,
-    "lookup": LOOK_UP,
-    "relu": {VectorFunction.RELU},
-}
-assert tuple(KIND_OF) == KINDS
 LAST_STAGE = Lane.STAGES
 """Stage in which a lane's result, or what a row adds up to, is there."""
 
@@ -135,20 +96,32 @@ class VectorUnit(Circuit):
         timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
 
         # What the instruction is.
-        def any_of(functions: object, fields: object = entry) -> Value:
-            return Cat(*(fields.function == FUNCTIONS.index(f) for f in sorted(functions))).any()  # type: ignore[attr-defined,call-overload]
+        ways = lane_ways()
+        groups = {way.name: functions_of(way) for way in ways}
+        from_sums, transposes, by_rows = (
+            built(lambda spec: spec.from_sums),
+            built(lambda spec: spec.transposes),
+            built(lambda spec: spec.cost.by_row),
+        )
+        groups |= {"from_sums": from_sums, "transpose": transposes, "by_row": by_rows}
+        is_ = {
+            name: Signal(name=f"is_{name}")
+            for name in (*(way.name for way in ways), "from_sums", "by_row", "transpose")
+        }
+        for name, functions in groups.items():
+            m.d.comb += is_[name].eq(any_of(functions, entry))
 
-        is_ = {name: Signal(name=f"is_{name}") for name in (*KINDS, "from_sums", "by_row", "transpose")}
-        for name, functions in {
-            **KIND_OF,
-            "from_sums": FROM_SUMS,
-            "transpose": {VectorFunction.TRANSPOSE},
-            "by_row": {f for f in BUILT if vector_cost(f).by_row},
-        }.items():
-            m.d.comb += is_[name].eq(any_of(functions))
+        def asks(condition: Callable[[FunctionSpec], bool]) -> Value:
+            """Whether the instruction's function is one of those, of its ways where these tell."""
+            wanted = built(condition)
+            told = [way.name for way in ways if groups[way.name] and groups[way.name] <= wanted]
+            told.sort(key=lambda name: min(function.code for function in groups[name]))
+            rest = wanted.difference(*(groups[name] for name in told))
+            return joined([is_[name] for name in told] + ([any_of(rest, entry)] if rest else []))
+
         by_row = Signal(name="new_by_row")
         m.d.comb += [
-            by_row.eq(any_of({f for f in BUILT if vector_cost(f).by_row}, new)),
+            by_row.eq(any_of(by_rows, new)),
             self.illegal.eq(
                 self.issue
                 & (
@@ -160,17 +133,21 @@ class VectorUnit(Circuit):
             ),
         ]
 
-        from_sums, masks = any_of(FROM_SUMS, new), new.function == FUNCTIONS.index(VectorFunction.SOFTMAX)
+        masks = built(lambda spec: spec.masks)
         inside = (
-            Mux(from_sums, new.a[: log2(geometry.results)], new.a[:wide])
-            | Mux(masks, 0, new.b[:wide])
+            Mux(any_of(from_sums, new), new.a[: log2(geometry.results)], new.a[:wide])
+            | Mux(one_of(masks, new), 0, new.b[:wide])
             | new.c[:wide]
             | new.d[:wide]
         )
         m.d.comb += self.misaligned.eq(self.issue & inside.any())
 
+        turns, seconds = asks(lambda spec: spec.second > 1), asks(lambda spec: spec.second > 0)
+        has_columns = asks(lambda spec: Parameters.COLUMNS in spec.parameters)
+        row_columns = asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
+
         # Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining.
-        once, setup, active, reducing = Signal(range(512)), Signal(range(SETUP_LINES + 1)), Signal(), Signal()
+        once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
         draining, timer = Signal(), Signal(range(geometry.vector_latency + 1))
         row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(wide, 1))
         reads_once, sets_up, slots = Signal(), Signal(), Signal()
@@ -185,7 +162,7 @@ class VectorUnit(Circuit):
             slots.eq(active & (once == 0) & (setup == 0)),
             row_last.eq(row == entry.m - 1),
             block_last.eq(column + cols >= entry.n),
-            beat_last.eq(Mux(is_["transpose"], beat == cols - 1, ~is_["rope"] | beat[0])),
+            beat_last.eq(Mux(is_["transpose"], beat == cols - 1, ~turns | beat[0])),
             inner_last.eq(Mux(reducing, block_last, row_last)),
             outer_last.eq(Mux(reducing, row_last, block_last)),
         ]
@@ -194,7 +171,7 @@ class VectorUnit(Circuit):
         pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         steps = {
             "source": (entry.a, pitch, cols),
-            "operand": (entry.b, Mux(is_["rope"], pitch << 1, pitch), Mux(is_["rope"], 2 * cols, cols)),
+            "operand": (entry.b, Mux(turns, pitch << 1, pitch), Mux(turns, 2 * cols, cols)),
             "target": (entry.c, Mux(is_["transpose"], 1, pitch), Mux(is_["transpose"], result_pitch << wide, cols)),
             "line": (entry.a >> log2(geometry.results), 1, entry.m),
         }
@@ -221,8 +198,8 @@ class VectorUnit(Circuit):
         m.d.comb += [
             self.first.eq(slots & ~is_["from_sums"]),
             self.first_address.eq(walks["source"]),
-            self.second.eq(reads_once | sets_up | (slots & (is_["add"] | is_["product"] | is_["rope"]))),
-            self.second_address.eq(Mux(slots, walks["operand"] + Mux(is_["rope"] & beat[0], cols, 0), parameters)),
+            self.second.eq(reads_once | sets_up | (slots & seconds)),
+            self.second_address.eq(Mux(slots, walks["operand"] + Mux(turns & beat[0], cols, 0), parameters)),
             self.sums.eq(slots & is_["from_sums"]),
             self.sums_line.eq(walks["line"]),
         ]
@@ -233,17 +210,14 @@ class VectorUnit(Circuit):
         with m.If(reads_once | sets_up):
             m.d.sync += parameters.eq(parameters + cols)
         with m.If(slots):
-            m.d.sync += [
-                beat.eq(Mux(beat_last, 0, beat + 1)),
-                skip.eq(Mux(beat_last | is_["rope"], 0, skip + result_pitch)),
-            ]
+            m.d.sync += [beat.eq(Mux(beat_last, 0, beat + 1)), skip.eq(Mux(beat_last | turns, 0, skip + result_pitch))]
             with m.If(beat_last):
                 with m.If(reducing):
                     m.d.sync += [column.eq(Mux(block_last, 0, column + cols)), row.eq(row + block_last)]
                 with m.Else():
                     m.d.sync += [row.eq(Mux(row_last, 0, row + 1)), column.eq(Mux(row_last, column + cols, column))]
-                    with m.If(row_last & (is_["requantize"] | is_["norm"])):
-                        m.d.sync += setup.eq(SETUP_LINES)
+                    with m.If(row_last & has_columns):
+                        m.d.sync += setup.eq(COLUMN_LINES)
                 with m.If(inner_last & outer_last):
                     m.d.sync += [active.eq(0), draining.eq(1), timer.eq(geometry.vector_latency)]
         with m.If(draining):
@@ -257,16 +231,17 @@ class VectorUnit(Circuit):
                         reducing.eq(0),
                         row.eq(0),
                         column.eq(0),
-                        setup.eq(Mux(is_["norm"], SETUP_LINES, 0)),
+                        setup.eq(Mux(row_columns, COLUMN_LINES, 0)),
                     ]
                 with m.Else():
                     m.d.comb += self.done.eq(1)
         lines = Signal.like(once)
         for function in sorted(BUILT):
-            count = vector_cost(function).once_lines(cols)
+            count = function.spec.cost.once_lines(cols)
             if count:
-                with m.If(new.function == FUNCTIONS.index(function)):
+                with m.If(new.function == function.code):
                     m.d.comb += lines.eq(count)
+        streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
         with m.If(self.issue):
             m.d.sync += [
                 entry.eq(new),
@@ -278,7 +253,7 @@ class VectorUnit(Circuit):
                 row.eq(0),
                 column.eq(0),
                 beat.eq(0),
-                setup.eq(Mux(new.function == FUNCTIONS.index(VectorFunction.REQUANTIZE), SETUP_LINES, 0)),
+                setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
                 parameters.eq(new.d),
                 skip.eq(0),
                 pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
@@ -295,7 +270,7 @@ class VectorUnit(Circuit):
             remaining.eq(limit - column),
             used.eq(Mux(remaining < 0, 0, Mux(remaining > cols, cols, remaining))),
         ]
-        with m.If(is_["softmax"] & (entry.k == 2) & (entry.b + row + 1 < entry.n)):
+        with m.If(asks(lambda spec: spec.masks) & (entry.k == 2) & (entry.b + row + 1 < entry.n)):
             m.d.comb += limit.eq(entry.b + row + 1)
         opens, last_of_block = Signal(), Signal()
         m.d.comb += [opens.eq(column == 0), last_of_block.eq(block_last)]
@@ -329,7 +304,7 @@ class VectorUnit(Circuit):
             Signal(),
             Signal(range(512)),
             Signal(),
-            Signal(SETUP_LINES),
+            Signal(COLUMN_LINES),
             Signal(),
         )
         taken = Signal(range(512))
@@ -340,13 +315,17 @@ class VectorUnit(Circuit):
             m.d.sync += taken.eq(0)
         with m.Elif(reads_once):
             m.d.sync += taken.eq(taken + 1)
-        m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(sets_up, 1 << (SETUP_LINES - setup)[:3], 0))]
+        m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(sets_up, 1 << (COLUMN_LINES - setup)[:3], 0))]
         has_scalars, table_line = Signal(), Signal(range(512))
         m.d.comb += [
-            has_scalars.eq(is_["add"] | is_["product"] | is_["softmax"]),
-            to_table.eq(arriving & is_["lookup"] & (~has_scalars | (line_number >= scalar_lines))),
+            has_scalars.eq(asks(lambda spec: Parameters.SCALARS in spec.parameters)),
+            to_table.eq(
+                arriving
+                & asks(lambda spec: Parameters.TABLE in spec.parameters)
+                & (~has_scalars | (line_number >= scalar_lines))
+            ),
             table_line.eq(line_number - Mux(has_scalars, scalar_lines, 0)),
-            swap.eq(of_block & bytes_in[SETUP_LINES - 1]),
+            swap.eq(of_block & bytes_in[COLUMN_LINES - 1]),
         ]
         for number in range(scalar_lines):
             with m.If(arriving & has_scalars & (line_number == number)):
@@ -371,7 +350,7 @@ class VectorUnit(Circuit):
             row_state,
             "row_scalars",
             softmax=is_["softmax"],
-            centred=entry.function == FUNCTIONS.index(VectorFunction.LAYER_NORM),
+            centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, entry),
             count=entry.n[:16],
             first=first,
             second=second,
@@ -401,7 +380,7 @@ class VectorUnit(Circuit):
         # The lanes.
         low_bytes = Signal(8 * cols)
         m.d.sync += low_bytes.eq(self.second_data)
-        kind, one = Cat(*(is_[name] for name in KINDS)), Signal(8)
+        kind, one = Cat(*(is_[way.name] for way in ways)), Signal(8)
         m.d.comb += one.eq(self.first_data.word_select(stages[1]["beat"], 8))
         peak_7 = Signal(NEED_BITS)
         lane_kind = self.library.make(Lane, cols)

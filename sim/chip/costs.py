@@ -21,8 +21,10 @@ import numpy as np
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import sweep_parts, write_file
-from siliconloom.arch.isa import Program
+from siliconloom.arch.isa import Opcode, Program
 from siliconloom.sim.chip.engine import Run, run
+from siliconloom.sim.chip.opcodes import TIMINGS
+from siliconloom.sim.chip.tables import build_tables
 
 KEPT_RUNS = 4096
 """Most results to keep in memory."""
@@ -138,10 +140,21 @@ def cost_key(program: Program, chip: Chip) -> str:
     """SHA-256 over everything that a run's outcome depends on: the chip's description, the program, the code."""
     digest = hashlib.sha256(code_digest().encode())
     digest.update(chip.digest.encode())
+    used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR}  # registered by whomever
+    digest.update(repr([(function.value, function.spec.cost) for function in sorted(used)]).encode())
     digest.update(program.encode())
+    if any(_is_foreign(i.opcode) for i in program.instructions):
+        tables = build_tables(program, chip)
+        digest.update(tables.instructions.tobytes() + tables.counters.tobytes())
     operators = [i.operator for i in program.instructions]
     digest.update(repr((program.semaphores, operators, len(program.operators), program.tiles)).encode())
     return digest.hexdigest()
+
+
+def _is_foreign(opcode: Opcode) -> bool:
+    """Whether an opcode's duration stands in code that `code_digest` does not know."""
+    timing = TIMINGS.get(opcode)
+    return timing is not None and not (timing.times.__module__ or "").startswith("siliconloom.")
 
 
 @cache

@@ -26,6 +26,7 @@ from siliconloom.sim.chip.state import (
     STUCK,
     TOKENS,
     TRACED,
+    UNITS,
     WAITING,
     State,
     initial_state,
@@ -40,6 +41,8 @@ EVERYTHING = (0, 2**62)
 NOTHING = (0, 0)
 SLICE = 4_000_000
 """Events between two looks at the clock and the keyboard."""
+OVERLAPPED = (Unit.SEQUENCER, Unit.LOAD, Unit.STORE, Unit.MATMUL)
+"""Units that hold something else than themselves: nothing, the memory port, array and loader."""
 FOLD_LIMIT = 5_000
 """Most jumps to list in a trace."""
 
@@ -229,7 +232,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     work = executions * np.where(
         opcode == Opcode.MATMUL, rows[:, COLUMNS["stream"]] * rows[:, COLUMNS["folds"]], rows[:, COLUMNS["duration"]]
     )
-    operator_busy = np.zeros((operators, len(Unit)), np.int64)
+    operator_busy = np.zeros((operators, UNITS), np.int64)
     np.add.at(operator_busy, (operator, unit), work)
     busy = operator_busy.sum(axis=0)
     looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
@@ -288,7 +291,7 @@ def _held(tables: Tables, executions: Int, operators: int, output_stationary: bo
         last = np.maximum(last, dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))["array_rows"])
     cycles = (
         np.where((unit == Unit.LOAD) | (unit == Unit.STORE), column["duration"], 0),
-        np.where(unit == Unit.VECTOR, column["duration"], 0),
+        *(np.where(unit == each, column["duration"], 0) for each in Unit if each not in OVERLAPPED),
         np.where(product, column["advance"] + last, 0),
         np.where(product, column["stationary"], 0),
     )

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, Unit
+from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES
+from siliconloom.arch.opcodes import UNIT_BITS
 from siliconloom.sim.chip.tables import Stall, Tables
 
-UNITS = len(Unit)
+UNITS = 1 << UNIT_BITS
+"""Rows for units: every code that a word may have, whether a unit is registered or not."""
 STALLS = len(Stall)
 RING = SEMAPHORE_LIMIT + 1
 TIME_LIMIT = 2**62

@@ -7,27 +7,14 @@ from enum import IntEnum
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
-from siliconloom.arch.timing import (
-    ACCUMULATOR_WRITE,
-    INPUT_SLICE,
-    LOAD_WRITE,
-    LOADER_GAP,
-    OPERAND_LATENCY,
-    QUEUE_POP,
-    QUEUE_REFILL,
-    STORE_WRITE,
-)
-from siliconloom.arch.vector import vector_cost
+from siliconloom.arch.isa import LEVELS, SEMAPHORES, Opcode, Program, Unit
+from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
 from siliconloom.sim.chip.levels import instruction_levels
-from siliconloom.sim.timing.systolic import gemm_run
-from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
-
-Int = NDArray[np.int64]
+from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work
+from siliconloom.sim.timing.units import fetch_cycles
 
 
 class Stall(IntEnum):
@@ -63,24 +50,10 @@ PLAIN_COLUMNS = (
 TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
+TIMED = {name: COLUMNS[name] for name in TIMED_COLUMNS}
 PLAIN = attrgetter(*PLAIN_COLUMNS)
 UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
 """Instructions that no unit works on."""
-
-
-class Counter(IntEnum):
-    """Quantities counted per execution of an instruction."""
-
-    MACS = 0
-    READ_BYTES = 1
-    WRITE_BYTES = 2
-    USEFUL_READ_BYTES = 3
-    USEFUL_WRITE_BYTES = 4
-    SCRATCHPAD_READ = 5
-    SCRATCHPAD_WRITE = 6
-    ACCUMULATOR_READ = 7
-    ACCUMULATOR_WRITE = 8
-    VECTOR_SLOTS = 9
 
 
 @dataclass(frozen=True)
@@ -126,9 +99,10 @@ def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Table
         working = program.tiles_of(number, chip.tile_count)
         if working not in sharing:
             sharing[working] = chip.model_copy(update={"tile_count": working})
-        _time(instruction, sharing[working], tile, levels[number], rows[number])
+        work = Work(instruction, sharing[working], tile, levels[number])
+        _time(work, rows[number])
         if counted:
-            _count(instruction, sharing[working], tile, levels[number], counters[number])
+            _count(work, counters[number])
             counters[number] *= working
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
@@ -184,67 +158,27 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
     )
 
 
-def _time(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, row: Int) -> None:
-    times: tuple[int, ...]
-    if i.opcode == Opcode.MATMUL:
-        run = gemm_run(tile.array, i.m, i.n, i.k)
-        completion = 0 if isinstance(tile, SystolicTile) else ACCUMULATOR_WRITE
-        times = (
-            0,
-            completion,
-            run.first_load,
-            run.stream_beats,
-            run.folds,
-            run.advance,
-            run.output_beats,
-            run.stationary_beats,
-        )
-    elif isinstance(tile, SystolicTile):
-        raise NotSupported(f"{i.opcode.name.lower()} instructions on a bare systolic tile; use a chip with an npu tile")
-    elif i.opcode in (Opcode.LOAD, Opcode.STORE):
-        memory = list(chip.memory.values())[level]
-        pipeline = LOAD_WRITE if i.opcode == Opcode.LOAD else STORE_WRITE
-        times = (access_cycles(chip, memory, i.m, i.n), chip.cycles(memory.latency) + pipeline)
-    elif i.opcode == Opcode.VECTOR:
-        times = (vector_cycles(tile.vector, i.function, i.m, i.n),)
-    else:
-        raise NotSupported(f"{i.opcode.name.lower()} instructions in the simulator")
-    if max(times) >= 2**62:
+def _timing(work: Work) -> Timing:
+    i = work.instruction
+    timing, name = TIMINGS.get(i.opcode), i.opcode.name.lower()
+    if isinstance(work.tile, SystolicTile) and not (timing is not None and timing.bare):
+        raise NotSupported(f"{name} instructions on a bare systolic tile; use a chip with an npu tile")
+    if timing is None:
+        raise NotSupported(f"{name} instructions in the simulator")
+    return timing
+
+
+def _time(work: Work, row: Int) -> None:
+    i, times = work.instruction, _timing(work).times(work)
+    if max(times.values()) >= 2**62:
         raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
-    row[len(PLAIN_COLUMNS) : len(PLAIN_COLUMNS) + len(times)] = times
+    for name, cycles in times.items():
+        row[TIMED[name]] = cycles
 
 
-def _count(i: Instruction, chip: Chip, tile: SystolicTile | NpuTile, level: int, count: Int) -> None:
-    if i.opcode == Opcode.MATMUL:
-        count[Counter.MACS] = i.m * i.n * i.k
-        if isinstance(tile, NpuTile):
-            _count_matmul(i, tile, count)
-    elif i.opcode == Opcode.LOAD:
-        moved = moved_bytes(list(chip.memory.values())[level], i.m, i.n)
-        count[[Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE]] = moved, i.m * i.n, i.m * i.n
-    elif i.opcode == Opcode.STORE:
-        moved = moved_bytes(list(chip.memory.values())[level], i.m, i.n)
-        count[[Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ]] = moved, i.m * i.n, i.m * i.n
-    else:
-        elements = i.m * i.n
-        count[Counter.VECTOR_SLOTS] = vector_cost(i.function).passes * elements
-        count[Counter.SCRATCHPAD_READ] = i.k * i.dtype.size(elements)
-        count[Counter.SCRATCHPAD_WRITE] = i.dtype.size(elements)
+def _count(work: Work, count: Int) -> None:
+    for counter, quantity in _timing(work).counts(work).items():
+        count[counter] = quantity
 
 
-def _count_matmul(i: Instruction, tile: NpuTile, count: Int) -> None:
-    array = tile.array
-    panels_n, panels_m, folds_k = -(-i.n // array.cols), -(-i.m // array.cols), -(-i.k // array.rows)
-    if array.dataflow == "weight_stationary":
-        values = i.k * i.n + panels_n * i.m * i.k
-    elif array.dataflow == "input_stationary":
-        values = i.m * i.k + panels_m * i.n * i.k
-    else:
-        values, folds_k = panels_n * i.m * i.k + -(-i.m // array.rows) * i.n * i.k, 1
-    count[Counter.SCRATCHPAD_READ] = i.dtype.size(values)
-    result = i.dtype.accumulator.size(i.m * i.n)
-    count[Counter.ACCUMULATOR_WRITE] = folds_k * result
-    count[Counter.ACCUMULATOR_READ] = (folds_k - 1 + i.accumulate) * result
-
-
-__all__ = ["COLUMNS", "Counter", "LEVELS", "Stall", "Tables", "Unit", "build_tables"]
+__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Unit", "build_tables"]

@@ -1,7 +1,7 @@
 """The values of a program: a NumPy model of one NPU tile that runs instructions one after the other.
 
 Bit exact with the RTL (``rtl.npu``). Every instruction takes effect in program order; a legal program's semaphores
-admit only that outcome. Layouts of operands in local memory are those of ``rtl.npu.matmul`` and ``rtl.npu.vector``.
+admit only that outcome. What each opcode does is registered in `sim.golden.opcodes`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,13 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import COMPUTES, Instruction, Opcode, Program
-from siliconloom.arch.layout import padded, stationary_values, unpacked
-from siliconloom.arch.vector import (
-    BUILT,
-    COLUMN_LIMIT,
-    FROM_SUMS,
-    LOOK_UP,
-    NORMS,
-    PRODUCTS,
-    ROW_LIMIT,
-    SCALAR_BYTES,
-    TABLE_BYTES,
-    VectorFunction,
-    vector_cost,
-)
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.layout import padded
+from siliconloom.arch.opcodes import Format
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.opcodes import EXECUTIONS
+from siliconloom.sim.golden.vector import Operands
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -76,127 +66,21 @@ class Machine:
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""
-        if i.opcode in COMPUTES and i.dtype != DataType.INT8:
+        if i.opcode.spec.format is Format.COMPUTE and i.dtype != DataType.INT8:
             raise NotSupported(f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has int8")
-        if i.opcode in (Opcode.LOAD, Opcode.STORE):
-            for row in range(i.m):
-                memory = i.memory.at(indices) + row * i.pitch
-                local = i.a.at(indices) + row * i.local_pitch
-                if i.opcode == Opcode.LOAD:
-                    self._window(self.scratchpad, local, i.n)[:] = self._window(self.memory, memory, i.n)
-                else:
-                    self._window(self.memory, memory, i.n)[:] = self._window(self.scratchpad, local, i.n)
-        elif i.opcode == Opcode.MATMUL:
-            first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
-            self._matmul(i, indices, bool(i.accumulate) or not first)
-        elif i.opcode == Opcode.VECTOR:
-            self._vector(i, indices)
-        elif i.opcode != Opcode.BARRIER:
-            raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
-
-    def _window(self, space: Bytes, first: int, count: int) -> Bytes:
-        if not 0 <= first <= first + count <= len(space):
-            raise LoomError(f"address {first:#x} + {count} lies outside a memory of {len(space)} bytes")
-        return space[first : first + count]
-
-    def _lines(self, first: int, count: int, width: int) -> Integers:
-        """``count`` lines of ``width`` int8 values in the scratchpad."""
-        return self._window(self.scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
-
-    def _matmul(self, i: Instruction, indices: list[int], add: bool) -> None:
-        rows, cols = self.array.rows, self.array.cols
-        a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
-        if self.array.dataflow == "output_stationary":
-            blocks, panels = -(-i.m // rows), -(-i.n // cols)
-            moving = self._lines(a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
-            result = moving.reshape(blocks * rows, i.k)[: i.m] @ (
-                self._lines(b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2).reshape(i.k, -1)
-            )
-            beats = i.m
-        else:
-            outer, beats, stays, moves = (
-                (i.m, i.n, a, b) if self.array.dataflow == "input_stationary" else (i.n, i.m, b, a)
-            )
-            panels = -(-outer // cols)
-            moving = self._lines(moves, beats, padded(i.k, rows))[:, : i.k]
-            stationary = self._lines(stays, stationary_values(self.array, outer, i.k), 1)
-            result = moving @ unpacked(self.array, stationary, i.k)
-        line = c // (4 * cols)
-        for panel in range(panels):
-            target = self.sums[line + panel * beats : line + (panel + 1) * beats]
-            total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)
-            target[:] = (total + 2**31) % 2**32 - 2**31
-
-    def _vector(self, i: Instruction, indices: list[int]) -> None:
-        lanes, function = self.lanes, i.function
-        if function not in BUILT:
-            raise NotSupported(f"values of the vector function {function.value}")
-        if vector_cost(function).by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
-            raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
-        a, b, c, d = (address.at(indices) for address in (i.a, i.b, i.c, i.d))
-        blocks = -(-i.n // lanes)
-        width = blocks * lanes
-
-        def rows(address: int) -> Integers:
-            return self._lines(address, i.m * blocks, lanes).reshape(i.m, width)
-
-        def sums() -> Integers:
-            line = a // (4 * lanes)
-            panels = self.sums[line : line + blocks * i.m].reshape(blocks, i.m, lanes)
-            return panels.transpose(1, 0, 2).reshape(i.m, width)
-
-        def columns() -> tuple[Integers, Integers, Integers]:
-            return parameters_of(self._window(self.scratchpad, d, blocks * 8 * lanes).reshape(blocks, 8, lanes))
-
-        def scalars() -> tuple[int, int, int]:
-            low = self._window(self.scratchpad, d, SCALAR_BYTES)
-            first, second = (int(x) for x in low[:4].view("<i2"))
-            return first, second, int(low[4]) & 63
-
-        x = sums() if function in FROM_SUMS else rows(a)
-        if function in LOOK_UP:
-            table = d + (padded(SCALAR_BYTES, lanes) if function in PRODUCTS else 0)
-            x = self._window(self.scratchpad, table, TABLE_BYTES).view(np.int8).astype(np.int64)[x & 255]
-        if function == VectorFunction.TRANSPOSE:
-            self._transpose(x[:, : i.n], c)
+        if i.opcode == Opcode.BARRIER:
             return
-        if function == VectorFunction.RELU:
-            x = np.maximum(x, 0)
-        elif function == VectorFunction.ADD:
-            first, second, shift = scalars()
-            x = functions.scaled_sum(x, rows(b), (first, second), shift)
-        elif function in PRODUCTS:
-            first, _, shift = scalars()
-            x = functions.scaled_product(x, rows(b), first, shift)
-        elif function == VectorFunction.ROPE:
-            turns = self._window(self.scratchpad, b, i.m * 2 * width).reshape(i.m, blocks, 2, lanes)
-            x = functions.rotate(
-                x, (turns[:, :, 0] | turns[:, :, 1].astype("<i2") << 8).reshape(i.m, width).astype(np.int64)
-            )
-        elif function == VectorFunction.REQUANTIZE:
-            x = functions.requantize(x, *columns())
-        elif function in NORMS:
-            bias, gamma, places = (each[: i.n] for each in columns())
-            x = functions.normalize(x[:, : i.n], gamma, bias, places, centred=function == VectorFunction.LAYER_NORM)
-        elif function == VectorFunction.SOFTMAX:
-            multiplier, _, shift = scalars()
-            valid = np.full(i.m, i.n) if i.k != 2 else np.minimum(b + 1 + np.arange(i.m), i.n)
-            x = self._softmax(x[:, : i.n], multiplier, shift, valid)
-        result = np.zeros((i.m, width), np.int8)
-        result[:, : i.n] = np.clip(x[:, : i.n], -128, 127)
-        self._window(self.scratchpad, c, i.m * width)[:] = result.view(np.uint8).reshape(-1)
+        if i.opcode not in EXECUTIONS:
+            raise NotSupported(f"values of {i.opcode.name.lower()} instructions")
+        EXECUTIONS[i.opcode](self, i, indices)
+
+    def operands(self, i: Instruction, indices: list[int]) -> Operands:
+        """What a vector instruction finds at the given loop indices."""
+        addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
+        return Operands(i, addresses, self.lanes, self.scratchpad, self.sums, self._softmax)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)
-
-    def _transpose(self, x: Integers, target: int) -> None:
-        """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
-        rows, cols = x.shape
-        pitch = padded(rows, self.lanes)
-        for column in range(cols):
-            self._window(self.scratchpad, target + column * pitch, rows)[:] = (
-                x[:, column].astype(np.int8).view(np.uint8)
-            )
 
 
 def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
@@ -213,18 +97,12 @@ def turn_planes(turns: Integers, lanes: int) -> Bytes:
     return np.ascontiguousarray(planes).reshape(-1)
 
 
-def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:
-    """Biases, multipliers and shifts of columns from their lines, shape (blocks, 8, lanes)."""
-    wide = planes.astype(np.int64)
-    bias = wide[:, 0] | wide[:, 1] << 8 | wide[:, 2] << 16 | wide[:, 3] << 24
-    multiplier = wide[:, 4] | wide[:, 5] << 8
-    bias, multiplier = (bias ^ 1 << 31) - (1 << 31), (multiplier ^ 1 << 15) - (1 << 15)
-    return bias.reshape(-1), multiplier.reshape(-1), (wide[:, 6] & 63).reshape(-1)
-
-
 def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lanes: int) -> Bytes:
     """The opposite of `parameters_of`: lines of parameters for whole blocks of columns."""
     planes = np.stack(
         [bias >> 8 * i & 255 for i in range(4)] + [multiplier & 255, multiplier >> 8 & 255, shift, 0 * shift]
     )
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
+
+
+__all__ = ["Machine", "parameter_planes", "scalar_bytes", "turn_planes"]

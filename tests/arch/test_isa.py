@@ -46,9 +46,9 @@ def addresses(base, stride, local):
 
 @st.composite
 def instructions(draw):
-    opcode = draw(st.sampled_from(Opcode))
+    opcode = draw(st.sampled_from(tuple(Opcode)))
     fields = {f.name: draw(bits(f.width)) for f in HEADER[4:]}
-    unit = draw(st.sampled_from(Unit)) if opcode == Opcode.BARRIER else UNIT_OF[opcode]
+    unit = draw(st.sampled_from(tuple(Unit))) if opcode == Opcode.BARRIER else UNIT_OF[opcode]
     if opcode in TRANSFERS:
         fields |= {
             "pitch": draw(bits(40)),
@@ -61,7 +61,7 @@ def instructions(draw):
         opcode=opcode,
         unit=unit,
         dtype=draw(st.sampled_from(DataType)),
-        function=draw(st.sampled_from(VectorFunction)),
+        function=draw(st.sampled_from(tuple(VectorFunction))),
         **fields,
     )
 

@@ -432,8 +432,8 @@ DECODER_BUGS = {
     "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
     "a pitch is signed": ('"pitch": transfer["pitch"],', '"pitch": transfer["pitch"].as_signed(),', "sizes"),
     "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),
-    "any number format is taken": ("& sized & built)", "& sized)", "known|refused"),
-    "products of nothing are taken": ("""((opcode != Opcode.MATMUL) | (compute["k"] != 0))""", "1", "known|refused"),
+    "any number format is taken": ("unit, sized, built)", "unit, sized, sized)", "known|refused"),
+    "products of nothing are taken": ('for name in ("m", "n", "k")', 'for name in ("m", "n")', "known|refused"),
 }
 
 

@@ -1,0 +1,22 @@
+"""Functions that turn on the places of elements."""
+
+from siliconloom.arch.vector import FunctionSpec, register_function
+
+register_function(
+    FunctionSpec(
+        name="rope",
+        code=14,
+        passes=2,
+        second=2,
+        result="neighbours turned by the angles in b: cosines at even columns, sines at odd ones, in 1/2^15; "
+        "per block a line of low bytes, then one of high bytes",
+    )
+)
+register_function(
+    FunctionSpec(
+        name="transpose",
+        code=19,
+        transposes=True,
+        result="element (r, c) at row c, column r; rows of c have ceil(m / lanes) lines",
+    )
+)

@@ -1,0 +1,31 @@
+"""Functions of whole rows: two passes around a reduction."""
+
+from siliconloom.arch.vector import FunctionSpec, Parameters, register_function
+
+NORMALISED = {
+    "layer_norm": (9, "a less the mean of its row, over its deviation"),
+    "rms_norm": (10, "a over the root mean square of its row"),
+}
+for _name, (_code, _z) in NORMALISED.items():
+    register_function(
+        FunctionSpec(
+            name=_name,
+            code=_code,
+            passes=2,
+            reductions=1,
+            parameters=(Parameters.COLUMNS,),
+            result=f"(z · multiplier + bias) / 2^shift per column; z is {_z}, in 1/256",
+        )
+    )
+register_function(
+    FunctionSpec(
+        name="softmax",
+        code=11,
+        passes=2,
+        reductions=1,
+        parameters=(Parameters.SCALARS,),
+        from_sums=True,
+        masks=True,
+        result="127 · 2^(t − peak) / sum of the row, t = a · m0 / 2^shift in 1/256; a is a sum of 32 bits",
+    )
+)

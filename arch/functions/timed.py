@@ -1,0 +1,24 @@
+"""Functions that have a duration and no circuit yet."""
+
+from siliconloom.arch.vector import FunctionSpec, register_function
+
+register_function(
+    FunctionSpec(
+        name="softmax_online",
+        code=12,
+        passes=4,
+        reductions=2,
+        circuit=False,
+        result="maximum, power, sum; rescaling by the change of the maximum",
+    )
+)
+register_function(FunctionSpec(name="rescale", code=13, circuit=False, result="a times a factor of its row"))
+register_function(FunctionSpec(name="gather", code=16, circuit=False, result="rows of a table by index"))
+register_function(
+    FunctionSpec(
+        name="top_k", code=17, passes=1, reductions=1, circuit=False, result="the largest of each row and their places"
+    )
+)
+register_function(
+    FunctionSpec(name="optimizer", code=18, passes=8, circuit=False, result="one step of Adam on a weight")
+)

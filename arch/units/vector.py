@@ -1,0 +1,72 @@
+"""The vector unit: what each of its functions is stands in `arch.vector`."""
+
+from collections.abc import Iterator
+
+from siliconloom.arch.access import SUM_BYTES, Access, illegal
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import Instruction, compute_operands
+from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, ROW_LIMIT
+
+
+def operands(i: Instruction) -> list[str]:
+    """Function, shape and addresses."""
+    return compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({i.k} in)")
+
+
+def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
+    """Operands, parameters and results in whole blocks."""
+    lanes, spec = tile.vector.lanes, i.function.spec
+    size = i.m * -(-i.n // lanes) * lanes
+    if spec.from_sums:
+        yield Access("sums", False, i.a, SUM_BYTES * size)
+    else:
+        yield Access("first", False, i.a, size)
+    if spec.second:
+        yield Access("second", False, i.b, spec.second * size)
+    parameters = spec.cost.parameter_bytes(i.n, lanes)
+    if parameters:
+        yield Access("second", False, i.d, parameters)
+    if spec.transposes:
+        size = i.n * -(-i.m // lanes) * lanes
+    yield Access("vector", True, i.c, size)
+
+
+def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
+    """A line of each port; a mask is no address."""
+    lanes, spec = tile.vector.lanes, i.function.spec
+    second = {} if spec.masks else {"b": lanes}
+    return {"a": lanes * (SUM_BYTES if spec.from_sums else 1), **second, "c": lanes, "d": lanes}
+
+
+def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
+    """There are circuits for some functions, and a row memory of some rows."""
+    if i.function not in BUILT:
+        built = ", ".join(sorted(BUILT))
+        raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")
+    if i.function.spec.cost.by_row:
+        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
+            if size > limit:
+                raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
+
+
+register_unit(
+    UnitSpec(
+        name="vector",
+        code=4,
+        entry=("function", "m", "n", "k", "a", "b", "c", "d"),
+        opcodes=(
+            OpcodeSpec(
+                name="vector",
+                code=7,
+                format=Format.COMPUTE,
+                sizes=("m", "n"),
+                operands=operands,
+                accesses=accesses,
+                multiples=multiples,
+                check=check_function,
+                result="a function of m rows and n columns, see below",
+            ),
+        ),
+    )
+)

@@ -1,0 +1,1 @@
+"""Circuits of the units: every module registers its own, see `rtl.npu.circuits`."""

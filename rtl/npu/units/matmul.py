@@ -1,0 +1,20 @@
+"""The array; the tile wires it to the accumulator."""
+
+from siliconloom.arch.isa import Unit
+from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
+from siliconloom.rtl.npu.matmul import MatmulControl
+
+UNIT_CIRCUITS.add(
+    Unit.MATMUL,
+    UnitCircuit(
+        make=MatmulControl,
+        reads={
+            "loaded": Port("loaded", lambda geometry: geometry.stationary, 0),
+            "moving": Port("moving", lambda geometry: geometry.array.rows, 10),
+        },
+        read="read",
+        busy="beats",
+        counts_issue=False,
+        in_flight=lambda geometry: (geometry.array.output_latency + 16) // geometry.issue_cycles + 4,
+    ),
+)

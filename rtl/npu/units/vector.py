@@ -1,0 +1,21 @@
+"""The vector unit; the tile wires it to the accumulator."""
+
+from siliconloom.arch.isa import Unit
+from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
+from siliconloom.rtl.npu.geometry import Geometry
+from siliconloom.rtl.npu.vector import VectorUnit
+
+
+def _line(geometry: Geometry) -> int:
+    return geometry.array.cols
+
+
+UNIT_CIRCUITS.add(
+    Unit.VECTOR,
+    UnitCircuit(
+        make=VectorUnit,
+        reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
+        writes={"vector": Port("write", _line, 10)},
+        illegal=True,
+    ),
+)

@@ -1,0 +1,35 @@
+"""Transfers between main memory and the scratchpad."""
+
+from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.timing import LOAD_WRITE, STORE_WRITE
+from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
+from siliconloom.sim.timing.units import access_cycles, moved_bytes
+
+
+def _times(work: Work, pipeline: int) -> dict[str, int]:
+    i, memory = work.instruction, work.memory
+    return {
+        "duration": access_cycles(work.chip, memory, i.m, i.n),
+        "completion": work.chip.cycles(memory.latency) + pipeline,
+    }
+
+
+def _counts(work: Work, moved: Counter, useful: Counter, local: Counter) -> dict[Counter, int]:
+    i = work.instruction
+    return {moved: moved_bytes(work.memory, i.m, i.n), useful: i.m * i.n, local: i.m * i.n}
+
+
+TIMINGS.add(
+    Opcode.LOAD,
+    Timing(
+        times=lambda work: _times(work, LOAD_WRITE),
+        counts=lambda work: _counts(work, Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE),
+    ),
+)
+TIMINGS.add(
+    Opcode.STORE,
+    Timing(
+        times=lambda work: _times(work, STORE_WRITE),
+        counts=lambda work: _counts(work, Counter.WRITE_BYTES, Counter.USEFUL_WRITE_BYTES, Counter.SCRATCHPAD_READ),
+    ),
+)

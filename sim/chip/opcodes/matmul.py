@@ -1,0 +1,44 @@
+"""Products on the array: the fold run that the kernel overlaps with the product before."""
+
+from siliconloom.arch.description import NpuTile, SystolicTile
+from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.timing import ACCUMULATOR_WRITE
+from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
+from siliconloom.sim.timing.systolic import gemm_run
+
+
+def _times(work: Work) -> dict[str, int]:
+    i = work.instruction
+    run = gemm_run(work.tile.array, i.m, i.n, i.k)
+    return {
+        "completion": 0 if isinstance(work.tile, SystolicTile) else ACCUMULATOR_WRITE,
+        "first_load": run.first_load,
+        "stream": run.stream_beats,
+        "folds": run.folds,
+        "advance": run.advance,
+        "output": run.output_beats,
+        "stationary": run.stationary_beats,
+    }
+
+
+def _counts(work: Work) -> dict[Counter, int]:
+    i, array = work.instruction, work.tile.array
+    macs = {Counter.MACS: i.m * i.n * i.k}
+    if not isinstance(work.tile, NpuTile):
+        return macs
+    panels_n, panels_m, folds_k = -(-i.n // array.cols), -(-i.m // array.cols), -(-i.k // array.rows)
+    if array.dataflow == "weight_stationary":
+        values = i.k * i.n + panels_n * i.m * i.k
+    elif array.dataflow == "input_stationary":
+        values = i.m * i.k + panels_m * i.n * i.k
+    else:
+        values, folds_k = panels_n * i.m * i.k + -(-i.m // array.rows) * i.n * i.k, 1
+    result = i.dtype.accumulator.size(i.m * i.n)
+    return macs | {
+        Counter.SCRATCHPAD_READ: i.dtype.size(values),
+        Counter.ACCUMULATOR_WRITE: folds_k * result,
+        Counter.ACCUMULATOR_READ: (folds_k - 1 + i.accumulate) * result,
+    }
+
+
+TIMINGS.add(Opcode.MATMUL, Timing(times=_times, counts=_counts, bare=True))

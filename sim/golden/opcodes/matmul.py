@@ -1,0 +1,49 @@
+"""Products on the array; the layouts of operands are those of `arch.layout`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from siliconloom.arch.isa import Instruction
+from siliconloom.arch.layout import padded, stationary_values, unpacked
+from siliconloom.arch.opcodes import Opcode
+from siliconloom.sim.golden.opcodes import executes
+from siliconloom.sim.golden.vector import Bytes, Integers, window
+
+if TYPE_CHECKING:
+    from siliconloom.sim.golden.npu import Machine
+
+
+def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Integers:
+    """``count`` lines of ``width`` int8 values in the scratchpad."""
+    return window(scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
+
+
+@executes(Opcode.MATMUL)
+def matmul(machine: Machine, i: Instruction, indices: list[int]) -> None:
+    """A product, in place of the sums or added to them; sums wrap."""
+    array, local = machine.array, machine.scratchpad
+    rows, cols = array.rows, array.cols
+    first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
+    add = bool(i.accumulate) or not first
+    a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
+    if array.dataflow == "output_stationary":
+        blocks, panels = -(-i.m // rows), -(-i.n // cols)
+        moving = _lines(local, a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
+        result = moving.reshape(blocks * rows, i.k)[: i.m] @ (
+            _lines(local, b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2).reshape(i.k, -1)
+        )
+        beats = i.m
+    else:
+        outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
+        panels = -(-outer // cols)
+        moving = _lines(local, moves, beats, padded(i.k, rows))[:, : i.k]
+        stationary = _lines(local, stays, stationary_values(array, outer, i.k), 1)
+        result = moving @ unpacked(array, stationary, i.k)
+    line = c // (4 * cols)
+    for panel in range(panels):
+        target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
+        total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)
+        target[:] = (total + 2**31) % 2**32 - 2**31

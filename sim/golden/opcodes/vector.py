@@ -1,0 +1,45 @@
+"""The vector unit: what its functions compute stands in `sim.golden.vector`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.isa import Instruction
+from siliconloom.arch.layout import padded
+from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.sim.golden.opcodes import executes
+from siliconloom.sim.golden.vector import GOLDEN, Integers, window
+
+if TYPE_CHECKING:
+    from siliconloom.sim.golden.npu import Machine
+
+
+@executes(Opcode.VECTOR)
+def vector(machine: Machine, i: Instruction, indices: list[int]) -> None:
+    """A function; results are clipped, and zero beyond its columns."""
+    function, spec = i.function, i.function.spec
+    if function not in GOLDEN:
+        raise NotSupported(f"values of the vector function {function.value}")
+    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
+        raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
+    target, operands = i.c.at(indices), machine.operands(i, indices)
+    found = GOLDEN[function](operands)[:, : i.n]
+    if spec.transposes:
+        _transpose(machine, found, target)
+        return
+    result = np.zeros((i.m, operands.width), np.int8)
+    result[:, : i.n] = np.clip(found, -128, 127)
+    window(machine.scratchpad, target, result.size)[:] = result.view(np.uint8).reshape(-1)
+
+
+def _transpose(machine: Machine, x: Integers, target: int) -> None:
+    """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
+    rows, cols = x.shape
+    pitch = padded(rows, machine.lanes)
+    for column in range(cols):
+        place = window(machine.scratchpad, target + column * pitch, rows)
+        place[:] = x[:, column].astype(np.int8).view(np.uint8)

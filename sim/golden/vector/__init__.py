@@ -1,0 +1,150 @@
+"""What each vector function computes: one golden function a row, registered by the modules of this folder.
+
+A golden function takes `Operands` and returns whole rows of integers, which the machine clips to int8 and writes; what
+lies beyond the instruction's columns is dropped. One that is registered elsewhere is found in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.isa import Instruction
+from siliconloom.arch.layout import padded
+from siliconloom.arch.registry import Registry, discover
+from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Softmax = Callable[[Integers, int, int, Integers], Integers]
+
+
+def window(space: Bytes, first: int, count: int) -> Bytes:
+    """Bytes of a memory; raises `LoomError` for those outside."""
+    if not 0 <= first <= first + count <= len(space):
+        raise LoomError(f"address {first:#x} + {count} lies outside a memory of {len(space)} bytes")
+    return space[first : first + count]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What one execution of a vector instruction finds.
+
+    Parameters
+    ----------
+    instruction
+        With its sizes: m rows, n columns.
+    addresses
+        ``a``, ``b`` and ``d``, resolved, in bytes.
+    lanes
+        Lanes of the unit.
+    scratchpad, sums
+        The memories; sums as lines of as many as there are lanes.
+    softmax
+        `functions.softmax` on these lanes, for who wants to watch it.
+    """
+
+    instruction: Instruction
+    addresses: dict[str, int]
+    lanes: int
+    scratchpad: Bytes
+    sums: Integers
+    softmax: Softmax
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of columns."""
+        return -(-self.instruction.n // self.lanes)
+
+    @property
+    def width(self) -> int:
+        """Columns of all blocks together."""
+        return self.blocks * self.lanes
+
+    @property
+    def first(self) -> Integers:
+        """The first operand, shape (m, `width`): int8 values or sums."""
+        i = self.instruction
+        if not i.function.spec.from_sums:
+            return self._rows("a")
+        line = self.addresses["a"] // (4 * self.lanes)
+        panels = self.sums[line : line + self.blocks * i.m].reshape(self.blocks, i.m, self.lanes)
+        return panels.transpose(1, 0, 2).reshape(i.m, self.width)
+
+    @property
+    def second(self) -> Integers:
+        """The second operand, one byte for each of the first: shape (m, `width`), int8 values."""
+        return self._rows("b")
+
+    @property
+    def wide_second(self) -> Integers:
+        """The second operand, two bytes for each of the first: shape (m, `width`), int16 values."""
+        i = self.instruction
+        planes = window(self.scratchpad, self.addresses["b"], i.m * 2 * self.width)
+        low, high = planes.reshape(i.m, self.blocks, 2, self.lanes).transpose(2, 0, 1, 3)
+        return (low | high.astype("<i2") << 8).reshape(i.m, self.width).astype(np.int64)
+
+    @property
+    def scalars(self) -> tuple[int, int, int]:
+        """Two multipliers and a shift."""
+        low = window(self.scratchpad, self.addresses["d"], SCALAR_BYTES)
+        first, second = (int(x) for x in low[:4].view("<i2"))
+        return first, second, int(low[4]) & 63
+
+    @property
+    def table(self) -> Integers:
+        """256 int8 results, by the byte that they are of."""
+        after = Parameters.SCALARS in self.instruction.function.spec.parameters
+        first = self.addresses["d"] + (padded(SCALAR_BYTES, self.lanes) if after else 0)
+        return window(self.scratchpad, first, TABLE_BYTES).view(np.int8).astype(np.int64)
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, Integers]:
+        """Bias, multiplier and shift of each column, shape (`width`,) each."""
+        size = COLUMN_LINES * self.width
+        lines = window(self.scratchpad, self.addresses["d"], size).reshape(self.blocks, COLUMN_LINES, self.lanes)
+        return parameters_of(lines)
+
+    @property
+    def seen(self) -> Integers:
+        """Columns that each row sees, shape (m,): all, or under a mask those up to its own."""
+        i = self.instruction
+        return np.full(i.m, i.n) if i.k != 2 else np.minimum(self.addresses["b"] + 1 + np.arange(i.m), i.n)
+
+    def _rows(self, name: str) -> Integers:
+        i = self.instruction
+        found = window(self.scratchpad, self.addresses[name], i.m * self.width)
+        return found.view(np.int8).reshape(i.m, self.width).astype(np.int64)
+
+
+def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:
+    """Biases, multipliers and shifts of columns from their lines, shape (blocks, 8, lanes)."""
+    wide = planes.astype(np.int64)
+    bias = wide[:, 0] | wide[:, 1] << 8 | wide[:, 2] << 16 | wide[:, 3] << 24
+    multiplier = wide[:, 4] | wide[:, 5] << 8
+    bias, multiplier = (bias ^ 1 << 31) - (1 << 31), (multiplier ^ 1 << 15) - (1 << 15)
+    return bias.reshape(-1), multiplier.reshape(-1), (wide[:, 6] & 63).reshape(-1)
+
+
+Golden = Callable[[Operands], Integers]
+GOLDEN: Registry[VectorFunction, Golden] = Registry("the golden function of")
+
+
+def golden(*functions: VectorFunction) -> Callable[[Golden], Golden]:
+    """Register the decorated function as what ``functions`` compute."""
+
+    def register(found: Golden) -> Golden:
+        for function in functions:
+            GOLDEN.add(function, found)
+        return found
+
+    return register
+
+
+discover("siliconloom.sim.golden.vector")
+
+__all__ = ["GOLDEN", "Golden", "Operands", "golden", "parameters_of", "window"]
