@@ -20,13 +20,13 @@ COUNTED = ("folds", "instructions", "commands", "messages")
 """What cases count of their work, each where it has it."""
 
 
-class Part(ResultSection):
+class VerifiedPart(ResultSection):
     """A part of the record: it has these keys and no others, and does not change."""
 
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
-class AskedOfRtl(Part):
+class AskedOfRtl(VerifiedPart):
     """Everything that was asked, so that the same can be asked again, and what answered."""
 
     machine: str = Field(description="name of the chip or system")
@@ -41,7 +41,7 @@ class AskedOfRtl(Part):
     tools: dict[str, str] = Field(description="versions of the simulator and of what wrote and drove the Verilog")
 
 
-class Seen(Part):
+class Seen(VerifiedPart):
     """One event on one side."""
 
     cycle: int = Field(description="in which it happened, or began")
@@ -53,7 +53,7 @@ class Seen(Part):
         return f"{self.cycle:,}{last}" + (f" {self.what}" if self.what else "")
 
 
-class Moment(Part):
+class Moment(VerifiedPart):
     """An event on both sides; a side on which there is none has nothing."""
 
     number: int = Field(description="place in the order of its stream")
@@ -61,7 +61,7 @@ class Moment(Part):
     rtl: Seen | None
 
 
-class Divergence(Part):
+class Divergence(VerifiedPart):
     """The earliest event that the RTL and the model do not have in common, and those around it."""
 
     stream: str = Field(description="what is counted: vector execution, command, fold, delivered flit, ...")
@@ -81,7 +81,7 @@ class Divergence(Part):
         return found
 
 
-class Case(Part):
+class Case(VerifiedPart):
     """One piece of work on the RTL and on the models.
 
     A ``stalled`` case has random waits that the models do not know: its values are compared, its cycles are not.
@@ -128,7 +128,7 @@ class Case(Part):
         return self
 
 
-class NamedGemm(Part):
+class NamedGemm(VerifiedPart):
     """C[m,n] = A[m,k] B[k,n]."""
 
     m: int
@@ -136,7 +136,7 @@ class NamedGemm(Part):
     k: int
 
 
-class GemmWork(Part):
+class GemmWork(VerifiedPart):
     """Products that run back to back on an array."""
 
     gemms: tuple[NamedGemm, ...]
@@ -144,7 +144,7 @@ class GemmWork(Part):
     stall: dict[str, float] = Field(description="of each stream, the chance that a beat waits a cycle; none: no waits")
 
 
-class Macro(Part):
+class VerifiedMacro(VerifiedPart):
     """A macro of a PIM channel, as `arch.pim.Macro`."""
 
     kind: str
@@ -157,16 +157,16 @@ class Macro(Part):
     column: int
 
 
-class MacroWork(Part):
+class MacroWork(VerifiedPart):
     """Macros of a PIM channel."""
 
-    macros: tuple[Macro, ...]
+    macros: tuple[VerifiedMacro, ...]
     gemvs: int
     transfers: int = Field(description="macros that read or write")
     refreshes: int = Field(description="refresh commands among the commands")
 
 
-class LinkWork(Part):
+class LinkWork(VerifiedPart):
     """What wires did to a case, and what a block of whole chips took."""
 
     faults: int = Field(description="cycles with wrong bits on a wire until the end")
@@ -209,7 +209,7 @@ class LinkCase(Case):
     link: LinkWork
 
 
-class Totals(Part):
+class Totals(VerifiedPart):
     """Sums over all cases."""
 
     cases: int
@@ -224,7 +224,7 @@ class Totals(Part):
     bytes_compared: int
 
 
-class Seconds(Part):
+class Seconds(VerifiedPart):
     """Wall time on this machine, in seconds."""
 
     total_s: float
@@ -232,7 +232,7 @@ class Seconds(Part):
     run_s: float = Field(description="of which simulation")
 
 
-class Verified(Part):
+class Verified(VerifiedPart):
     """The record: what every kind of machine has."""
 
     schema_: Literal["siliconloom.verification/5"] = Field(default=SCHEMA, alias="schema")
@@ -260,7 +260,7 @@ class Verified(Part):
         return self.model_dump(mode="json", by_alias=True)
 
 
-class ArrayShape(Part):
+class ArrayShape(VerifiedPart):
     """The array."""
 
     rows: int
@@ -268,7 +268,7 @@ class ArrayShape(Part):
     dataflow: str
 
 
-class RingShape(Part):
+class RingShape(VerifiedPart):
     """The ring, and the shape of the block that its chips compute together."""
 
     chips: int

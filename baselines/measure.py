@@ -49,7 +49,7 @@ class Sensors:
     clock_mhz: float | None = None
 
 
-class Case(Protocol):
+class MeasuringCase(Protocol):
     """An operation that is ready to run, with its operands in memory."""
 
     software: str
@@ -79,7 +79,7 @@ class Backend(Protocol):
     software: tuple[str, ...]
     details: str
 
-    def prepare(self, job: Deployment) -> list[Case]:
+    def prepare(self, job: Deployment) -> list[MeasuringCase]:
         """Every way that this machine has to run an operation; raises `CannotRun`."""
         ...
 
@@ -158,7 +158,7 @@ def measure(
     return found
 
 
-def time_case(job: Deployment, case: Case, backend: Backend, settings: Settings) -> Measured:
+def time_case(job: Deployment, case: MeasuringCase, backend: Backend, settings: Settings) -> Measured:
     """Check one operation's result, then time it."""
     error = case.error()
     if not error <= TOLERANCE[job.dtype]:  # NaN too
@@ -185,7 +185,7 @@ def time_case(job: Deployment, case: Case, backend: Backend, settings: Settings)
     )
 
 
-def _probe(case: Case) -> tuple[int, float]:
+def _probe(case: MeasuringCase) -> tuple[int, float]:
     """Launches that take about `PROBE_SECONDS`, and their seconds, after a first run that nothing is made of."""
     case.run(1)
     launches = 1
@@ -256,7 +256,7 @@ def to_table(name: str, found: Measurement, backend: Backend, settings: Settings
 __all__ = [
     "Backend",
     "CannotRun",
-    "Case",
+    "MeasuringCase",
     "Measured",
     "Measurement",
     "QUICK",

@@ -13,7 +13,7 @@ from typing import Any
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.baselines.jobs import Deployment
-from siliconloom.baselines.measure import CannotRun, Case, Sensors
+from siliconloom.baselines.measure import CannotRun, MeasuringCase, Sensors
 from siliconloom.baselines.operations import Op, Precision
 from siliconloom.baselines.torch_operations import Prepared, TorchDevice, prepare
 
@@ -90,7 +90,7 @@ class TorchBackend:
             return [f"ROCm {self._hip}"]
         return [f"CUDA {self.torch.version.cuda}"] if self._cuda else []
 
-    def prepare(self, job: Deployment) -> list[Case]:
+    def prepare(self, job: Deployment) -> list[MeasuringCase]:
         """Every way to run an operation; raises `CannotRun`."""
         if job.op is Op.ALL_REDUCE:
             if not 1 < job.gpus <= self.gpus:

@@ -15,7 +15,7 @@ from siliconloom.mapper.chip.quantized import LayerWriter, Tensor, weight_image
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.golden.functions import requantize
-from siliconloom.sim.golden.npu import Machine, parameter_planes
+from siliconloom.sim.golden.npu import GoldenMachine, parameter_planes
 from siliconloom.verification.programs import RandomProgram
 from siliconloom.verification.vectors import predict
 
@@ -48,7 +48,7 @@ for base, content in (
 
 # Values: the golden model runs the program; NumPy knows nothing of tiles.
 after = before.copy()
-Machine(chip, after).run(program)
+GoldenMachine(chip, after).run(program)
 ours = after[RESULT : RESULT + M * N].view(np.int8).reshape(M, N)
 sums = a.astype(np.int64) @ b.astype(np.int64)
 expected = np.clip(requantize(sums, bias, multiplier, shift), -128, 127)

@@ -100,7 +100,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProofOutcome:
     """What is known of a monitor after `check`.
 
     Parameters
@@ -144,7 +144,7 @@ class Outcome:
         return f"{self.monitor}: {len(self.assertions)} assertions hold in {how}, {self.seconds:.1f} s"
 
 
-def prove(monitor: Circuit, *, depth: int, **choices: Any) -> Outcome:
+def prove(monitor: Circuit, *, depth: int, **choices: Any) -> ProofOutcome:
     """As `check`, but raises `CheckFailed` with what is broken or missed; the table of the run is the error's note."""
     outcome = check(monitor, depth=depth, **choices)
     if not outcome.proved:
@@ -157,7 +157,7 @@ def prove(monitor: Circuit, *, depth: int, **choices: Any) -> Outcome:
 
 def check(
     monitor: Circuit, *, depth: int, induction: int | None = None, distinct: bool = False, only: str | None = None
-) -> Outcome:
+) -> ProofOutcome:
     """Look for a run of ``monitor`` that breaks an assertion.
 
     Parameters
@@ -196,7 +196,7 @@ def check(
     if broken is None and induction is not None:
         broken = system.step(induction, distinct)
         closed = induction
-    return Outcome(
+    return ProofOutcome(
         monitor.module_name,
         tuple(system.goals),
         depth,

@@ -14,7 +14,7 @@ from typing import Any
 from amaranth import Cat, Const, Module, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.flows.channels import Channel, Interface, Port, interface_of
+from siliconloom.rtl.flows.channels import Channel, ChannelPort, Interface, interface_of
 from siliconloom.rtl.library import Circuit, Library
 
 BYTE = 8
@@ -37,7 +37,7 @@ class Message:
 
     number: int
     name: str
-    ports: tuple[Port, ...]
+    ports: tuple[ChannelPort, ...]
 
     @property
     def width(self) -> int:
@@ -218,7 +218,7 @@ def _payload(received: Signal, message: Message) -> Any:
     return received[len(received) - message.bytes * BYTE :][: message.width]
 
 
-def _parts(bits: Any, ports: tuple[Port, ...]) -> dict[str, Any]:
+def _parts(bits: Any, ports: tuple[ChannelPort, ...]) -> dict[str, Any]:
     """The value of each port, the first in the low bits."""
     made, low = {}, 0
     for port in ports:

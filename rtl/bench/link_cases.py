@@ -35,7 +35,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class LinkCase:
+class LinkBenchCase:
     """Flits to send, who waits when, and what goes wrong.
 
     Parameters
@@ -79,7 +79,7 @@ def template(name: str) -> Template:
 
 def run_link_cases(
     protocol: LinkProtocol,
-    cases: Sequence[LinkCase],
+    cases: Sequence[LinkBenchCase],
     *,
     folder: Path,
     simulator: str = "verilator",

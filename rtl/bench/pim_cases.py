@@ -21,7 +21,7 @@ Rows = dict[tuple[int, int], Bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PimCase:
+class PimBenchCase:
     """Macros with the data that they find and bring.
 
     Parameters
@@ -83,7 +83,7 @@ def run_pim_cases(
     sources: Sequence[Path],
     top: str,
     ports: Sequence[str],
-    cases: Sequence[PimCase],
+    cases: Sequence[PimBenchCase],
     *,
     folder: Path,
     simulator: str = "verilator",
@@ -120,7 +120,7 @@ def run_pim_cases(
     return [_outcome(tile, found) for found in json.loads(results.read_text(encoding="utf-8"))]
 
 
-def _job(tile: PimTile, case: PimCase) -> dict[str, Any]:
+def _job(tile: PimTile, case: PimBenchCase) -> dict[str, Any]:
     size = tile.dram.organization.request_bytes
     macros = [macro for macro in case.macros if not macro.computes]
     transfers = [

@@ -10,7 +10,7 @@ from siliconloom.rtl.library import Circuit
 
 
 @dataclass(frozen=True)
-class Port:
+class ChannelPort:
     """A port of a circuit: name, bits, and whether it is an input."""
 
     name: str
@@ -34,7 +34,7 @@ class Channel:
 
     prefix: str
     is_input: bool
-    payload: tuple[Port, ...]
+    payload: tuple[ChannelPort, ...]
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Interface:
     """
 
     channels: tuple[Channel, ...]
-    levels: tuple[Port, ...]
+    levels: tuple[ChannelPort, ...]
 
     @property
     def inputs(self) -> tuple[Channel, ...]:
@@ -107,7 +107,7 @@ def interface_of(circuit: Circuit) -> Interface:
     direction of ``valid`` belong to the longest prefix that they begin with.
     """
     ports = {
-        name: Port(name, int(member.shape), member.flow == wiring.In)
+        name: ChannelPort(name, int(member.shape), member.flow == wiring.In)
         for name, member in circuit.signature.members.items()
         if name not in ("clk", circuit.library.reset_port)
     }
@@ -117,7 +117,7 @@ def interface_of(circuit: Circuit) -> Interface:
         ready = ports.get(f"{prefix}ready")
         if prefix != name and ready is not None and ready.is_input != port.is_input:
             prefixes[prefix] = port.is_input
-    payloads: dict[str, list[Port]] = {prefix: [] for prefix in prefixes}
+    payloads: dict[str, list[ChannelPort]] = {prefix: [] for prefix in prefixes}
     levels = []
     handshakes = {f"{prefix}{end}" for prefix in prefixes for end in ("valid", "ready")}
     for name, port in ports.items():

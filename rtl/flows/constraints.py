@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from siliconloom.rtl.flows.channels import Port, interface_of
+from siliconloom.rtl.flows.channels import ChannelPort, interface_of
 from siliconloom.rtl.library import Circuit
 
 INPUT_FRACTION = 0.3
@@ -21,13 +21,13 @@ def constraints(top: Circuit, clock_hz: int) -> str:
         Frequency of the described clock.
     """
     interface = interface_of(top)
-    inputs: list[Port] = []
-    outputs: list[Port] = []
+    inputs: list[ChannelPort] = []
+    outputs: list[ChannelPort] = []
     for channel in interface.channels:
         driven = [
-            Port(channel.valid, 1, channel.is_input),
+            ChannelPort(channel.valid, 1, channel.is_input),
             *channel.payload,
-            Port(channel.ready, 1, not channel.is_input),
+            ChannelPort(channel.ready, 1, not channel.is_input),
         ]
         for port in driven:
             (inputs if port.is_input else outputs).append(port)
@@ -35,7 +35,7 @@ def constraints(top: Circuit, clock_hz: int) -> str:
         (inputs if port.is_input else outputs).append(port)
     reset = top.library.reset_port
     if top.has_reset and top.library.reset == "sync":
-        inputs.insert(0, Port(reset, 1, True))
+        inputs.insert(0, ChannelPort(reset, 1, True))
     lines = [
         f"# Constraints of {top.module_name}; times in ns.",
         f"set period {1e9 / clock_hz:.4f}",
@@ -53,5 +53,5 @@ def constraints(top: Circuit, clock_hz: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pattern(port: Port) -> str:
+def _pattern(port: ChannelPort) -> str:
     return port.name if port.width == 1 else f"{port.name}[*]"

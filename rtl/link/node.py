@@ -15,7 +15,7 @@ from siliconloom.rtl.link.engine import RingEngineCircuit
 from siliconloom.rtl.link.receiver import LinkReceiver
 from siliconloom.rtl.link.sender import COUNTER_BITS, LinkSender
 from siliconloom.rtl.npu.geometry import Geometry
-from siliconloom.rtl.npu.tile import NpuTile
+from siliconloom.rtl.npu.tile import NpuTileCircuit
 
 ENDS = {"sender": ("retries", "timeouts", "control_errors"), "receiver": ("errors", "duplicates", "overflows")}
 
@@ -194,7 +194,7 @@ class RingChip(Circuit):
     Members
     -------
     s_axi_*, m_axi_*, irq, trace_*
-        As `NpuTile`.
+        As `NpuTileCircuit`.
     ring_*
         As `RingNode`; addresses are those of the tile's memory, in words of a beat.
     """
@@ -204,7 +204,7 @@ class RingChip(Circuit):
     ) -> None:
         self.geometry, self.chips, self.engine, self.protocol = geometry, chips, engine, protocol
         own = {"clk", library.reset_port}
-        tile = library.make(NpuTile, geometry)
+        tile = library.make(NpuTileCircuit, geometry)
         node = library.make(RingNode, chips, engine, protocol)
         assert isinstance(node, RingNode)
         ports = {
@@ -214,7 +214,7 @@ class RingChip(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        tile = self.library.make(NpuTile, self.geometry)
+        tile = self.library.make(NpuTileCircuit, self.geometry)
         node = self.library.make(RingNode, self.chips, self.engine, self.protocol)
         members = self.signature.members
         inputs = {n: getattr(self, n) for n in tile.signature.members if n in members and members[n].flow == In}

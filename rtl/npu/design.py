@@ -15,7 +15,7 @@ from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
 from siliconloom.rtl.npu.testbench import ProgramVectors, program_bench
-from siliconloom.rtl.npu.tile import NpuTile
+from siliconloom.rtl.npu.tile import NpuTileCircuit
 
 WAIVERS = {
     "WIDTHEXPAND": "operands of different widths: they are extended as their types say, which Verilog does too",
@@ -44,7 +44,7 @@ CHANNELS = {
 def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The tile of ``chip`` with everything that goes with it; raises `NotSupported` for tiles without RTL."""
     geometry = geometry_of(chip)
-    top = NpuTile(library, geometry)
+    top = NpuTileCircuit(library, geometry)
     meanings = dict(MEANINGS)
     channels = dict(CHANNELS)
     for number, port in enumerate(prefixes(geometry)):

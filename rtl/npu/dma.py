@@ -162,7 +162,7 @@ class LoadEngine(Circuit):
             i_payload=job.as_value(),
             o_ready=(take := Signal()),
         )
-        walk = Walk(self, m, geometry, data.View(layout, queue["o_payload"]), take)
+        walk = DmaWalk(self, m, geometry, data.View(layout, queue["o_payload"]), take)
         m.d.comb += walk.step.eq(self.r_valid)
         # One cycle to rotate the bytes, one to write them.
         turned, lanes, window = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS)
@@ -243,7 +243,7 @@ class StoreEngine(Circuit):
         job, fresh, active = Signal(layout), Signal(layout), Signal()
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += fresh[name].eq(value)
-        walk = Walk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
+        walk = DmaWalk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
         address, row, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(MEMORY_BITS)
         burst_left, in_burst = Signal(range(LONGEST_BURST + 1)), Signal()
         limit = min(LONGEST_BURST, geometry.page // bus)
@@ -430,7 +430,7 @@ def walk_fields(entry: Any, offset: int) -> dict[str, Value]:
     }
 
 
-class Walk:
+class DmaWalk:
     """Beat by beat over a transfer's rows on the local side.
 
     Present beat: ``local`` byte address of its window, ``lanes`` its bytes in the window of the scratchpad, or

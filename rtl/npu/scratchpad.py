@@ -121,7 +121,7 @@ class Group(Circuit):
         return m
 
 
-class Scratchpad(Circuit):
+class ScratchpadCircuit(Circuit):
     """Banks of one read and one write port each; a bank is one contiguous range of addresses.
 
     Every access lies within one window of its own size. In a cycle in which two ports want the same side of a bank the
@@ -219,7 +219,7 @@ def several(bits: list[Signal]) -> Signal:
     return twice
 
 
-class Accumulator(Circuit):
+class AccumulatorCircuit(Circuit):
     """Lines of 32-bit sums: the array's results are added to or replace them, the vector unit reads them.
 
     Members

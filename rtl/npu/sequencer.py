@@ -106,7 +106,7 @@ class Fetch(Circuit):
         return m
 
 
-class Sequencer(Circuit):
+class SequencerCircuit(Circuit):
     """Executes loops and dispatches every other instruction, one after the other.
 
     A loop's start or back-edge takes ``loop_cycles``, a dispatch ``issue_cycles``, of which all but the last sum up the

@@ -21,8 +21,8 @@ from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
 from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers
-from siliconloom.rtl.npu.scratchpad import Accumulator, Scratchpad
-from siliconloom.rtl.npu.sequencer import Fetch, Sequencer
+from siliconloom.rtl.npu.scratchpad import AccumulatorCircuit, ScratchpadCircuit
+from siliconloom.rtl.npu.sequencer import Fetch, SequencerCircuit
 from siliconloom.rtl.npu.ways import lane_ways
 
 ENGINE = ("free", "held", "read", "done", "misaligned", "failed")
@@ -30,7 +30,7 @@ PATIENCE = 8
 """Cycles without any progress after which a tile in which nothing is under way is stuck."""
 
 
-class NpuTile(Circuit):
+class NpuTileCircuit(Circuit):
     """The whole tile.
 
     Members
@@ -140,7 +140,7 @@ class NpuTile(Circuit):
         sequencer_inputs = {f"{u}_ready": Signal(name=f"{u}_ready") for u in UNITS}
         sequencer = self.place(
             m,
-            self.library.make(Sequencer, geometry),
+            self.library.make(SequencerCircuit, geometry),
             "sequencer",
             start=start,
             halt=draining,
@@ -325,7 +325,7 @@ class NpuTile(Circuit):
                 units[u] = self.place(m, kind, u, issue=works[u], entry=entry[u], **words)
         accumulator = self.place(
             m,
-            self.library.make(Accumulator, geometry),
+            self.library.make(AccumulatorCircuit, geometry),
             "accumulator",
             valid=matmul["sums_valid"],
             line=matmul["sums_line"],
@@ -335,7 +335,9 @@ class NpuTile(Circuit):
             read_line=vector["sums_line"],
         )
         m.d.comb += sums_data.eq(accumulator["read_data"])
-        scratchpad = self.place(m, self.library.make(Scratchpad, geometry), "scratchpad", **self._local_ports(units))
+        scratchpad = self.place(
+            m, self.library.make(ScratchpadCircuit, geometry), "scratchpad", **self._local_ports(units)
+        )
         for name, signal in fetched.items():
             m.d.comb += signal.eq(scratchpad[f"{name}_data"])
         m.d.comb += [unit_free[u].eq(units[u]["free"]) for u in others]

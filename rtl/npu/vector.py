@@ -36,7 +36,7 @@ LAST_STAGE = Lane.STAGES
 """Stage in which a lane's result, or what a row adds up to, is there."""
 
 
-class VectorUnit(Circuit):
+class VectorUnitCircuit(Circuit):
     """Runs one vector instruction at a time.
 
     Members

@@ -54,7 +54,7 @@ _KEYS = 5
 _CYCLES, _NEXT, _PHASE_LATER, _REFRESH_LATER, _OUTCOME, _ANSWERS, _LAST, _FINISH = range(5, 13)
 _LEFT, _HITS, _MISSES, _REFRESHES, _BURSTS, _QUIET_SO_FAR = range(13, 19)
 _EDGE = 19
-"""Columns of `Seen.edge`: what decides a block; how long it took, what follows, what it added."""
+"""Columns of `SeenStates.edge`: what decides a block; how long it took, what follows, what it added."""
 _QUIET = -1
 """Refresh and phase of a block that no refresh was due or pending in."""
 _NUMBERS, _SNAPSHOTS, _EDGES, _OUTCOMES = range(4)
@@ -70,7 +70,7 @@ class Collapse:
     snapshots: int
 
 
-class Seen(NamedTuple):
+class SeenStates(NamedTuple):
     """What was seen; `used` says how much of each array is."""
 
     used: Any
@@ -300,7 +300,7 @@ def _table(entries: Any) -> Any:
 @kernel()
 def _empty(known: Any) -> Any:
     snapshots = 4 * known + 4  # at both ends of a block; phase; arrivals
-    return Seen(
+    return SeenStates(
         np.zeros(4, np.int64),
         np.empty(POOL, np.int32),
         np.empty(snapshots, np.int64),

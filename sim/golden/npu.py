@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 
 
-class Machine:
+class GoldenMachine:
     """Memories of one tile, and what instructions do to them.
 
     Parameters
@@ -105,4 +105,4 @@ def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lane
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
 
 
-__all__ = ["Machine", "parameter_planes", "scalar_bytes", "turn_planes"]
+__all__ = ["GoldenMachine", "parameter_planes", "scalar_bytes", "turn_planes"]

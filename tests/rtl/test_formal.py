@@ -28,7 +28,7 @@ from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor, _System, check, prove
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.sequencer import QUEUES, Sequencer
+from siliconloom.rtl.npu.sequencer import QUEUES, SequencerCircuit
 from siliconloom.verification.programs import random_npu
 
 pytestmark = pytest.mark.skipif(
@@ -393,7 +393,7 @@ class SequencerContract(Contract):
         return wide
 
 
-def sequencer(kind=Sequencer, issue_cycles=2):
+def sequencer(kind=SequencerCircuit, issue_cycles=2):
     return kind(Library("proof"), dataclasses.replace(geometry_of(random_npu(3)), issue_cycles=issue_cycles))
 
 
@@ -445,9 +445,9 @@ def test_a_bug_in_the_decoder_is_found(number, seed):
     Three of the bugs a day, by the seed; each takes about ten seconds.
     """
     right, wrong, broken = list(DECODER_BUGS.values())[(3 * seed + number) % len(DECODER_BUGS)]
-    source = textwrap.dedent(inspect.getsource(Sequencer))
+    source = textwrap.dedent(inspect.getsource(SequencerCircuit))
     assert right in source
-    names = dict(vars(inspect.getmodule(Sequencer)))
+    names = dict(vars(inspect.getmodule(SequencerCircuit)))
     code = source.replace(right, wrong).replace("super().__init__(", "Circuit.__init__(self, ")
     exec("from __future__ import annotations\n" + code, names)
     contract = SequencerContract(sequencer(names["Sequencer"]))

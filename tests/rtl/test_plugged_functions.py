@@ -18,7 +18,7 @@ from siliconloom.rtl.npu.functions.hooks import by_scalar
 from siliconloom.rtl.npu.ways import CIRCUITS, WAYS, Way, register_circuit, register_way, when
 from siliconloom.sim.chip.costs import cost_key
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.sim.golden.vector import GOLDEN, golden
 from siliconloom.verification import programs
 from siliconloom.verification.npu import compare
@@ -87,7 +87,7 @@ def stored(chip, made, name):
     if name not in GOLDEN:
         return found
 
-    class Watching(Machine):
+    class Watching(GoldenMachine):
         def execute(self, i, indices):
             super().execute(i, indices)
             if i.opcode == Opcode.VECTOR and i.function == name:
@@ -143,7 +143,7 @@ def test_a_function_without_a_half_is_refused_where_that_is_needed():
     with registered(DISTANCE) as function, pytest.MonkeyPatch.context() as patch:
         (made, *_) = made_of(function.value, chip, 1, 0, patch)
         with pytest.raises(LoomError, match="values of the vector function distance"):
-            Machine(chip, made.memory.copy()).run(made.program)
+            GoldenMachine(chip, made.memory.copy()).run(made.program)
         with pytest.raises(LoomError, match="no circuit is registered for the vector function distance"):
             build_rtl(chip)
         register_circuit(function, "no such")

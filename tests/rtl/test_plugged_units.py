@@ -28,7 +28,7 @@ from siliconloom.rtl.npu.registers import UNITS, register_map
 from siliconloom.sim.chip.costs import cost_key
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.sim.golden.opcodes import EXECUTIONS, executes
 from siliconloom.verification.npu import compare
 from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, RandomProgram, random_npu, random_program
@@ -184,7 +184,7 @@ def test_a_plugged_unit_is_assembled_listed_timed_and_computed(examples):
         model = run(made.program, chip, exact=True, trace_limit=100)
         assert model.busy[Unit.RAMP] == code[0].m * (START + code[1].m)
         assert run(made.program, chip).cycles == model.cycles
-        Machine(chip, made.memory).run(made.program)
+        GoldenMachine(chip, made.memory).run(made.program)
         size, lanes = code[1].m * chip.tile.vector.lanes, chip.tile.vector.lanes
         stored = made.memory[RESULTS : RESULTS + code[0].m * size].reshape(code[0].m, code[1].m, lanes)
         wanted = ((code[1].k + np.arange(code[1].m)) & 255).astype(np.uint8)
@@ -237,7 +237,7 @@ def test_a_unit_without_a_half_is_refused_where_that_is_needed():
     with registered(RAMP):
         made = made_for(chip, 64, 0, 1, 1, False)
         with pytest.raises(LoomError, match="values of ramp instructions"):
-            Machine(chip, made.memory).run(made.program)
+            GoldenMachine(chip, made.memory).run(made.program)
         with pytest.raises(LoomError, match="ramp instructions in the simulator"):
             run(made.program, chip)
         with pytest.raises(LoomError, match="no circuit is registered for the unit ramp"):

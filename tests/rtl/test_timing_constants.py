@@ -14,7 +14,7 @@ from siliconloom.arch import LoomError, timing
 from siliconloom.arch.description import SystolicArray
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.tile import NpuTile
+from siliconloom.rtl.npu.tile import NpuTileCircuit
 from tests.rtl.npu import small_chip
 
 PACKAGE = Path(siliconloom.__file__).parent
@@ -44,7 +44,7 @@ def elaborated(dataflow):
     array = SystolicArray.model_validate(chip.tile.array.model_dump() | changes)
     chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
     library = Library("proof")
-    done, waiting = set(), [NpuTile(library, geometry_of(chip))]
+    done, waiting = set(), [NpuTileCircuit(library, geometry_of(chip))]
     while waiting:
         circuit = waiting.pop()
         if circuit.module_name in done or circuit.written() is not None:

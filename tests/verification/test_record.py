@@ -21,7 +21,7 @@ from siliconloom.render.tables import Screen
 from siliconloom.render.verification import COLUMNS, verification_table
 from siliconloom.rtl.bench.runner import simulator_path, tool_versions
 from siliconloom.verification import link
-from siliconloom.verification.parity import CONTEXT, ERRORS, Parity, Stream, instant, span
+from siliconloom.verification.parity import CONTEXT, ERRORS, Parity, ParityStream, instant, span
 from siliconloom.workloads import load_workload
 from tests.rtl.npu import SMALL as SMALL_NPU
 from tests.rtl.test_pim import SMALL as SMALL_PIM
@@ -176,7 +176,11 @@ def parities(draw):
     if not stalled:
         events = draw(st.lists(cycles, max_size=12))
         parity.hold(
-            [Stream("flit", events, draw(st.sampled_from([events, events[:-1], draw(st.lists(cycles))])), instant)]
+            [
+                ParityStream(
+                    "flit", events, draw(st.sampled_from([events, events[:-1], draw(st.lists(cycles))])), instant
+                )
+            ]
         )
         parity.count("retries", draw(st.integers(0, 2)), 1)
     return parity
@@ -308,7 +312,7 @@ def test_the_earliest_event_that_differs_is_told_with_what_is_around_it(streams,
     parity.cycles(5, 5)
     parity.hold(
         [
-            Stream(f"stream {n}", model, rtl, instant)
+            ParityStream(f"stream {n}", model, rtl, instant)
             for n, (model, rtl) in enumerate(zip(streams, planted, strict=True))
         ]
     )

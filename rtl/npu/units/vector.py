@@ -3,7 +3,7 @@
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
 from siliconloom.rtl.npu.geometry import Geometry
-from siliconloom.rtl.npu.vector import VectorUnit
+from siliconloom.rtl.npu.vector import VectorUnitCircuit
 
 
 def _line(geometry: Geometry) -> int:
@@ -13,7 +13,7 @@ def _line(geometry: Geometry) -> int:
 UNIT_CIRCUITS.add(
     Unit.VECTOR,
     UnitCircuit(
-        make=VectorUnit,
+        make=VectorUnitCircuit,
         reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
         writes={"vector": Port("write", _line, 10)},
         illegal=True,

@@ -14,9 +14,9 @@ from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.registry import Registry, discover
 
 if TYPE_CHECKING:
-    from siliconloom.sim.golden.npu import Machine
+    from siliconloom.sim.golden.npu import GoldenMachine
 
-Execution = Callable[["Machine", Instruction, list[int]], None]
+Execution = Callable[["GoldenMachine", Instruction, list[int]], None]
 EXECUTIONS: Registry[Opcode, Execution] = Registry("what is computed by opcode")
 
 

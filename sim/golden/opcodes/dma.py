@@ -11,10 +11,10 @@ from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, window
 
 if TYPE_CHECKING:
-    from siliconloom.sim.golden.npu import Machine
+    from siliconloom.sim.golden.npu import GoldenMachine
 
 
-def _rows(machine: Machine, i: Instruction, indices: list[int]) -> Iterator[tuple[Bytes, Bytes]]:
+def _rows(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Iterator[tuple[Bytes, Bytes]]:
     """Each row in main memory and in the scratchpad."""
     memory, local = i.memory.at(indices), i.a.at(indices)
     for row in range(i.m):
@@ -25,14 +25,14 @@ def _rows(machine: Machine, i: Instruction, indices: list[int]) -> Iterator[tupl
 
 
 @executes(Opcode.LOAD)
-def load(machine: Machine, i: Instruction, indices: list[int]) -> None:
+def load(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """Rows from main memory to the scratchpad."""
     for memory, local in _rows(machine, i, indices):
         local[:] = memory
 
 
 @executes(Opcode.STORE)
-def store(machine: Machine, i: Instruction, indices: list[int]) -> None:
+def store(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """Rows from the scratchpad to main memory."""
     for memory, local in _rows(machine, i, indices):
         memory[:] = local

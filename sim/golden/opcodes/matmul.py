@@ -13,7 +13,7 @@ from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
 if TYPE_CHECKING:
-    from siliconloom.sim.golden.npu import Machine
+    from siliconloom.sim.golden.npu import GoldenMachine
 
 
 def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Integers:
@@ -22,7 +22,7 @@ def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Integers:
 
 
 @executes(Opcode.MATMUL)
-def matmul(machine: Machine, i: Instruction, indices: list[int]) -> None:
+def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product, in place of the sums or added to them; sums wrap."""
     array, local = machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols

@@ -15,11 +15,11 @@ from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import GOLDEN, Integers, window
 
 if TYPE_CHECKING:
-    from siliconloom.sim.golden.npu import Machine
+    from siliconloom.sim.golden.npu import GoldenMachine
 
 
 @executes(Opcode.VECTOR)
-def vector(machine: Machine, i: Instruction, indices: list[int]) -> None:
+def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A function; results are clipped, and zero beyond its columns."""
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
@@ -36,7 +36,7 @@ def vector(machine: Machine, i: Instruction, indices: list[int]) -> None:
     window(machine.scratchpad, target, result.size)[:] = result.view(np.uint8).reshape(-1)
 
 
-def _transpose(machine: Machine, x: Integers, target: int) -> None:
+def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:
     """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
     rows, cols = x.shape
     pitch = padded(rows, machine.lanes)

@@ -87,7 +87,7 @@ class Output(Stream):
             raise OSError(error.errno, error.strerror, "standard output") from None
 
 
-class Messages(Stream):
+class MessageColumns(Stream):
     """A standard error that may be full or unread: no command fails because nobody hears its messages."""
 
     def guard(self) -> AbstractContextManager[None]:
@@ -112,7 +112,7 @@ def prepare() -> None:
     if type(sys.stdout) is io.TextIOWrapper:  # not a test's or a notebook's own kind of stream
         sys.stdout = Output(sys.stdout)
     if type(sys.stderr) is io.TextIOWrapper:
-        sys.stderr = Messages(sys.stderr)
+        sys.stderr = MessageColumns(sys.stderr)
 
 
 def finish() -> str | None:

@@ -12,7 +12,7 @@ from siliconloom.rtl.array.tile import arithmetic_of
 from siliconloom.rtl.bench.runner import Spent, run_cases
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
-from siliconloom.verification.parity import Findings, Parity, Stream, verilog
+from siliconloom.verification.parity import Findings, Parity, ParityStream, verilog
 
 BEATS = 1500
 """Most moving beats in a case: keeps a bench within seconds."""
@@ -43,7 +43,7 @@ def compare(result: CaseResult) -> ArrayParity:
     parity.bytes_compared = result.value_bytes
     parity.cycles(result.cycles, case.schedule[-1].last_output + 1)
     if not parity.stalled:
-        parity.hold([Stream("fold", case.schedule, result.folds, _seen, times=2)])
+        parity.hold([ParityStream("fold", case.schedule, result.folds, _seen, times=2)])
     return parity
 
 

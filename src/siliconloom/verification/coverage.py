@@ -21,7 +21,7 @@ from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.functions import Integers
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.programs import RandomProgram
 
 Feature = tuple[str | int | bool, ...]
@@ -143,7 +143,7 @@ def _shape(name: str, i: Instruction, chip: Chip) -> Iterator[Feature]:
             yield name, "masked", i.k == 2
 
 
-class _Watched(Machine):
+class _Watched(GoldenMachine):
     """The golden model, which notes what a run leaves in main memory: a mistake that is not stored is not noticed."""
 
     def __init__(self, chip: Chip, memory: Bytes) -> None:

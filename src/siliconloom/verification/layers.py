@@ -26,7 +26,7 @@ from siliconloom.arch.numerics import ACTIVATIONS, EXP2_BITS, NORM_BITS, ONE, RO
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.quantized import Cache, LayerWriter, Tensor
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import Machine, scalar_bytes, turn_planes
+from siliconloom.sim.golden.npu import GoldenMachine, scalar_bytes, turn_planes
 from siliconloom.verification.image import Columns, MemoryImage, read_rows, write_rows
 from siliconloom.verification.programs import RandomProgram
 
@@ -191,7 +191,7 @@ def layer_runs(chip: Chip, spec: LayerSpec, *, tokens: int = 32, decode: int = 4
         real = layer.tensors["y"][past : past + count] / layer.scales["y"]
         run = LayerRun(name, made, image.tensors["y"], np.clip(y, -128, 127).astype(np.int8), real)
         memory = made.loaded()
-        Machine(chip, memory).run(program)
+        GoldenMachine(chip, memory).run(program)
         run.results = read_rows(memory, run.place, count)
         if not np.array_equal(run.results, run.expected):
             raise AssertionError(f"{name}: the golden model's results are not those of the layer")

@@ -17,8 +17,7 @@ from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.verified import LinkCase, LinkWork, RingShape, Seen, VerifiedLink
 from siliconloom.arch.working import working_folder
-from siliconloom.rtl.bench.link_cases import LinkCase as LinkJob
-from siliconloom.rtl.bench.link_cases import LinkOutcome, run_link_cases
+from siliconloom.rtl.bench.link_cases import LinkBenchCase, LinkOutcome, run_link_cases
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, run_ring_cases
 from siliconloom.rtl.bench.ring_tiles import SET_UP, TileCase, run_tile_cases
 from siliconloom.rtl.bench.runner import Spent
@@ -36,7 +35,7 @@ from siliconloom.verification.link_cases import (
     ring_memories,
 )
 from siliconloom.verification.npu import TRACE, execution_stream, executions
-from siliconloom.verification.parity import Findings, Parity, Stream, instant
+from siliconloom.verification.parity import Findings, Parity, ParityStream, instant
 from siliconloom.verification.ring_layers import ShardRun, mlp_shards
 
 BEGINS = 1
@@ -122,7 +121,7 @@ def verify_ring(system: System, *, seed: int, simulator: str, cases: int, spent:
 # Links and engines ---------------------------------------------------------------------------------------------------
 
 
-def compare_link(protocol: LinkProtocol, number: int, case: LinkJob, outcome: LinkOutcome) -> LinkParity:
+def compare_link(protocol: LinkProtocol, number: int, case: LinkBenchCase, outcome: LinkOutcome) -> LinkParity:
     """Every flit once, in order, bit by bit; taken and delivered in the model's cycles; the model's counters."""
     model = modelled_link(protocol, case)
     parity = LinkParity(
@@ -140,8 +139,8 @@ def compare_link(protocol: LinkProtocol, number: int, case: LinkJob, outcome: Li
     parity.cycles(outcome.delivered[-1] if outcome.delivered else -1, model.delivered[-1])
     parity.hold(
         [
-            Stream("taken flit", model.taken, outcome.taken, instant),
-            Stream("delivered flit", model.delivered, outcome.delivered, instant),
+            ParityStream("taken flit", model.taken, outcome.taken, instant),
+            ParityStream("delivered flit", model.delivered, outcome.delivered, instant),
         ]
     )
     counts = model.counts
@@ -196,8 +195,8 @@ def compare_collective(
     chips = len(outcomes)
     numbers = range(engine.messages(chips))
     for rank, (outcome, said) in enumerate(zip(outcomes, model, strict=True)):
-        streams: list[Stream[Any]] = [
-            Stream(f"chip {rank}, {what} chunk", list(zip(cycles, chunks, strict=True)), rtl, _chunk)
+        streams: list[ParityStream[Any]] = [
+            ParityStream(f"chip {rank}, {what} chunk", list(zip(cycles, chunks, strict=True)), rtl, _chunk)
             for what, rtl, cycles, chunks in (
                 ("sent", outcome.sent, said.sent, [engine.chunk_sent(rank, n, chips) for n in numbers]),
                 (
@@ -208,7 +207,9 @@ def compare_collective(
                 ),
             )
         ]
-        parity.hold([*streams, Stream(f"chip {rank}, end of the collective", [said.done], [outcome.done], instant)])
+        parity.hold(
+            [*streams, ParityStream(f"chip {rank}, end of the collective", [said.done], [outcome.done], instant)]
+        )
         if not len(outcome.memory):
             parity.value_errors.append(f"chip {rank}: the ring did not come to its end")
             continue
@@ -226,7 +227,7 @@ def _chunk(event: tuple[int, int]) -> Seen:
 
 
 @dataclass(frozen=True)
-class Block:
+class RingBlock:
     """A tensor-parallel MLP block: what every chip runs, and the case of the bench."""
 
     name: str
@@ -234,7 +235,7 @@ class Block:
     case: TileCase
 
 
-def mlp_blocks(chip: Chip, engine: RingEngine, protocol: LinkProtocol, chips: int, seed: int) -> list[Block]:
+def mlp_blocks(chip: Chip, engine: RingEngine, protocol: LinkProtocol, chips: int, seed: int) -> list[RingBlock]:
     """The block with chips that start together, at random, and on wires with wrong bits."""
     chance = random.Random(seed)
     blocks = []
@@ -252,13 +253,15 @@ def mlp_blocks(chip: Chip, engine: RingEngine, protocol: LinkProtocol, chips: in
         )
         starts = [SET_UP + chance.randint(0, late) for _ in range(chips)]
         blocks.append(
-            Block(f"MLP, {name}", shards, TileCase(ring, [s.program for s in shards], [s.base for s in shards], starts))
+            RingBlock(
+                f"MLP, {name}", shards, TileCase(ring, [s.program for s in shards], [s.base for s in shards], starts)
+            )
         )
     return blocks
 
 
 def compare_block(
-    chip: Chip, engine: RingEngine, protocol: LinkProtocol, block: Block, outcomes: Sequence[ChipOutcome]
+    chip: Chip, engine: RingEngine, protocol: LinkProtocol, block: RingBlock, outcomes: Sequence[ChipOutcome]
 ) -> LinkParity:
     """Memory as NumPy's; every instruction, chunk and chip in the cycles of the simulator and of the ring's model.
 
@@ -294,10 +297,10 @@ def compare_block(
 
 def _tile_streams(
     rank: int, program: Program, executed: dict[str, list[tuple[int, int, int]]], zero: int, outcome: ChipOutcome
-) -> list[Stream[Any]]:
+) -> list[ParityStream[Any]]:
     """When a chip's tile began, and start and end of every execution of its units, beside the model's from ``zero``."""
     begun = [cycle - count for cycle, count, _, _ in outcome.units[:1]]
-    streams: list[Stream[Any]] = [Stream(f"chip {rank}, start of the tile's run", [zero], begun, instant)]
+    streams: list[ParityStream[Any]] = [ParityStream(f"chip {rank}, start of the tile's run", [zero], begun, instant)]
     lines = disassemble(program).splitlines()
     for number, unit in enumerate(UNITS):
         issued = [cycle for cycle, _, starts, _ in outcome.units if starts >> number & 1]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.ring import RingEngine
-from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, Fault, LinkCase
+from siliconloom.rtl.bench.link_cases import PATTERN, SETTLE, Fault, LinkBenchCase
 from siliconloom.rtl.bench.ring_cases import RingCase
 from siliconloom.sim.golden.ring import all_reduced
 from siliconloom.sim.network.link import ErrorPattern, Faults, LinkRun, run_link
@@ -21,7 +21,7 @@ BASE = 5
 
 def random_link_case(
     protocol: LinkProtocol, seed: int, rate: float = 0.0, flits: int = 300, *, harsh: bool = False
-) -> LinkCase:
+) -> LinkBenchCase:
     """Packets of random lengths between a source and a sink that wait at random.
 
     Parameters
@@ -46,7 +46,7 @@ def random_link_case(
     ]
     shares = [1.0, 1.0, 0.8, 0.4, 0.1]
     source, sink = (_willing(chance, chance.choice(shares)) for _ in range(2))
-    return LinkCase(made, source, sink, faults)
+    return LinkBenchCase(made, source, sink, faults)
 
 
 def _willing(chance: random.Random, share: float) -> NDArray[np.bool_]:
@@ -119,7 +119,7 @@ def modelled_faults(faults: list[Fault] | tuple[Fault, ...]) -> Faults:
     )
 
 
-def modelled_link(protocol: LinkProtocol, case: LinkCase) -> LinkRun:
+def modelled_link(protocol: LinkProtocol, case: LinkBenchCase) -> LinkRun:
     """A link case on the cycle model."""
     return run_link(
         protocol,

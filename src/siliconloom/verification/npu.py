@@ -14,9 +14,9 @@ from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.sim.chip.engine import Run, run
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.layers import LAYERS, layer_runs
-from siliconloom.verification.parity import Findings, Parity, Stream, span, verilog
+from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import RandomProgram, random_program
 
 TRACE = 1_000_000
@@ -53,7 +53,7 @@ def compare(
     if outcome.cause != Cause.NONE:
         parity.value_errors.append(f"the tile stopped with '{outcome.cause.text}' at instruction {outcome.instruction}")
     expected = made.loaded()
-    Machine(chip, expected).run(made.program)
+    GoldenMachine(chip, expected).run(made.program)
     parity.same_bytes("memory", outcome.memory, expected)
     parity.cycles(outcome.cycles, model.cycles)
     if stalled:
@@ -89,7 +89,7 @@ def execution_stream(
     issued: Sequence[int],
     completed: Sequence[int],
     zero: int = 0,
-) -> Stream[tuple[int | None, int | None]]:
+) -> ParityStream[tuple[int | None, int | None]]:
     """Start and end of every execution of a unit, the model's (`executions`) from cycle ``zero`` on.
 
     ``lines`` are the instructions as text. An execution that the RTL began
@@ -99,7 +99,7 @@ def execution_stream(
     def instruction(number: int) -> str:
         return lines[executed[number][0]].strip() if number < len(executed) else "that the model does not execute"
 
-    return Stream(
+    return ParityStream(
         f"{unit} execution",
         [(begin + zero, end + zero) for _, begin, end in executed],
         list(zip_longest(issued, completed)),

@@ -39,7 +39,7 @@ def instant(event: int) -> Seen:
 
 
 @dataclass(frozen=True)
-class Stream(Generic[Event]):
+class ParityStream(Generic[Event]):
     """Events of one kind in order, on both sides.
 
     Parameters
@@ -144,7 +144,7 @@ class Parity:
             counted = "no" if rtl is None else f"{rtl:,}"
             self.count_errors.append(f"the RTL counted {counted} {what}, the model {model:,}")
 
-    def hold(self, streams: Sequence[Stream[Any]]) -> None:
+    def hold(self, streams: Sequence[ParityStream[Any]]) -> None:
         """Compare streams event by event; the earliest event that differs is kept, other streams are named."""
         for stream in streams:
             self.times_compared += stream.times * len(stream.model)
@@ -230,4 +230,4 @@ def verilog(bundle: Bundle) -> Iterator[tuple[list[Path], Path]]:
         yield bundle.write(folder / "rtl"), folder / "bench"
 
 
-__all__ = ["Findings", "Parity", "Stream", "instant", "span", "verilog"]
+__all__ = ["Findings", "Parity", "ParityStream", "instant", "span", "verilog"]

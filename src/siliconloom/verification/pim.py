@@ -19,7 +19,7 @@ from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.pim import PimMachine, read_out
 from siliconloom.sim.pim.channel import ChannelRun, run_channel
-from siliconloom.verification.parity import Findings, Parity, Stream, instant, verilog
+from siliconloom.verification.parity import Findings, Parity, ParityStream, instant, verilog
 from siliconloom.verification.pim_cases import attention_cases, gemv_case, random_case, refresh_case
 
 RULES = 5
@@ -31,7 +31,7 @@ Logged = tuple[int, int, int, int, int]
 class PimParity(Parity):
     """What comparing one case showed."""
 
-    work: bench.PimCase
+    work: bench.PimBenchCase
     model: ChannelRun
     outcome: PimOutcome
 
@@ -49,7 +49,7 @@ class PimParity(Parity):
         return PimCase(**self.common(), commands=len(self.model.commands), pim=work)
 
 
-def compare(tile: PimTile, case: bench.PimCase, outcome: PimOutcome) -> PimParity:
+def compare(tile: PimTile, case: bench.PimBenchCase, outcome: PimOutcome) -> PimParity:
     """Hold an outcome of the RTL against the simulator and the golden model."""
     model = run_channel(tile, case.macros, log=True)
     parity = PimParity(name=case.name, work=case, model=model, outcome=outcome)
@@ -66,11 +66,11 @@ def _compare_cycles(parity: PimParity) -> None:
     while len(found) > len(wanted) and found[-1][1] == Command.REF:
         found.pop()  # the model ends with its last macro, refresh goes on
     parity.cycles(outcome.cycles, model.cycles)
-    streams: list[Stream[Any]] = [Stream("command", wanted, found, _command)]
+    streams: list[ParityStream[Any]] = [ParityStream("command", wanted, found, _command)]
     for computes, taken in zip((False, True), outcome.taken, strict=True):
         numbers = [i for i, macro in enumerate(case.macros) if macro.computes == computes]
         name = f"taking of a macro of {'computation' if computes else 'transfers'}"
-        streams.append(Stream(name, model.taken[numbers].tolist(), taken, instant))
+        streams.append(ParityStream(name, model.taken[numbers].tolist(), taken, instant))
     parity.hold(streams)
 
 
@@ -125,7 +125,7 @@ def _same_bursts(parity: PimParity, what: str, due: Sequence[tuple[Any, int]], f
 
 
 def check_pim_cases(
-    chip: Chip, cases: Sequence[bench.PimCase], *, simulator: str = "verilator", spent: Spent | None = None
+    chip: Chip, cases: Sequence[bench.PimBenchCase], *, simulator: str = "verilator", spent: Spent | None = None
 ) -> list[PimParity]:
     """Build the tile of ``chip`` and run cases on it; raises `LoomError` when the simulator is missing."""
     tile = chip.tile
@@ -139,7 +139,7 @@ def check_pim_cases(
     return [compare(tile, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
 
 
-def pim_cases(tile: PimTile, seed: int, count: int) -> tuple[list[bench.PimCase], list[str]]:
+def pim_cases(tile: PimTile, seed: int, count: int) -> tuple[list[bench.PimBenchCase], list[str]]:
     """Work for a tile, and a line for each part of it that does not fit the tile.
 
     ``count`` random cases, one that meets a refresh, GEMVs of every operand format, and an attention head in bf16.

@@ -14,7 +14,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.mapper.pim.layout import GemvLayout, plan_gemv
-from siliconloom.rtl.bench.pim_cases import Bytes, PimCase, Rows
+from siliconloom.rtl.bench.pim_cases import Bytes, PimBenchCase, Rows
 from siliconloom.sim.golden.pim import PimMachine, bf16, bf16_values
 from siliconloom.sim.pim.channel import run_channel
 
@@ -24,7 +24,9 @@ MARGIN = 64
 """Cycles that a bench listens on after the last datum is due."""
 
 
-def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, transfers: int | None = None) -> PimCase:
+def random_case(
+    tile: PimTile, seed: int, *, dtype: DataType | None = None, transfers: int | None = None
+) -> PimBenchCase:
     """Random macros of both streams with random data; computation in the lower half of the rows, transfers above.
 
     Parameters
@@ -64,7 +66,7 @@ def random_case(tile: PimTile, seed: int, *, dtype: DataType | None = None, tran
     return with_data(tile, f"random {seed}", macros, seed)
 
 
-def refresh_case(tile: PimTile, seed: int) -> PimCase:
+def refresh_case(tile: PimTile, seed: int) -> PimBenchCase:
     """Both streams busy when refresh falls due."""
     rows, columns = tile.dram.organization.rows, min(tile.row_columns, 8)
     start = max(tile.dram.timing.tREFI - 40, 0)
@@ -140,7 +142,7 @@ def random_bytes(numbers: np.random.Generator, size: int) -> Bytes:
     return np.ascontiguousarray(values).view(np.uint8)[:size].copy()
 
 
-def with_data(tile: PimTile, name: str, macros: Sequence[Macro], seed: int) -> PimCase:
+def with_data(tile: PimTile, name: str, macros: Sequence[Macro], seed: int) -> PimBenchCase:
     """Random contents for all rows that macros touch, and random data for what they write."""
     numbers = np.random.default_rng(seed)
     o = tile.dram.organization
@@ -165,10 +167,10 @@ def with_data(tile: PimTile, name: str, macros: Sequence[Macro], seed: int) -> P
 
 def case_of(
     tile: PimTile, name: str, macros: Sequence[Macro], memory: Rows, written: Sequence[Bytes], vectors: Sequence[Bytes]
-) -> PimCase:
+) -> PimBenchCase:
     """A case that runs for as long as the model says, and a little longer."""
     limit = run_channel(tile, macros).cycles + MARGIN
-    return PimCase(
+    return PimBenchCase(
         name=name, macros=tuple(macros), memory=memory, written=tuple(written), vectors=tuple(vectors), limit=limit
     )
 
@@ -182,7 +184,7 @@ def writes_of(tile: PimTile, rows: Rows) -> tuple[list[Macro], list[Bytes]]:
     return macros, [rows[m.bank, m.row] for m in macros]
 
 
-def gemv_case(tile: PimTile, n: int, k: int, dtype: DataType, seed: int) -> tuple[PimCase, GemvLayout]:
+def gemv_case(tile: PimTile, n: int, k: int, dtype: DataType, seed: int) -> tuple[PimBenchCase, GemvLayout]:
     """A matrix times a vector with random elements, laid out by the mapper."""
     numbers = np.random.default_rng(seed)
     layout = plan_gemv(tile, n, k, dtype)
@@ -197,7 +199,7 @@ def gemv_case(tile: PimTile, n: int, k: int, dtype: DataType, seed: int) -> tupl
     return case, layout
 
 
-def attention_cases(tile: PimTile, tokens: int, head_dim: int, seed: int) -> tuple[list[PimCase], NDArray[Any]]:
+def attention_cases(tile: PimTile, tokens: int, head_dim: int, seed: int) -> tuple[list[PimBenchCase], NDArray[Any]]:
     """One attention head in bf16: keys and values are written, logits multiplied, softmax taken outside, values summed.
 
     Returns the two cases, before and after the softmax, and what attention gives in float64 for the same numbers. The

@@ -22,7 +22,7 @@ from siliconloom.arch.ring import RingEngine
 from siliconloom.arch.vector import TABLE_BYTES, VectorFunction
 from siliconloom.mapper.chip.quantized import LayerWriter, Tensor
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.image import Columns, MemoryImage, read_rows, write_rows
 from siliconloom.verification.layers import multipliers
 from siliconloom.verification.programs import RandomProgram
@@ -62,7 +62,7 @@ class ShardRun:
     after: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
 
 
-class _StoreLog(Machine):
+class _StoreLog(GoldenMachine):
     """The golden model, noting what every store writes."""
 
     def __init__(self, chip: Chip, memory: Bytes) -> None:

@@ -11,7 +11,7 @@ from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
-from siliconloom.sim.golden.npu import Machine
+from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.coverage import choose, features
 from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, RandomProgram, random_image, random_program
 
@@ -50,7 +50,7 @@ def predict(chip: Chip, made: RandomProgram) -> ProgramVectors:
     emptied[RESULTS:] = 0
     before = replace(made, memory=emptied).loaded()
     after = before.copy()
-    Machine(chip, after).run(program)
+    GoldenMachine(chip, after).run(program)
     model = run(program, chip, exact=True, trace_limit=TRACE)
     ended = [program.instructions[row[0]].unit for row in model.trace.tolist()]
     counters = {}
