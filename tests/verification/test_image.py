@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.isa import WORD_BYTES
-from siliconloom.sim.golden.npu import parameters_of
+from siliconloom.sim.golden.vector import parameters_of
 from siliconloom.verification.image import MemoryImage, read_rows, row_pitch, write_rows
 
 pieces = st.lists(st.binary(min_size=1, max_size=600), min_size=1, max_size=8)

@@ -1,0 +1,178 @@
+"""What a building block must keep, as monitors of its circuit, and ways to plant a bug in one."""
+
+from amaranth import Array, Mux, Signal
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.cells.semaphore import SemaphoreCounter
+from siliconloom.rtl.formal import Monitor
+from siliconloom.rtl.library import Library
+
+
+class Contract(Monitor):
+    """A monitor of one circuit: the circuit's inputs are its inputs, properties are added by name."""
+
+    def __init__(self, circuit, properties, **choices):
+        self.circuit = circuit
+        ports = {name: In(member.shape) for name, member in self.free(circuit)} | choices
+        ports |= dict.fromkeys(properties.split(), Out(1))
+        super().__init__(circuit.library, f"{circuit.module_name}_contract", ports, reset=True)
+
+    @staticmethod
+    def free(circuit):
+        members = circuit.signature.members.items()
+        return [(name, m) for name, m in members if m.flow == In and name not in ("clk", "rst")]
+
+    def elaborate(self, platform):
+        m = self.module()
+        self.watch(m, self.circuit, "circuit")
+        for name, _ in self.free(self.circuit):
+            m.d.comb += getattr(self.circuit, name).eq(getattr(self, name))
+        self.state(m, self.circuit)
+        return m
+
+    def earlier(self, m, value):
+        """``value`` of the cycle before; zero after a reset."""
+        before = Signal(len(value))
+        m.d.sync += before.eq(value)
+        return before
+
+
+def implies(condition, consequence):
+    return ~condition | consequence
+
+
+class StreamContract(Contract):
+    """A buffer of ``depth`` entries: any one entry that ``mark`` picks comes out in its turn, as it went in."""
+
+    PROPERTIES = """assert_ready assert_valid assert_kept assert_order assert_stable_valid assert_stable_payload
+    assert_inside cover_full cover_passed cover_stalled cover_both """
+
+    def __init__(self, circuit, depth, invariants=""):
+        self.depth = depth
+        super().__init__(circuit, self.PROPERTIES + invariants, mark=In(1))
+
+    def state(self, m, c):
+        push, pop = c.i_valid & c.i_ready, c.o_valid & c.o_ready
+        self.inside = inside = Signal(range(self.depth + 2))
+        self.tracked, self.ahead = Signal(), Signal(range(self.depth + 1))
+        self.value = Signal(c.width, reset_less=True)
+        m.d.sync += inside.eq(inside + push - pop)
+        with m.If(self.tracked):
+            m.d.sync += [self.ahead.eq(self.ahead - pop), self.tracked.eq(~(pop & (self.ahead == 0)))]
+        with m.Elif(push & self.mark):
+            m.d.sync += [self.tracked.eq(1), self.ahead.eq(inside - pop), self.value.eq(c.i_payload)]
+        stalled = self.earlier(m, c.o_valid & ~c.o_ready)
+        offered = self.earlier(m, c.o_payload)
+        due = self.tracked & (self.ahead == 0)
+        m.d.comb += [
+            self.assert_ready.eq(c.i_ready == (inside < self.depth)),
+            self.assert_valid.eq(c.o_valid == (inside > 0)),
+            self.assert_kept.eq(implies(due, c.o_valid)),
+            self.assert_order.eq(implies(due, c.o_payload == self.value)),
+            self.assert_stable_valid.eq(implies(stalled, c.o_valid)),
+            self.assert_stable_payload.eq(implies(stalled, c.o_payload == offered)),
+            self.assert_inside.eq((inside <= self.depth) & implies(self.tracked, self.ahead < inside)),
+            self.cover_full.eq(inside == self.depth),
+            self.cover_passed.eq(due & pop & (self.value == 1)),
+            self.cover_stalled.eq(stalled & pop & self.earlier(m, self.tracked)),
+            self.cover_both.eq(push & pop if self.depth > 1 else push & self.earlier(m, pop)),
+        ]
+
+
+class QueueContract(StreamContract):
+    """Adds what `Queue` promises of its level, and the invariant: where the marked entry lies."""
+
+    def __init__(self, circuit):
+        super().__init__(circuit, circuit.depth, "assert_level invariant_slots invariant_lies")
+        self.port = circuit.memory and circuit.memory.read_port(domain="comb")
+
+    def state(self, m, c):
+        super().state(m, c)
+        marked = Signal(range(2 * c.depth))
+        lies = Signal(c.width)
+        last = Signal(range(2 * c.depth))
+        m.d.comb += [
+            marked.eq(wrapped(c.read_slot + self.ahead, c.depth)),
+            last.eq(wrapped(c.read_slot + c.level, c.depth)),
+        ]
+        if self.port:
+            m.d.comb += [self.port.addr.eq(marked), lies.eq(self.port.data)]
+        else:
+            m.d.comb += lies.eq(Array(c.registers)[marked])
+        m.d.comb += [
+            self.assert_level.eq(c.level == self.inside),
+            self.invariant_slots.eq((c.read_slot < c.depth) & (c.write_slot == last)),
+            self.invariant_lies.eq(implies(self.tracked, lies == self.value)),
+        ]
+
+
+def wrapped(slot, depth):
+    return Mux(slot >= depth, slot - depth, slot)
+
+
+class SemaphoreContract(Contract):
+    """The count follows the arithmetic of its docstring, done in a number that is wide enough."""
+
+    def __init__(self, circuit):
+        properties = "assert_level assert_available assert_overflow assert_underflow cover_over cover_under cover_both"
+        super().__init__(circuit, properties)
+
+    def state(self, m, c):
+        expected = Signal(16)
+        over, under = Signal(), Signal()
+        taken = c.take & (expected > 0)
+        total = expected - taken + c.give
+        too_many = total > 2**c.width - 1
+        m.d.sync += [over.eq(~c.load & too_many), under.eq(~c.load & c.take & ~taken)]
+        m.d.sync += expected.eq(Mux(c.load, c.initial, Mux(too_many, expected - taken, total)))
+        m.d.comb += [
+            self.assert_level.eq(c.level == expected),
+            self.assert_available.eq(c.available == (expected > 0)),
+            self.assert_overflow.eq(c.overflow == over),
+            self.assert_underflow.eq(c.underflow == under),
+            self.cover_over.eq(c.overflow & (c.level == 2**c.width - 2)),
+            self.cover_under.eq(c.underflow & (c.level == 2)),
+            self.cover_both.eq(c.overflow & self.earlier(m, c.take)),
+        ]
+
+
+def monitor(kind, *parameters, reset="sync"):
+    """The contract of a circuit made with these parameters."""
+    circuit = Library("proof", reset).make(kind, *parameters)
+    contracts = {Queue: QueueContract, SemaphoreCounter: SemaphoreContract}
+    for base, contract in contracts.items():
+        if isinstance(circuit, base):
+            return contract(circuit)
+    return StreamContract(circuit, 2)
+
+
+def broken(kind, change):
+    """A subclass of a circuit, with statements that override some of its own."""
+
+    class Broken(kind):
+        def elaborate(self, platform):
+            m = super().elaborate(platform)
+            change(m, self)
+            return m
+
+    return Broken
+
+
+def sync(target, value, *, when=None):
+    """A change of what a register takes over, in the cycles of ``when``."""
+
+    def change(m, c):
+        with m.If(when(c) if when else 1):
+            m.d.sync += getattr(c, target).eq(value(c))
+
+    return change
+
+
+def comb(target, value):
+    """A change of an output."""
+
+    def change(m, c):
+        m.d.comb += getattr(c, target).eq(value(c))
+
+    return change

@@ -1,0 +1,307 @@
+"""The decoder keeps the contract that the instruction set's text states, in every cycle; a planted bug is found."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import textwrap
+
+import pytest
+from amaranth import Cat, Const, Mux, Signal, signed
+from amaranth.lib import data
+from amaranth.lib.wiring import Out
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.isa import DTYPES, LEVELS, Opcode, Unit, word_layout
+from siliconloom.rtl.formal import _System, check
+from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.sequencer import QUEUES, SequencerCircuit
+from siliconloom.verification.programs import random_npu
+from tests.rtl.contracts import Contract, implies
+
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("pyosys", "z3")), reason="pyosys or z3 is not installed"
+)
+
+
+UNIT_OPCODES = {"load": Opcode.LOAD, "store": Opcode.STORE, "matmul": Opcode.MATMUL, "vector": Opcode.VECTOR}
+
+
+class SequencerContract(Contract):
+    """The sequencer is the machine that ``arch.isa`` describes, written down a second time from its text.
+
+    ``self.model`` is that machine: where it is in the program, which loops are open, and with which index. The
+    circuit's registers equal it in every cycle (invariants), and what goes to the units is what it says.
+    """
+
+    PROPERTIES = """assert_one assert_halted assert_known assert_place assert_sync assert_sizes assert_addresses
+    assert_choices assert_refused assert_ended assert_blocked assert_running
+    invariant_registers invariant_sums invariant_fetched
+    cover_load cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep cover_odd"""
+
+    STACK = tuple(f"invariant_{name}_{level}" for name in ("begin", "index", "count") for level in range(LEVELS))
+
+    def __init__(self, circuit):
+        super().__init__(circuit, " ".join((self.PROPERTIES, *self.STACK)), assume_word=Out(1))
+
+    def cut(self, opcode):
+        """Fields of the word in front, cut out by their widths."""
+        found, offset = {}, 0
+        for part in word_layout(opcode):
+            field = self.circuit.word[offset : offset + part.width]
+            found[part.name] = field.as_signed() if part.signed else field
+            offset += part.width
+        return found
+
+    def state(self, m, c):
+        geometry = c.geometry
+        width = len(c.number)
+        place, running, valid, level = Signal(width), Signal(), Signal(), Signal(range(LEVELS + 1))
+        phase = Signal(len(c.phase))
+        begin, index, count = (
+            [Signal(w, name=f"{n}{i}") for i in range(LEVELS)]
+            for n, w in (("begin", width), ("index", 24), ("count", 24))
+        )
+        head, transfer, compute = self.cut(Opcode.BARRIER), self.cut(Opcode.LOAD), self.cut(Opcode.MATMUL)
+        opcode = head["opcode"]
+        innermost = [level == i + 1 for i in range(LEVELS)]
+        last_round = Cat(*(innermost[i] & (index[i] + 1 == count[i]) for i in range(LEVELS))).any()
+
+        # which words can be executed, and how long each takes
+        barrier = opcode == Opcode.BARRIER
+        sized = (head["m"] != 0) & (head["n"] != 0) & ((opcode != Opcode.MATMUL) | (head["k"] != 0))
+        int8 = head["dtype"] == DTYPES.index(DataType.INT8)
+        goes_to = {}
+        for unit, own in UNIT_OPCODES.items():
+            format_built = int8 if unit in ("matmul", "vector") else 1
+            goes_to[unit] = (barrier | ((opcode == own) & sized & format_built)) & (head["unit"] == Unit[unit.upper()])
+        dispatched = Cat(*goes_to.values()).any()
+        opens = (opcode == Opcode.LOOP) & (level < LEVELS) & (head["m"] != 0)
+        closes = (opcode == Opcode.NEXT) & (level != 0)
+        ends = opcode == Opcode.END
+        live = running & valid & ~c.halt
+        ready = Cat(*(goes_to[unit] & getattr(c, f"{unit}_ready") for unit in UNIT_OPCODES)).any()
+        final = phase == Mux(dispatched, geometry.issue_cycles - 1, geometry.loop_cycles - 1)
+        moves = live & final & (opens | closes | (dispatched & ready))
+        follows = Signal(width)
+        m.d.comb += follows.eq(place + 1)
+        for i in range(LEVELS):
+            with m.If(closes & innermost[i] & ~last_round):
+                m.d.comb += follows.eq(begin[i])
+        following = Mux(moves, follows, place)
+
+        # the machine
+        m.d.sync += [place.eq(following), valid.eq(running & (following < c.fetched))]
+        with m.If(c.start):
+            m.d.sync += [place.eq(0), valid.eq(0), running.eq(1), phase.eq(0), level.eq(0)]
+        with m.If(c.halt):
+            m.d.sync += [running.eq(0), valid.eq(0)]
+        with m.If(live):
+            with m.If(moves):
+                m.d.sync += phase.eq(0)
+            with m.Elif((opens | closes | dispatched) & ~final):
+                m.d.sync += phase.eq(phase + 1)
+            with m.Elif(ends | ~(opens | closes | dispatched)):
+                m.d.sync += [running.eq(0), valid.eq(0)]
+            with m.If(moves & opens):
+                m.d.sync += level.eq(level + 1)
+            with m.If(moves & closes & last_round):
+                m.d.sync += level.eq(level - 1)
+            for i in range(LEVELS):
+                with m.If(moves & opens & (level == i)):
+                    m.d.sync += [begin[i].eq(place + 1), index[i].eq(0), count[i].eq(head["m"])]
+                with m.If(moves & closes & innermost[i]):
+                    m.d.sync += index[i].eq(Mux(last_round, 0, index[i] + 1))
+
+        # the program memory gives the word that was asked for, and gives it again as long as it is asked for; what has
+        # been fetched stays there until the next start, which the registers do not let through during a run
+        asked, word, fetched = (self.earlier(m, each) for each in (c.read_address, c.word, c.fetched))
+        again = (asked == self.earlier(m, asked)) & self.earlier(m, valid)
+        started = self.earlier(m, c.start)
+        kept = implies(~started, c.fetched >= fetched)
+        m.d.comb += [
+            self.assume_word.eq(implies(again, c.word == word) & kept & ~(c.start & running)),
+            self.invariant_fetched.eq(
+                implies(running & (phase != 0), valid)
+                & implies(running & valid, (place == asked) & (asked < fetched))
+                & implies(started, ~valid & (phase == 0))
+            ),
+        ]
+
+        self.properties(m, c, live, dispatched & live & final, goes_to, ready, locals())
+
+    def properties(self, m, c, live, pushed, goes_to, ready, model):
+        head, transfer, compute, index, phase = (model[n] for n in ("head", "transfer", "compute", "index", "phase"))
+        count, opcode, barrier = model["count"], model["opcode"], model["barrier"]
+        valid = {unit: getattr(c, f"{unit}_valid") for unit in UNIT_OPCODES}
+        entries = {unit: data.View(QUEUES[unit], getattr(c, f"{unit}_entry")) for unit in UNIT_OPCODES}
+        first, last = (
+            Cat(*(value(i) for i in range(LEVELS)))
+            for value in (lambda i: index[i] == 0, lambda i: index[i] + 1 == count[i])
+        )
+        wait = head["wait"] | Mux((head["first"] & ~first) == 0, head["first_wait"], 0)
+        post = head["post"] | Mux((head["last"] & ~last) == 0, head["last_post"], 0)
+        add = head["accumulate"] | ((head["overwrite"] & ~first) != 0)
+        parity = Cat(*(i[0] for i in index))
+        sync, sizes, addresses, choices = [], [], [], []
+        for unit, entry in entries.items():
+            sent = valid[unit]
+            own = transfer if unit in ("load", "store") else compute
+            same = [entry.barrier == barrier, entry.wait == wait, entry.release == head["release"], entry.post == post]
+            sync.append(implies(sent, Cat(*same, entry.number == c.number).all()))
+            members = QUEUES[unit].members
+            for name in ("m", "n", "k", "function", "pitch", "local_pitch"):
+                if name in members:  # a pitch is wider in the entry
+                    wanted = Signal(len(entry[name]), name=f"{unit}_{name}_wanted")
+                    m.d.comb += wanted.eq(own[name])
+                    sizes.append(implies(sent, entry[name] == wanted))
+            if "add" in members:
+                choices.append(implies(sent, entry.add == add))
+        for name, total in c.sums.items():
+            fields = self.addressed(name, opcode, transfer, compute)
+            result, slot = Signal(len(total), name=f"{name}_wanted"), 0
+            if f"{name}.slot" in fields:
+                slot = Mux((parity & fields[f"{name}.parity"]).xor() ^ fields[f"{name}.odd"], fields[f"{name}.slot"], 0)
+            m.d.comb += result.eq(fields[f"{name}.base"] + self.terms(m, total, name, fields, index, LEVELS) + slot)
+            for unit, entry in entries.items():
+                place = "local" if name == "a" and unit in ("load", "store") else name
+                if place in QUEUES[unit].members:
+                    addresses.append(implies(valid[unit], entry[place] == result))
+        steps = c.geometry.issue_cycles - 1
+        summed = [
+            implies(
+                phase == done,
+                total
+                == self.terms(
+                    m,
+                    total,
+                    name,
+                    self.addressed(name, opcode, transfer, compute),
+                    index,
+                    min(done * -(-LEVELS // steps), LEVELS),
+                ),
+            )
+            for name, total in c.sums.items()
+            for done in range(1, steps + 1)
+        ]
+        one_level = Cat(*(i <= 1 for i in index)).all() & (sum(i[0] for i in index) <= 1)
+        known = model["dispatched"] | model["opens"] | model["closes"] | model["ends"]
+        stopped = self.earlier(m, (c.illegal | c.ended | c.halt) & ~c.start)
+        m.d.comb += [
+            self.assert_one.eq(sum(valid.values()) <= 1),
+            self.assert_halted.eq(implies(c.halt, ~Cat(*valid.values()).any())),
+            self.assert_known.eq(Cat(*(valid[u] == (pushed & goes_to[u]) for u in valid)).all()),
+            self.assert_place.eq((c.number == model["place"]) & (c.read_address == model["following"])),
+            self.assert_sync.eq(Cat(*sync).all()),
+            self.assert_sizes.eq(Cat(*sizes).all()),
+            self.assert_addresses.eq(implies(one_level, Cat(*addresses).all())),
+            self.assert_choices.eq(Cat(*choices).all()),
+            self.assert_refused.eq(c.illegal == (live & ~known)),
+            self.assert_ended.eq(c.ended == (live & model["ends"])),
+            self.assert_blocked.eq(c.blocked == (pushed & ~ready)),
+            self.assert_running.eq((c.running == model["running"]) & implies(stopped, ~c.running)),
+            self.invariant_registers.eq(
+                (c.valid == model["valid"]) & (c.phase == phase) & (c.level == model["level"]) & (c.level <= LEVELS)
+            ),
+            *(
+                getattr(self, f"invariant_{name}_{level}").eq(model[name][level] == getattr(c, name)[level])
+                for name in ("begin", "index", "count")
+                for level in range(LEVELS)
+            ),
+            self.invariant_sums.eq(implies(one_level & live & model["dispatched"], Cat(*summed).all())),
+            self.cover_load.eq(valid["load"] & ~barrier),
+            self.cover_matmul.eq(valid["matmul"] & ~barrier),
+            self.cover_vector.eq(valid["vector"] & ~barrier),
+            self.cover_barrier.eq(valid["store"] & barrier),
+            self.cover_illegal.eq(c.illegal),
+            self.cover_ended.eq(c.ended),
+            self.cover_second.eq(Cat(*valid.values()).any() & (index[0] == 1)),
+            self.cover_deep.eq(Cat(*valid.values()).any() & (model["level"] == 2)),
+            self.cover_odd.eq(valid["matmul"] & parity[0] & compute["a.parity"][0] & (compute["a.slot"] != 0)),
+        ]
+
+    @staticmethod
+    def addressed(name, opcode, transfer, compute):
+        """Fields that an address is made of; the first local one stands in both formats, at different places."""
+        if name != "a":
+            return transfer if name == "memory" else compute
+        moves = (opcode == Opcode.LOAD) | (opcode == Opcode.STORE)
+        pick = {field: (value, compute[field]) for field, value in transfer.items() if field.startswith("a.")}
+        return {field: Mux(moves, one, other) for field, (one, other) in pick.items()}
+
+    @staticmethod
+    def terms(m, total, name, fields, index, levels):
+        """Stride of the one level among the first ``levels`` whose index is one; zero if there is none."""
+        chosen = Const(0, signed(1))
+        for i in range(levels):
+            chosen = chosen | Mux(index[i][0], fields[f"{name}.stride{i}"].as_signed(), 0)
+        wide = Signal(len(total), name=f"{name}_terms_{levels}")
+        m.d.comb += wide.eq(chosen)
+        return wide
+
+
+def sequencer(kind=SequencerCircuit, issue_cycles=2):
+    return kind(Library("proof"), dataclasses.replace(geometry_of(random_npu(3)), issue_cycles=issue_cycles))
+
+
+@pytest.mark.slow
+def test_the_decoder_keeps_its_contract_in_every_cycle(seed):
+    outcome = check(SequencerContract(sequencer(issue_cycles=2 + seed % 4)), depth=1, induction=1)
+    assert (outcome.counterexample, outcome.induction) == (None, 1)
+
+
+@pytest.mark.slow
+def test_every_case_of_the_decoder_comes():
+    outcome = check(SequencerContract(sequencer()), depth=8, only="assert_one")
+    assert outcome.counterexample is None
+    assert all(outcome.covered.values()), outcome.covered
+
+
+DECODER_BUGS = {
+    "an entry's n is the word's k": ('"n": transfer["n"],', '"n": transfer["k"],', "sizes"),
+    "post for release": ('"release": transfer["release"],', '"release": transfer["post"],', "sync"),
+    "first_wait is never applied": (
+        ' | Mux(holds(transfer["first"], is_first), transfer["first_wait"], 0)',
+        "",
+        "sync",
+    ),
+    "last_post is applied in the first round": (
+        'holds(transfer["last"], is_last)',
+        'holds(transfer["last"], is_first)',
+        "sync",
+    ),
+    "every loop runs once more": ("i + 1 == c for", "i == c for", "place|known|ended|running"),
+    "a loop goes on behind its body": ("Mux(top_last, pc + 1, begin[top])", "Mux(top_last, pc + 1, pc + 1)", "place"),
+    "strides of levels 4 and 5 are dropped": ("for i in levels", "for i in levels if i < 4", "addresses"),
+    "the second slot is never used": ('Mux(odd, pick["slot"], 0)', "0", "addresses"),
+    "odd is ignored": (' ^ pick["odd"]', "", "addresses"),
+    "accumulate is ignored": ('transfer["accumulate"] | ~holds', "~holds", "choices"),
+    "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
+    "a pitch is signed": ('"pitch": transfer["pitch"],', '"pitch": transfer["pitch"].as_signed(),', "sizes"),
+    "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),
+    "any number format is taken": ("unit, sized, built)", "unit, sized, sized)", "known|refused"),
+    "products of nothing are taken": ('for name in ("m", "n", "k")', 'for name in ("m", "n")', "known|refused"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(3))
+def test_a_bug_in_the_decoder_is_found(number, seed):
+    """In the induction step: from any state in which the contract held, the bug breaks the named property.
+
+    Three of the bugs a day, by the seed; each takes about ten seconds.
+    """
+    right, wrong, broken = list(DECODER_BUGS.values())[(3 * seed + number) % len(DECODER_BUGS)]
+    source = textwrap.dedent(inspect.getsource(SequencerCircuit))
+    assert right in source
+    names = dict(vars(inspect.getmodule(SequencerCircuit)))
+    code = source.replace(right, wrong).replace("super().__init__(", "Circuit.__init__(self, ")
+    exec("from __future__ import annotations\n" + code, names)
+    contract = SequencerContract(sequencer(names["Sequencer"]))
+    system = _System(contract)
+    system.goals = system.names("assert", "invariant")
+    hopeful = [name for name in system.goals if re.fullmatch(f"assert_({broken})", name)]
+    found = system.step(1, distinct=False, goals=hopeful)
+    assert found is not None
+    assert set(found.broken) & set(hopeful)
