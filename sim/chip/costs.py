@@ -153,8 +153,8 @@ def cost_key(program: Program, chip: Chip) -> str:
 
 def _is_foreign(opcode: Opcode) -> bool:
     """Whether an opcode's duration stands in code that `code_digest` does not know."""
-    timing = TIMINGS.get(opcode)
-    return timing is not None and not (timing.times.__module__ or "").startswith("siliconloom.")
+    row = TIMINGS.get(opcode)
+    return row is not None and not (row.times.__module__ or "").startswith("siliconloom.")
 
 
 @cache
