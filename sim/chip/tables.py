@@ -160,12 +160,12 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
 
 def _timing(work: Work) -> Timing:
     i = work.instruction
-    timing, name = TIMINGS.get(i.opcode), i.opcode.name.lower()
-    if isinstance(work.tile, SystolicTile) and not (timing is not None and timing.bare):
+    found, name = TIMINGS.get(i.opcode), i.opcode.name.lower()
+    if isinstance(work.tile, SystolicTile) and not (found is not None and found.bare):
         raise NotSupported(f"{name} instructions on a bare systolic tile; use a chip with an npu tile")
-    if timing is None:
+    if found is None:
         raise NotSupported(f"{name} instructions in the simulator")
-    return timing
+    return found
 
 
 def _time(work: Work, row: Int) -> None:
