@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.document import Description, Document, Name, find_file
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import DescriptionError, LoomError, Position
 from siliconloom.arch.names import LIBRARY
 from siliconloom.arch.quantity import Bandwidth, Duration
 
@@ -325,9 +325,32 @@ def _grid(builder: _Builder, shape: tuple[int, ...], *, wrap: bool) -> None:
         builder.join(chips[there], ends[there])
 
 
+READ_BY = {
+    "shape": ("mesh", "torus"),
+    "chips_per_leaf": ("fat_tree", "dragonfly", "hierarchical"),
+    "spines": ("fat_tree",),
+    "routers": ("dragonfly",),
+    "uplink": ("fat_tree", "dragonfly", "hierarchical"),
+    "switches": ("edges",),
+}
+"""Kinds of topologies that read a key, where not all of them do."""
+
+
+def refuse_idle_topology(topology: Topology, overrides: list[tuple[str, str]]) -> None:
+    """Refuse overrides of what this kind of topology does not read; raises `DescriptionError`."""
+    for path, value in overrides:
+        key = path.removeprefix("topology.").partition(".")[0]
+        kinds = READ_BY.get(key) if path.startswith("topology.") else None
+        if kinds is not None and topology.kind not in kinds:
+            why = f"changes nothing: a {topology.kind} does not read it, {' and '.join(kinds)} do"
+            raise DescriptionError(why, position=Position(f"--set {path}={value}"), path=path)
+
+
 def load_network(name: str, overrides: list[tuple[str, str]] | None = None) -> Network:
     """Read a bare network from a file or the library."""
     document = Document.load(find_file(name, LIBRARY / "network", "network"))
     document.override(overrides or [])
     document.expect_kind(["network"])
-    return document.validate(Network)
+    network = document.validate(Network)
+    refuse_idle_topology(network.topology, overrides or [])
+    return network

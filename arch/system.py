@@ -10,7 +10,7 @@ from siliconloom.arch.description import Chip, load_chip
 from siliconloom.arch.document import Description, Document, Name, find_file
 from siliconloom.arch.link import LinkProtocol
 from siliconloom.arch.names import LIBRARY
-from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology
+from siliconloom.arch.network import Algorithm, Endpoint, LinkPort, Topology, refuse_idle_topology
 from siliconloom.arch.ring import RingEngine
 
 
@@ -81,4 +81,6 @@ def load_system(name: str, overrides: list[tuple[str, str]] | None = None) -> Sy
     document = Document.load(find_file(name, LIBRARY, "system"))
     document.override(overrides or [])
     document.expect_kind(["system"])
-    return document.validate(System)
+    system = document.validate(System)
+    refuse_idle_topology(system.topology, overrides or [])
+    return system

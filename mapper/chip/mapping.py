@@ -35,6 +35,7 @@ from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector import VectorLowering, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
+from siliconloom.workloads.graph import is_optimizer
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
@@ -364,7 +365,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord."""
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
-    unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision)})
+    unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision) and not is_optimizer(o)})
     if not unfit:
         return graph, ()
     wanted = ", ".join(d.value for d in operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal, get_args
@@ -135,7 +136,8 @@ class Plan:
         if self.expert > 1:
             shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
             parts.append(f"expert {self.expert}{shared}" + (f" (load {self.expert_load:g})" * (self.expert_load > 1)))
-        parts.append(f"microbatch {self.microbatch}")
+        if self.microbatch:
+            parts.append(f"microbatch {self.microbatch}")
         if training:
             parts.append(self.schedule + (f" x{self.chunks}" if self.chunks > 1 else ""))
         if self.zero:
@@ -193,6 +195,25 @@ TRAINING_ONLY = (
     "outer",
 )
 """Keys that mean nothing in inference."""
+
+
+def refuse_training_keys(given: Mapping[str, Any]) -> None:
+    """Refuse keys of a plan that mean nothing in inference; raises `LoomError`. What is so anyway changes nothing."""
+    default = Plan()
+    for key in TRAINING_ONLY:
+        if key in given and given[key] != getattr(default, key):
+            raise LoomError(f"plan.{key} is for training; set workload.phase=training")
+
+
+def refuse_keys_of_one(given: Mapping[str, Any], plan: Plan, experts: int) -> None:
+    """Refuse keys of how chips share what this plan, or this model, does not share; raises `LoomError`."""
+    default = Plan()
+    shared = {"context_scheme": plan.context > 1, "context_heads": plan.context > 1}
+    shared |= dict.fromkeys(("expert_tensor", "expert_load"), experts > 1)
+    for key, does in shared.items():
+        if not does and key in given and given[key] != getattr(default, key):
+            why = "plan.context is 1" if key.startswith("context") else "the model has no experts"
+            raise LoomError(f"plan.{key}: changes nothing: {why}")
 
 
 def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:

@@ -82,9 +82,9 @@ ROWS = (
     ("Entry", "program", "program.5.", "ranks=1-2"),
     ("Entry", "program", "program.4.", "stream=main"),
     ("Step", "program", "program.0.do.0.", "compute.time=9us"),
-    ("Split", "program", "splits.tensor.", "size=2 stride=2"),
+    ("GroupSplit", "program", "splits.tensor.", "size=2 stride=2"),
     ("Compute", "program", "program.0.do.0.compute.", "time=9us"),
-    ("Collective", "program", "program.0.do.1.all_reduce.", "group=all bytes=8MiB algorithm=tree"),
+    ("CollectiveStep", "program", "program.0.do.1.all_reduce.", "group=all bytes=8MiB algorithm=tree"),
     ("AllToAll", "program", "program.3.do.2.all_to_all.", "group=tensor bytes=9MiB algorithm=hierarchical"),
     ("Broadcast", "program", "program.3.do.3.broadcast.", "group=tensor bytes=9MiB algorithm=ring root=5"),
     ("Barrier", "program", "program.3.do.4.barrier.", "group=tensor"),
@@ -183,14 +183,14 @@ ROWS = (
     ("Plan", "context", "plan.", "context_scheme=ulysses context_scheme=hybrid&plan.context_heads=2"),
     ("Plan", "experts", "plan.", "expert=2 expert=2&plan.expert_load=2 expert=2&plan.expert_tensor=1"),
     ("Plan", "apart", "plan.", "data=4&&plan.attention_chips=4"),
-    ("Run", "run", "run.", "steps=500 mtbf=1d checkpoint=60s checkpoint_steps=3 restart=60s spares=0 seeds=3"),
+    ("DescribedRun", "run", "run.", "steps=500 mtbf=1d checkpoint=60s checkpoint_steps=3 restart=60s spares=0 seeds=3"),
     ("Straggler", "slow", "slow.", "stage=0 factor=5 at=1ms"),
-    ("Run", "stored", "run.", "storage=1GB/s"),
+    ("DescribedRun", "stored", "run.", "storage=1GB/s"),
     ("Straggler", "slow link", "slow.", "link!9"),
 )
 
 COMMENTS = {"description", "source", "product"}
 """Keys that are text for readers of the file."""
 
-ELSEWHERE: dict[str, str] = {"Run.repair": "tests/evaluate/test_faulty_runs.py"}
+ELSEWHERE: dict[str, str] = {"DescribedRun.repair": "tests/evaluate/test_faulty_runs.py"}
 """``Description.key`` that no row above changes, and the test that does."""

@@ -68,6 +68,83 @@ def test_sim_and_plan_have_one_time_for_a_plan(phase, degrees, microbatch):
     assert times[0]["asked"]["plan"] == times[1]["plan"]
 
 
+SYSTEM = """\
+kind: system
+name: four
+description: four datacentre chips
+chips: [{chip: npu-datacenter, count: 4}]
+topology: {kind: ring}
+link: {bandwidth: 50 GB/s, latency: 1 us}
+"""
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("keys", [{"data": 4}, {"tensor": 2, "data": 2}, {"pipeline": 2, "data": 2}])
+def test_training_on_our_own_chips_has_one_time(precision, keys, tmp_path):
+    """The optimizer's state is fp32 whatever the model is: that is no operand of the arrays."""
+    system = tmp_path / "four.yaml"
+    system.write_text(SYSTEM)
+    whole = {"data": 1, "tensor": 1, "pipeline": 1, "microbatch": 1} | keys
+    sets = ["workload.phase=training", "workload.batch=8", "workload.layers=2", "workload.sequence=64"]
+    sets += [f"plan.{key}={value}" for key, value in whole.items()]
+    sets += [f"workload.precision={precision}"] if precision else []
+    given_keys = [option for each in sets for option in ("--set", each)]
+    times = [printed(command, str(system), "gpt2", *given_keys) for command in ("sim", "plan")]
+    assert times[0]["seconds"] == times[1]["step_s"]
+    for digest in ("machine_digest", "workload_digest"):
+        assert times[0]["asked"][digest] == times[1]["asked"][digest]
+
+
+@pytest.mark.parametrize(
+    ("machine", "sets", "said"),
+    [
+        ("dgx-h100", ["plan.chunks=2"], "plan.chunks is for training"),
+        ("dgx-h100", ["workload.phase=decode", "plan.vocabulary=true"], "plan.vocabulary is for training"),
+        ("four", ["plan.zero=1"], "plan.zero is for training"),
+        ("four", ["plan.context_scheme=zigzag"], "plan.context_scheme: changes nothing: plan.context is 1"),
+        ("four", ["plan.expert_tensor=2"], "plan.expert_tensor: changes nothing: the model has no experts"),
+        ("four", ["plan.documents=1024"], "plan.documents in one step of loom sim; loom plan has it"),
+        ("four", ["topology.spines=2"], "topology.spines: changes nothing: a ring does not read it"),
+        ("four", ["algorithm=tree", "plan.tensor=4"], "algorithm tree among groups of chips"),
+    ],
+)
+def test_keys_that_change_nothing_are_refused(machine, sets, said, tmp_path, capsys):
+    system = tmp_path / "four.yaml"
+    system.write_text(SYSTEM)
+    name = str(system) if machine == "four" else machine
+    assert main(["sim", name, "gpt2", *(option for each in sets for option in ("--set", each))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_systems_algorithm_is_the_plans(tmp_path):
+    system = tmp_path / "four.yaml"
+    system.write_text(SYSTEM)
+    asked = [str(system), "gpt2", "--set", "plan.tensor=4", "--set", "workload.layers=2"]
+    times = {
+        name: printed("sim", *asked, "--set", f"algorithm={name}")["seconds"]
+        for name in ("auto", "ring", "bidirectional_ring", "direct")
+    }
+    assert len({times["ring"], times["bidirectional_ring"], times["direct"]}) == 3
+    assert times["auto"] <= min(times.values())
+
+
+@pytest.mark.parametrize("command", ["sim", "plan"])
+@pytest.mark.parametrize("chip", ["systolic-ws-128", "pim-hbm"])
+def test_models_on_systems_of_bare_arrays_are_refused(command, chip, tmp_path, capsys):
+    system = tmp_path / "four.yaml"
+    system.write_text(SYSTEM.replace("npu-datacenter", chip))
+    assert main([command, str(system), "gpt2", "--set", "plan.tensor=2"]) == 2
+    assert "loom: not supported: " in capsys.readouterr().err
+
+
+def test_a_chip_of_many_levels_takes_part_in_a_system(tmp_path):
+    """Its levels were made so large that addresses did not fit their field."""
+    system = tmp_path / "four.yaml"
+    system.write_text(SYSTEM.replace("npu-datacenter", "csd-flash"))
+    found = printed("sim", str(system), "gpt2", "--set", "plan.tensor=2", "--set", "workload.layers=2")
+    assert any("2 of 4 chips work" in note for note in found["notes"])
+
+
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["decode", "prefill"]),

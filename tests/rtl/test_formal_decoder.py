@@ -298,7 +298,7 @@ def test_a_bug_in_the_decoder_is_found(number, seed):
     names = dict(vars(inspect.getmodule(SequencerCircuit)))
     code = source.replace(right, wrong).replace("super().__init__(", "Circuit.__init__(self, ")
     exec("from __future__ import annotations\n" + code, names)
-    contract = SequencerContract(sequencer(names["Sequencer"]))
+    contract = SequencerContract(sequencer(names[SequencerCircuit.__name__]))
     system = _System(contract)
     system.goals = system.names("assert", "invariant")
     hopeful = [name for name in system.goals if re.fullmatch(f"assert_({broken})", name)]

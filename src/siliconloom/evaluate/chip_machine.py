@@ -13,6 +13,9 @@ from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Gemm, Graph, Operator
 from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
 
+ROOMY = 2**44
+"""Bytes of each memory level of a chip whose operators are timed by themselves: more than any of them needs."""
+
 
 @dataclass(frozen=True)
 class ChipMachine:
@@ -78,7 +81,7 @@ class ChipMachine:
         key = (work.phase, work.precision, tuple(work.operators()))
         if key not in self._found:
             # Whether the whole plan fits is the planner's matter; one layer's data is where it would be.
-            roomy = {n: m.model_copy(update={"capacity": 2**60}) for n, m in self.chip.memory.items()}
+            roomy = {n: m.model_copy(update={"capacity": ROOMY}) for n, m in self.chip.memory.items()}
             chip = self.chip.model_copy(update={"memory": roomy})
             try:
                 for operator in work.operators():

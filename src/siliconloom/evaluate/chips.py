@@ -102,7 +102,7 @@ def chip_system_result(
         "tokens_per_second": graph.tokens / steps.seconds,
         "energy_j": sum(joules.values()),
         "energy": joules,
-        "energy_excludes": list(EXCLUDED),
+        "energy_excludes": [*EXCLUDED, *(["attention that chips share"] if plan.context > 1 else [])],
         "power_w": sum(joules.values()) / steps.seconds,
         "traffic_bytes": {next(iter(chip.memory)): moved} if chip.memory else {},
         "utilization": steps.flops / steps.seconds / peak,
@@ -159,13 +159,19 @@ def _messages(steps: PlannedStep) -> list[dict[str, Any]]:
 
 
 def _notes(machine: ChipMachine, stored: Graph, graph: Graph, steps: PlannedStep) -> list[str]:
-    notes = ["operators, traffic and units are one chip's; energy is all chips'", *machine.notes]
+    notes = ["operators are one chip's, of all layers; energy is all chips'", *machine.notes]
     if stored.precision is not graph.precision:
         notes.insert(
             0, f"{graph.name} is stored as {stored.precision.value}; it is computed in {graph.precision.value}"
         )
     if steps.plan.pipeline > 1:
         notes.append(f"the batch goes through {steps.plan.pipeline} stages in {steps.microbatches} parts")
+    if steps.plan.chips < steps.of_chips:
+        notes.append(
+            f"{steps.plan.chips} of {steps.of_chips} chips work; --set plan.data=... or plan.tensor=... take more"
+        )
+    if steps.plan.context > 1:
+        notes.append("energy, traffic and units: attention that chips share counts as standing power only")
     if graph.phase is Phase.TRAINING:
         notes.append("energy: gradients left over and the optimizer count as standing power only")
     return notes

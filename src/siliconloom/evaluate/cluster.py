@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from siliconloom.arch import Chip, LoomError
+from siliconloom.arch import Chip, LoomError, NotSupported
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.gpu import Gpu, load_gpu, refuse_idle
 from siliconloom.arch.gpu_system import NCCL, joined
 from siliconloom.arch.kinds import is_gpu
@@ -12,7 +13,7 @@ from siliconloom.arch.system import System, load_group
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.evaluate.chip_machine import ChipMachine
-from siliconloom.evaluate.fabric import NetworkFabric
+from siliconloom.evaluate.fabric import ALGORITHMS, NetworkFabric
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.contracts import Fabric, Machine
 
@@ -58,10 +59,15 @@ def _of_links(system: System, overrides: list[tuple[str, str]] | None) -> Cluste
         else:
             described.append(load_group(group, overrides))
         last = described[-1]
+        if isinstance(last, Chip) and not isinstance(last.tile, NpuTile):
+            raise NotSupported(f"a model on a system of chips with a {last.tile.kind} tile ({last.name})")
         kinds.append((GpuMachine(last) if isinstance(last, Gpu) else ChipMachine(last), group.count))
     total = sum(group.count for group in system.chips)
     wiring = wire(system.topology, system.link, total)
-    fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)))
+    if system.algorithm != "auto" and not any(system.algorithm in names for names in ALGORITHMS.values()):
+        known = ", ".join(sorted({name for names in ALGORITHMS.values() for name in names}))
+        raise NotSupported(f"algorithm {system.algorithm} among groups of chips; plans have {known}")
+    fabric = NetworkFabric(wiring, system.endpoint, tuple(range(total)), system.algorithm)
     per_node = min(wiring.leaves) if len(wiring.leaves) > 1 else total
     places = tuple(range(total))
     digest = digest_of([system, *described])

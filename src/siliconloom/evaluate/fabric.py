@@ -22,11 +22,12 @@ from siliconloom.sim.network.messages import run_transfers
 Float = NDArray[np.float64]
 
 ALGORITHMS = {
-    "all_reduce": ("ring", "halving_doubling", "direct"),
-    "all_gather": ("ring", "halving_doubling", "direct"),
-    "reduce_scatter": ("ring", "halving_doubling", "direct"),
+    "all_reduce": ("ring", "bidirectional_ring", "halving_doubling", "direct"),
+    "all_gather": ("ring", "bidirectional_ring", "halving_doubling", "direct"),
+    "reduce_scatter": ("ring", "bidirectional_ring", "halving_doubling", "direct"),
     "all_to_all": ("direct", "ring"),
 }
+"""Those whose steps lie between the chips of any group, whatever joins them."""
 PROBE = float(1 << 24)
 """Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
 JOINED_BYTES = 200
@@ -43,11 +44,14 @@ class NetworkFabric:
     ----------
     places
         Chip of each rank.
+    algorithm
+        Of every collective that knows it; the fastest of `ALGORITHMS` with ``auto``.
     """
 
     wiring: Wiring
     endpoint: Endpoint
     places: tuple[int, ...]
+    algorithm: str = "auto"
     _found: dict[tuple[str, int, int, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
@@ -64,6 +68,8 @@ class NetworkFabric:
                 for lane in range(stride)
             ]
             names = [a for a in ALGORITHMS[operation] if a != "direct" or chips <= DIRECT_MOST]
+            if self.algorithm in ALGORITHMS[operation]:
+                names = [self.algorithm]
             self._found[key] = min(self._run([_of(operation, a, size, g) for g in groups]) for a in names)
         return self._found[key]
 

@@ -111,7 +111,7 @@ def _our_system(name: str, sets: Sets, plan: Mapping[str, Any]) -> DescribedMach
     asked = [(f"policy.{key}", str(plan[key])) for key in DEGREES if key in plan]
     system, chip = load_machine(name, [*sets, *asked])
     inner = [(path.removeprefix("chip."), value) for path, value in sets if path.startswith("chip.")]
-    cluster = cluster_of(system, inner)
+    cluster = cluster_of(load_machine(name, list(sets))[0], inner)  # whose digest does not depend on the plan
     return DescribedMachine(system.name, chip=chip, cluster=cluster, system=system, policy=system.policy, plan=plan)
 
 

@@ -28,7 +28,7 @@ from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.kv_transfer import share_of, transfer_cache
 from siliconloom.mapper.system.placing import place
-from siliconloom.mapper.system.plan import TRAINING_ONLY, Plan, parse_plan
+from siliconloom.mapper.system.plan import Plan, parse_plan, refuse_training_keys
 from siliconloom.mapper.system.search import ANY, Found, search, too_much
 from siliconloom.mapper.system.step import Slowdown
 from siliconloom.mapper.system.training import Trainer
@@ -151,7 +151,7 @@ def plan_result(
         "workload": graph.name,
         "batch": graph.batch,
         "phase": graph.phase.value,
-        "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=fixed),
+        "asked": asked(planner.graph, machine=cluster.name, digest=cluster.digest, plan=fixed),
         "sequence": planner.attention.kv_len,
         "parameters": planner.parameters,
         "flops": planner.flops,
@@ -248,9 +248,7 @@ def _refuse(fixed: dict[str, Any], training: bool, **troubles: object) -> None:
     for name, given in troubles.items():
         if given is not None:
             raise LoomError(f"{name}. is for training; set workload.phase=training")
-    for key in TRAINING_ONLY:
-        if key in fixed:
-            raise LoomError(f"plan.{key} is for training; set workload.phase=training")
+    refuse_training_keys(fixed)
 
 
 def _row(found: Found, planner: Trainer | Server) -> dict[str, Any]:

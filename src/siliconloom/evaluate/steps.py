@@ -17,7 +17,7 @@ from siliconloom.arch.system import Policy
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import operator_seconds
-from siliconloom.mapper.system.plan import Plan
+from siliconloom.mapper.system.plan import Plan, refuse_keys_of_one, refuse_training_keys
 from siliconloom.mapper.system.search import ANY, too_much
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
@@ -35,7 +35,12 @@ class PlannedStep:
         self.others: list[dict[str, Any]] = []
         """Rows of what the chip by itself has no time for: shared attention, and what ends a training step."""
         self.waits: dict[str, float] = {}
+        self.of_chips = cluster.chips
         inference = graph.phase is not Phase.TRAINING
+        if fixed.get("documents"):
+            raise NotSupported("plan.documents in one step of loom sim; loom plan has it")
+        if inference:
+            refuse_training_keys(fixed)
         if fixed.get("overlap") == ANY:
             raise LoomError("plan.overlap any: one step has one way; name it, or let loom plan try all")
         self.plan = Plan(**{"tensor": policy.tensor, "microbatch": 0 if inference else 1, **fixed})
@@ -59,6 +64,7 @@ class PlannedStep:
             if self.plan.chips > cluster.chips:
                 raise LoomError(_too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor))
             planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph)
+            refuse_keys_of_one(fixed, self.plan, planner.experts)
             plan = planner.sized(self.plan) if isinstance(planner, Server) else self.plan
             step = planner.step(plan)
             error = too_much(planner, plan, step.memory)
