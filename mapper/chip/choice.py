@@ -33,8 +33,9 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling
 
 MOST_SHARES = 8
 """Ways to share an operator among the tiles that are costed, once one fits."""
-MEASURED = 96
-"""Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks."""
+MEASURED, FEW_MEASURED = 96, 192
+"""Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks; the
+second where there are at most `FEW`."""
 LEAST_KEPT = 3
 """Candidates of each kind that are looked at for a task, at least."""
 LEAST_MEASURED = 8
@@ -116,7 +117,8 @@ def choose_layouts(
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
-    most = max(MEASURED // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
+    simulated = FEW_MEASURED if executions(parts) <= FEW else MEASURED
+    most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for part, task, shape in shapes:
         if shape not in alike:
             alike[shape] = _pool(chip, candidates, task, shape[1], measure, most)
