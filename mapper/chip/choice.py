@@ -31,7 +31,7 @@ from siliconloom.workloads.roles import NOWHERE
 
 Tiling = GemmTiling | AttentionTiling | VectorTiling
 
-MOST_SHARES = 8
+MOST_SHARES = 12
 """Ways to share an operator among the tiles that are costed, once one fits."""
 MEASURED, FEW_MEASURED = 96, 192
 """Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks; the

@@ -38,7 +38,9 @@ def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> li
 
 
 def _halvings(tiles: int) -> list[int]:
-    return sorted({-(-tiles // (1 << n)) for n in range(tiles.bit_length() + 1)}, reverse=True)
+    """All tiles, half of them and so on; and the powers of two, as a chip with fewer tiles would have it."""
+    halves = {-(-tiles // (1 << n)) for n in range(tiles.bit_length() + 1)}
+    return sorted(halves | {1 << n for n in range(tiles.bit_length())}, reverse=True)
 
 
 def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:

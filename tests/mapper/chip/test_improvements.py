@@ -47,3 +47,12 @@ def test_search_keeps_transfers_within_their_field():
     """A resident weight tile of 19,922,944 bytes was one row of a transfer, whose width has 24 bits."""
     chip = load_chip("npu-edge", [("tile.scratchpad.capacity", "64 MiB"), ("tile.accumulator.capacity", "1 MiB")])
     assert simulate(chip, gemm(64, 8192, 8192), search=True).run.cycles > 0
+
+
+@pytest.mark.parametrize(("base", "shape"), [("sn40l", (257, 4096, 4096)), ("tpu-v4", (257, 4096, 1023))])
+def test_one_tile_more_is_not_slower(base, shape):
+    """Sixteen tiles' shares were not among those of seventeen, which took 4 % longer."""
+    tiles = load_chip(base).tile_count
+    graph = gemm(*shape).with_precision(load_chip(base).tile.array.operands[0])
+    small, more = (simulate(load_chip(base, [("tile_count", str(n))]), graph).run.cycles for n in (tiles, tiles + 1))
+    assert more <= TOLERANCE * small
