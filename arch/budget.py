@@ -62,7 +62,7 @@ def set_memory(text: str | None) -> None:
         _asked = None
         return
     try:
-        found = float(text) if text.strip().isdigit() else float(parse(text, BYTES, "2 GiB"))
+        found = float(text) if text.strip().isdecimal() else float(parse(text, BYTES, "2 GiB"))
     except Exception as error:
         raise LoomError(f"--memory: {error} (got '{text}')") from None
     if not 0 < found < 2**62:

@@ -330,7 +330,7 @@ def _has_index(here: object, index: int) -> bool:
 
 def _step(here: Any, name: str, origin: Position, trail: tuple[Key, ...]) -> Key:
     if isinstance(here, list):
-        if name.isdigit() and int(name) < len(here):
+        if name.isdecimal() and len(name) < 10 and int(name) < len(here):
             return int(name)
         raise DescriptionError(
             f"the list has {len(here)} entries: write an index below that",

@@ -13,11 +13,9 @@ NCCL = ("switch", "fully_connected", "hierarchical")
 """Topologies of GPUs whose collectives' times follow measured ones; on others every message is simulated."""
 
 
-OURS = (
-    "protocol",
-    "ring",
-    *(f"policy.{key}" for key in sorted(Policy.model_fields) if key not in ("tensor", "pipeline")),
-)
+CIRCUITS = dict.fromkeys(("protocol", "ring"), "it is of the links' circuits: loom rtl and loom verify use it")
+"""Keys of a system that a step's time does not depend on, with the reason."""
+OURS = tuple(f"policy.{key}" for key in sorted(Policy.model_fields) if key not in ("tensor", "pipeline"))
 UNMEASURED = {
     **dict.fromkeys(
         ("link.latency", "endpoint", "algorithm", "topology.routing", "topology.forwarding"),
@@ -28,8 +26,9 @@ UNMEASURED = {
 """Keys of a system that the simulated messages of `loom collective` and other topologies depend on, with the reason."""
 
 
-def refuse_unmeasured(system: System, sets: list[tuple[str, str]]) -> None:
-    """Refuse overrides of what changes nothing where NCCL's model gives the times of a system's collectives."""
+def refuse_unread(system: System, sets: list[tuple[str, str]]) -> None:
+    """Refuse overrides of a system's keys that no step of it reads, and where NCCL's model times collectives of more."""
+    refuse_idle(sets, CIRCUITS)
     if system.topology.kind in NCCL and not system.topology.edges and all(is_gpu(g.chip) for g in system.chips):
         refuse_idle(sets, UNMEASURED)
 

@@ -157,7 +157,8 @@ class VectorLowering:
         self.row = size(shape.cols)
         self.plane = self.row * shape.rows
         name = task.operator.name
-        if shape.function == VectorFunction.GATHER and task.operator.weight_bytes > self.plane:
+        whole = task.operator.output_bytes
+        if shape.function == VectorFunction.GATHER and task.operator.weight_bytes > whole:
             self.sources = [context.parameters(task.operator)]  # the rows it takes stand for any of its table
         else:
             self.sources = [context.input_of(task.operator, self.plane)]

@@ -216,6 +216,9 @@ def refuse_keys_of_one(given: Mapping[str, Any], plan: Plan, experts: int) -> No
             raise LoomError(f"plan.{key}: changes nothing: {why}")
 
 
+_WHOLE = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
+
+
 def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
     """Values of ``--set plan.KEY=VALUE``; raises `LoomError` for unknown keys and values."""
     found: dict[str, Any] = {}
@@ -227,15 +230,15 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
             raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
         if kind is int:
             low = 0 if key in ("zero", "zero_group", "expert_tensor", "attention_chips") else 1
-            if not text.strip().isdigit() or int(text) < low or (key == "zero" and int(text) > 3):
+            if not _WHOLE.fullmatch(text) or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
         elif kind is tuple:
-            if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", text) or min(map(int, text.split(","))) < 1:
+            if not all(map(_WHOLE.fullmatch, text.split(","))) or min(map(int, text.split(","))) < 1:
                 raise LoomError(f"{shown}: must be the tokens of each document, such as 4096,4096,8192")
             found[key] = tuple(map(int, text.split(",")))
         elif kind is float:
-            if not re.fullmatch(r"\d+(\.\d*)?", text.strip()) or float(text) < 1:
+            if not re.fullmatch(r"\s*\d{1,15}(\.\d{0,15})?\s*", text) or float(text) < 1:
                 raise LoomError(f"{shown}: must be a number from 1")
             found[key] = float(text)
         elif kind is bool:

@@ -105,6 +105,10 @@ CASES = [
     (["map", "sn40l", "gpt3-175b", "--set", "memory.ddr.capacity=64 GiB"], "memory.hbm, which has 64 GiB (memory.hbm."),
     (["sim", "sn40l", "gpt2", "--set", "memory.hbm.capacity=1 PiB"], "before the last are more than 48 bits"),
     # published results
+    (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=" + 5000 * "9"], "must be a whole number from 1"),
+    (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=\u00b2"], "must be a whole number from 1"),
+    (["sim", "dgx-h100", "gpt2", "--set", "chips.\u00b2=1"], "write an index below that"),
+    (["sim", "dgx-h100", "gpt2", "--memory", "\u00b2"], "must be a number with a unit"),
     (["reproduce", "fusemx"], "did you mean 'fusemax'?"),
     (["reproduce", "nothing-like-it"], "known: "),
     (["reproduce", "flat", "--json", "{}/no/such/folder/x.json"], "does not exist"),

@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
-from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.system import Policy
-from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.chip import Simulation, binding_key
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.steps import PlannedStep
@@ -76,30 +73,8 @@ def chip_system_result(
     busy = {name: sum(row["busy_cycles"].get(name, 0) for row in rows) // plan.pipeline for name in ("array", "vector")}
     moved = sum(row["read_bytes"] + row["write_bytes"] for row in rows) // plan.pipeline
     return {
-        "schema": SCHEMA,
-        "kind": "system",
-        "version": __version__,
-        "chip": machine.name,
+        **steps.head("system", cluster, graph, chip.clock),
         "chip_digest": machine.chip.digest,
-        "system": {
-            "name": cluster.name,
-            "chips": plan.chips,
-            "tensor": plan.tensor,
-            "pipeline": plan.pipeline,
-            "passes": times,
-        },
-        "plan_text": plan.text(training=graph.phase is Phase.TRAINING),
-        "workload": graph.name,
-        "phase": graph.phase.value,
-        "precision": graph.precision.value,
-        "batch": graph.batch,
-        "tokens": graph.tokens,
-        "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=plan.as_dict()),
-        "seconds": steps.seconds,
-        "clock_hz": chip.clock,
-        "cycles": cycles,
-        "macs": graph.macs,
-        "tokens_per_second": graph.tokens / steps.seconds,
         "energy_j": sum(joules.values()),
         "energy": joules,
         "energy_excludes": [*EXCLUDED, *(["attention that chips share"] if plan.context > 1 else [])],

@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from siliconloom import __version__
 from siliconloom.arch import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.arch.result import SCHEMA, digest_of
+from siliconloom.arch.result import digest_of
 from siliconloom.arch.system import Policy
 from siliconloom.baselines.efficiency import load_efficiency
 from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import ModelPrediction
 from siliconloom.baselines.roofline import flops as kernel_flops
-from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.layers import extent
@@ -79,30 +77,8 @@ def gpu_system_result(
     if steps.seconds < floor * (1 - 1e-9):
         raise AssertionError(f"a step of {steps.seconds} s is under its roofline's {floor} s: a bug")
     return {
-        "schema": SCHEMA,
-        "kind": "gpus",
-        "version": __version__,
-        "chip": gpu.name,
-        "system": {
-            "name": cluster.name,
-            "chips": plan.chips,
-            "tensor": plan.tensor,
-            "pipeline": plan.pipeline,
-            "passes": steps.microbatches,
-        },
-        "plan_text": plan.text(training=graph.phase is Phase.TRAINING),
-        "workload": graph.name,
-        "phase": graph.phase.value,
-        "precision": graph.precision.value,
-        "batch": graph.batch,
-        "tokens": graph.tokens,
-        "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=plan.as_dict()),
-        "seconds": steps.seconds,
+        **steps.head("gpus", cluster, graph, gpu.clock),
         "error": found.total_error,
-        "clock_hz": gpu.clock,
-        "cycles": round(steps.seconds * gpu.clock),
-        "macs": graph.macs,
-        "tokens_per_second": graph.tokens / steps.seconds,
         "energy_j": joules,
         "energy": {"boards": joules},
         "energy_excludes": list(EXCLUDED_BY_BOARDS),

@@ -8,7 +8,7 @@ from typing import Any
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.gpu import load_gpu, refuse_idle
-from siliconloom.arch.gpu_system import refuse_unmeasured
+from siliconloom.arch.gpu_system import refuse_unread
 from siliconloom.arch.kinds import is_gpu, machine_kind
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import Result
@@ -93,12 +93,12 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
         gpu = load_gpu(name, rest)
         return DescribedMachine(gpu.name, cluster=one_gpu(gpu), plan=plan)
     system = load_system(name, [(path, value) for path, value in rest if not path.startswith("chip.")])
+    refuse_unread(system, rest)
     if any(is_gpu(group.chip) for group in system.chips):
         from siliconloom.evaluate.cluster import cluster_of
 
         if len(system.chips) != 1:
             raise NotSupported("systems of different chips")
-        refuse_unmeasured(system, rest)
         inner = [(path.removeprefix("chip."), value) for path, value in rest if path.startswith("chip.")]
         return DescribedMachine(system.name, cluster=cluster_of(system, inner), policy=system.policy, plan=plan)
     return _our_system(name, rest, plan)

@@ -13,7 +13,7 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.document import Description, Document
 from siliconloom.arch.errors import Position
 from siliconloom.arch.gpu import refuse_idle
-from siliconloom.arch.gpu_system import refuse_unmeasured
+from siliconloom.arch.gpu_system import refuse_unread
 from siliconloom.arch.kinds import is_gpu
 from siliconloom.arch.planned import PLAN_SCHEMA
 from siliconloom.arch.progress import NOBODY, Watcher
@@ -94,7 +94,7 @@ def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster
     rest = [(p, v) for p, v in assignments if not p.startswith(("plan.", "chip."))]
     fixed = parse_plan(mine)
     system = load_system(name, rest)
-    refuse_unmeasured(system, rest)
+    refuse_unread(system, rest)
     # Tensor and pipeline must suit the number of chips, which may be set, though a plan has its own.
     refuse_idle(
         rest, {f"policy.{key}": "a plan asks for no policy" for key in Policy.model_fields if key not in SHARED}

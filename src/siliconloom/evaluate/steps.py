@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from siliconloom import __version__
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.quantity import format_bytes
+from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.system import Policy
+from siliconloom.evaluate.asked import asked
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import operator_seconds
@@ -88,6 +91,35 @@ class PlannedStep:
             self._add("gradients, left over", "all_reduce", 1, step.gradients)
         if step.optimizer:
             self._add("optimizer", "optimizer", 1, step.optimizer)
+
+    def head(self, kind: str, cluster: Cluster, graph: Graph, clock: int) -> dict[str, Any]:
+        """What a result of `arch.result` says of such a step whatever the chips are; ``clock`` is theirs, in hertz."""
+        plan = self.plan
+        return {
+            "schema": SCHEMA,
+            "kind": kind,
+            "version": __version__,
+            "chip": cluster.machine.name,
+            "system": {
+                "name": cluster.name,
+                "chips": plan.chips,
+                "tensor": plan.tensor,
+                "pipeline": plan.pipeline,
+                "passes": self.microbatches,
+            },
+            "plan_text": plan.text(training=graph.phase is Phase.TRAINING),
+            "workload": graph.name,
+            "phase": graph.phase.value,
+            "precision": graph.precision.value,
+            "batch": graph.batch,
+            "tokens": graph.tokens,
+            "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=plan.as_dict()),
+            "seconds": self.seconds,
+            "clock_hz": clock,
+            "cycles": round(self.seconds * clock),
+            "macs": graph.macs,
+            "tokens_per_second": graph.tokens / self.seconds,
+        }
 
     def _add(
         self, name: str, kind: str, repeat: int, seconds: float, macs: int = 0, shape: Mapping[str, Any] | None = None

@@ -6,6 +6,7 @@ import pytest
 
 from siliconloom.arch import load_chip
 from siliconloom.evaluate.chip import simulate
+from siliconloom.workloads import load_workload
 from tests.mapper.chip.improvements import IMPROVEMENTS, comparisons, workload
 
 TOLERANCE = 1.01
@@ -56,3 +57,9 @@ def test_one_tile_more_is_not_slower(base, shape):
     graph = gemm(*shape).with_precision(load_chip(base).tile.array.operands[0])
     small, more = (simulate(load_chip(base, [("tile_count", str(n))]), graph).run.cycles for n in (tiles, tiles + 1))
     assert more <= TOLERANCE * small
+
+
+def test_a_table_is_the_same_object_whatever_part_of_its_rows_a_tile_takes():
+    """A share of the segment table's rows was smaller than the table, and found no place among the memory levels."""
+    graph = load_workload("bert-base", [("layers", "1"), ("sequence", "16")])
+    assert simulate(load_chip("sn40l"), graph).run.cycles > 0
