@@ -27,7 +27,7 @@ UNMEASURED = {
 
 
 def refuse_unread(system: System, sets: list[tuple[str, str]]) -> None:
-    """Refuse overrides of a system's keys that no step of it reads, and where NCCL's model times collectives of more."""
+    """Refuse overrides of a system's keys that no step of it reads; where NCCL's model times collectives, of more."""
     refuse_idle(sets, CIRCUITS)
     if system.topology.kind in NCCL and not system.topology.edges and all(is_gpu(g.chip) for g in system.chips):
         refuse_idle(sets, UNMEASURED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from siliconloom.arch import DataType
@@ -65,6 +65,9 @@ class GpuMachine:
 
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
         return self.predicted(without_messages(graph), unfused=unfused).by_operator
+
+    def row(self, parts: Callable[[int], tuple[Graph, Mapping[str, float]]], batch: int, layers: int) -> None:
+        """Kernels follow one another."""
 
     def predicted(
         self, graph: Graph, *, groups: Mapping[str, int] | None = None, unfused: bool = False

@@ -12,8 +12,7 @@ import sys
 import time
 
 from benchmarks.measure import HERE, machine
-from siliconloom.evaluate.system import load_machine, simulate_system
-from siliconloom.evaluate.system_result import system_result
+from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.workloads import load_workload
 
 CASES = (
@@ -40,7 +39,7 @@ def main() -> None:
         process = time.perf_counter() - began
         began = time.perf_counter()
         system, chip = load_machine(name, [])
-        result = system_result(simulate_system(system, load_workload(model, sets), chip=chip))
+        result = system_step(system, load_workload(model, sets), chip=chip)
         within = time.perf_counter() - began
         commands = sum(result["units"].get("pim", {}).get("commands", {}).values())
         rows.append(

@@ -5,8 +5,7 @@ Run: python examples/pim_ablation.py
 
 import random
 
-from siliconloom.evaluate.system import load_machine, simulate_system
-from siliconloom.evaluate.system_result import system_result
+from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.workloads import load_workload
 
 BATCH = 256
@@ -33,7 +32,7 @@ def main() -> None:
     print(f"{'':52s} {'ms a step':>9s} {'tokens/s':>9s} {'of bound':>8s}")
     for name, sets in STEPS:
         system, chip = load_machine("neupims", list(sets.items()))
-        result = system_result(simulate_system(system, graph, contexts=contexts, chip=chip))
+        result = system_step(system, graph, contexts=contexts, chip=chip)
         print(
             f"{name:52s} {result['seconds'] * 1e3:9.2f} {result['tokens_per_second']:9,.0f} "
             f"{result['bound']['achieved']:8.1%}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,26 @@ from siliconloom.arch.rank_links import RankLinks
 from siliconloom.workloads import Gemm, Graph
 
 Float = NDArray[np.float64]
+
+
+Parts = Callable[[int], tuple[Graph, Mapping[str, float]]]
+"""For so many sequences: the operators of one chip's part, and the seconds of its messages by name."""
+
+
+class LayerRow(Protocol):
+    """Layers that follow one another on a chip, whose operators do not simply do so."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole row, with its messages."""
+
+    @property
+    def times(self) -> Mapping[str, float]:
+        """Seconds of one execution of each operator by itself, those outside of the layers among them."""
+
+    @property
+    def cache_bytes(self) -> float:
+        """Of a layer's keys and values, as they lie in memory."""
 
 
 class Machine(Protocol):
@@ -55,6 +75,9 @@ class Machine(Protocol):
 
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
         """Seconds of one execution of each operator that is no message; ``unfused`` attention keeps its scores."""
+
+    def row(self, parts: Parts, batch: int, layers: int) -> LayerRow | None:
+        """So many layers for ``batch`` sequences; ``None`` where operators follow one another."""
 
 
 class Fabric(Protocol):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from siliconloom.mapper.system.attention import shared_seconds
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.contracts import Fabric, Machine
+from siliconloom.mapper.system.contracts import Fabric, LayerRow, Machine
 from siliconloom.mapper.system.disaggregation import pooled_seconds
 from siliconloom.mapper.system.overlap import BlockPass, layer_seconds
 from siliconloom.mapper.system.parallel import EXPERTS, share
@@ -82,8 +83,11 @@ class Layers:
 
     def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
         self.cluster, self.graph, self.documents = cluster, graph, documents
+        forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
+        self._attentions = [o for o in forward if isinstance(o, Attention)]
         self._graphs: dict[tuple[Any, ...], Graph] = {}
         self._blocks: dict[tuple[Any, ...], tuple[Block, ...]] = {}
+        self._waits: dict[tuple[Any, ...], dict[str, float]] = {}
 
     def part(self, plan: Plan, batch: int) -> Graph:
         """Operators of one chip for ``batch`` sequences."""
@@ -95,15 +99,18 @@ class Layers:
     def blocks(self, plan: Plan, batch: int, kind: int = 0) -> tuple[Block, ...]:
         """Blocks in program order, on one kind of the cluster's chips."""
         pool = plan.attention_chips, plan.workers
-        key = plan.split, plan.context_heads, batch, kind, plan.attention, plan.overlap, pool
+        row = self.row(plan, batch, kind)
+        together = 0 if row is None else self._in_a_row(plan)
+        key = plan.split, plan.context_heads, batch, kind, plan.attention, plan.overlap, pool, together
         if key not in self._blocks:
-            self._blocks[key] = self._measure(plan, batch, kind)
+            self._blocks[key] = self._measure(plan, batch, kind, row)
         return self._blocks[key]
 
-    def _measure(self, plan: Plan, batch: int, kind: int) -> tuple[Block, ...]:
+    def _measure(self, plan: Plan, batch: int, kind: int, row: LayerRow | None) -> tuple[Block, ...]:
         part = self.part(plan, batch)
         machine, _ = self.cluster.kinds[kind]
         seconds, waits = operator_seconds(part, plan, machine, self.cluster.fabrics[kind], self.documents)
+        seconds |= {} if row is None else row.times
         unfused = plan.attention == "unfused"
         blocks = [(b, b[2][0]) for b in part.blocks()]
         forward = [b for b, first in blocks if first.place.step is Pass.FORWARD]
@@ -113,10 +120,37 @@ class Layers:
             block = _block(part, name, repeat, operators, backward.get(name, []), seconds, waits, unfused, plan.tensor)
             if plan.overlap != "none" and block.waits[0] and repeat > 1:
                 block = self._overlapped(block, plan, batch, kind, seconds)
+            if row is not None and block.attention:
+                block = replace(block, forward=row.seconds / self._in_a_row(plan), cache_bytes=row.cache_bytes)
             if plan.attention_chips and block.attention:
                 block = self._pooled(block, plan, batch, kind, operators, backward.get(name, []), seconds)
             found.append(block)
         return tuple(found)
+
+    def row(self, plan: Plan, batch: int, kind: int = 0) -> LayerRow | None:
+        """Layers of a stage where they are more than operators one after the other."""
+        machine, _ = self.cluster.kinds[kind]
+
+        def parts(count: int) -> tuple[Graph, Mapping[str, float]]:
+            return self.part(plan, count), self._messages(plan, count, kind)
+
+        return machine.row(parts, batch, self._in_a_row(plan))
+
+    def _in_a_row(self, plan: Plan) -> int:
+        """Layers of the fullest stage."""
+        return ceil(sum(o.repeat for o in self._attentions) / plan.pipeline)
+
+    def _messages(self, plan: Plan, batch: int, kind: int) -> dict[str, float]:
+        """Seconds of the messages of one chip for ``batch`` sequences."""
+        key = plan.split, batch, kind
+        if key not in self._waits:
+            fabric = self.cluster.fabrics[kind]
+            self._waits[key] = {
+                o.name: message_seconds(o, plan, fabric)
+                for o in self.part(plan, batch).operators()
+                if isinstance(o, Collective)
+            }
+        return self._waits[key]
 
     def _pooled(
         self,
@@ -176,9 +210,7 @@ def operator_seconds(
     waits: dict[str, float] = {}
     for operator in part.operators():
         if isinstance(operator, Collective):
-            stride, chips = extent(plan, operator.dimension)
-            found[operator.name] = fabric.seconds(operator.operation, operator.input_bytes, stride, chips)
-            waits[operator.name] = found[operator.name]
+            found[operator.name] = waits[operator.name] = message_seconds(operator, plan, fabric)
         elif isinstance(operator, SharedAttention):
             found[operator.name], waits[operator.name] = shared_seconds(
                 operator, part, plan, machine, fabric, documents
@@ -189,6 +221,12 @@ def operator_seconds(
                 for n in documents
             )
     return found, waits
+
+
+def message_seconds(message: Collective, plan: Plan, fabric: Fabric) -> float:
+    """Seconds of one execution of a collective, all groups of its dimension at once."""
+    stride, chips = extent(plan, message.dimension)
+    return fabric.seconds(message.operation, message.input_bytes, stride, chips)
 
 
 def extent(plan: Plan, dimension: str) -> tuple[int, int]:

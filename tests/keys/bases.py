@@ -11,8 +11,7 @@ from typing import Any
 
 from siliconloom.arch import load_chip, load_system
 from siliconloom.cli import main
-from siliconloom.evaluate.system import load_machine, simulate_system
-from siliconloom.evaluate.system_result import system_result
+from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.pim.geometry import pim_geometry
 from siliconloom.verification.link_cases import (
@@ -180,7 +179,7 @@ def _unequal(sets: Sets) -> Any:
     system, chip = load_machine("neupims", [("policy.tensor", "1"), ("policy.pipeline", "1"), *sets])
     graph = load_workload("gpt3-7b", [("phase", "decode"), ("batch", "48"), ("layers", "2")])
     lengths = [40 + (n * 997) % 900 for n in range(48)]
-    return system_result(simulate_system(system, graph, chip=chip, contexts=lengths))
+    return system_step(system, graph, chip=chip, contexts=lengths)
 
 
 def _linked(sets: Sets) -> Any:

@@ -55,7 +55,7 @@ ROWS = (
     ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),
     ("ChipGroup", "system", "chips.0.", "count=8"),
     ("Policy", "neupims", "policy.", "tensor=2 pipeline=2 attention=npu weights=pim values=row communicate=false"),
-    ("Policy", "neupims many", "policy.", "interleave=always"),
+    ("Policy", "neupims many", "policy.", "interleave=never"),
     ("Policy", "unequal", "policy.", "balance=round_robin prefetch=false"),
     ("LinkProtocol", "link", "protocol.", "wire_cycles=20 packet_flits=4 outstanding=1 credits=32 timeout=400"),
     ("LinkProtocol", "ring engine", "protocol.", "flit_bits=128"),

@@ -143,9 +143,9 @@ def test_the_topology_of_gpus_counts_where_several_share_a_step() -> None:
     assert run([])["seconds"] != run([("topology.kind", "ring")])["seconds"]
 
 
-def test_policies_that_no_plan_asks_for_are_refused() -> None:
+def test_policies_of_memory_that_does_not_compute_are_refused() -> None:
     line = "plan npu-x4-ring gpt2 --set workload.layers=1 --set workload.sequence=32"
-    with pytest.raises(Refused, match=r"policy\.values: changes nothing: a plan asks for no policy"):
+    with pytest.raises(Refused, match=r"policy\.values: changes nothing: npu-edge has no pim"):
         command(line)([("policy.values", "row")])
 
 

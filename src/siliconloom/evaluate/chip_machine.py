@@ -9,6 +9,7 @@ from typing import Any
 from siliconloom.arch import Chip, DataType, LoomError, NotSupported
 from siliconloom.evaluate.chip import Simulation, path_notes, simulate
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.system.contracts import LayerRow, Parts
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Gemm, Graph, Operator
 from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
@@ -66,11 +67,15 @@ class ChipMachine:
         done = self.simulation(graph)
         times: dict[str, float] = defaultdict(float)
         for index, mapped in enumerate(done.plan.tasks):
-            times[mapped.task.owner] += float(done.run.exclusive[index]) / done.chip.clock
+            times[mapped.task.owner] += float(done.run.exclusive[index]) / mapped.repeat / done.chip.clock
         return times
 
+    def row(self, parts: Parts, batch: int, layers: int) -> LayerRow | None:
+        """Nothing else: operators follow one another in a program."""
+        return None
+
     def simulation(self, graph: Graph) -> Simulation:
-        """Every operator of a part that is no message, executed once.
+        """Every operator of a part that is no message, executed as often as there are layers.
 
         Raises
         ------
@@ -87,7 +92,7 @@ class ChipMachine:
                 for operator in work.operators():
                     if operator.name in self._blockers:
                         _check_alone(chip, work, operator)
-                self._found[key] = self._in_its_memory(simulate(chip, executed_once(work), exact=self.exact))
+                self._found[key] = self._in_its_memory(simulate(chip, work, exact=self.exact))
             except LoomError as error:
                 self._found[key] = str(error)
                 if not self._blockers:

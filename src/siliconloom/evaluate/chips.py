@@ -6,27 +6,30 @@ The step is `mapper.system`'s, operators take what the chip simulator says, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.system import Policy
-from siliconloom.evaluate.chip import Simulation, binding_key
 from siliconloom.evaluate.chip_machine import ChipMachine
+from siliconloom.evaluate.chip_part import ChipPart
+from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.steps import PlannedStep
-from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, standing_power
+from siliconloom.mapper.system.shard import with_context
+from siliconloom.sim.chip.energy import EXCLUDED, standing_power
 from siliconloom.workloads import Collective, Graph, Phase
-from siliconloom.workloads.subgraph import without_messages
-
-ADDED = ("seconds", "cycles", "overlap_cycles", "macs", "bound_cycles", "read_bytes", "write_bytes", "energy_j")
-"""What an operator's executions add up."""
 
 
 def chip_system_result(
-    cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any] | None = None, *, exact: bool = False
+    cluster: Cluster,
+    policy: Policy,
+    graph: Graph,
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    contexts: Sequence[int] = (),
+    exact: bool = False,
 ) -> dict[str, Any]:
     """One step of ``graph`` under a plan.
 
@@ -38,6 +41,9 @@ def chip_system_result(
         Chips of one kind and what joins them, and the degrees of a plan that gives none.
     fixed
         Keys of the plan that were given.
+    contexts
+        Tokens that each sequence attends to in decode, its own included, where memory computes; the workload's context
+        for all by default. The result's context is their mean.
     exact
         Run every event of the chip's programs.
 
@@ -50,69 +56,64 @@ def chip_system_result(
     machine = cluster.machine
     if len(cluster.kinds) > 1 or not isinstance(machine, ChipMachine):
         raise NotSupported(f"one step on {cluster.name}, whose chips differ; loom plan has one")
-    machine = ChipMachine(machine.chip, exact)
+    machine = _asked_machine(machine, graph, contexts, exact)
     cluster = replace(cluster, kinds=((machine, cluster.chips),))
+    if contexts:
+        graph = with_context(graph, round(sum(contexts) / len(contexts)))
     stored, graph = graph, machine.fitted(graph)
     steps = PlannedStep(cluster, policy, graph, fixed or {})
-    plan, times = steps.plan, steps.microbatches
-    done = machine.simulation(steps.part)
-    chip = done.chip
-    repeats = {operator.name: operator.repeat * times for operator in steps.part.operators()}
-    rows = _operators(done, repeats)
+    part = ChipPart.of(machine, steps)
+    plan, times, chip = steps.plan, steps.microbatches, part.chip
     shared = plan.data * plan.tensor * plan.context
-    joules = {name: shared * sum(row["energy"][name] for row in rows) for name in COMPONENTS}
-    joules |= {name: watts * steps.seconds * plan.chips for name, watts in standing_power(chip).items()}
+    joules = {name: shared * value for name, value in part.energy.items()}
+    joules |= {name: watts * steps.seconds * plan.chips for name, watts in standing_power(machine.chip).items()}
     peak = machine.peak(graph.precision) * plan.chips
-    bound = graph_bound(chip, without_messages(steps.part))
+    bound = part.bound
     each = bound.lower_bound_cycles * times / (plan.pipeline * chip.clock)
-    arithmetic = steps.flops / peak
+    arithmetic = max(steps.flops - 2 * shared * part.memory_macs, 0.0) / peak
     floor = arithmetic if plan.attention_chips else max(each, arithmetic)
     if steps.seconds < floor * (1 - 1e-9):
         raise AssertionError(f"a step of {steps.seconds} s is under its bound of {floor} s: a bug")
     cycles = round(steps.seconds * chip.clock)
-    busy = {name: sum(row["busy_cycles"].get(name, 0) for row in rows) // plan.pipeline for name in ("array", "vector")}
-    moved = sum(row["read_bytes"] + row["write_bytes"] for row in rows) // plan.pipeline
+    head = steps.head("system", cluster, graph, chip.clock)
+    head["system"] |= part.laid_out
     return {
-        **steps.head("system", cluster, graph, chip.clock),
+        **head,
         "chip_digest": machine.chip.digest,
         "energy_j": sum(joules.values()),
         "energy": joules,
-        "energy_excludes": [*EXCLUDED, *(["attention that chips share"] if plan.context > 1 else [])],
+        "energy_excludes": [
+            *EXCLUDED,
+            *(["attention that chips share"] if plan.context > 1 else []),
+            *(["commands of the banks"] if part.uncounted else []),
+        ],
         "power_w": sum(joules.values()) / steps.seconds,
-        "traffic_bytes": {next(iter(chip.memory)): moved} if chip.memory else {},
-        "utilization": steps.flops / steps.seconds / peak,
+        "traffic_bytes": {name: moved // plan.pipeline for name, moved in part.traffic.items()},
+        "utilization": arithmetic / steps.seconds,
         "bound": {
             "lower_bound_s": floor,
             "lower_bound_cycles": round(floor * chip.clock),
             "name": bound.name if floor > arithmetic else "compute",
-            "key": binding_key(chip, bound) if floor > arithmetic else "tile.array",
+            "key": bound.key if floor > arithmetic else "tile.array",
             "achieved": floor / steps.seconds,
         },
-        "operators": rows + _messages(steps) + steps.others,
-        "units": {
-            name: {"busy_cycles": count, "utilization": count / cycles if cycles else 0.0}
-            for name, count in busy.items()
-        },
+        **({"windows": part.windows(cycles, plan.pipeline)} if part.row is not None else {}),
+        "operators": part.rows + _messages(steps) + steps.others,
+        "units": part.units(cycles, plan.pipeline),
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": round(machine.capacity)},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(machine, stored, graph, steps)],
+        "notes": [*graph.notes, *_notes(machine, stored, graph, steps), *part.notes],
     }
 
 
-def _operators(done: Simulation, repeats: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Rows of the chip's result, which has every operator once, for as many executions as the step has."""
-    rows = []
-    for row, mapped in zip(done.result()["operators"], done.plan.tasks, strict=True):
-        times = repeats[mapped.task.owner]
-        row |= {name: row[name] * times for name in ADDED}
-        row |= {
-            "repeat": times,
-            "energy": {name: joules * times for name, joules in row["energy"].items()},
-            "busy_cycles": {name: busy * times for name, busy in row["busy_cycles"].items()},
-            "seconds": (row["cycles"] - row["overlap_cycles"]) / done.chip.clock,
-        }
-        rows.append({name: value for name, value in row.items() if name not in ("start_cycle", "end_cycle")})
-    return rows
+def _asked_machine(machine: ChipMachine, graph: Graph, contexts: Sequence[int], exact: bool) -> ChipMachine:
+    if contexts and not isinstance(machine, PimMachine):
+        raise NotSupported(f"sequences of unequal context on {machine.name}, whose memory does not compute")
+    if contexts and len(contexts) != graph.batch:
+        raise LoomError(f"contexts: one for each of the {graph.batch} sequences (got {len(contexts)})")
+    if isinstance(machine, PimMachine):
+        return replace(machine, exact=exact, contexts=tuple(contexts))
+    return ChipMachine(machine.chip, exact)
 
 
 def _messages(steps: PlannedStep) -> list[dict[str, Any]]:
@@ -152,18 +153,4 @@ def _notes(machine: ChipMachine, stored: Graph, graph: Graph, steps: PlannedStep
     return notes
 
 
-def refuse_memory_policies(policy: Policy, name: str) -> None:
-    """Refuse what a description's policy asks of memory that does not compute.
-
-    Raises
-    ------
-    LoomError
-        With the key.
-    """
-    for key, value in (("attention", "pim"), ("weights", "pim"), ("interleave", "always")):
-        if getattr(policy, key) == value:
-            needs = "a chip with pim.dual_row_buffer: true" if key == "interleave" else "a chip with pim"
-            raise LoomError(f"policy.{key}: {value} needs {needs}; {name} has no pim")
-
-
-__all__ = ["chip_system_result", "refuse_memory_policies"]
+__all__ = ["chip_system_result"]

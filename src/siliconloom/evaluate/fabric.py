@@ -32,6 +32,8 @@ PROBE = float(1 << 24)
 """Bytes of messages, all chips' at once, by which a topology's rate between neighbours along a dimension is told."""
 JOINED_BYTES = 200
 """Memory of a message of groups that communicate at once: its own table's, that of all groups, and its run's."""
+INSTANT = 1e30
+"""Bytes per second of what takes no time."""
 DIRECT_MOST = 64
 """Chips of a group up to which all send to all at once."""
 
@@ -99,6 +101,28 @@ class NetworkFabric:
             return 0.0
         ends = zip(source.tolist(), target.tolist(), strict=True)
         return self._run([_message(places[a], places[b], float(sent[a, b])) for a, b in ends])
+
+
+@dataclass(frozen=True)
+class SilentFabric:
+    """Messages that take no time, for what is asked without them (``policy.communicate``)."""
+
+    inner: NetworkFabric
+
+    def seconds(self, operation: str, size: float, stride: int, chips: int, precision: str = "fp16") -> float:
+        return 0.0
+
+    def hop(self, size: float, stride: int) -> float:
+        return 0.0
+
+    def links(self, stride: int) -> RankLinks:
+        return RankLinks(RankLink(INSTANT, 0.0))
+
+    def placed(self, places: tuple[int, ...]) -> SilentFabric:
+        return SilentFabric(self.inner.placed(places))
+
+    def exchange(self, sent: Float, places: Sequence[int]) -> float:
+        return 0.0
 
 
 def _of(operation: str, algorithm: str, size: float, members: Sequence[int]) -> Transfers:

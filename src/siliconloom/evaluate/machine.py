@@ -173,9 +173,8 @@ def _evaluate(
         from siliconloom.evaluate.gpus import gpu_system_result
 
         return Evaluation(gpu_system_result(machine.cluster, machine.policy, graph, machine.plan))
-    if machine.system is not None and not computes_in_memory(machine, graph):
-        return Evaluation(_planned(machine, machine.system, graph, overrides, exact))
-    if machine.system is None and not computes_in_memory(machine, graph):
+    memory = computes_in_memory(machine, graph)
+    if machine.system is None and not memory:
         with watcher.share("simulating") as progress:
             simulation = simulate(
                 chip,
@@ -192,29 +191,20 @@ def _evaluate(
         from siliconloom.evaluate.pim_tile import simulate_pim
 
         return Evaluation(simulate_pim(chip, graph))
-    from siliconloom.evaluate.system import alone, simulate_system
-    from siliconloom.evaluate.system_result import system_result
-
-    default = Plan()
-    for key, value in machine.plan.items():
-        if key not in DEGREES and value != getattr(default, key, None):
-            raise NotSupported(f"plan.{key} in one step of a system whose memory computes; loom plan has it")
-    return Evaluation(system_result(simulate_system(machine.system or alone(chip), graph, chip=chip, exact=exact)))
+    return Evaluation(_planned(machine, graph, overrides, exact))
 
 
-def _planned(machine: DescribedMachine, system: System, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
-    """A step of a system of our chips whose memory does not compute, in this phase: the step of its plan."""
-    from siliconloom.evaluate.chips import chip_system_result, refuse_memory_policies
+def _planned(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
+    """A step of a system of our chips, or of one chip whose memory computes: the step of its plan."""
+    from siliconloom.evaluate.chips import chip_system_result
+    from siliconloom.evaluate.cluster import chip_alone
+    from siliconloom.evaluate.pim_machine import check_policy, refuse_idle_policies
 
-    chip, cluster = machine.chip, machine.cluster
+    chip = machine.chip
     assert chip is not None
-    assert cluster is not None
-    why = "only decode has work for memory that computes" if chip.pim else f"{chip.name} has no pim"
-    given = [(path, value) for path, value in overrides if path.startswith("policy.")]
-    refuse_idle(given, {f"policy.{key}": why for key in Policy.model_fields if key not in DEGREES})
-    if chip.pim is None:
-        refuse_memory_policies(system.policy, chip.name)
-    return chip_system_result(cluster, system.policy, graph, machine.plan, exact=exact)
+    refuse_idle_policies([chip], machine.policy, [graph.phase], overrides)
+    check_policy(machine.policy, chip)
+    return chip_system_result(machine.cluster or chip_alone(chip), machine.policy, graph, machine.plan, exact=exact)
 
 
 __all__ = ["Evaluation", "DescribedMachine", "computes_in_memory", "evaluate", "read_machine"]

@@ -13,7 +13,7 @@ from siliconloom.arch.pim import Command, PimTile
 from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.technology import TECHNOLOGIES
 from siliconloom.evaluate.asked import asked
-from siliconloom.evaluate.system import products
+from siliconloom.evaluate.channels import products
 from siliconloom.sim.chip.energy import EXCLUDED, pim_energy, standing_power
 from siliconloom.workloads import Gemm, Graph
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,11 +19,12 @@ from siliconloom.arch.planned import PLAN_SCHEMA
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.run import DescribedRun, Straggler
-from siliconloom.arch.system import Policy
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
 from siliconloom.evaluate.asked import asked
+from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.faulty_runs import faulty_run
+from siliconloom.evaluate.pim_machine import check_policy, refuse_idle_policies
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.kv_transfer import share_of, transfer_cache
@@ -36,7 +37,6 @@ from siliconloom.workloads import Attention, Graph, Phase, load_workload
 
 PASSES = {"F": "forward", "B": "backward", "W": "weights"}
 """Kinds of a pipeline's passes, by the letter that their names begin with."""
-SHARED = ("tensor", "pipeline")
 Described = TypeVar("Described", bound=Description)
 
 
@@ -48,8 +48,10 @@ def read_plan_input(
     later = [(p.removeprefix("decode."), v) for p, v in assignments if p.startswith("decode.")]
     assignments = [(p, v) for p, v in assignments if not p.startswith(("run.", "slow.", "decode."))]
     theirs = [(p.removeprefix("workload."), v) for p, v in assignments if p.startswith("workload.")]
-    cluster, fixed = read_cluster(system, [(p, v) for p, v in assignments if not p.startswith("workload.")])
+    phases = {Phase.DECODE} if later else set[Phase]()
     graph = load_workload(model, theirs)
+    rest = [(p, v) for p, v in assignments if not p.startswith("workload.")]
+    cluster, fixed = read_cluster(system, rest, {graph.phase, *phases})
     decoding = None
     if later:
         if graph.phase is not Phase.PREFILL:
@@ -87,21 +89,25 @@ def _read(prefix: str, assignments: list[tuple[str, str]], kind: type[Described]
     return document.validate(kind)
 
 
-def read_cluster(name: str, assignments: list[tuple[str, str]]) -> tuple[Cluster, dict[str, Any]]:
-    """A system as a cluster, and the values of ``plan.``, from a name and overrides."""
+def read_cluster(
+    name: str, assignments: list[tuple[str, str]], phases: Collection[Phase]
+) -> tuple[Cluster, dict[str, Any]]:
+    """A system as a cluster, and the values of ``plan.``, from a name and overrides, for work of some phases."""
     mine = [(p.removeprefix("plan."), v) for p, v in assignments if p.startswith("plan.")]
     inner = [(p.removeprefix("chip."), v) for p, v in assignments if p.startswith("chip.")]
     rest = [(p, v) for p, v in assignments if not p.startswith(("plan.", "chip."))]
     fixed = parse_plan(mine)
     system = load_system(name, rest)
     refuse_unread(system, rest)
-    # Tensor and pipeline must suit the number of chips, which may be set, though a plan has its own.
-    refuse_idle(
-        rest, {f"policy.{key}": "a plan asks for no policy" for key in Policy.model_fields if key not in SHARED}
-    )
     if all(is_gpu(group.chip) for group in system.chips):
         refuse_idle(inner, dict.fromkeys(("power", "idle_power"), "a plan has no energies"), "chip.")
-    return cluster_of(system, inner), fixed
+    cluster = cluster_of(system, inner)
+    ours = [machine.chip for machine, _ in cluster.kinds if isinstance(machine, ChipMachine)]
+    if ours:
+        refuse_idle_policies(ours, system.policy, phases, rest)
+        for chip in ours:
+            check_policy(system.policy, chip)
+    return cluster, fixed
 
 
 def plan_result(

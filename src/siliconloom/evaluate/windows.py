@@ -1,16 +1,13 @@
-"""What a step on a system consists of, and how long each part takes."""
+"""What a row of layers consists of where memory computes beside the arrays, and how long each part takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from siliconloom.arch import Chip
-from siliconloom.arch.system import System
+from siliconloom.arch.pim import PimTile
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.pim.channel import ChannelRun
-from siliconloom.workloads import Graph
 
 
 @dataclass(frozen=True)
@@ -20,17 +17,13 @@ class Arrays:
     Parameters
     ----------
     before, after
-        Until the cache holds the new token, and from attention's result on; with all-reduces.
+        Until the cache holds the new token, and from attention's result on; with messages.
     unbound
         Both, had the memory no limit.
     weights, traffic
         Bytes of parameters read, and all bytes moved, per chip.
     ends
         Embedding and head, once per step.
-    busy
-        Of which the arrays stream operands.
-    macs
-        Multiply-accumulates of a layer, per chip.
     """
 
     before: int
@@ -39,9 +32,6 @@ class Arrays:
     weights: int
     traffic: int
     ends: int
-    busy: int
-    macs: int
-    vector_busy: int
 
     @property
     def layer(self) -> int:
@@ -79,40 +69,57 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class SystemSimulation:
-    """A finished step on a system."""
+class PimRow:
+    """A row of layers on a chip whose memory does their attention: a `mapper.system.contracts.LayerRow`.
 
-    system: System
-    chip: Chip
-    graph: Graph
-    tensor: int
-    pipeline: int
-    passes: int
-    interleaved: bool
-    offloaded: bool
-    windows: tuple[Window, ...]
-    arrays: Arrays
-    channels: Channels | None
+    Parameters
+    ----------
+    layers, clock, pim
+        How many follow one another, cycles per second, and the memory that computes.
+    windows, ends
+        What the row consists of, and what is outside of it once a step: embedding and head.
+    channels
+        Of one layer.
+    simulations
+        Of what the arrays do in one layer and outside of them: of all sequences, or of each half of them.
+    moved
+        One channel's run of one execution of each product with weights that memory computes; the others' are alike.
+    times
+        Seconds of one execution of each operator by itself.
+    cache_bytes
+        Memory of a layer's keys and values.
+    contexts
+        Tokens that each sequence attends to.
+    """
+
     layers: int
-    all_layers: int
-    memory_bytes: int
+    clock: int
+    pim: PimTile
+    windows: tuple[Window, ...]
+    ends: tuple[Window, ...]
+    channels: Channels
+    simulations: tuple[Simulation, ...]
+    moved: dict[str, ChannelRun]
+    times: dict[str, float]
+    cache_bytes: float
     contexts: tuple[int, ...]
-    chips: tuple[Simulation, ...]
-    wall_s: float
-    notes: tuple[str, ...] = ()
-    products: dict[str, ChannelRun] = field(default_factory=dict)
-    """One channel's run of one execution of each product with weights that memory computes; the others' are alike."""
-
-    @cached_property
-    def cycles(self) -> int:
-        """Of one step: one token of every sequence in decode."""
-        return self.pipeline * self.stage_cycles
 
     @property
-    def stage_cycles(self) -> int:
-        """Of one part of the batch at one stage; a sequence goes through all stages before its next token."""
+    def cycles(self) -> int:
+        """Of the row."""
         return sum(w.cycles * w.repeat for w in self.windows)
 
     @property
+    def end_cycles(self) -> int:
+        """Of what is outside of it."""
+        return sum(w.cycles * w.repeat for w in self.ends)
+
+    @property
     def seconds(self) -> float:
-        return self.cycles / self.chip.clock
+        """Of the row."""
+        return self.cycles / self.clock
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether two halves of the sequences swapped places."""
+        return len(self.simulations) > 1

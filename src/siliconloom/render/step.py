@@ -13,8 +13,6 @@ def step_tables(result: dict[str, Any], out: Console) -> None:
         from siliconloom.render.tables import simulation_tables as tables
     elif result["kind"] == "pim_tile":
         from siliconloom.render.system import pim_tables as tables
-    elif result.get("plan_text") is not None:
-        from siliconloom.render.system import planned_tables as tables
     else:
-        from siliconloom.render.system import system_tables as tables
+        from siliconloom.render.system import planned_tables as tables
     tables(result, out)

@@ -10,55 +10,6 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.tables import Row, asked_text, bold, excluded_rows, print_overrides, table
 
 
-def system_tables(result: dict[str, Any], out: Console) -> None:
-    """Print a step on a system."""
-    system, bound, cycles = result["system"], result["bound"], result["cycles"]
-    out.print(
-        f"{bold(result['workload'])} ({asked_text(result)}) on "
-        f"{bold(system['name'])}: {system['chips']} x {result['chip']}"
-    )
-    print_overrides(result, out)
-    for note in result["notes"]:
-        out.print(f"note: {note}", style="yellow")
-    where, used = system["attention"]["unit"], result["memory"]
-    lines = [
-        ("time", f"{format_si(result['seconds'], 's')}  ({cycles:,} cycles at {format_si(result['clock_hz'], 'Hz')})"),
-        ("lower bound", f"{bound['lower_bound_cycles']:,} cycles, {bound['name']}; {bound['achieved']:.1%} reached"),
-        ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
-        (
-            "laid out",
-            f"tensor {system['tensor']}, pipeline {system['pipeline']}; attention on {where}"
-            + (", two half batches interleaved" if system["interleaved"] else ""),
-        ),
-        ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a chip"),
-        ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all chips"),
-        *excluded_rows(result["energy_excludes"], out, 14),
-        ("simulated in", format_si(result["simulator"]["wall_s"], "s")),
-    ]
-    for label, text in lines:
-        out.print(f"  {label:14s} {text}", soft_wrap=True)
-    out.print()
-    rows = [
-        (
-            w["name"],
-            f"x{w['repeat']}",
-            f"{w['array_cycles']:,}",
-            f"{w['memory_cycles']:,}",
-            f"{w['cycles']:,}",
-            f"{w['cycles'] * w['repeat'] / cycles:.1%}",
-        )
-        for w in result["windows"]
-    ]
-    columns = [("window", "left"), *((n, "right") for n in ("times", "arrays", "memory", "cycles", "share"))]
-    out.print(table("what works side by side", columns, rows))
-    out.print()
-    units = [
-        (n, f"{u['utilization']:.1%}", f"{u['mac_utilization']:.1%}" if "mac_utilization" in u else "-")
-        for n, u in result["units"].items()
-    ]
-    out.print(table("units", [("unit", "left"), ("busy", "right"), ("of peak", "right")], units))
-
-
 def pim_tables(result: dict[str, Any], out: Console) -> None:
     """Print the result."""
     out.print(f"{bold(result['workload'])} ({asked_text(result)}) on {bold(result['chip'])}")
@@ -118,7 +69,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
             f"{format_si(bound['lower_bound_s'], 's')}{binds}; {bound['achieved']:.1%} reached",
         ),
         ("throughput", f"{result['tokens_per_second']:,.4g} tokens/s"),
-        ("plan", result["plan_text"]),
+        ("plan", result["plan_text"] + _shared(system)),
         ("memory", f"{format_bytes(used['used_bytes'])} of {format_bytes(used['capacity_bytes'])} a {whose}"),
         ("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')}, all {whose}s{boards}"),
         *excluded_rows(result["energy_excludes"], out, 14),
@@ -126,6 +77,8 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
     for label, text in lines:
         out.print(f"  {label:14s} {text}", soft_wrap=True)
     out.print()
+    if result.get("windows"):
+        _window_tables(result, out)
     busy = sum(o["seconds"] for o in result["operators"])
     rows: list[Row] = [
         (
@@ -151,3 +104,35 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
             rows,
         )
     )
+
+
+def _shared(system: dict[str, Any]) -> str:
+    """What arrays and memory do each, where memory computes."""
+    if not system.get("attention"):
+        return ""
+    return f"; attention on {system['attention']['unit']}" + (
+        ", two half batches interleaved" if system["interleaved"] else ""
+    )
+
+
+def _window_tables(result: dict[str, Any], out: Console) -> None:
+    rows = [
+        (
+            w["name"],
+            f"x{w['repeat']}",
+            f"{w['array_cycles']:,}",
+            f"{w['memory_cycles']:,}",
+            f"{w['cycles']:,}",
+            f"{w['cycles'] * w['repeat'] / result['cycles']:.1%}",
+        )
+        for w in result["windows"]
+    ]
+    columns = [("window", "left"), *((n, "right") for n in ("times", "arrays", "memory", "cycles", "share"))]
+    out.print(table("what works side by side", columns, rows))
+    out.print()
+    units = [
+        (n, f"{u['utilization']:.1%}", f"{u['mac_utilization']:.1%}" if "mac_utilization" in u else "-")
+        for n, u in result["units"].items()
+    ]
+    out.print(table("units", [("unit", "left"), ("busy", "right"), ("of peak", "right")], units))
+    out.print()

@@ -7,12 +7,13 @@ is what the closed form and we may differ by before a cause is asked for.
 
 from __future__ import annotations
 
-from siliconloom.evaluate.system import SystemSimulation
+from siliconloom.arch.result import OperatorResult, Result
 from siliconloom.mapper.pim.offload import Head, attention_macros
+from siliconloom.mapper.system.shard import tensor_shard
 from siliconloom.reproduce import neupims, neupims_artifact
 from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.sim.pim.channel import run_channel
-from siliconloom.workloads import Attention
+from siliconloom.workloads import Attention, load_workload
 
 CASE = ("gpt3-7b", "ShareGPT")
 TOLERANCE = 0.15
@@ -44,29 +45,35 @@ BESIDE = (
 )
 
 
-def operators(simulated: SystemSimulation) -> dict[str, int]:
-    """Cycles of each operator of a layer."""
-    chip = simulated.chips[0]
-    return {
-        m.task.operator.name.removeprefix("layer."): int(chip.run.exclusive[i]) // m.repeat
-        for i, m in enumerate(chip.plan.tasks)
-    }
+def operators(simulated: Result) -> dict[str, OperatorResult]:
+    """Operators of a layer."""
+    return {o.name.removeprefix("layer."): o for o in simulated.operators if o.block == "layer"}
 
 
-def in_memory(batch: int, dual: bool, how: str, changes: neupims.Changes = ()) -> int:
+def once(operator: OperatorResult) -> float:
+    """Cycles of one execution in which nothing else is at work."""
+    return ((operator.cycles or 0) - (operator.overlap_cycles or 0)) / operator.repeat
+
+
+def in_memory(batch: int, dual: bool, how: str, changes: neupims.Changes = ()) -> float:
     """Attention of a layer with nothing beside it."""
     made = neupims.step(
         *CASE, batch, not dual, changes, attention="pim", balance=how, interleave="never", prefetch=False
     )
-    assert made.channels is not None
-    return made.channels.attention
+    return once(operators(made)["attention"])
+
+
+def arrays(batch: int) -> float:
+    """A layer without its attention."""
+    made = operators(neupims.naive(*CASE, batch)).values()
+    return sum(once(operator) for operator in made if operator.unit == "npu")
 
 
 def one_sequence(context: int) -> int:
     """Attention of one sequence in a channel: with nothing beside it, one row buffer is as good as two."""
     _, chip, _ = neupims.described()
     assert chip.pim is not None
-    graph = neupims.npu_only(*CASE, 64).graph
+    graph = tensor_shard(load_workload(CASE[0], [("phase", "decode")]), neupims.MODELS[CASE[0]][0])
     head = Head.of(next(o for o in graph.operators() if isinstance(o, Attention)), "row")
     return run_channel(chip.pim, attention_macros(chip.pim, head, [context], [0])).cycles
 
@@ -77,10 +84,11 @@ def card() -> Card:
     for batch, products in neupims_artifact.RUN_OPERATORS.items():
         ours = operators(neupims.naive(*CASE, batch))
         cause = STREAM if batch <= 128 else LOADS
-        rows += [CardRow(f"{n} [batch {batch}]", ours[n], cycles, TOLERANCE, cause) for n, cycles in products.items()]
+        rows += [
+            CardRow(f"{n} [batch {batch}]", once(ours[n]), cycles, TOLERANCE, cause) for n, cycles in products.items()
+        ]
     for batch, cycles in neupims_artifact.RUN_ARRAYS.items():
-        arrays = neupims.naive(*CASE, batch).arrays.layer
-        rows.append(CardRow(f"layer without attention [batch {batch}]", arrays, cycles, TOLERANCE, LOADS))
+        rows.append(CardRow(f"layer without attention [batch {batch}]", arrays(batch), cycles, TOLERANCE, LOADS))
     for (buffers, context), cycles in neupims_artifact.SINGLE.items():
         name = f"attention in memory, one sequence [{buffers}, {context} tokens]"
         rows.append(CardRow(name, one_sequence(context), cycles, TOLERANCE, ROWS))
@@ -101,12 +109,11 @@ def card() -> Card:
     for batch, cycles in neupims_artifact.RUN_HALVES.items():
         for shown, changes in (("", ()), (", own tFAW", neupims.OWN)):
             made = neupims.interleaved(*CASE, batch, changes)
-            both = sum(w.cycles for w in made.windows if w.repeat > 1)
+            both = sum(w.cycles for w in made.windows or () if w.repeat > 1)
             name = f"interleaved layer [batch {batch}{shown}]"
             rows.append(CardRow(name, both, cycles, TOLERANCE, f"{BESIDE}; {LOADS}"))
     for batch, cycles in neupims_artifact.RUN_ON_ARRAYS.items():
-        whole = neupims.npu_only(*CASE, batch)
-        attention = whole.arrays.layer - neupims.naive(*CASE, batch).arrays.layer
+        attention = once(operators(neupims.npu_only(*CASE, batch))["attention"])
         rows.append(CardRow(f"attention on the arrays [batch {batch}]", attention, cycles, TOLERANCE, HEADS))
     return Card(
         "neupims-simulator",

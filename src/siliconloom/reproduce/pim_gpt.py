@@ -7,7 +7,7 @@ the card states of the paper is from memory, so it is a band, and the arithmetic
 from __future__ import annotations
 
 from siliconloom.arch import load_chip
-from siliconloom.evaluate.system import alone, simulate_system
+from siliconloom.evaluate.system import system_step
 from siliconloom.reproduce.card import Card, CardRow
 from siliconloom.workloads import load_workload
 
@@ -29,7 +29,7 @@ def card() -> Card:
     """Derive the internal bandwidth, the least time of a token, and the speed over memory-bound machines."""
     chip = load_chip("pim-gpt")
     assert chip.pim is not None
-    pim, system = chip.pim, alone(chip)
+    pim = chip.pim
     rate = pim.channels * pim.banks * pim.dram.organization.request_bytes / pim.dot_interval * chip.clock
     rows = [
         CardRow("internal bandwidth, TB/s", rate / 1e12, 4.1, 0.01),
@@ -37,7 +37,7 @@ def card() -> Card:
     ]
     for model in MODELS:
         graph = load_workload(model, [("phase", "decode"), ("precision", "bf16"), ("context", str(CONTEXT))])
-        seconds = simulate_system(system, graph, chip=chip).seconds
+        seconds = system_step(None, graph, chip=chip)["seconds"]
         size = graph.weight_bytes + graph.kv_bytes
         rows += [
             CardRow(

@@ -10,8 +10,7 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.model import predict_model
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.cluster import cluster_of
-from siliconloom.evaluate.system import load_machine, simulate_system
-from siliconloom.evaluate.system_result import system_result
+from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.system import parallel, shard
 from siliconloom.mapper.system.inference import Server
@@ -159,7 +158,7 @@ def test_steps_of_a_system(sets):
     policy = {"tensor": "1"} | sets
     system, chip = load_machine("neupims", [(f"policy.{key}", value) for key, value in policy.items()])
     graph = workload("gpt2", "decode", layers=2, batch=4, length=200)
-    assert '"cycles"' in agree(graph, lambda g: shown(system_result(simulate_system(system, g, chip=chip))))
+    assert '"cycles"' in agree(graph, lambda g: shown(system_step(system, g, chip=chip)))
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, "bert-base"])

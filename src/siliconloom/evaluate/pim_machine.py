@@ -1,0 +1,168 @@
+"""A chip whose memory computes, as a plan sees it: memory does in decode what a policy lets it, the arrays the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from siliconloom.arch import Chip, LoomError, NotSupported
+from siliconloom.arch.gpu import refuse_idle
+from siliconloom.arch.system import Policy
+from siliconloom.evaluate.channels import stream_bandwidth
+from siliconloom.evaluate.chip import Simulation
+from siliconloom.evaluate.chip_machine import ChipMachine
+from siliconloom.evaluate.pim_layers import PimLayers
+from siliconloom.evaluate.windows import PimRow
+from siliconloom.mapper.system.contracts import Parts
+from siliconloom.mapper.system.shard import with_context, without
+from siliconloom.sim.dram.memory import effective
+from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+
+
+@dataclass(frozen=True)
+class PimMachine(ChipMachine):
+    """Decode by arrays and memory together; what memory has no part in, prompts, as `ChipMachine`.
+
+    Parameters
+    ----------
+    policy
+        What memory computes, and how it is shared.
+    contexts
+        Tokens that each sequence of the batch attends to, its own included; the workload's for all when empty.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    contexts: tuple[int, ...] = ()
+    _left: dict[str, None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was left out, and why."""
+    _rows: dict[object, PimRow | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @cached_property
+    def arrays(self) -> ChipMachine:
+        """The chip as its arrays see it: with the bandwidth that the channels deliver to streams."""
+        chip = effective(self.chip)
+        assert chip.pim is not None
+        name, memory = next(iter(chip.memory.items()))
+        rate = int(stream_bandwidth(chip.pim) * chip.pim.channels * chip.clock)
+        slower = memory.model_copy(update={"bandwidth": min(rate, memory.bandwidth)})
+        return ChipMachine(chip.model_copy(update={"memory": chip.memory | {name: slower}, "pim": None}), self.exact)
+
+    @property
+    def notes(self) -> list[str]:
+        return [*super().notes, *self._left]
+
+    def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
+        if graph.phase is not Phase.DECODE:
+            return super().seconds(graph, unfused=unfused)
+        if self.policy.attention == "pim":  # a row has its time
+            graph = without(graph, lambda o: isinstance(o, Attention))
+        return self.arrays.seconds(self._mean(graph), unfused=unfused)
+
+    def simulation(self, graph: Graph) -> Simulation:
+        if graph.phase is not Phase.DECODE:
+            return super().simulation(graph)
+        return self.arrays.simulation(self._mean(graph))
+
+    def row(self, parts: Parts, batch: int, layers: int) -> PimRow | None:
+        """So many layers with their attention in memory, where that is asked for or faster.
+
+        Raises
+        ------
+        LoomError
+            For policies that contradict one another.
+        NotSupported
+            For models whose layers differ, and attention that chips share.
+        """
+        part, waits = parts(batch)
+        if part.phase is not Phase.DECODE or self.policy.attention == "npu":
+            return None
+        check_policy(self.policy, self.chip)
+        kinds = [o for o in part.operators() if isinstance(o, Attention)]
+        if not kinds:
+            return None
+        if len(kinds) > 1:
+            raise NotSupported(
+                f"{part.name} on a chip whose memory computes: its layers must be alike, each with one attention "
+                f"({len(kinds)} kinds); set policy.attention=npu"
+            )
+        if isinstance(kinds[0], SharedAttention):
+            raise NotSupported("plan.context on chips whose memory computes; set policy.attention=npu")
+        key = tuple(part.operators()), tuple(waits.items()), layers
+        if key not in self._rows:
+            self._rows[key] = self._row(parts, kinds[0], batch, layers)
+        return self._rows[key]
+
+    def _row(self, parts: Parts, attention: Attention, batch: int, layers: int) -> PimRow | None:
+        contexts = self._slowest(batch) or (attention.kv_len,) * batch
+        try:
+            found = PimLayers(self.chip, self.arrays, self.policy, parts, contexts, layers).best()
+        except LoomError as error:
+            if self.policy.attention == "pim":
+                raise
+            self._left[f"left out: attention in memory: {error}"] = None
+            return None
+        if self.policy.attention == "pim":
+            return found
+        part, waits = parts(batch)
+        times = {**self.seconds(part), **waits}
+        inner = sum(times.get(o.name, 0.0) for o in part.operators() if o.block == attention.block)
+        outer = sum(times.get(o.name, 0.0) for o in part.operators() if o.block != attention.block)
+        ends = sum(w for name, w in waits.items() if part.dataflow[name].block != attention.block)
+        with_memory = found.seconds + found.end_cycles / found.clock + ends
+        return found if with_memory <= layers * inner + outer else None
+
+    def _slowest(self, batch: int) -> tuple[int, ...]:
+        """The longest part of the sequences, dealt in turn to parts of so many."""
+        count = -(-len(self.contexts) // batch)
+        parts = [self.contexts[n::count] for n in range(count)]
+        return max(parts, key=lambda part: (len(part), sum(part)), default=())
+
+    def _mean(self, graph: Graph) -> Graph:
+        """With the mean context of the longest part of the sequences."""
+        part = self._slowest(graph.batch)
+        return with_context(graph, round(sum(part) / len(part))) if part else graph
+
+
+def check_policy(policy: Policy, chip: Chip) -> None:
+    """Refuse what a policy asks of a memory that cannot do it.
+
+    Raises
+    ------
+    LoomError
+        With the key.
+    """
+    pim = chip.pim
+    if policy.attention == "pim" and pim is None:
+        raise LoomError(f"policy.attention: pim needs a chip with pim; {chip.name} has no pim")
+    if policy.weights == "pim" and pim is None:
+        raise LoomError(f"policy.weights: pim needs a chip with pim; {chip.name} has no pim")
+    if policy.interleave == "always" and not (pim and pim.dual_row_buffer):
+        why = f"{chip.name} has no pim" if pim is None else f"{chip.name} has one row buffer"
+        raise LoomError(f"policy.interleave: always needs a chip with pim.dual_row_buffer: true; {why}")
+    if policy.interleave == "always" and policy.weights == "pim":
+        raise LoomError("policy.interleave: always leaves products to the arrays; policy.weights must not be pim")
+
+
+def refuse_idle_policies(
+    chips: Sequence[Chip], policy: Policy, phases: Collection[Phase], overrides: Sequence[tuple[str, str]]
+) -> None:
+    """Refuse overrides of a system's policy for memory that has no part in the work.
+
+    Raises
+    ------
+    LoomError
+        With the key and the reason.
+    """
+    given = [(path, value) for path, value in overrides if path.startswith("policy.")]
+    keys = [f"policy.{key}" for key in Policy.model_fields if key not in ("tensor", "pipeline", "communicate")]
+    if not any(chip.pim for chip in chips):
+        refuse_idle(given, dict.fromkeys(keys, f"{chips[0].name} has no pim"))
+    elif Phase.DECODE not in phases:
+        refuse_idle(given, dict.fromkeys(keys, "only decode has work for memory that computes"))
+    elif policy.attention == "npu":
+        keys.remove("policy.attention")
+        refuse_idle(given, dict.fromkeys(keys, "policy.attention is npu: memory does not compute"))
+
+
+__all__ = ["PimMachine", "check_policy", "refuse_idle_policies"]
