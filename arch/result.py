@@ -78,11 +78,17 @@ class OperatorResult(ResultSection):
     bound_cycles: int | None = None
     read_bytes: int | None = None
     write_bytes: int | None = None
-    energy_j: float | None = None
+    energy_j: float | None = Field(default=None, description="of a GPU's kernel on all GPUs, idle time left out")
     energy: dict[str, float] | None = None
     busy_cycles: dict[str, int] | None = None
     fused: list[str] | bool | None = Field(default=None, description="operators done on its results; on a GPU, whether")
     error: float | None = Field(default=None, description="relative error of the prediction, in the median")
+    roofline_s: float | None = Field(default=None, description="of a GPU's kernel, seconds that no GPU can be under")
+    measured_s: float | None = Field(
+        default=None, description="of a GPU's kernel that somebody measured at this very size, the measured seconds"
+    )
+    measured_error: float | None = Field(default=None, description="how far those who measured it lie apart, relative")
+    measured_in: list[str] | None = Field(default=None, description="tables that have it")
 
 
 class UnitResult(ResultSection):
@@ -188,6 +194,13 @@ class Result(ResultSection):
     simulator: SimulatorResult
     notes: list[str]
     error: float | None = Field(default=None, description="relative error of a predicted time")
+    measured_s: float | None = Field(
+        default=None,
+        description="on GPUs whose kernels run one after the other: seconds with measured kernels' times in place of "
+        "the predicted ones",
+    )
+    measured_error: float | None = Field(default=None, description="relative error of measured_s")
+    overhead_s: float | None = Field(default=None, description="of seconds, what serving software adds to kernels")
     peak_macs: int | None = Field(default=None, description="multiply-accumulates per cycle of the chip")
     macs_executed: int | None = None
     units: dict[str, UnitResult] | None = None

@@ -73,16 +73,10 @@ class ModelPrediction:
     roofline: Float
     bound: tuple[str, ...]
     error: Float
-    overhead: float
 
     @property
     def repeats(self) -> Float:
         return np.array([k.repeat for k in self.kernels], np.float64)
-
-    @property
-    def total_seconds(self) -> float:
-        """Of one step, kernels one after the other, and what the host adds."""
-        return float((self.seconds * self.repeats).sum()) + self.overhead
 
     @property
     def by_operator(self) -> dict[str, float]:
@@ -142,13 +136,7 @@ def kernels_of(graph: Graph, groups: Mapping[str, int] | None = None) -> list[Gp
 
 
 def predict_model(
-    gpu: Gpu,
-    graph: Graph,
-    *,
-    groups: Mapping[str, int] | None = None,
-    sustained: bool = False,
-    unfused: bool = False,
-    overhead: float = 0.0,
+    gpu: Gpu, graph: Graph, *, groups: Mapping[str, int] | None = None, sustained: bool = False, unfused: bool = False
 ) -> ModelPrediction:
     """Time and energy of one step of ``graph``, the part of one GPU.
 
@@ -163,9 +151,6 @@ def predict_model(
         Under the board's power limit, as runs of seconds are.
     unfused
         Attention is products with their scores in memory.
-    overhead
-        Seconds that the host adds to a step: scheduling, sampling, launches not hidden. It is the serving stack's, not
-        the GPU's; 0 unless given.
     """
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
@@ -184,9 +169,7 @@ def predict_model(
     if training:
         wider = _value_widths(graph)
         seconds = seconds * np.array([wider.get(k.operator, 1.0) for k in kernels])
-    return ModelPrediction(
-        tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error, overhead
-    )
+    return ModelPrediction(tuple(kernels), operations, seconds, joules, floor, tuple(found.bound), found.error)
 
 
 def _value_widths(graph: Graph) -> dict[str, float]:

@@ -24,8 +24,9 @@ class Stack:
         return max(kernels_s, kernels * self.kernel) + self.step
 
 
+NO_STACK = Stack("none", 0.0, 0.0)
 STACKS = {
-    "none": Stack("none", 0.0, 0.0),
+    "none": NO_STACK,
     "tensorrt-llm": Stack("tensorrt-llm", 0.25e-3, 15e-6),
     "vllm": Stack("vllm", 1.75e-3, 0.0),
     "deepspeed-mii": Stack("deepspeed-mii", 5.25e-3, 20e-6),

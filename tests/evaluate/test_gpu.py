@@ -110,7 +110,7 @@ def test_bad_operations_are_refused_in_one_line(capsys, tmp_path, csv, gpu, said
 def test_compare_puts_machines_side_by_side(capsys):
     prices = ("--price", "h100=3", "--price", "NPU-edge=0.5")
     result = loom_json(capsys, "compare", "npu-edge", "gpt2", "--gpu", "H100,a100", *SMALL, *prices)
-    assert result["schema"] == "siliconloom.compare/1"
+    assert result["schema"] == "siliconloom.compare/2"
     ours, *theirs = result["machines"]
     assert [ours["name"], *(m["name"] for m in theirs)] == ["npu-edge", "h100", "a100"]
     assert {"seconds", "error", "energy_j", "power_w", "utilization", "achieved", "tokens_per_second"} <= set(ours)
@@ -122,9 +122,10 @@ def test_compare_puts_machines_side_by_side(capsys):
     assert ours["dollars_per_million_tokens"] == pytest.approx(0.5 / ours["tokens_per_second"] / 3600 * 1e6)
     assert theirs[1]["dollars_per_million_tokens"] is None
     for operator in result["operators"]:
-        assert operator["npu-edge"]["source"] == "simulated"
-        assert operator["h100"] is None or operator["h100"]["source"] in ("measured", "modelled", "both")
-    kernels = sum(o["h100"]["seconds"] for o in result["operators"] if o["h100"])
+        found = operator["machines"]
+        assert found["npu-edge"]["source"] == "simulated"
+        assert found["h100"] is None or found["h100"]["source"] == "modelled"
+    kernels = sum(o["machines"]["h100"]["seconds"] for o in result["operators"] if o["machines"]["h100"])
     assert kernels + theirs[0]["overhead_s"] == pytest.approx(theirs[0]["seconds"])
 
 
@@ -242,8 +243,8 @@ def test_the_operators_of_a_step_without_stages_are_all_of_its_time(capsys, keys
     [
         (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=4", "--set", "plan.overlap=any"], "loom plan try all"),
         (
-            ["compare", "dgx-h100", "gpt2", "--gpu", "a100", "--set", "workload.phase=training"],
-            "training in loom compare",
+            ["compare", "h100", "gpt2", "--gpu", "a100", "--stack", "vllm", "--set", "workload.phase=training"],
+            "it serves prompts and tokens",
         ),
         (
             [
@@ -269,7 +270,13 @@ def test_what_one_step_cannot_mean_is_refused(capsys, arguments, said):
 
 def test_gpus_beside_gpus_say_how_their_times_were_found(capsys):
     found = loom_json(capsys, "compare", "dgx-h100", "gpt2-block-gemms", "--gpu", "h100", "--set", "plan.tensor=1")
-    assert any("predicted throughout" in note for note in found["notes"])
+    assert any("predicted by the GPU model" in note for note in found["notes"])
+    assert found["machines"][1]["seconds"] == found["machines"][0]["seconds"]
+
+
+def test_what_is_known_of_a_gpu_s_model_is_said_beside_other_chips(capsys):
+    found = loom_json(capsys, "compare", "npu-edge", "gpt2", "--gpu", "mi300x", *SMALL)
+    assert any(note.startswith("mi300x: ") for note in found["notes"])
 
 
 @pytest.mark.parametrize("keys", ["overlap=tokens", "overlap=ladder", "overlap=nano", "overlap=tiles"])

@@ -11,7 +11,8 @@ def command(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="chip, system, gpu, network, communication, workload, result, plan or verification."
+            metavar="KIND",
+            help="chip, system, gpu, network, communication, workload, result, plan, comparison or verification.",
         ),
     ] = "chip",
     output: Annotated[

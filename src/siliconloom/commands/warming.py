@@ -14,14 +14,13 @@ import numpy as np
 
 from siliconloom.arch import PimTile, load_chip
 from siliconloom.arch.dram import load_dram
-from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.network import load_network, wire
 from siliconloom.arch.pim import Macro, MacroKind
 from siliconloom.arch.working import working_folder
 from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
 from siliconloom.evaluate.communication import communication_result
-from siliconloom.evaluate.compare import gpu_step
+from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.mapper.experts import place_experts
 from siliconloom.mapper.experts.routing import routing_of
 from siliconloom.mapper.network.collectives import pattern
@@ -67,7 +66,8 @@ def _commands_in_memory() -> None:
 
 def _gpus() -> None:
     for phase in ("prefill", "decode"):
-        gpu_step(load_gpu("h100"), load_workload("gpt2", [("precision", "bf16"), ("phase", phase)]), tensor=2)
+        graph = load_workload("gpt2", [("precision", "bf16"), ("phase", phase)])
+        evaluate(read_machine("dgx-h100", [("policy.tensor", "2")]), graph)
 
 
 def _collectives() -> None:

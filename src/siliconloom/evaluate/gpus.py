@@ -20,6 +20,8 @@ from siliconloom.baselines.fabric import GpuFabric
 from siliconloom.baselines.machine import GpuMachine
 from siliconloom.baselines.model import ModelPrediction
 from siliconloom.baselines.roofline import flops as kernel_flops
+from siliconloom.baselines.stacks import NO_STACK, Stack
+from siliconloom.evaluate.measured import measured_kernels
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.layers import extent
@@ -31,18 +33,23 @@ MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Kernels that are messages."""
 
 
-def one_gpu(gpu: Gpu) -> Cluster:
-    """A cluster of one GPU."""
-    fabric = GpuFabric(gpu, 1, float(gpu.link.network), gpu.link.network_latency * 1e-12)
-    return Cluster(gpu.name, ((GpuMachine(gpu), 1),), (fabric,), 1, (0,), digest=digest_of([gpu]))
+def gpus_of(gpu: Gpu, count: int = 1, *, sustained: bool = False) -> Cluster:
+    """A cluster of ``count`` GPUs whose links are those of the GPU's description.
+
+    It is that of a system which says the same of its links. ``sustained`` GPUs are under the board's power limit.
+    """
+    fabric = GpuFabric(gpu, count, float(gpu.link.network), gpu.link.network_latency * 1e-12)
+    kinds = ((GpuMachine(gpu, sustained), count),)
+    return Cluster(gpu.name, kinds, (fabric,), count, tuple(range(count)), digest=digest_of([gpu]))
 
 
 def gpu_system_result(
-    cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any] | None = None
+    cluster: Cluster, policy: Policy, graph: Graph, fixed: Mapping[str, Any] | None = None, *, stack: Stack = NO_STACK
 ) -> dict[str, Any]:
     """One step of ``graph`` under a plan; times are predicted, not simulated.
 
-    It is the step that `loom plan` has for the same plan, with every kernel of one GPU and the energy of all.
+    It is the step that `loom plan` has for the same plan, with every kernel of one GPU and the energy of all. A kernel
+    that somebody measured at this very size has the measured time beside the predicted one; the step is predicted.
 
     Parameters
     ----------
@@ -50,11 +57,15 @@ def gpu_system_result(
         GPUs of one kind and what joins them, and the degrees of a plan that gives none.
     fixed
         Keys of the plan that were given.
+    stack
+        Serving software, which adds to the time of a step.
 
     Raises
     ------
     LoomError
         When the model does not fit, or cannot be shared evenly.
+    NotSupported
+        For serving software on several stages.
     """
     began = time.perf_counter()
     machine = cluster.machine
@@ -67,6 +78,8 @@ def gpu_system_result(
     predicted = zip(found.kernels, found.seconds.tolist(), strict=True)
     seconds = [steps.waits.get(kernel.operator, alone) for kernel, alone in predicted]  # messages take the fabric's
     busy = sum(s * k.repeat for s, k in zip(seconds, found.kernels, strict=True))
+    kernels_s, overhead = steps.seconds, _stack_seconds(stack, steps, found)
+    steps.seconds += overhead
     work = kernel_flops(found.operations)
     rounds = steps.microbatches * plan.data * plan.tensor * plan.context
     idle = steps.seconds * gpu.idle_power * plan.chips - busy * rounds * gpu.idle_power
@@ -76,9 +89,31 @@ def gpu_system_result(
     floor = max(flops / peak, _in_line(found, plan) * steps.microbatches / plan.pipeline)
     if steps.seconds < floor * (1 - 1e-9):
         raise AssertionError(f"a step of {steps.seconds} s is under its roofline's {floor} s: a bug")
+    one_node = cluster.wiring is None and plan.chips <= gpu.link.per_node
+    measured = measured_kernels(machine, graph, found, one_node=one_node)
+    operators: list[dict[str, Any]] = []
+    for i, (kernel, known) in enumerate(zip(found.kernels, measured, strict=True)):
+        times = kernel.repeat * steps.microbatches
+        row = {
+            "name": kernel.operator,
+            "kind": kernel.row["op"],
+            "repeat": times,
+            "fused": kernel.fused,
+            "seconds": seconds[i] * kernel.repeat * steps.microbatches,
+            "macs": round(float(work[i]) / 2) * times,
+            "bound": found.bound[i],
+            "roofline_s": float(found.roofline[i]) * times,
+            "energy_j": float(found.joules[i]) * kernel.repeat * rounds,
+            "error": float(found.error[i]),
+            "shape": kernel.row,
+        }
+        if known is not None:
+            row["measured_s"] = known.seconds * times
+            row |= {"measured_error": known.spread, "measured_in": list(known.sources)}
+        operators.append(row)
     return {
         **steps.head("gpus", cluster, graph, gpu.clock),
-        "error": found.total_error,
+        "error": found.total_error * (kernels_s / steps.seconds if overhead else 1.0),
         "energy_j": joules,
         "energy": {"boards": joules},
         "energy_excludes": list(EXCLUDED_BY_BOARDS),
@@ -90,25 +125,34 @@ def gpu_system_result(
             "name": "roofline",
             "achieved": floor / steps.seconds,
         },
-        "operators": [
-            {
-                "name": kernel.operator,
-                "kind": kernel.row["op"],
-                "repeat": kernel.repeat * steps.microbatches,
-                "fused": kernel.fused,
-                "seconds": seconds[i] * kernel.repeat * steps.microbatches,
-                "macs": round(float(work[i]) / 2) * kernel.repeat * steps.microbatches,
-                "bound": found.bound[i],
-                "error": float(found.error[i]),
-                "shape": kernel.row,
-            }
-            for i, kernel in enumerate(found.kernels)
-        ]
-        + steps.others,
+        "operators": [*operators, *steps.others],
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": gpu.memory.capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
         "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches)],
+        **({"overhead_s": overhead} if overhead else {}),
+        **_with_measured(steps, operators),
     }
+
+
+def _stack_seconds(stack: Stack, steps: PlannedStep, found: ModelPrediction) -> float:
+    """Seconds that serving software adds to the kernels of a step."""
+    if stack == NO_STACK:
+        return 0.0
+    if steps.plan.pipeline > 1:
+        raise NotSupported(f"{stack.name} on {steps.plan.pipeline} stages")
+    launched = sum(k.repeat for k in found.kernels if not k.fused) * steps.microbatches
+    return stack.seconds(steps.seconds, launched) - steps.seconds
+
+
+def _with_measured(steps: PlannedStep, operators: list[dict[str, Any]]) -> dict[str, float]:
+    """The step if measured kernels take what was measured, where kernels run one after the other."""
+    plan = steps.plan
+    known = [o for o in operators if "measured_s" in o]
+    if not known or plan.pipeline > 1 or plan.overlap != "none" or plan.attention_chips:
+        return {}
+    seconds = steps.seconds + sum(o["measured_s"] - o["seconds"] for o in known)
+    spread = sum(o.get("measured_s", o["seconds"]) * o.get("measured_error", o["error"]) for o in operators)
+    return {"measured_s": seconds, "measured_error": spread / seconds}
 
 
 def _in_line(found: ModelPrediction, plan: Plan) -> float:

@@ -13,6 +13,7 @@ from siliconloom.arch.kinds import is_gpu, machine_kind
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import Result
 from siliconloom.arch.system import Policy, System
+from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.chip import Simulation, simulate
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.plan import Plan, parse_plan
@@ -35,6 +36,8 @@ class DescribedMachine:
         A chip, or a cluster of GPUs; a ``system`` of our chips has its ``chip``, and is a ``cluster`` to a plan.
     policy, plan
         How a system shares a model where nothing else is asked, and the keys of a plan that were given.
+    stack
+        Serving software on GPUs.
     """
 
     name: str
@@ -43,6 +46,7 @@ class DescribedMachine:
     system: System | None = None
     policy: Policy = field(default_factory=Policy)
     plan: Mapping[str, Any] = field(default_factory=dict)
+    stack: Stack = NO_STACK
 
 
 @dataclass(frozen=True)
@@ -87,11 +91,11 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
         chip = load_chip(name, rest)
         return DescribedMachine(chip.name, chip=chip)
     if is_gpu(name):
-        from siliconloom.evaluate.gpus import one_gpu
+        from siliconloom.evaluate.gpus import gpus_of
 
         refuse_idle(rest, {"link": "one GPU is asked, and nothing crosses its links"})
         gpu = load_gpu(name, rest)
-        return DescribedMachine(gpu.name, cluster=one_gpu(gpu), plan=plan)
+        return DescribedMachine(gpu.name, cluster=gpus_of(gpu), plan=plan)
     system = load_system(name, [(path, value) for path, value in rest if not path.startswith("chip.")])
     refuse_unread(system, rest)
     if any(is_gpu(group.chip) for group in system.chips):
@@ -172,7 +176,8 @@ def _evaluate(
             raise NotSupported("--exact for GPUs: their times are predicted")
         from siliconloom.evaluate.gpus import gpu_system_result
 
-        return Evaluation(gpu_system_result(machine.cluster, machine.policy, graph, machine.plan))
+        result = gpu_system_result(machine.cluster, machine.policy, graph, machine.plan, stack=machine.stack)
+        return Evaluation(result)
     memory = computes_in_memory(machine, graph)
     if machine.system is None and not memory:
         with watcher.share("simulating") as progress:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines.model import predict_model
-from siliconloom.baselines.stacks import STACKS, Stack
-from siliconloom.mapper.system.parallel import Split, share
+from siliconloom.arch.system import Policy
+from siliconloom.baselines.stacks import NO_STACK, Stack
+from siliconloom.evaluate.gpus import gpus_of
+from siliconloom.evaluate.machine import DescribedMachine, evaluate
 from siliconloom.workloads import load_workload
 
 CONTEXTS = 4
 """Contexts between the first and the last token that are predicted."""
+ROOM = 1 << 50
+"""Bytes of each GPU: whether a run fits, and in how many parts, is asked by whoever has its figures."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,14 @@ class ServingRun:
     tokens: tuple[StepKernels, ...]
     output: int
 
-    def token_seconds(self, stack: Stack = STACKS["none"]) -> float:
+    def token_seconds(self, stack: Stack = NO_STACK) -> float:
         """Mean time of a token."""
         times = [step.seconds(stack) for step in self.tokens]
         if len(times) == 1:
             return times[0]
         return float(np.trapezoid(times, self.contexts) / (self.contexts[-1] - self.contexts[0]))
 
-    def seconds(self, stack: Stack = STACKS["none"]) -> float:
+    def seconds(self, stack: Stack = NO_STACK) -> float:
         """Time of the whole run."""
         return self.prompt.seconds(stack) + self.output * self.token_seconds(stack)
 
@@ -74,7 +77,7 @@ def predict_step(
     precision: str = "bf16",
     sustained: bool = False,
 ) -> StepKernels:
-    """One step of a library model on ``tensor`` GPUs that share every operator.
+    """One step of a library model on ``tensor`` GPUs that share every operator, whether it fits or not.
 
     Parameters
     ----------
@@ -83,10 +86,14 @@ def predict_step(
     """
     length = "sequence" if phase == "prefill" else "context"
     sets = [("phase", phase), ("batch", str(batch)), (length, str(tokens)), ("precision", precision)]
-    graph = load_workload(model, sets)
-    found = predict_model(gpu, share(graph, Split(tensor)), groups={"tensor": tensor}, sustained=sustained)
-    launched = sum(kernel.repeat for kernel in found.kernels if not kernel.fused)
-    return StepKernels(found.total_seconds, launched, float((found.roofline * found.repeats).sum()))
+    roomy = gpu.model_copy(update={"memory": gpu.memory.model_copy(update={"capacity": ROOM})})
+    machine = DescribedMachine(
+        gpu.name, cluster=gpus_of(roomy, tensor, sustained=sustained), policy=Policy(tensor=tensor)
+    )
+    result = evaluate(machine, load_workload(model, sets)).result
+    launched = sum(kernel["repeat"] for kernel in result["operators"] if not kernel["fused"])
+    floor = sum(kernel["roofline_s"] for kernel in result["operators"])
+    return StepKernels(result["seconds"], launched, floor)
 
 
 def predict_run(

@@ -1,4 +1,4 @@
-"""JSON Schemas of the descriptions, of the result of a step, and of the record of a verification."""
+"""JSON Schemas of the descriptions, of results, and of the record of a verification."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 from siliconloom.arch import Chip, LoomError, System
 from siliconloom.arch.errors import nearest_name
 
-KINDS = ("chip", "system", "gpu", "network", "communication", "workload", "result", "plan", "verification")
+KINDS = (
+    "chip",
+    "system",
+    "gpu",
+    "network",
+    "communication",
+    "workload",
+    "result",
+    "plan",
+    "comparison",
+    "verification",
+)
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a description, of a result of `loom sim` or of a record of `loom verify`.
+    """JSON Schema (draft 2020-12) of a description, of a result, or of a record of `loom verify`.
 
     Raises
     ------
@@ -46,6 +57,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.planned import PlanResult
 
         made = PlanResult.model_json_schema(by_alias=True)
+    elif kind == "comparison":
+        from siliconloom.arch.compared import Comparison
+
+        made = Comparison.model_json_schema(by_alias=True)
     elif kind == "verification":
         from siliconloom.arch.verified import verified_schema
 

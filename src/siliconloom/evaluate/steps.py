@@ -27,6 +27,14 @@ from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
 
 
+class TooLarge(LoomError):
+    """A model that the chips cannot hold; ``least`` of them hold its weights and cache."""
+
+    def __init__(self, text: str, least: int) -> None:
+        super().__init__(f"{text}; it takes {least}")
+        self.least = least
+
+
 class PlannedStep:
     """A step of a workload under a plan: one part's kernels, and how long all parts take.
 
@@ -56,7 +64,7 @@ class PlannedStep:
             times = cluster.machine.seconds(graph)
             self.seconds = sum(times.get(o.name, 0.0) * o.repeat for o in graph.operators())
             if self.memory_bytes > cluster.capacity:
-                raise LoomError(_too_large(cluster, graph, 1))
+                raise _too_large(cluster, graph, 1)
             return
         stages = policy.pipeline or fewest_stages(graph, self.plan.tensor, cluster.capacity)
         while True:
@@ -68,7 +76,7 @@ class PlannedStep:
                     f"{cluster.chips}"
                 )
             if self.plan.chips > cluster.chips:
-                raise LoomError(_too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor))
+                raise _too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor)
             planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph)
             refuse_keys_of_one(fixed, self.plan, planner.experts)
             plan = planner.sized(self.plan) if isinstance(planner, Server) else self.plan
@@ -136,9 +144,9 @@ def fewest_stages(graph: Graph, tensor: int, capacity: float) -> int:
     return max(math.ceil((graph.weight_bytes + graph.kv_bytes) / (tensor * capacity)), 1)
 
 
-def _too_large(cluster: Cluster, graph: Graph, held: int) -> str:
-    return (
+def _too_large(cluster: Cluster, graph: Graph, held: int) -> TooLarge:
+    return TooLarge(
         f"{graph.name} does not fit: weights and cache are {format_bytes(graph.weight_bytes + graph.kv_bytes)}, "
-        f"{held} x {cluster.machine.name} hold {format_bytes(held * cluster.capacity)}; "
-        f"it takes {fewest_stages(graph, 1, cluster.capacity)}"
+        f"{held} x {cluster.machine.name} hold {format_bytes(held * cluster.capacity)}",
+        fewest_stages(graph, 1, cluster.capacity),
     )

@@ -24,28 +24,30 @@ def compare_tables(result: dict[str, Any], out: Console) -> None:
         out.print(line, style="dim")
     out.print()
     first = machines[0]["name"]
-    narrow = len(machines) > 2
+    narrow, known = len(machines) > 2, any(m["measured_s"] is not None for m in machines)
     columns = [("operator", "right"), (first, "right"), ("bound", "left")]
     for machine in machines[1:]:
         columns += [(machine["name"], "right"), ("", "left"), ("ratio", "right")]
         if not narrow:
-            columns.append(("of roofline", "right"))
+            columns[-1:] = [*[("measured", "left")] * known, ("ratio", "right"), ("of roofline", "right")]
     rows = []
     for operator in result["operators"]:
-        own = operator[first]
-        row = [operator["name"].removeprefix("layer."), format_si(own["seconds"], "s"), own["bound"]]
+        own = operator["machines"][first]
+        row = [operator["name"].removeprefix("layer."), format_si(own["seconds"], "s"), own["bound"] or ""]
         for machine in machines[1:]:
-            cells = _their_cells(operator[machine["name"]], own)
-            row += cells[:3] if narrow else cells
+            row += _their_cells(operator["machines"][machine["name"]], own, narrow=narrow, known=known)
         rows.append(tuple(row))
     out.print(table("operators, all executions", columns, rows))
-    out.print("m measured at this size, p predicted, ± error; ratio: of ours, above 1 ours is faster", style="dim")
+    out.print("± error; ratio: of ours, above 1 ours is faster", style="dim")
+    for line in measured_lines(machines):
+        out.print(line, style="dim")
 
 
 def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
     """What is compared, and each machine's figure, as text."""
     labels: list[tuple[str, Any]] = [
         ("time", lambda m: format_si(m["seconds"], "s") + (f" ±{m['error']:.0%}" if m["error"] else "")),
+        ("with measured kernels", _measured),
         ("tokens/s", lambda m: f"{m['tokens_per_second']:,.4g}"),
         ("energy", lambda m: format_si(m["energy_j"], "J")),
         ("power", lambda m: format_si(m["power_w"], "W")),
@@ -54,6 +56,8 @@ def total_rows(machines: list[dict[str, Any]]) -> list[Row]:
         ("speed-up of ours", _speedup),
         ("energy, of ours", lambda m: f"{m['energy_ratio']:.3g}x" if m.get("energy_ratio") else "–"),
     ]
+    if all(m["measured_s"] is None for m in machines):
+        labels = [each for each in labels if each[1] is not _measured]
     if any(m["dollars_per_million_tokens"] is not None for m in machines):
         labels.append(("$ per million tokens", _dollars))
     return [(label, *(show(m) for m in machines)) for label, show in labels]
@@ -70,6 +74,25 @@ def error_lines(machines: list[dict[str, Any]]) -> list[str]:
     return [ERROR_OF_KERNELS] if any(m["error"] for m in machines) else []
 
 
+MARKS = {"all": "m", "some": "m+p", "none": ""}
+"""By which of an operator's kernels were measured."""
+MEASURED = (
+    "m: what was measured of kernels of just this size (m+p: others predicted), as a time or over what is predicted; "
+    "times, ratios and totals are predicted throughout, as loom sim has them"
+)
+
+
+def measured_lines(machines: list[dict[str, Any]]) -> list[str]:
+    """What a measured time is, if any machine has one."""
+    return [MEASURED] if any(m["measured_s"] is not None for m in machines) else []
+
+
+def measured_text(found: dict[str, Any]) -> str:
+    """An operator's measured time: ``m 4.563 ms``; nothing where no kernel of it was measured."""
+    mark = MARKS[found["measured"]]
+    return f"{mark} {format_si(found['measured_s'], 's')}" if mark else ""
+
+
 def energy_lines(machines: list[dict[str, Any]]) -> list[str]:
     """What each machine's energy is, and leaves out."""
     lines = []
@@ -79,17 +102,27 @@ def energy_lines(machines: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _their_cells(found: dict[str, Any] | None, own: dict[str, Any]) -> list[str]:
+def _their_cells(found: dict[str, Any] | None, own: dict[str, Any], *, narrow: bool, known: bool) -> list[str]:
+    """Time, error, what was measured if anything is ``known`` of it, ratio, share of the roofline."""
     if found is None:
-        return ["–", "", "", ""]
+        return ["–", "", ""] if narrow else ["–", "", *[""] * known, "", ""]
     ratio = found["seconds"] / own["seconds"] if own["seconds"] else 0.0
-    mark = {"measured": "m", "modelled": "p", "both": "m+p"}[found["source"]]
-    return [
-        format_si(found["seconds"], "s"),
-        f"{mark} ±{found['error']:.0%}",
-        f"{ratio:.3g}" if ratio else "–",
-        f"{found['achieved']:.0%}" if found["achieved"] else "–",
-    ]
+    time, measured = format_si(found["seconds"], "s"), measured_text(found)
+    error = f"±{found['error']:.0%}" if found["error"] else ""
+    shown = f"{ratio:.3g}" if ratio else "–"
+    if narrow:
+        if measured:
+            error = f"{MARKS[found['measured']]} {found['measured_s'] / found['seconds'] - 1:+.0%}"
+        return [time, error, shown]
+    if measured:
+        measured += f" ±{found['measured_error']:.0%}"
+    return [time, error, *[measured] * known, shown, f"{found['achieved']:.0%}" if found["achieved"] else "–"]
+
+
+def _measured(machine: dict[str, Any]) -> str:
+    if machine["measured_s"] is None:
+        return "–"
+    return f"{format_si(machine['measured_s'], 's')} ±{machine['measured_error']:.0%}"
 
 
 def _speedup(machine: dict[str, Any]) -> str:

@@ -127,17 +127,19 @@ def report_html(result: dict[str, Any], shown: Timeline, description: str) -> st
 
 def compare_html(result: dict[str, Any]) -> str:
     """The page of `loom compare`: totals side by side, time and energy by operator with error bars, every row."""
-    from siliconloom.render.compare import energy_lines, error_lines, total_rows
+    from siliconloom.render.compare import energy_lines, error_lines, measured_lines, measured_text, total_rows
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((TEMPLATES / "compare.html.j2").read_text("utf-8"))
     names = [m["name"] for m in result["machines"]]
-    operators = sorted(result["operators"], key=lambda o: -max(o[n]["seconds"] for n in names if o[n]))
+    operators = sorted(
+        result["operators"], key=lambda o: -max(found["seconds"] for found in o["machines"].values() if found)
+    )
 
     def chart(value: str, unit: str, whiskers: bool) -> str:
         groups = []
         for operator in operators[:14]:
-            found = [(n, operator[n]) for n in names if operator[n] and operator[n][value]]
+            found = [(n, o) for n, o in operator["machines"].items() if o and o[value]]
             groups.append(
                 (operator["name"], [(n, o[value], o["error"] * whiskers, format_si(o[value], unit)) for n, o in found])
             )
@@ -148,6 +150,8 @@ def compare_html(result: dict[str, Any]) -> str:
         asked=asked_text(result),
         energy_lines=energy_lines(result["machines"]),
         error_lines=error_lines(result["machines"]),
+        measured_lines=measured_lines(result["machines"]),
+        measured=measured_text,
         names=names,
         totals=total_rows(result["machines"]),
         operators=operators,

@@ -64,6 +64,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
         out.print(f"note: {note}", style="yellow")
     lines = [
         ("time", format_si(result["seconds"], "s") + (f" ±{result['error']:.0%}, predicted" if gpus else clock)),
+        *_measured_line(result),
         (
             "roofline" if gpus else "lower bound",
             f"{format_si(bound['lower_bound_s'], 's')}{binds}; {bound['achieved']:.1%} reached",
@@ -80,6 +81,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
     if result.get("windows"):
         _window_tables(result, out)
     busy = sum(o["seconds"] for o in result["operators"])
+    known = any("measured_s" in o for o in result["operators"])
     rows: list[Row] = [
         (
             o["name"],
@@ -88,6 +90,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
             format_si(o["seconds"], "s"),
             f"{o['seconds'] / busy:.1%}",
             o.get("bound", ""),
+            *([format_si(o["measured_s"], "s") if "measured_s" in o else ""] if known else []),
         )
         for o in result["operators"]
     ]
@@ -96,6 +99,7 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
         ("op", "left"),
         *((n, "right") for n in ("times", "time", "share")),
         ("bound", "left"),
+        *([("measured", "right")] if known else []),
     ]
     out.print(
         table(
@@ -136,3 +140,14 @@ def _window_tables(result: dict[str, Any], out: Console) -> None:
     ]
     out.print(table("units", [("unit", "left"), ("busy", "right"), ("of peak", "right")], units))
     out.print()
+
+
+def _measured_line(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the step would be with measured kernels in place of predicted ones, if somebody measured any."""
+    seconds = result.get("measured_s")
+    if seconds is None:
+        return []
+    kernels = [o for o in result["operators"] if not o["fused"]]
+    known = sum("measured_s" in o for o in kernels)
+    error = f"±{result['measured_error']:.0%}"
+    return [("measured", f"{format_si(seconds, 's')} {error} with {known} of {len(kernels)} kernels as measured")]
