@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import siliconloom
+from siliconloom.arch import memo
 
 CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
 
@@ -24,6 +25,12 @@ def pytest_configure(config):
     found = Path(siliconloom.__file__).resolve().parent
     if CHECKOUT.exists() and found != CHECKOUT:
         raise pytest.UsageError(f"these tests are of {CHECKOUT}, but import {found}: set PYTHONPATH, or use make test")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch):
+    """What a test finds was found by it: not by another test, nor by an earlier process."""
+    monkeypatch.setattr(memo.Shared, "memo", memo.Memo(None))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 from siliconloom.mapper.system.attention import shared_seconds
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.contracts import Fabric, LayerRow, Machine
+from siliconloom.mapper.system.contracts import Fabric, LayerRow, Machine, Parts
 from siliconloom.mapper.system.disaggregation import pooled_seconds
 from siliconloom.mapper.system.overlap import BlockPass, layer_seconds
 from siliconloom.mapper.system.parallel import EXPERTS, share
@@ -100,7 +100,7 @@ class Layers:
         """Blocks in program order, on one kind of the cluster's chips."""
         pool = plan.attention_chips, plan.workers
         row = self.row(plan, batch, kind)
-        together = 0 if row is None else self._in_a_row(plan)
+        together = 0 if row is None else self.in_a_row(plan)
         key = plan.split, plan.context_heads, batch, kind, plan.attention, plan.overlap, pool, together
         if key not in self._blocks:
             self._blocks[key] = self._measure(plan, batch, kind, row)
@@ -121,7 +121,7 @@ class Layers:
             if plan.overlap != "none" and block.waits[0] and repeat > 1:
                 block = self._overlapped(block, plan, batch, kind, seconds)
             if row is not None and block.attention:
-                block = replace(block, forward=row.seconds / self._in_a_row(plan), cache_bytes=row.cache_bytes)
+                block = replace(block, forward=row.seconds / self.in_a_row(plan), cache_bytes=row.cache_bytes)
             if plan.attention_chips and block.attention:
                 block = self._pooled(block, plan, batch, kind, operators, backward.get(name, []), seconds)
             found.append(block)
@@ -130,13 +130,13 @@ class Layers:
     def row(self, plan: Plan, batch: int, kind: int = 0) -> LayerRow | None:
         """Layers of a stage where they are more than operators one after the other."""
         machine, _ = self.cluster.kinds[kind]
+        return machine.row(self.parts(plan, kind), batch, self.in_a_row(plan))
 
-        def parts(count: int) -> tuple[Graph, Mapping[str, float]]:
-            return self.part(plan, count), self._messages(plan, count, kind)
+    def parts(self, plan: Plan, kind: int = 0) -> Parts:
+        """For so many sequences, a chip's part and what its messages take."""
+        return lambda count: (self.part(plan, count), self._messages(plan, count, kind))
 
-        return machine.row(parts, batch, self._in_a_row(plan))
-
-    def _in_a_row(self, plan: Plan) -> int:
+    def in_a_row(self, plan: Plan) -> int:
         """Layers of the fullest stage."""
         return ceil(sum(o.repeat for o in self._attentions) / plan.pipeline)
 

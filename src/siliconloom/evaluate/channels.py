@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import asdict
 
 import numpy as np
 
 from siliconloom.arch import DataType
+from siliconloom.arch.memo import QUICK, key_of, shared_memo
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.mapper.pim.offload import weight_macros
 from siliconloom.sim.pim.channel import MACRO_FIELDS, ChannelRun, Int, macro_table, run_channel
@@ -16,23 +16,11 @@ PROBE_ROWS = 4096
 """Rows of the stream that measures a channel's bandwidth."""
 
 
-@dataclass(frozen=True)
-class _Described:
-    """A memory that computes, equal to others of the same description."""
-
-    description: str
-    pim: PimTile = field(compare=False)
-
-
 def channel_run(pim: PimTile, table: Int) -> ChannelRun:
     """`sim.pim.channel.run_channel`, remembered: many channels of many plans are given the same to do."""
     table = np.ascontiguousarray(table, np.int64)
-    return _run(_Described(pim.model_dump_json(), pim), table.tobytes(), len(table))
-
-
-@lru_cache(maxsize=4096)
-def _run(described: _Described, table: bytes, rows: int) -> ChannelRun:
-    return run_channel(described.pim, np.frombuffer(table, np.int64).reshape(rows, -1).copy())
+    key = key_of("channel", pim.model_dump_json(), table.tobytes())
+    return ChannelRun(**shared_memo().recall(key, lambda: asdict(run_channel(pim, table)), quick=QUICK))
 
 
 def stream_bandwidth(pim: PimTile) -> float:

@@ -63,8 +63,11 @@ class ChipPart:
         """The part of a plan's step; its operators as the machine's programs execute them."""
         graph, times = steps.part, steps.microbatches
         repeats = {operator.name: operator.repeat * times for operator in graph.operators()}
-        row = steps.row
-        if not isinstance(row, PimRow):
+        row = None
+        if isinstance(machine, PimMachine) and steps.layers is not None:
+            parts, layers = steps.layers.parts(steps.plan), steps.layers.in_a_row(steps.plan)
+            row, _ = machine.simulated_row(parts, steps.plan.microbatch, layers)
+        if row is None:
             done = machine.simulation(graph)
             policy = machine.policy if isinstance(machine, PimMachine) and graph.phase is Phase.DECODE else None
             return cls(done.chip, graph, _operators(done, times), passes=times, policy=policy)

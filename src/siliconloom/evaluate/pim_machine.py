@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from siliconloom.arch import Chip, LoomError, NotSupported
 from siliconloom.arch.gpu import refuse_idle
+from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.arch.system import Policy
+from siliconloom.evaluate.asked import workload_digest
 from siliconloom.evaluate.channels import stream_bandwidth
 from siliconloom.evaluate.chip import Simulation
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.pim_layers import PimLayers
 from siliconloom.evaluate.windows import PimRow
-from siliconloom.mapper.system.contracts import Parts
+from siliconloom.mapper.system.contracts import LayerRow, Parts
 from siliconloom.mapper.system.shard import with_context, without
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+from siliconloom.workloads.subgraph import without_messages
+
+
+@dataclass(frozen=True)
+class KnownRow:
+    """A `mapper.system.contracts.LayerRow` in figures."""
+
+    seconds: float
+    times: dict[str, float]
+    cache_bytes: float
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,6 @@ class PimMachine(ChipMachine):
     contexts: tuple[int, ...] = ()
     _left: dict[str, None] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was left out, and why."""
-    _rows: dict[object, PimRow | None] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def arrays(self) -> ChipMachine:
@@ -64,7 +78,7 @@ class PimMachine(ChipMachine):
             return super().simulation(graph)
         return self.arrays.simulation(self._mean(graph))
 
-    def row(self, parts: Parts, batch: int, layers: int) -> PimRow | None:
+    def row(self, parts: Parts, batch: int, layers: int) -> LayerRow | None:
         """So many layers with their attention in memory, where that is asked for or faster.
 
         Raises
@@ -74,43 +88,67 @@ class PimMachine(ChipMachine):
         NotSupported
             For models whose layers differ, and attention that chips share.
         """
-        part, waits = parts(batch)
+        if self._attention(parts, batch) is None:
+            return None
+        asked = [parts(count) for count in sorted({batch, (batch + 1) // 2, batch // 2} - {0})]
+        work = [(workload_digest(without_messages(part)), waits) for part, waits in asked]
+        question = (*self.question(asked[-1][0]), self.policy.model_dump_json(), repr((self.contexts, layers, work)))
+        found = shared_memo().recall(key_of("row", *question), lambda: self._answer(parts, batch, layers))
+        if found["why"]:
+            self._left[f"left out: attention in memory: {found['why']}"] = None
+        if not found["names"].size:
+            return None
+        times = dict(zip(found["names"].tolist(), found["times"].tolist(), strict=True))
+        return KnownRow(found["seconds"], times, found["cache_bytes"])
+
+    def _answer(self, parts: Parts, batch: int, layers: int) -> dict[str, Any]:
+        row, why = self.simulated_row(parts, batch, layers)
+        times = {} if row is None else row.times
+        return {
+            "names": np.array(list(times), str),
+            "times": np.array(list(times.values()), float),
+            "seconds": 0.0 if row is None else row.seconds,
+            "cache_bytes": 0.0 if row is None else row.cache_bytes,
+            "why": why,
+        }
+
+    def _attention(self, parts: Parts, batch: int) -> Attention | None:
+        """What memory could do of each layer; none where it may not, or there is nothing."""
+        part, _ = parts(batch)
         if part.phase is not Phase.DECODE or self.policy.attention == "npu":
             return None
         check_policy(self.policy, self.chip)
         kinds = [o for o in part.operators() if isinstance(o, Attention)]
-        if not kinds:
-            return None
         if len(kinds) > 1:
             raise NotSupported(
                 f"{part.name} on a chip whose memory computes: its layers must be alike, each with one attention "
                 f"({len(kinds)} kinds); set policy.attention=npu"
             )
-        if isinstance(kinds[0], SharedAttention):
+        if any(isinstance(o, SharedAttention) for o in part.operators()):
             raise NotSupported("plan.context on chips whose memory computes; set policy.attention=npu")
-        key = tuple(part.operators()), tuple(waits.items()), layers
-        if key not in self._rows:
-            self._rows[key] = self._row(parts, kinds[0], batch, layers)
-        return self._rows[key]
+        return kinds[0] if kinds else None
 
-    def _row(self, parts: Parts, attention: Attention, batch: int, layers: int) -> PimRow | None:
+    def simulated_row(self, parts: Parts, batch: int, layers: int) -> tuple[PimRow | None, str]:
+        """The same with all that happens in it; or none, and why not."""
+        attention = self._attention(parts, batch)
+        if attention is None:
+            return None, ""
         contexts = self._slowest(batch) or (attention.kv_len,) * batch
         try:
             found = PimLayers(self.chip, self.arrays, self.policy, parts, contexts, layers).best()
         except LoomError as error:
             if self.policy.attention == "pim":
                 raise
-            self._left[f"left out: attention in memory: {error}"] = None
-            return None
+            return None, str(error)
         if self.policy.attention == "pim":
-            return found
+            return found, ""
         part, waits = parts(batch)
         times = {**self.seconds(part), **waits}
         inner = sum(times.get(o.name, 0.0) for o in part.operators() if o.block == attention.block)
         outer = sum(times.get(o.name, 0.0) for o in part.operators() if o.block != attention.block)
         ends = sum(w for name, w in waits.items() if part.dataflow[name].block != attention.block)
         with_memory = found.seconds + found.end_cycles / found.clock + ends
-        return found if with_memory <= layers * inner + outer else None
+        return (found if with_memory <= layers * inner + outer else None), ""
 
     def _slowest(self, batch: int) -> tuple[int, ...]:
         """The longest part of the sequences, dealt in turn to parts of so many."""

@@ -18,9 +18,8 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.asked import asked
 from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.contracts import LayerRow
 from siliconloom.mapper.system.inference import Server
-from siliconloom.mapper.system.layers import operator_seconds
+from siliconloom.mapper.system.layers import Layers, operator_seconds
 from siliconloom.mapper.system.plan import Plan, refuse_keys_of_one, refuse_training_keys
 from siliconloom.mapper.system.search import ANY, too_much
 from siliconloom.mapper.system.training import Trainer
@@ -47,8 +46,8 @@ class PlannedStep:
         self.others: list[dict[str, Any]] = []
         """Rows of what the chip by itself has no time for: shared attention, and what ends a training step."""
         self.waits: dict[str, float] = {}
-        self.row: LayerRow | None = None
-        """Layers in which memory computes beside the arrays."""
+        self.layers: Layers | None = None
+        """Of the model; none where it has no layers that a plan could cut."""
         self.of_chips = cluster.chips
         inference = graph.phase is not Phase.TRAINING
         if fixed.get("documents"):
@@ -90,7 +89,7 @@ class PlannedStep:
         self.plan, self.seconds, self.microbatches = plan, step.seconds, step.microbatches
         self.memory_bytes = step.memory.total
         self.part = planner.layers.part(plan, plan.microbatch)
-        self.row = planner.layers.row(plan, plan.microbatch)
+        self.layers = planner.layers
         self.flops = 2.0 * planner.passes * planner.macs  # of the scores only those that a causal mask leaves
         times, self.waits = operator_seconds(self.part, plan, planner.cluster.machine, planner.cluster.fabrics[0])
         for operator in self.part.operators():

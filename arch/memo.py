@@ -1,0 +1,178 @@
+"""Answers that take long to find, found once: in memory, and in files that processes share.
+
+There is one rule of what may be found again: a key is a hash of the question (what kind, of what description, for what
+work) and of all the code of this package, so that nothing stale is ever found. A file is written whole or not at all;
+one that cannot be read counts as absent and is written again. Any number of processes may share a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.files import sweep_parts, write_file
+
+KEPT_ANSWERS = 4096
+"""Most answers to keep in memory."""
+KEPT_BYTES = 256 * 2**20
+"""Most bytes of files to keep; the oldest go first."""
+QUICK = 0.005
+"""Seconds: what is found as soon as that is in no file, which takes as long to read."""
+
+_CHECK = 32
+"""Bytes at the beginning of a file: the hash of the others, an archive of arrays."""
+Answer = Mapping[str, Any]
+"""Numbers, texts and arrays by name."""
+
+
+@dataclass
+class Answers:
+    """Where the answers of a memo came from."""
+
+    found: int = 0
+    remembered: int = 0
+    read: int = 0
+
+
+class Memo:
+    """Answers by `key_of` their questions.
+
+    Parameters
+    ----------
+    folder
+        Where answers are kept between processes: `default_folder` if not given, ``None`` for nowhere.
+    """
+
+    def __init__(self, folder: Path | str | None = "") -> None:
+        self.folder = default_folder() if folder == "" else None if folder is None else Path(folder)
+        self.answers = Answers()
+        self._known: dict[str, Answer] = {}
+        self._trimmed = False
+
+    def recall(self, key: str, find: Callable[[], Answer], *, quick: float = 0.0) -> Answer:
+        """The answer that is known, or what ``find`` returns; what takes under ``quick`` seconds is in no file."""
+        found = self._known.get(key)
+        if found is not None:
+            self.answers.remembered += 1
+            return found
+        found = self._read(key)
+        if found is not None:
+            self.answers.read += 1
+        else:
+            began = time.perf_counter()
+            found = find()
+            self.answers.found += 1
+            if time.perf_counter() - began >= quick:
+                self._write(key, found)
+        if len(self._known) >= KEPT_ANSWERS:
+            self._known.pop(next(iter(self._known)))
+        self._known[key] = found
+        return found
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / key[:2] / f"{key}.memo"
+
+    def _read(self, key: str) -> Answer | None:
+        if self.folder is None:
+            return None
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content[_CHECK:]).digest() != content[:_CHECK]:
+                raise ValueError("damaged")
+            with np.load(io.BytesIO(content[_CHECK:]), allow_pickle=False) as stored:
+                values = {name: stored[name] for name in stored.files}
+            return {name: value if value.ndim else value.item() for name, value in values.items()}
+        except FileNotFoundError:
+            return None
+        except Exception:  # a file of another version raises one of a dozen kinds
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+
+    def _write(self, key: str, answer: Answer) -> None:
+        """Write beside the final name and rename; a disk that is full or read-only only costs the next process time."""
+        if self.folder is None:
+            return
+        path, packed = self._path(key), io.BytesIO()
+        np.savez_compressed(packed, **answer)
+        with contextlib.suppress(OSError, LoomError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._trim()
+            write_file(path, hashlib.sha256(packed.getvalue()).digest() + packed.getvalue())
+
+    def _trim(self) -> None:
+        """Once per process, let the oldest files go when there are too many bytes; parts that were left behind, too."""
+        assert self.folder is not None
+        if self._trimmed:
+            return
+        self._trimmed = True
+        found = []
+        for folder in self.folder.glob("*/"):
+            sweep_parts(folder)
+        for path in self.folder.glob("*/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= KEPT_BYTES:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+
+
+def default_folder() -> Path:
+    """``$XDG_CACHE_HOME/siliconloom/costs``, by default under ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "siliconloom" / "costs"
+
+
+class Shared:
+    """The memo of this process, made when it is first asked."""
+
+    memo: Memo | None = None
+
+
+def shared_memo() -> Memo:
+    """That of this process."""
+    if Shared.memo is None:
+        Shared.memo = Memo()
+    return Shared.memo
+
+
+def key_of(kind: str, *question: str | bytes) -> str:
+    """SHA-256 over everything that an answer depends on: what is asked, of what, for what work, and the code."""
+    digest = hashlib.sha256(f"{kind} {code_digest()}".encode())
+    for part in question:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(f"{len(content)} ".encode() + content)
+    return digest.hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of all sources of this package, which hold the version and every constant."""
+    import siliconloom
+
+    digest = hashlib.sha256()
+    for room in sorted(Path(siliconloom.__file__).parent.iterdir()):
+        found = sorted(room.resolve().rglob("*.py")) if room.is_dir() else [room] if room.suffix == ".py" else []
+        for path in found:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+__all__ = ["QUICK", "Answers", "Memo", "Shared", "code_digest", "default_folder", "key_of", "shared_memo"]
