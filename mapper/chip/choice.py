@@ -33,7 +33,7 @@ Tiling = GemmTiling | AttentionTiling | VectorTiling
 
 MOST_SHARES = 12
 """Ways to share an operator among the tiles that are costed, once one fits."""
-MEASURED, FEW_MEASURED = 96, 192
+MEASURED, FEW_MEASURED = 96, 960
 """Most candidates that are simulated before ways to divide the buffers are compared, shared out among all tasks; the
 second where there are at most `FEW`."""
 LEAST_KEPT = 3

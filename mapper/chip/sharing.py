@@ -15,6 +15,10 @@ from siliconloom.mapper.chip.floors import array_floor, vector_floor
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 
+EVERY = 16
+"""Up to this many tiles every number of them may take part; above, so many steps from a power of two to the next."""
+
+
 @dataclass(frozen=True)
 class Share:
     """What each of ``tiles`` tiles computes of an operator."""
@@ -24,23 +28,22 @@ class Share:
 
 
 def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> list[tuple[float, Share]]:
-    """Ways to share an operator among all tiles, half of them and so on, with the least time each can take.
+    """Ways to share an operator among the tiles, or some of them, with the least time each can take.
 
-    The soonest first; what gives tiles the same work as another way does is left out.
+    The soonest first. What gives tiles the same work as fewer tiles do is left out: these read less in all.
     """
-    found: dict[Share, float] = {}
-    for tiles in _halvings(chip.tile_count):
+    found: dict[Operator, Share] = {}
+    for tiles in _counts(chip.tile_count):
         for part in _cuts(operator, tiles):
-            share = Share(part, tiles)
-            if share not in found:
-                found[share] = _least(chip, share, fused)
-    return sorted(((least, share) for share, least in found.items()), key=lambda f: (f[0], -f[1].tiles))
+            found.setdefault(part, Share(part, tiles))
+    return sorted(((_least(chip, share, fused), share) for share in found.values()), key=lambda f: (f[0], -f[1].tiles))
 
 
-def _halvings(tiles: int) -> list[int]:
-    """All tiles, half of them and so on; and the powers of two, as a chip with fewer tiles would have it."""
+def _counts(tiles: int) -> list[int]:
+    """How many tiles may take part, ascending: any up to `EVERY`, then some; all, half of them and so on."""
+    some = {(EVERY // 2 + n) << shift for n in range(EVERY // 2 + 1) for shift in range(tiles.bit_length())}
     halves = {-(-tiles // (1 << n)) for n in range(tiles.bit_length() + 1)}
-    return sorted(halves | {1 << n for n in range(tiles.bit_length())}, reverse=True)
+    return sorted(n for n in {*range(1, EVERY + 1), *some, *halves} if n <= tiles)
 
 
 def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:

@@ -59,6 +59,7 @@ IMPROVEMENTS = {
 }
 
 
+TILES = (1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 15, 16)
 WITH_A_PRICE = ("array doubled", "lanes doubled")
 
 
@@ -157,6 +158,22 @@ def comparisons(seed, count):
             allowed = max(before.seconds, kept_seconds(before, after)) if name in WITH_A_PRICE else before.seconds
             yield after.seconds / allowed, name, chip, spec
             made += 1
+
+
+def one_tile_more(seed, count):
+    """(ratio of times, tiles, chip, workload) of so many chips with a tile more, whose shares are all uneven ones."""
+    r = random.Random(seed)
+    made = 0
+    while made < count:
+        chip, spec = random_chip(r) | {"tile_count": r.choice(TILES)}, random_workload(r)
+        graph = workload(spec)
+        try:
+            before = mapped(chip, graph)
+        except LoomError:
+            continue
+        after = mapped({**chip, "tile_count": chip["tile_count"] + 1}, graph)
+        yield after.seconds / before.seconds, chip["tile_count"], chip, spec
+        made += 1
 
 
 def main(seed, count):
