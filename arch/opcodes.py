@@ -90,6 +90,8 @@ class UnitSpec:
         of a transfer), a, b, c, d, all resolved; add (a product adds to its sums).
     circuit
         An NPU tile has it.
+    shown
+        Its name in results; that in programs when empty.
     """
 
     name: str
@@ -97,6 +99,7 @@ class UnitSpec:
     opcodes: tuple[OpcodeSpec, ...]
     entry: tuple[str, ...] = ()
     circuit: bool = True
+    shown: str = ""
 
 
 class _Coded(type):
@@ -230,6 +233,11 @@ TRANSFERS, COMPUTES = _of_format(Format.TRANSFER), _of_format(Format.COMPUTE)
 def built_units() -> tuple[Unit, ...]:
     """Units that an NPU tile has circuits of, in the order of their codes."""
     return tuple(unit for unit in Unit if unit.spec.circuit)
+
+
+def shown_units() -> dict[Unit, str]:
+    """What a tile's units are called in results, the sequencer among them."""
+    return {unit: unit.spec.shown or unit.spec.name for unit in (Unit(0), *built_units())}
 
 
 def opcode_table() -> str:

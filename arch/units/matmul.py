@@ -44,6 +44,7 @@ register_unit(
     UnitSpec(
         name="matmul",
         code=3,
+        shown="array",
         entry=("m", "n", "k", "a", "b", "c", "add"),
         opcodes=(
             OpcodeSpec(

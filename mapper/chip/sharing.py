@@ -14,7 +14,6 @@ from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
-
 EVERY = 16
 """Up to this many tiles every number of them may take part; above, so many steps from a power of two to the next."""
 

@@ -10,6 +10,7 @@ from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.result import SCHEMA
@@ -23,14 +24,6 @@ from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration,
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, load_workload
-
-UNIT_NAMES = {
-    Unit.SEQUENCER: "sequencer",
-    Unit.LOAD: "load",
-    Unit.STORE: "store",
-    Unit.MATMUL: "array",
-    Unit.VECTOR: "vector",
-}
 
 
 @dataclass(frozen=True)
@@ -327,7 +320,7 @@ def _units(simulation: Simulation) -> dict[str, Any]:
     outcome = simulation.run
     bare = not simulation.chip.memory
     units: dict[str, Any] = {}
-    for unit, name in UNIT_NAMES.items():
+    for unit, name in shown_units().items():
         if bare and unit != Unit.MATMUL:
             continue
         stalls = {
@@ -356,7 +349,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
         bound = placed_bound(chip, operator, simulation.plan.placement, mapped.task.fused)
         busy = {
             name: int(outcome.operator_busy[index, unit])
-            for unit, name in UNIT_NAMES.items()
+            for unit, name in shown_units().items()
             if outcome.operator_busy[index, unit]
         }
         rows.append(

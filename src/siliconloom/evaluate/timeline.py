@@ -9,9 +9,10 @@ from pydantic_core import PydanticCustomError
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.isa import Opcode
+from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
-from siliconloom.evaluate.chip import UNIT_NAMES, Simulation
+from siliconloom.evaluate.chip import Simulation
 from siliconloom.sim.chip.engine import run
 
 TRACE_LIMIT = 200_000
@@ -69,7 +70,7 @@ def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -
         "jumps": outcome.jumps,
         "jumps_listed": len(outcome.folds),
     }
-    tracks = {int(unit): name for unit, name in UNIT_NAMES.items()} | {JUMPS_TRACK: "jumped (see --window)"}
+    tracks = {int(unit): name for unit, name in shown_units().items()} | {JUMPS_TRACK: "jumped (see --window)"}
     title = f"{chip.name}: {simulation.graph.name}"
     return Timeline(title, 1 / chip.clock, tracks, _spans(simulation, window), facts)
 
@@ -82,13 +83,13 @@ def short_timeline(simulation: Simulation) -> Timeline:
     begin = max((outcome.cycles - length) // 2, 0)
     window = begin, begin + length
     again = run(simulation.plan.program, simulation.chip, trace_limit=4 * SHORT_ROWS, window=window)
-    program = simulation.plan.program
+    program, shown = simulation.plan.program, shown_units()
     spans = []
     for number, start, consumed, *_ in again.trace.tolist():
         i = program.instructions[number]
-        if i.unit in UNIT_NAMES:
+        if i.unit in shown:
             spans.append(Span(int(i.unit), program.operators[i.operator], i.opcode.name.lower(), start, consumed))
-    tracks = {int(unit): name for unit, name in UNIT_NAMES.items()}
+    tracks = {int(unit): name for unit, name in shown_units().items()}
     return Timeline(simulation.graph.name, 1 / simulation.chip.clock, tracks, spans)
 
 
