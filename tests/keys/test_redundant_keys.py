@@ -106,6 +106,8 @@ def test_training_on_our_own_chips_has_one_time(precision, keys, tmp_path):
         ("four", ["plan.expert_tensor=2"], "plan.expert_tensor: changes nothing: the model has no experts"),
         ("four", ["plan.documents=1024"], "plan.documents in one step of loom sim; loom plan has it"),
         ("four", ["topology.spines=2"], "topology.spines: changes nothing: a ring does not read it"),
+        ("four", ["slow.stage=1"], "slow.stage=1: is of a plan's run, not of one step; loom plan has it"),
+        ("npu-edge", ["decode.tensor=2"], "loom plan has it"),
         ("four", ["protocol.flit_bits=128"], "protocol.flit_bits: changes nothing: it is of the links' circuits"),
         ("dgx-h100", ["ring.pieces=2"], "ring.pieces: changes nothing: it is of the links' circuits"),
         ("four", ["algorithm=tree", "plan.tensor=4"], "algorithm tree among groups of chips"),

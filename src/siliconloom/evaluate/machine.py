@@ -20,6 +20,8 @@ from siliconloom.mapper.system.plan import Plan, parse_plan
 from siliconloom.workloads import Graph, Phase
 
 Sets = Sequence[tuple[str, str]]
+OF_PLANS = ("run.", "slow.", "decode.")
+"""Overrides that ask what becomes of a plan's step: failures, stragglers, next tokens after prompts."""
 DEGREES = ("tensor", "pipeline")
 """Keys of a plan that a system's policy has, too."""
 
@@ -80,6 +82,9 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
     NotSupported
         For a plan of one chip, and for systems of different chips.
     """
+    for path, value in sets:
+        if path.startswith(OF_PLANS):
+            raise LoomError(f"--set {path}={value}: is of a plan's run, not of one step; loom plan has it")
     given = [(path, value) for path, value in sets if path.startswith("plan.")]
     rest = [(path, value) for path, value in sets if not path.startswith("plan.")]
     plan = parse_plan([(path.removeprefix("plan."), value) for path, value in given])
