@@ -8,7 +8,10 @@ import pytest
 
 from siliconloom.arch import LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.result import Result
+from siliconloom.arch.system import Policy
 from siliconloom.evaluate.channels import row_stream, stream_bandwidth
+from siliconloom.evaluate.chips import chip_system_result
+from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.reproduce import neupims, neupims_artifact
 from siliconloom.workloads import load_workload
@@ -106,6 +109,25 @@ def test_exchange_costs_time():
     graph = decode("gpt3-7b", batch=16, layers=2)
     quiet = on(graph, ("policy.tensor", "4"), ("policy.communicate", "false"))
     assert on(graph, ("policy.tensor", "4")).cycles > quiet.cycles
+
+
+def test_chips_that_share_keys_have_a_part_of_every_context():
+    """Contexts of their own were not divided: each chip attended to all keys."""
+    graph, lengths = decode(batch=8, layers=2, context=600), [180, 600, 1020, 300, 900, 720, 480, 600]
+    found = [
+        Result.model_validate(
+            chip_system_result(
+                cluster_of(load_system("neupims", [("policy.tensor", "1")])),
+                Policy(attention="pim", interleave="never"),
+                graph,
+                {"context": chips},
+                contexts=lengths,
+            )
+        )
+        for chips in (1, 2)
+    ]
+    taken = [next(o.cycles for o in each.operators if o.kind == "attention") for each in found]
+    assert 0.4 < taken[1] / taken[0] < 0.7
 
 
 def test_energy_of_the_banks_is_that_of_what_they_read():

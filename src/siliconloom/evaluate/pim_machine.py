@@ -22,7 +22,7 @@ from siliconloom.evaluate.windows import PimRow
 from siliconloom.mapper.system.contracts import LayerRow, Parts
 from siliconloom.mapper.system.shard import with_context, without
 from siliconloom.sim.dram.memory import effective
-from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+from siliconloom.workloads import Attention, Graph, Phase
 from siliconloom.workloads.subgraph import without_messages
 
 
@@ -86,7 +86,7 @@ class PimMachine(ChipMachine):
         LoomError
             For policies that contradict one another.
         NotSupported
-            For models whose layers differ, and attention that chips share.
+            For models whose layers differ.
         """
         if self._attention(parts, batch) is None:
             return None
@@ -124,8 +124,6 @@ class PimMachine(ChipMachine):
                 f"{part.name} on a chip whose memory computes: its layers must be alike, each with one attention "
                 f"({len(kinds)} kinds); set policy.attention=npu"
             )
-        if any(isinstance(o, SharedAttention) for o in part.operators()):
-            raise NotSupported("plan.context on chips whose memory computes; set policy.attention=npu")
         return kinds[0] if kinds else None
 
     def simulated_row(self, parts: Parts, batch: int, layers: int) -> tuple[PimRow | None, str]:
@@ -133,7 +131,7 @@ class PimMachine(ChipMachine):
         attention = self._attention(parts, batch)
         if attention is None:
             return None, ""
-        contexts = self._slowest(batch) or (attention.kv_len,) * batch
+        contexts = self._slowest(batch, attention.kv_len)
         try:
             found = PimLayers(self.chip, self.arrays, self.policy, parts, contexts, layers).best()
         except LoomError as error:
@@ -150,16 +148,25 @@ class PimMachine(ChipMachine):
         with_memory = found.seconds + found.end_cycles / found.clock + ends
         return (found if with_memory <= layers * inner + outer else None), ""
 
-    def _slowest(self, batch: int) -> tuple[int, ...]:
-        """The longest part of the sequences, dealt in turn to parts of so many."""
-        count = -(-len(self.contexts) // batch)
+    def _slowest(self, batch: int, mean: int) -> tuple[int, ...]:
+        """Contexts of the longest part of the sequences, dealt in turn to parts of so many.
+
+        ``mean`` is what a chip's part of the workload has for all: less than theirs where chips share keys.
+        """
+        if not self.contexts:
+            return (mean,) * batch
+        count, whole = -(-len(self.contexts) // batch), round(sum(self.contexts) / len(self.contexts))
         parts = [self.contexts[n::count] for n in range(count)]
-        return max(parts, key=lambda part: (len(part), sum(part)), default=())
+        longest = max(parts, key=lambda part: (len(part), sum(part)))
+        return tuple(-(-context * mean // whole) for context in longest)
 
     def _mean(self, graph: Graph) -> Graph:
         """With the mean context of the longest part of the sequences."""
-        part = self._slowest(graph.batch)
-        return with_context(graph, round(sum(part) / len(part))) if part else graph
+        attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
+        if attention is None or not self.contexts:
+            return graph
+        part = self._slowest(graph.batch, attention.kv_len)
+        return with_context(graph, round(sum(part) / len(part)))
 
 
 def check_policy(policy: Policy, chip: Chip) -> None:
