@@ -223,10 +223,10 @@ Kind = tuple[int, int, int]
 
 
 def _kind(share: Share, tiling: Tiling) -> Kind:
-    """What tells apart candidates whose instructions stand in another order or go to other tiles."""
+    """What tells apart candidates whose instructions stand in another order or go to many more tiles."""
     if isinstance(tiling, GemmTiling):
-        return share.tiles, tiling.order == "n_outer", tiling.resident
-    return share.tiles, tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
+        return share.tiles.bit_length(), tiling.order == "n_outer", tiling.resident
+    return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
 
 
 def _nameless(task: Task) -> Task:
