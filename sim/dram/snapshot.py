@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.arch.kernels import kernel
-from siliconloom.sim.dram.state import DUE_RANK, FAW, NEVER, NOW, OFFERED, PAGE, ROW_HITS, TIMEOUT
+from siliconloom.arch.kernels import part
+from siliconloom.sim.dram.state import DUE_RANK, NEVER, NOW, OFFERED, TIMEOUT
 
 UNSEEN = -1
 """In a snapshot: a closed row, the end of a chain, a bank that nothing can wake but another event."""
 
 
-@kernel()
+@part(inside=False)
 def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     """Write the snapshot to ``out``; its length, or -1 when it does not fit or no request follows."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -31,9 +31,9 @@ def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     asked = (trace.write, trace.bank, trace.row, trace.column, state.sharing)
     channels, total, _ = queue.shape
     ranks, groups = rank_at.shape[1], group_at.shape[1]
-    rows, columns = machine.shape[4] - 1, machine.shape[5] - 1
-    timeout, tFAW, most_hits = machine.policy[TIMEOUT], machine.timing[FAW], machine.policy[ROW_HITS]
-    timed, row_base = machine.policy[PAGE] == 2, trace.row[base]
+    rows, columns = machine.shape.rows - 1, machine.shape.columns - 1
+    timeout, tFAW, most_hits = machine.policy.timeout, machine.timing.tFAW, machine.policy.row_hits
+    timed, row_base = machine.policy.page == TIMEOUT, trace.row[base]
     room = len(out) - 8 - total * 7 - 3 * groups - 9 * ranks
     n = 0
     for ch in range(channels):
@@ -85,7 +85,7 @@ def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     return n if n <= room else -1
 
 
-@kernel()
+@part(inside=False)
 def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, out: Any, n: Any, room: Any) -> Any:
     """One waiting request and, behind it, the reads that wait for the same answer; writes nothing beyond ``room``."""
     write, bank, row, column, sharing = asked
@@ -109,7 +109,7 @@ def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, 
     return n
 
 
-@kernel()
+@part(inside=False)
 def take_phase(state: Any, out: Any) -> Any:
     """Write to ``out`` which rank and banks are refreshed next; its length."""
     channels, ranks = state.due.shape
@@ -124,7 +124,7 @@ def take_phase(state: Any, out: Any) -> Any:
     return n
 
 
-@kernel()
+@part(inside=False)
 def restore_phase(state: Any, phase: Any) -> None:
     """Bring the turns of refresh to a phase that was taken."""
     channels, ranks = state.due.shape
@@ -134,7 +134,7 @@ def restore_phase(state: Any, phase: Any) -> None:
             state.due_bank[ch, rank] = phase[1 + ch * ranks + rank]
 
 
-@kernel()
+@part(inside=False)
 def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
     """Bring queues, banks and times of ``state`` to the snapshot; its clock must say now and the next request."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -145,7 +145,7 @@ def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
     sharing, queued, held = state.sharing, state.queued, state.held
     channels, total, _ = queue.shape
     ranks, groups = rank_at.shape[1], group_at.shape[1]
-    rows, tFAW, row_base = machine.shape[4] - 1, machine.timing[FAW], trace.row[base]
+    rows, tFAW, row_base = machine.shape.rows - 1, machine.timing.tFAW, trace.row[base]
     n = 0
     for ch in range(channels):
         read_count[ch], write_count[ch], turn[ch] = snapshot[n], snapshot[n + 1], snapshot[n + 2]
@@ -196,7 +196,7 @@ def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
             n += 4
 
 
-@kernel()
+@part(inside=False)
 def _restore_request(sharing: Any, base: Any, snapshot: Any, n: Any) -> Any:
     request = base - snapshot[n]
     shared = snapshot[n + 1] & 1
