@@ -20,7 +20,7 @@ from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
-from siliconloom.rtl.npu.registers import ADDRESS_BITS, COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers
+from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, slave_ports
 from siliconloom.rtl.npu.scratchpad import AccumulatorCircuit, ScratchpadCircuit
 from siliconloom.rtl.npu.sequencer import Fetch, SequencerCircuit
 from siliconloom.rtl.npu.ways import lane_ways
@@ -56,23 +56,7 @@ class NpuTileCircuit(Circuit):
         lane_ways()  # refuses a function, and below a unit, without a circuit before anything is made
         self.circuits = unit_circuits()
         ports: dict[str, Any] = {
-            "s_axi_awvalid": In(1),
-            "s_axi_awready": Out(1),
-            "s_axi_awaddr": In(ADDRESS_BITS),
-            "s_axi_wvalid": In(1),
-            "s_axi_wready": Out(1),
-            "s_axi_wdata": In(32),
-            "s_axi_wstrb": In(4),
-            "s_axi_bvalid": Out(1),
-            "s_axi_bready": In(1),
-            "s_axi_bresp": Out(2),
-            "s_axi_arvalid": In(1),
-            "s_axi_arready": Out(1),
-            "s_axi_araddr": In(ADDRESS_BITS),
-            "s_axi_rvalid": Out(1),
-            "s_axi_rready": In(1),
-            "s_axi_rdata": Out(32),
-            "s_axi_rresp": Out(2),
+            **slave_ports(),
             **{k: v for prefix in prefixes(geometry) for k, v in axi_read(geometry.port_bytes, prefix).items()},
             **{k: v for prefix in prefixes(geometry) for k, v in axi_write(geometry.port_bytes, prefix).items()},
             **axi_read(geometry.port_bytes, "m_axi_program"),
