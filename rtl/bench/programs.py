@@ -17,7 +17,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map
+from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map, slave_ports
 from siliconloom.rtl.npu.testbench import memory_parameters
 
 Bytes = NDArray[np.uint8]
@@ -178,33 +178,7 @@ def run_programs(
     return outcomes
 
 
-BENCH_PORTS = (
-    "clk",
-    "rst",
-    "index",
-    "load",
-    "dump",
-    "stall",
-    "fail",
-    "irq",
-    "s_axi_awvalid",
-    "s_axi_awready",
-    "s_axi_awaddr",
-    "s_axi_wvalid",
-    "s_axi_wready",
-    "s_axi_wdata",
-    "s_axi_wstrb",
-    "s_axi_bvalid",
-    "s_axi_bready",
-    "s_axi_bresp",
-    "s_axi_arvalid",
-    "s_axi_arready",
-    "s_axi_araddr",
-    "s_axi_rvalid",
-    "s_axi_rready",
-    "s_axi_rdata",
-    "s_axi_rresp",
-)
+BENCH_PORTS = ("clk", "rst", "index", "load", "dump", "stall", "fail", "irq", *slave_ports())
 
 
 def hex_image(image: Bytes, bus: int, words: int) -> str:

@@ -11,7 +11,8 @@ shorter one lies within one such window of both.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
@@ -86,40 +87,31 @@ class LoadEngine(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry = self.geometry
-        bus, offset = geometry.bus, log2(geometry.bus)
-        entry = data.View(TRANSFER_ENTRY, self.entry)
-
         timing.confirm("TRANSFER_START", address=1)
         timing.confirm("LOAD_WRITE", data=1, rotation=1)
+        entry = data.View(TRANSFER_ENTRY, self.entry)
+        self._addresses(m, entry)
+        m.d.comb += self.misaligned.eq(self.issue & is_misaligned(entry, self.geometry.bus))
+        self._data(m, entry)
+        return m
 
-        # Addresses.
+    def _addresses(self, m: Module, entry: Any) -> None:
+        """Bursts, row by row, each as late as the pace allows."""
+        geometry = self.geometry
+        bus, offset = geometry.bus, log2(geometry.bus)
         pace = Pace(m, geometry, self.issue)
         row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
         width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
-        active = Signal()
-        beats, to_page, burst = (
-            Signal(SIZE_BITS),
-            Signal(range(geometry.page // bus + 1)),
-            Signal(range(LONGEST_BURST + 1)),
-        )
-        limit = min(LONGEST_BURST, geometry.page // bus)
-        m.d.comb += [
-            beats.eq((bytes_left + (bus - 1)) >> offset),
-            to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]),
-            burst.eq(limit),
-        ]
-        with m.If((beats <= to_page) & (beats < limit)):
-            m.d.comb += burst.eq(beats)
-        with m.Elif(to_page < limit):
-            m.d.comb += burst.eq(to_page)
+        beats, active = Signal(SIZE_BITS), Signal()
+        m.d.comb += beats.eq((bytes_left + (bus - 1)) >> offset)
+        burst = next_burst(m, geometry, beats, address)
         row_ends, transfer_ends, sent = Signal(), Signal(), Signal()
         m.d.comb += [
             row_ends.eq(burst == beats),
             transfer_ends.eq(row_ends & (rows_left == 1)),
             pace.beats.eq(burst),
             self.ar_valid.eq(active & (pace.time + burst >= pace.due)),
-            self.ar_addr.eq(Cat(Const(0, offset), address[offset:]) if offset else address),
+            self.ar_addr.eq(aligned(address, offset)),
             self.ar_len.eq(burst - 1),
             sent.eq(self.ar_valid & self.ar_ready),
             pace.advance.eq(sent),
@@ -147,9 +139,11 @@ class LoadEngine(Circuit):
                 width.eq(entry.n),
                 rows_left.eq(entry.m),
             ]
-        m.d.comb += self.misaligned.eq(self.issue & is_misaligned(entry, bus))
 
-        # Data, in the order of the addresses.
+    def _data(self, m: Module, entry: Any) -> None:
+        """Data, in the order of the addresses."""
+        geometry = self.geometry
+        bus, offset = geometry.bus, log2(geometry.bus)
         layout = walk_layout(offset)
         job = Signal(layout)
         for name, value in walk_fields(entry, offset).items():
@@ -186,7 +180,44 @@ class LoadEngine(Circuit):
             self.done.eq(ends[-1]),
             self.failed.eq(self.r_valid & self.r_error),
         ]
-        return m
+
+
+class Bursts(NamedTuple):
+    """Where a store is in memory: address of the next beat, of the row, from row to row; beats left of a burst.
+
+    ``inside``: a burst has begun; ``length``: beats of one that begins here.
+    """
+
+    address: Signal
+    row: Signal
+    pitch: Signal
+    left: Signal
+    inside: Signal
+    length: Signal
+
+
+@dataclass(frozen=True)
+class StoreQueues:
+    """The queues of a store engine.
+
+    Parameters
+    ----------
+    beat, pushes
+        What goes into the queue of data; when it does: two bits, one per cycle on the way there.
+    begin, final, head
+        A burst begins; it is the last one of its transfer; its address and its length.
+    data, responses, addresses
+        Outputs of the queues.
+    """
+
+    beat: Any
+    pushes: Signal
+    begin: Signal
+    final: Signal
+    head: Any
+    data: dict[str, Signal]
+    responses: dict[str, Signal]
+    addresses: dict[str, Signal]
 
 
 class StoreEngine(Circuit):
@@ -231,13 +262,15 @@ class StoreEngine(Circuit):
         }
         super().__init__(library, library.name("store"), ports, reset=True)
 
+    DEPTH = 8
+    """Beats, and addresses of bursts, that wait for the bus."""
+
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry = self.geometry
-        bus, offset = geometry.bus, log2(geometry.bus)
-        entry = data.View(TRANSFER_ENTRY, self.entry)
+        geometry, offset = self.geometry, log2(self.geometry.bus)
         timing.confirm("TRANSFER_START", address=1)
         timing.confirm("STORE_WRITE", scratchpad=SramWrapper.LATENCY, rotation=1, queue=Queue.LATENCY)
+        entry = data.View(TRANSFER_ENTRY, self.entry)
         pace = Pace(m, geometry, self.issue)
         layout = walk_layout(offset)
         job, fresh, active = Signal(layout), Signal(layout), Signal()
@@ -246,74 +279,9 @@ class StoreEngine(Circuit):
         walk = DmaWalk(self, m, geometry, data.View(layout, job.as_value()), Signal(), in_memory=True)
         address, row, pitch = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(MEMORY_BITS)
         burst_left, in_burst = Signal(range(LONGEST_BURST + 1)), Signal()
-        limit = min(LONGEST_BURST, geometry.page // bus)
-        to_page, burst = Signal(range(geometry.page // bus + 1)), Signal(range(LONGEST_BURST + 1))
-        m.d.comb += [to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]), burst.eq(limit)]
-        with m.If((walk.beats <= to_page) & (walk.beats < limit)):
-            m.d.comb += burst.eq(walk.beats)
-        with m.Elif(to_page < limit):
-            m.d.comb += burst.eq(to_page)
-
-        # Data waits in a queue; a read is begun only when its place there is sure.
-        depth = 8
-        beat_layout = data.StructLayout({"data": 8 * bus, "lanes": bus, "last": 1})
-        beat = Signal(beat_layout)
-        pushes = Signal(2)
-        data_queue = self.place(
-            m,
-            self.library.make(Queue, beat_layout.size, depth),
-            "data",
-            i_valid=pushes[1],
-            i_payload=beat.as_value(),
-            o_ready=self.w_ready,
-        )
-        response_queue = self.place(
-            m,
-            self.library.make(Queue, 1, geometry.memory_cycles + 16),
-            "responses",
-            i_valid=(begin := Signal()),
-            i_payload=(final := Signal()),
-            o_ready=self.b_valid,
-        )
-        address_layout = data.StructLayout({"address": MEMORY_BITS, "beats": 8})
-        head = Signal(address_layout)
-        address_queue = self.place(
-            m,
-            self.library.make(Queue, address_layout.size, 8),
-            "addresses",
-            i_valid=begin,
-            i_payload=head.as_value(),
-            o_ready=self.aw_ready,
-        )
-        room = (data_queue["level"] + pushes[0] + pushes[1]) < depth
-        opens = ~in_burst
-        possible = Signal()
-        m.d.comb += [
-            pace.beats.eq(1),
-            possible.eq(active & room & (~opens | (address_queue["i_ready"] & response_queue["i_ready"]))),
-            self.fetch.eq(possible & (pace.time + 1 >= pace.due)),
-            self.fetch_address.eq(walk.local),
-            walk.step.eq(self.fetch),
-            pace.advance.eq(self.fetch),
-            begin.eq(self.fetch & opens),
-            final.eq((burst == walk.beats) & (walk.rows_left == 1)),
-            head.address.eq(Cat(Const(0, offset), address[offset:]) if offset else address),
-            head.beats.eq(burst - 1),
-        ]
-        burst_last = Signal()
-        m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
-        with m.If(self.fetch):
-            m.d.sync += [
-                in_burst.eq(~burst_last),
-                burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
-                address.eq(address + bus),
-            ]
-            with m.If(walk.row_ends):
-                m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
-            with m.If(walk.ends):
-                m.d.sync += active.eq(0)
-        held = pace.hold(m, active, self.fetch & walk.ends)
-        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
+        queues = self._queues(m)
+        burst_last = self._reads(m, pace, walk, bursts, queues, active)
         with m.If(self.issue):
             m.d.sync += [
                 job.eq(fresh),
@@ -324,8 +292,85 @@ class StoreEngine(Circuit):
                 pitch.eq(entry.pitch),
             ]
             walk.restart(m)
+        self._data(m, walk, queues, burst_last)
+        self._channels(m, entry, queues)
+        return m
 
-        # One cycle to read, one to rotate.
+    def _queues(self, m: Module) -> StoreQueues:
+        """What waits for the bus: data, the addresses of bursts, and for each its response."""
+        beat_layout = data.StructLayout({"data": 8 * self.geometry.bus, "lanes": self.geometry.bus, "last": 1})
+        beat = Signal(beat_layout)
+        pushes = Signal(2)
+        data_queue = self.place(
+            m,
+            self.library.make(Queue, beat_layout.size, self.DEPTH),
+            "data",
+            i_valid=pushes[1],
+            i_payload=beat.as_value(),
+            o_ready=self.w_ready,
+        )
+        response_queue = self.place(
+            m,
+            self.library.make(Queue, 1, self.geometry.memory_cycles + 16),
+            "responses",
+            i_valid=(begin := Signal()),
+            i_payload=(final := Signal()),
+            o_ready=self.b_valid,
+        )
+        address_layout = data.StructLayout({"address": MEMORY_BITS, "beats": 8})
+        head = Signal(address_layout)
+        address_queue = self.place(
+            m,
+            self.library.make(Queue, address_layout.size, self.DEPTH),
+            "addresses",
+            i_valid=begin,
+            i_payload=head.as_value(),
+            o_ready=self.aw_ready,
+        )
+        return StoreQueues(beat, pushes, begin, final, head, data_queue, response_queue, address_queue)
+
+    def _reads(
+        self, m: Module, pace: Pace, walk: DmaWalk, bursts: Bursts, queues: StoreQueues, active: Signal
+    ) -> Signal:
+        """Reads of the scratchpad, begun when their place in the queue is sure; returns what ends a burst."""
+        geometry = self.geometry
+        address, row, pitch, burst_left, in_burst, burst = bursts
+        pushes, addresses, responses = queues.pushes, queues.addresses, queues.responses
+        room = (queues.data["level"] + pushes[0] + pushes[1]) < self.DEPTH
+        opens = ~in_burst
+        possible = Signal()
+        m.d.comb += [
+            pace.beats.eq(1),
+            possible.eq(active & room & (~opens | (addresses["i_ready"] & responses["i_ready"]))),
+            self.fetch.eq(possible & (pace.time + 1 >= pace.due)),
+            self.fetch_address.eq(walk.local),
+            walk.step.eq(self.fetch),
+            pace.advance.eq(self.fetch),
+            queues.begin.eq(self.fetch & opens),
+            queues.final.eq((burst == walk.beats) & (walk.rows_left == 1)),
+            queues.head.address.eq(aligned(address, log2(geometry.bus))),
+            queues.head.beats.eq(burst - 1),
+        ]
+        burst_last = Signal()
+        m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
+        with m.If(self.fetch):
+            m.d.sync += [
+                in_burst.eq(~burst_last),
+                burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
+                address.eq(address + geometry.bus),
+            ]
+            with m.If(walk.row_ends):
+                m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
+            with m.If(walk.ends):
+                m.d.sync += active.eq(0)
+        held = pace.hold(m, active, self.fetch & walk.ends)
+        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        return burst_last
+
+    def _data(self, m: Module, walk: DmaWalk, queues: StoreQueues, burst_last: Signal) -> None:
+        """What has been read, on its way to the queue: one cycle to read, one to rotate."""
+        bus, offset = self.geometry.bus, log2(self.geometry.bus)
+        beat, pushes = queues.beat, queues.pushes
         lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
         rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch_data, left=turn)["o"]
         m.d.sync += [
@@ -337,21 +382,41 @@ class StoreEngine(Circuit):
             beat.lanes.eq(lanes),
             beat.last.eq(last),
         ]
-        front = data.View(beat_layout, data_queue["o_payload"])
-        address_front = data.View(address_layout, address_queue["o_payload"])
+
+    def _channels(self, m: Module, entry: Any, queues: StoreQueues) -> None:
+        """The AXI4 channels: the fronts of the queues, and what responses tell."""
+        front = data.View(queues.beat.shape(), queues.data["o_payload"])
+        address_front = data.View(queues.head.shape(), queues.addresses["o_payload"])
         m.d.comb += [
-            self.w_valid.eq(data_queue["o_valid"]),
+            self.w_valid.eq(queues.data["o_valid"]),
             self.w_data.eq(front.data),
             self.w_strb.eq(front.lanes),
             self.w_last.eq(front.last),
-            self.aw_valid.eq(address_queue["o_valid"]),
+            self.aw_valid.eq(queues.addresses["o_valid"]),
             self.aw_addr.eq(address_front.address),
             self.aw_len.eq(address_front.beats),
-            self.done.eq(self.b_valid & response_queue["o_valid"] & response_queue["o_payload"]),
+            self.done.eq(self.b_valid & queues.responses["o_valid"] & queues.responses["o_payload"]),
             self.failed.eq(self.b_valid & self.b_error),
-            self.misaligned.eq(self.issue & is_misaligned(entry, bus)),
+            self.misaligned.eq(self.issue & is_misaligned(entry, self.geometry.bus)),
         ]
-        return m
+
+
+def next_burst(m: Module, geometry: Geometry, beats: Value, address: Value) -> Signal:
+    """Beats of the burst at ``address``: what is left of the row, or of the page, or the longest there is."""
+    bus, offset = geometry.bus, log2(geometry.bus)
+    limit = min(LONGEST_BURST, geometry.page // bus)
+    to_page, burst = Signal(range(geometry.page // bus + 1)), Signal(range(LONGEST_BURST + 1))
+    m.d.comb += [to_page.eq((geometry.page >> offset) - address[offset : log2(geometry.page)]), burst.eq(limit)]
+    with m.If((beats <= to_page) & (beats < limit)):
+        m.d.comb += burst.eq(beats)
+    with m.Elif(to_page < limit):
+        m.d.comb += burst.eq(to_page)
+    return burst
+
+
+def aligned(address: Value, offset: int) -> Value:
+    """The address of the window of 2^``offset`` bytes that ``address`` lies in."""
+    return Cat(Const(0, offset), address[offset:]) if offset else address
 
 
 class Pace:
@@ -469,7 +534,7 @@ class DmaWalk:
             self.ends.eq(self.row_ends & (now["rows"] == 1)),
             inner.eq(now["address"][:offset] if offset else 0),
             count.eq(Mux(self.row_ends, now["left"], bus)),
-            self.local.eq(Cat(Const(0, offset), now["address"][offset:]) if offset else now["address"]),
+            self.local.eq(aligned(now["address"], offset)),
             self.turn.eq(inner - now["place"]),
             self.back.eq(now["place"] - inner),
             take.eq(self.step & self.ends),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
@@ -16,6 +16,8 @@ from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.ways import Branch, Hook, Stage, lane_ways
 
+BYTE = Integers(8)
+"""Operands and results."""
 WIDE = Integers(24)
 """Values between the two multipliers."""
 FACTOR_BITS = 17
@@ -28,6 +30,14 @@ STATE = {"scale": 32, "offset": 40, "places": 6}
 
 Norms: n * r, sum * r and the places to shift by; softmax: the scale, the peak, and the places.
 """
+
+
+class Column(NamedTuple):
+    """Parameters of a lane's column: 32, 16 and 6 bits, of which the first two are signed."""
+
+    bias: Value
+    multiplier: Value
+    shift: Value
 
 
 class Lane(Circuit):
@@ -111,9 +121,14 @@ class Lane(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         is_ = {way.name: self.kind[place] for place, way in enumerate(self.ways)}
-        byte = Integers(8)
+        stage = self._look_up(m, is_, self._column(m))
+        wide = self._first_product(m, is_, stage)
+        passed = self._power(m, is_, wide)
+        self._second_product(m, is_, stage, passed)
+        return m
 
-        # Parameters: bytes gather in one set while the other is in use.
+    def _column(self, m: Module) -> Column:
+        """Parameters: bytes gather in one set while the other is in use."""
         gathered = [Signal(8, name=f"gathered_{i}") for i in range(PLANES)]
         planes = [Signal(8, name=f"plane_{i}") for i in range(PLANES)]
         for place, register in enumerate(gathered):
@@ -121,9 +136,10 @@ class Lane(Circuit):
                 m.d.sync += register.eq(self.plane_data)
         with m.If(self.swap):
             m.d.sync += [active.eq(register) for active, register in zip(planes, gathered, strict=True)]
-        bias, multiplier, shift = Cat(*planes[:4]).as_signed(), Cat(*planes[4:6]).as_signed(), planes[6][:6]
+        return Column(Cat(*planes[:4]).as_signed(), Cat(*planes[4:6]).as_signed(), planes[6][:6])
 
-        # 1: look up.
+    def _look_up(self, m: Module, is_: dict[str, Value], column: Column) -> Stage:
+        """Stage 1: the table is read; returns what there is to multiply in stage 2, and what the other hooks read."""
         index, inside = log2(self.lanes), Signal(max(log2(self.lanes), 1))
         depth = max(TABLE_BYTES // self.lanes, 2)
         line = self.place(
@@ -148,18 +164,15 @@ class Lane(Circuit):
             word.eq(self.sum),
             inside.eq(self.a[:index] if index else 0),
         ]
-
-        # 2: what to multiply.
-        value, total, factor, other = Signal(8), Signal(signed(33)), Signal(signed(FACTOR_BITS)), Signal(signed(25))
-        turned, scales = Signal(signed(25)), Signal()
+        value, turned, scales = Signal(8), Signal(signed(25)), Signal()
         biased = Signal(signed(32))
         m.d.comb += [
             value.eq(a),
-            turned.eq(byte.mul(pair, sine)),
+            turned.eq(BYTE.mul(pair, sine)),
             scales.eq(is_["norm"] & ~self.reduce),
-            biased.eq(Mux(is_["requantize"], bias, byte.zero)),
+            biased.eq(Mux(is_["requantize"], column.bias, BYTE.zero)),
         ]
-        stage = Stage(
+        return Stage(
             a=a,
             b=b,
             value=value,
@@ -167,9 +180,9 @@ class Lane(Circuit):
             m0=self.m0,
             m1=self.m1,
             shift=self.shift,
-            bias=bias,
-            multiplier=multiplier,
-            column_shift=shift,
+            bias=column.bias,
+            multiplier=column.multiplier,
+            column_shift=column.shift,
             more={
                 "softmax": is_["softmax"],
                 "word": word,
@@ -183,35 +196,44 @@ class Lane(Circuit):
             },
         )
 
-        def branches(hook: str) -> list[Branch]:
-            """Of the ways that have this hook, in their order; ways that share it share its branches."""
-            holding: dict[Hook, Value] = {}
-            for way in self.ways:
-                found: Hook | None = getattr(way, hook)
-                if found is not None:
-                    holding[found] = holding[found] | is_[way.name] if found in holding else is_[way.name]
-            return [branch for found, holds in holding.items() for branch in found(stage, holds)]
+    def _branches(self, hook: str, is_: dict[str, Value], stage: Stage) -> list[Branch]:
+        """Of the ways that have this hook, in their order; ways that share it share its branches."""
+        holding: dict[Hook, Value] = {}
+        for way in self.ways:
+            found: Hook | None = getattr(way, hook)
+            if found is not None:
+                holding[found] = holding[found] | is_[way.name] if found in holding else is_[way.name]
+        return [branch for found, holds in holding.items() for branch in found(stage, holds)]
 
-        for condition, assigned in reversed(branches("operand")):
+    def _first_product(self, m: Module, is_: dict[str, Value], stage: Stage) -> Signal:
+        """Stage 2: what to multiply; 3: the first product; 4: rounding to 24 bits, which are returned."""
+        total, factor, other, product = (
+            Signal(signed(33)),
+            Signal(signed(FACTOR_BITS)),
+            Signal(signed(25)),
+            Signal(signed(51)),
+        )
+        for condition, assigned in reversed(self._branches("operand", is_, stage)):
             with m.If(condition):
-                m.d.comb += value.eq(assigned["value"])
-        m.d.sync += [total.eq(value.as_signed()), factor.eq(1), other.eq(0)]
-        chain(m, m.d.sync, branches("multiply"), {"total": total, "factor": factor, "other": other})
-
-        # 3: the first product; 4: rounding to 24 bits.
-        product, moved, scaled = Signal(signed(51)), Signal(signed(41)), Signal()
+                m.d.comb += stage.value.eq(assigned["value"])
+        m.d.sync += [total.eq(stage.value.as_signed()), factor.eq(1), other.eq(0)]
+        targets = {"total": total, "factor": factor, "other": other}
+        chain(m, m.d.sync, self._branches("multiply", is_, stage), targets)
+        moved, scaled = Signal(signed(41)), Signal()
         with m.If(scaled):
             m.d.comb += moved.eq(-self.offset.as_signed())
         with m.Else():
             m.d.comb += moved.eq(other)
-        m.d.sync += [scaled.eq(scales), product.eq(byte.mac(moved, total, factor))]
+        m.d.sync += [scaled.eq(stage.more["scales"]), product.eq(BYTE.mac(moved, total, factor))]
         by, wide, held = Signal(6), Signal(signed(24), name="value_5"), Signal()
         m.d.sync += held.eq(scaled)
-        rounding = [*branches("places"), (held, {"by": self.places})]
+        rounding = [*self._branches("places", is_, stage), (held, {"by": self.places})]
         chain(m, m.d.comb, rounding, {"by": by})
         m.d.sync += wide.eq(WIDE.clip(half_even(product, by)))
+        return wide
 
-        # 5: the exponent as an integer; 6; 7: the power.
+    def _power(self, m: Module, is_: dict[str, Value], wide: Signal) -> Signal:
+        """Stage 5: the exponent as an integer; 6; 7: the power; returns what stage 8 multiplies."""
         up = Signal(signed(25))
         m.d.comb += [
             up.eq(wide + ((1 << EXP2_BITS) - 1)),
@@ -236,18 +258,19 @@ class Lane(Circuit):
         with m.Else():
             m.d.sync += passed.eq(wide_7)
         m.d.comb += [self.part.eq(Mux(is_["softmax"], passed[:16], passed[:15])), self.first.eq(passed[15:])]
+        return passed
 
-        # 8: the second product; 9: rounding to 8 bits.
+    def _second_product(self, m: Module, is_: dict[str, Value], stage: Stage, passed: Signal) -> None:
+        """Stage 8: the second product; 9: rounding to 8 bits."""
         scale, addend, again = Signal(signed(FACTOR_BITS)), Signal(signed(32)), Signal(signed(42))
         m.d.comb += scale.eq(1)
-        chain(m, m.d.comb, branches("scale"), {"scale": scale, "addend": addend})
+        chain(m, m.d.comb, self._branches("scale", is_, stage), {"scale": scale, "addend": addend})
         m.d.sync += again.eq(WIDE.mac(addend, passed, scale))
         late = Signal(6)
-        chain(m, m.d.comb, branches("late"), {"late": late})
+        chain(m, m.d.comb, self._branches("late", is_, stage), {"late": late})
         result = Signal(8)
-        m.d.sync += result.eq(Mux(self.keep_9, byte.clip(half_even(again, late)), 0))
+        m.d.sync += result.eq(Mux(self.keep_9, BYTE.clip(half_even(again, late)), 0))
         m.d.comb += self.result.eq(result)
-        return m
 
 
 def chain(m: Module, domain: Any, branches: list[Branch], targets: dict[str, Signal]) -> None:

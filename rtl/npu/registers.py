@@ -118,6 +118,29 @@ def register_map(name: str = "npu") -> RegisterMap:
     )
 
 
+def slave_ports() -> dict[str, Any]:
+    """Ports of an AXI4-Lite slave with 32-bit data, by name."""
+    return {
+        "s_axi_awvalid": In(1),
+        "s_axi_awready": Out(1),
+        "s_axi_awaddr": In(ADDRESS_BITS),
+        "s_axi_wvalid": In(1),
+        "s_axi_wready": Out(1),
+        "s_axi_wdata": In(32),
+        "s_axi_wstrb": In(4),
+        "s_axi_bvalid": Out(1),
+        "s_axi_bready": In(1),
+        "s_axi_bresp": Out(2),
+        "s_axi_arvalid": In(1),
+        "s_axi_arready": Out(1),
+        "s_axi_araddr": In(ADDRESS_BITS),
+        "s_axi_rvalid": Out(1),
+        "s_axi_rready": In(1),
+        "s_axi_rdata": Out(32),
+        "s_axi_rresp": Out(2),
+    }
+
+
 class Registers(Circuit):
     """The AXI4-Lite slave: one access at a time, reads and writes independent of each other.
 
@@ -137,23 +160,7 @@ class Registers(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         ports = {
-            "s_axi_awvalid": In(1),
-            "s_axi_awready": Out(1),
-            "s_axi_awaddr": In(ADDRESS_BITS),
-            "s_axi_wvalid": In(1),
-            "s_axi_wready": Out(1),
-            "s_axi_wdata": In(32),
-            "s_axi_wstrb": In(4),
-            "s_axi_bvalid": Out(1),
-            "s_axi_bready": In(1),
-            "s_axi_bresp": Out(2),
-            "s_axi_arvalid": In(1),
-            "s_axi_arready": Out(1),
-            "s_axi_araddr": In(ADDRESS_BITS),
-            "s_axi_rvalid": Out(1),
-            "s_axi_rready": In(1),
-            "s_axi_rdata": Out(32),
-            "s_axi_rresp": Out(2),
+            **slave_ports(),
             "start": Out(1),
             "program": Out(MEMORY_BITS),
             "words": Out(SIZE_BITS),
@@ -241,4 +248,14 @@ class Registers(Circuit):
         return m
 
 
-__all__ = ["ADDRESS_BITS", "COUNTERS", "IDENTITY", "SEMAPHORE_BITS", "UNITS", "Cause", "Registers", "register_map"]
+__all__ = [
+    "ADDRESS_BITS",
+    "COUNTERS",
+    "IDENTITY",
+    "SEMAPHORE_BITS",
+    "UNITS",
+    "Cause",
+    "Registers",
+    "register_map",
+    "slave_ports",
+]

@@ -15,7 +15,9 @@ stream block by block: blocks of columns outermost, rows within.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
@@ -34,6 +36,181 @@ from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
 LAST_STAGE = Lane.STAGES
 """Stage in which a lane's result, or what a row adds up to, is there."""
+
+
+class Decoded:
+    """What the instruction under way is, as conditions; ``is_`` has them by the names of ways and of other groups.
+
+    ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
+    operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
+    ``row_columns``: they do, and it is a row function.
+    """
+
+    def __init__(self, m: Module, entry: Any, new: Any) -> None:
+        self.entry, self.new = entry, new
+        self.ways = lane_ways()
+        self.groups = {way.name: functions_of(way) for way in self.ways}
+        self.from_sums, transposes, self.by_rows = (
+            built(lambda spec: spec.from_sums),
+            built(lambda spec: spec.transposes),
+            built(lambda spec: spec.cost.by_row),
+        )
+        self.groups |= {"from_sums": self.from_sums, "transpose": transposes, "by_row": self.by_rows}
+        self.is_ = {
+            name: Signal(name=f"is_{name}")
+            for name in (*(way.name for way in self.ways), "from_sums", "by_row", "transpose")
+        }
+        for name, functions in self.groups.items():
+            m.d.comb += self.is_[name].eq(any_of(functions, entry))
+        self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.second > 0)
+        self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
+        self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
+
+    def asks(self, condition: Callable[[FunctionSpec], bool]) -> Value:
+        """Whether the instruction's function is one of those, of its ways where these tell."""
+        wanted = built(condition)
+        told = [way.name for way in self.ways if self.groups[way.name] and self.groups[way.name] <= wanted]
+        told.sort(key=lambda name: min(function.code for function in self.groups[name]))
+        rest = wanted.difference(*(self.groups[name] for name in told))
+        return joined([self.is_[name] for name in told] + ([any_of(rest, self.entry)] if rest else []))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the unit does in this cycle.
+
+    Parameters
+    ----------
+    once, setup
+        Lines of parameters still to be read: of the instruction, of the block of columns.
+    active, reducing
+        An instruction sends out addresses; in the first pass of a row function.
+    draining, timer
+        The pipeline empties; cycles until it has.
+    reads_once, sets_up, slots
+        The address of this cycle is one of the instruction's parameters, of a block's, of operands.
+    """
+
+    once: Signal
+    setup: Signal
+    active: Signal
+    reducing: Signal
+    draining: Signal
+    timer: Signal
+    reads_once: Signal
+    sets_up: Signal
+    slots: Signal
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
+
+    ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the
+    same of the inner and of the outer of the loops over rows and blocks.
+    """
+
+    row: Signal
+    column: Signal
+    beat: Signal
+    row_last: Signal
+    block_last: Signal
+    beat_last: Signal
+    inner_last: Signal
+    outer_last: Signal
+
+
+class Walk(NamedTuple):
+    """An address that moves with the slots, and where the outer loop is."""
+
+    now: Signal
+    outer: Signal
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Addresses of the slots, and what they move by.
+
+    Parameters
+    ----------
+    source, operand, target, line
+        Of the first operand, of the second, of the result, and in the accumulator.
+    pitch, result_pitch
+        Bytes of a row, and of a row of the transposed result.
+    parameters
+        Address of the next line of parameters.
+    skip
+        Bytes from the result's address to that of the present beat.
+    restart
+        Pulse: from the beginning, for the second pass.
+    """
+
+    source: Walk
+    operand: Walk
+    target: Walk
+    line: Walk
+    pitch: Signal
+    result_pitch: Signal
+    parameters: Signal
+    skip: Signal
+    restart: Signal
+
+
+class Slot(NamedTuple):
+    """What goes with a slot down the pipeline.
+
+    ``result``, ``byte``: a line, or a byte of a transposed one, is written; ``reduce``: the operand counts for its row,
+    which ``opens`` and ``closes`` with it; ``used`` columns of the block; ``row``, ``lane``: the row's lower bits;
+    ``beat``; ``target``: address of the result.
+    """
+
+    result: Value
+    byte: Value
+    reduce: Value
+    opens: Value
+    closes: Value
+    used: Value
+    row: Value
+    lane: Value
+    beat: Value
+    target: Value
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Parameters on their way into the lanes, see `Lane`: planes, the table, the scalars."""
+
+    planes: Signal
+    swap: Signal
+    to_table: Signal
+    table_line: Signal
+    m0: Value
+    m1: Value
+    shift: Value
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The row memory: what becomes of a row's sums, and the row's state by the stage that reads it.
+
+    Parameters
+    ----------
+    first, second, peak
+        What the reduction has found, see `RowScalars`.
+    states
+        State of the row of each stage's slot.
+    """
+
+    first: Signal
+    second: Signal
+    peak: Signal
+    states: list[Signal]
+
+    def part(self, stage: int, name: str) -> Value:
+        """A part of the state that a stage reads."""
+        start = list(STATE).index(name)
+        low = sum(list(STATE.values())[:start])
+        return self.states[stage][low : low + STATE[name]]
 
 
 class VectorUnitCircuit(Circuit):
@@ -87,41 +264,37 @@ class VectorUnitCircuit(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry, cols = self.geometry, self.geometry.array.cols
-        wide = log2(cols)
-        new = data.View(VECTOR_ENTRY, self.entry)
-        entry = Signal(VECTOR_ENTRY, name="instruction")
-
         timing.confirm("VECTOR_START", address=1)
         timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
+        entry = Signal(VECTOR_ENTRY, name="instruction")
+        what = Decoded(m, entry, data.View(VECTOR_ENTRY, self.entry))
+        by_row = self._refuse(m, what)
+        phase, place = self._phases(m, what)
+        addresses = self._addresses(m, what, phase, place)
+        self._advance(m, what, phase, place, addresses)
+        self._drain(m, what, phase, place, addresses)
+        self._begin(m, what, phase, place, addresses, by_row)
+        slots = self._slots(m, what, phase, place, addresses)
+        keep = self._keep(m, what, slots)
+        arriving = self._parameters(m, what, phase)
+        rows = self._rows(m, what, slots)
+        peak_7 = Signal(NEED_BITS)
+        lanes = self._lanes(m, what, slots, keep, arriving, rows, peak_7)
+        self._reduce(m, what, slots, rows, lanes, peak_7)
+        self._results(m, slots[LAST_STAGE])
+        return m
 
-        # What the instruction is.
-        ways = lane_ways()
-        groups = {way.name: functions_of(way) for way in ways}
-        from_sums, transposes, by_rows = (
-            built(lambda spec: spec.from_sums),
-            built(lambda spec: spec.transposes),
-            built(lambda spec: spec.cost.by_row),
-        )
-        groups |= {"from_sums": from_sums, "transpose": transposes, "by_row": by_rows}
-        is_ = {
-            name: Signal(name=f"is_{name}")
-            for name in (*(way.name for way in ways), "from_sums", "by_row", "transpose")
-        }
-        for name, functions in groups.items():
-            m.d.comb += is_[name].eq(any_of(functions, entry))
+    @property
+    def _wide(self) -> int:
+        """Binary logarithm of the number of lanes."""
+        return log2(self.geometry.array.cols)
 
-        def asks(condition: Callable[[FunctionSpec], bool]) -> Value:
-            """Whether the instruction's function is one of those, of its ways where these tell."""
-            wanted = built(condition)
-            told = [way.name for way in ways if groups[way.name] and groups[way.name] <= wanted]
-            told.sort(key=lambda name: min(function.code for function in groups[name]))
-            rest = wanted.difference(*(groups[name] for name in told))
-            return joined([is_[name] for name in told] + ([any_of(rest, entry)] if rest else []))
-
+    def _refuse(self, m: Module, what: Decoded) -> Signal:
+        """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
+        new, wide = what.new, self._wide
         by_row = Signal(name="new_by_row")
         m.d.comb += [
-            by_row.eq(any_of(by_rows, new)),
+            by_row.eq(any_of(what.by_rows, new)),
             self.illegal.eq(
                 self.issue
                 & (
@@ -132,24 +305,22 @@ class VectorUnitCircuit(Circuit):
                 )
             ),
         ]
-
         masks = built(lambda spec: spec.masks)
         inside = (
-            Mux(any_of(from_sums, new), new.a[: log2(geometry.results)], new.a[:wide])
+            Mux(any_of(what.from_sums, new), new.a[: log2(self.geometry.results)], new.a[:wide])
             | Mux(one_of(masks, new), 0, new.b[:wide])
             | new.c[:wide]
             | new.d[:wide]
         )
         m.d.comb += self.misaligned.eq(self.issue & inside.any())
+        return by_row
 
-        turns, seconds = asks(lambda spec: spec.second > 1), asks(lambda spec: spec.second > 0)
-        has_columns = asks(lambda spec: Parameters.COLUMNS in spec.parameters)
-        row_columns = asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
-
-        # Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining.
+    def _phases(self, m: Module, what: Decoded) -> tuple[Phase, Place]:
+        """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
+        entry, cols = what.entry, self.geometry.array.cols
         once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
-        draining, timer = Signal(), Signal(range(geometry.vector_latency + 1))
-        row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(wide, 1))
+        draining, timer = Signal(), Signal(range(self.geometry.vector_latency + 1))
+        row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(self._wide, 1))
         reads_once, sets_up, slots = Signal(), Signal(), Signal()
         row_last, block_last, beat_last, inner_last, outer_last = (
             Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
@@ -162,80 +333,113 @@ class VectorUnitCircuit(Circuit):
             slots.eq(active & (once == 0) & (setup == 0)),
             row_last.eq(row == entry.m - 1),
             block_last.eq(column + cols >= entry.n),
-            beat_last.eq(Mux(is_["transpose"], beat == cols - 1, ~turns | beat[0])),
+            beat_last.eq(Mux(what.is_["transpose"], beat == cols - 1, ~what.turns | beat[0])),
             inner_last.eq(Mux(reducing, block_last, row_last)),
             outer_last.eq(Mux(reducing, row_last, block_last)),
         ]
+        phase = Phase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
+        return phase, Place(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last)
 
-        # Addresses: within a block of columns row by row; while reducing, within a row block by block.
+    def _addresses(self, m: Module, what: Decoded, phase: Phase, place: Place) -> Addresses:
+        """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
+        entry, cols, wide = what.entry, self.geometry.array.cols, self._wide
+        turns, transposes = what.turns, what.is_["transpose"]
         pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         steps = {
             "source": (entry.a, pitch, cols),
             "operand": (entry.b, Mux(turns, pitch << 1, pitch), Mux(turns, 2 * cols, cols)),
-            "target": (entry.c, Mux(is_["transpose"], 1, pitch), Mux(is_["transpose"], result_pitch << wide, cols)),
-            "line": (entry.a >> log2(geometry.results), 1, entry.m),
+            "target": (entry.c, Mux(transposes, 1, pitch), Mux(transposes, result_pitch << wide, cols)),
+            "line": (entry.a >> log2(self.geometry.results), 1, entry.m),
         }
-        walks, starts = {}, {}
         parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         restart = Signal()
-        for name, (begin, by_one_row, by_one_block) in steps.items():
-            now, outer, inner_step, outer_step, onward = (
-                Signal(LOCAL_BITS, name=f"{name}_{part}")
-                for part in ("now", "outer", "inner_step", "outer_step", "onward")
-            )
-            walks[name], starts[name] = now, (now, outer)
-            m.d.comb += [
-                inner_step.eq(Mux(reducing, by_one_block, by_one_row)),
-                outer_step.eq(Mux(reducing, by_one_row, by_one_block)),
-                onward.eq(outer + outer_step),
-            ]
-            with m.If(restart):
-                m.d.sync += [now.eq(begin), outer.eq(begin)]
-            with m.Elif(slots & beat_last):
-                m.d.sync += now.eq(Mux(inner_last, onward, now + inner_step))
-                with m.If(inner_last):
-                    m.d.sync += outer.eq(onward)
+        walks = {name: self._walk(m, name, step, phase, place, restart) for name, step in steps.items()}
+        second = walks["operand"].now + Mux(turns & place.beat[0], cols, 0)
         m.d.comb += [
-            self.first.eq(slots & ~is_["from_sums"]),
-            self.first_address.eq(walks["source"]),
-            self.second.eq(reads_once | sets_up | (slots & seconds)),
-            self.second_address.eq(Mux(slots, walks["operand"] + Mux(turns & beat[0], cols, 0), parameters)),
-            self.sums.eq(slots & is_["from_sums"]),
-            self.sums_line.eq(walks["line"]),
+            self.first.eq(phase.slots & ~what.is_["from_sums"]),
+            self.first_address.eq(walks["source"].now),
+            self.second.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
+            self.second_address.eq(Mux(phase.slots, second, parameters)),
+            self.sums.eq(phase.slots & what.is_["from_sums"]),
+            self.sums_line.eq(walks["line"].now),
         ]
-        with m.If(reads_once):
-            m.d.sync += once.eq(once - 1)
-        with m.If(sets_up):
+        return Addresses(
+            **walks, pitch=pitch, result_pitch=result_pitch, parameters=parameters, skip=skip, restart=restart
+        )
+
+    def _walk(
+        self, m: Module, name: str, step: tuple[Value, Any, Any], phase: Phase, place: Place, restart: Signal
+    ) -> Walk:
+        """One address: ``step`` is where it begins, what it moves by from row to row, and from block to block."""
+        begin, by_one_row, by_one_block = step
+        now, outer, inner_step, outer_step, onward = (
+            Signal(LOCAL_BITS, name=f"{name}_{part}") for part in ("now", "outer", "inner_step", "outer_step", "onward")
+        )
+        m.d.comb += [
+            inner_step.eq(Mux(phase.reducing, by_one_block, by_one_row)),
+            outer_step.eq(Mux(phase.reducing, by_one_row, by_one_block)),
+            onward.eq(outer + outer_step),
+        ]
+        with m.If(restart):
+            m.d.sync += [now.eq(begin), outer.eq(begin)]
+        with m.Elif(phase.slots & place.beat_last):
+            m.d.sync += now.eq(Mux(place.inner_last, onward, now + inner_step))
+            with m.If(place.inner_last):
+                m.d.sync += outer.eq(onward)
+        return Walk(now, outer)
+
+    def _advance(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> None:
+        """From one address to the next, until the pass is over."""
+        cols, setup, skip = self.geometry.array.cols, phase.setup, addresses.skip
+        row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
+        with m.If(phase.reads_once):
+            m.d.sync += phase.once.eq(phase.once - 1)
+        with m.If(phase.sets_up):
             m.d.sync += setup.eq(setup - 1)
-        with m.If(reads_once | sets_up):
-            m.d.sync += parameters.eq(parameters + cols)
-        with m.If(slots):
-            m.d.sync += [beat.eq(Mux(beat_last, 0, beat + 1)), skip.eq(Mux(beat_last | turns, 0, skip + result_pitch))]
+        with m.If(phase.reads_once | phase.sets_up):
+            m.d.sync += addresses.parameters.eq(addresses.parameters + cols)
+        with m.If(phase.slots):
+            m.d.sync += [
+                beat.eq(Mux(beat_last, 0, beat + 1)),
+                skip.eq(Mux(beat_last | what.turns, 0, skip + addresses.result_pitch)),
+            ]
             with m.If(beat_last):
-                with m.If(reducing):
-                    m.d.sync += [column.eq(Mux(block_last, 0, column + cols)), row.eq(row + block_last)]
+                with m.If(phase.reducing):
+                    m.d.sync += [column.eq(Mux(place.block_last, 0, column + cols)), row.eq(row + place.block_last)]
                 with m.Else():
-                    m.d.sync += [row.eq(Mux(row_last, 0, row + 1)), column.eq(Mux(row_last, column + cols, column))]
-                    with m.If(row_last & has_columns):
-                        m.d.sync += setup.eq(COLUMN_LINES)
-                with m.If(inner_last & outer_last):
-                    m.d.sync += [active.eq(0), draining.eq(1), timer.eq(geometry.vector_latency)]
-        with m.If(draining):
-            m.d.sync += timer.eq(timer - 1)
-            with m.If(timer == 1):
-                m.d.sync += draining.eq(0)
-                with m.If(reducing):
-                    m.d.comb += restart.eq(1)
                     m.d.sync += [
-                        active.eq(1),
-                        reducing.eq(0),
-                        row.eq(0),
-                        column.eq(0),
-                        setup.eq(Mux(row_columns, COLUMN_LINES, 0)),
+                        row.eq(Mux(place.row_last, 0, row + 1)),
+                        column.eq(Mux(place.row_last, column + cols, column)),
+                    ]
+                    with m.If(place.row_last & what.has_columns):
+                        m.d.sync += setup.eq(COLUMN_LINES)
+                with m.If(place.inner_last & place.outer_last):
+                    m.d.sync += [phase.active.eq(0), phase.draining.eq(1), phase.timer.eq(self.geometry.vector_latency)]
+
+    def _drain(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> None:
+        """The end of a pass: the second one follows that in which a row function reduces, else it is done."""
+        with m.If(phase.draining):
+            m.d.sync += phase.timer.eq(phase.timer - 1)
+            with m.If(phase.timer == 1):
+                m.d.sync += phase.draining.eq(0)
+                with m.If(phase.reducing):
+                    m.d.comb += addresses.restart.eq(1)
+                    m.d.sync += [
+                        phase.active.eq(1),
+                        phase.reducing.eq(0),
+                        place.row.eq(0),
+                        place.column.eq(0),
+                        phase.setup.eq(Mux(what.row_columns, COLUMN_LINES, 0)),
                     ]
                 with m.Else():
                     m.d.comb += self.done.eq(1)
-        lines = Signal.like(once)
+
+    def _begin(
+        self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses, by_row: Signal
+    ) -> None:
+        """The issue of an instruction."""
+        new, cols, wide = what.new, self.geometry.array.cols, self._wide
+        lines = Signal.like(phase.once)
         for function in sorted(BUILT):
             count = function.spec.cost.once_lines(cols)
             if count:
@@ -244,61 +448,72 @@ class VectorUnitCircuit(Circuit):
         streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
         with m.If(self.issue):
             m.d.sync += [
-                entry.eq(new),
-                active.eq(~self.illegal),
-                draining.eq(self.illegal),
-                timer.eq(1),
-                reducing.eq(by_row & ~self.illegal),
-                once.eq(lines),
-                row.eq(0),
-                column.eq(0),
-                beat.eq(0),
-                setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
-                parameters.eq(new.d),
-                skip.eq(0),
-                pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
-                result_pitch.eq(((new.m + (cols - 1)) >> wide) << wide),
+                what.entry.eq(new),
+                phase.active.eq(~self.illegal),
+                phase.draining.eq(self.illegal),
+                phase.timer.eq(1),
+                phase.reducing.eq(by_row & ~self.illegal),
+                phase.once.eq(lines),
+                place.row.eq(0),
+                place.column.eq(0),
+                place.beat.eq(0),
+                phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
+                addresses.parameters.eq(new.d),
+                addresses.skip.eq(0),
+                addresses.pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
+                addresses.result_pitch.eq(((new.m + (cols - 1)) >> wide) << wide),
             ]
-            for name, at in (("source", new.a), ("operand", new.b), ("target", new.c)):
-                m.d.sync += [register.eq(at) for register in starts[name]]
-            m.d.sync += [register.eq(new.a >> log2(geometry.results)) for register in starts["line"]]
+            for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
+                m.d.sync += [register.eq(at) for register in walk]
+            m.d.sync += [register.eq(new.a >> log2(self.geometry.results)) for register in addresses.line]
 
-        # What goes with each slot down the pipeline.
+    def _slots(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> list[Slot]:
+        """What goes with each slot down the pipeline, by the stage."""
+        entry, cols, slots = what.entry, self.geometry.array.cols, phase.slots
         limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
         m.d.comb += [
             limit.eq(entry.n),
-            remaining.eq(limit - column),
+            remaining.eq(limit - place.column),
             used.eq(Mux(remaining < 0, 0, Mux(remaining > cols, cols, remaining))),
         ]
-        with m.If(asks(lambda spec: spec.masks) & (entry.k == 2) & (entry.b + row + 1 < entry.n)):
-            m.d.comb += limit.eq(entry.b + row + 1)
+        with m.If(what.asks(lambda spec: spec.masks) & (entry.k == 2) & (entry.b + place.row + 1 < entry.n)):
+            m.d.comb += limit.eq(entry.b + place.row + 1)
         opens, last_of_block = Signal(), Signal()
-        m.d.comb += [opens.eq(column == 0), last_of_block.eq(block_last)]
-        carried = {
-            "result": slots & beat_last & ~reducing & ~is_["transpose"],
-            "byte": slots & is_["transpose"] & (beat < used),
-            "reduce": slots & reducing,
-            "opens": opens,
-            "closes": slots & reducing & last_of_block,
-            "used": used,
-            "row": row[: log2(ROW_LIMIT)],
-            "lane": row[: max(wide, 1)],
-            "beat": beat,
-            "target": walks["target"] + skip,
-        }
-        stages = [carried]
+        m.d.comb += [opens.eq(place.column == 0), last_of_block.eq(place.block_last)]
+        stages = [
+            Slot(
+                result=slots & place.beat_last & ~phase.reducing & ~what.is_["transpose"],
+                byte=slots & what.is_["transpose"] & (place.beat < used),
+                reduce=slots & phase.reducing,
+                opens=opens,
+                closes=slots & phase.reducing & last_of_block,
+                used=used,
+                row=place.row[: log2(ROW_LIMIT)],
+                lane=place.row[: max(self._wide, 1)],
+                beat=place.beat,
+                target=addresses.target.now + addresses.skip,
+            )
+        ]
         for stage in range(1, LAST_STAGE + 1):
             later = {}
-            for name, value in stages[-1].items():
+            for name, value in stages[-1]._asdict().items():
                 later[name] = Signal(len(value), name=f"{name}_{stage}")
                 m.d.sync += later[name].eq(value)
-            stages.append(later)
-        keep = [Signal(cols, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
-        m.d.comb += keep[1].eq(Cat(*((stages[1]["used"] > lane) | is_["transpose"] for lane in range(cols))))
+            stages.append(Slot(**later))
+        return stages
+
+    def _keep(self, m: Module, what: Decoded, slots: list[Slot]) -> list[Signal]:
+        """Columns that are the row's, a bit each, by the stage."""
+        keep = [Signal(self.geometry.array.cols, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
+        kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(self.geometry.array.cols))
+        m.d.comb += keep[1].eq(Cat(*kept))
         for stage in range(2, LAST_STAGE):
             m.d.sync += keep[stage].eq(keep[stage - 1])
+        return keep
 
-        # Parameters arrive one cycle after their address.
+    def _parameters(self, m: Module, what: Decoded, phase: Phase) -> Arriving:
+        """Parameters: they arrive one cycle after their address."""
+        cols = self.geometry.array.cols
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
             -(-SCALAR_BYTES // cols),
             Signal(),
@@ -310,18 +525,18 @@ class VectorUnitCircuit(Circuit):
         taken = Signal(range(512))
         scalars = Signal(8 * SCALAR_BYTES)
         to_table = Signal()
-        m.d.sync += [arriving.eq(reads_once), of_block.eq(sets_up)]
+        m.d.sync += [arriving.eq(phase.reads_once), of_block.eq(phase.sets_up)]
         with m.If(self.issue):
             m.d.sync += taken.eq(0)
-        with m.Elif(reads_once):
+        with m.Elif(phase.reads_once):
             m.d.sync += taken.eq(taken + 1)
-        m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(sets_up, 1 << (COLUMN_LINES - setup)[:3], 0))]
+        m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(phase.sets_up, 1 << (COLUMN_LINES - phase.setup)[:3], 0))]
         has_scalars, table_line = Signal(), Signal(range(512))
         m.d.comb += [
-            has_scalars.eq(asks(lambda spec: Parameters.SCALARS in spec.parameters)),
+            has_scalars.eq(what.asks(lambda spec: Parameters.SCALARS in spec.parameters)),
             to_table.eq(
                 arriving
-                & asks(lambda spec: Parameters.TABLE in spec.parameters)
+                & what.asks(lambda spec: Parameters.TABLE in spec.parameters)
                 & (~has_scalars | (line_number >= scalar_lines))
             ),
             table_line.eq(line_number - Mux(has_scalars, scalar_lines, 0)),
@@ -333,12 +548,14 @@ class VectorUnitCircuit(Circuit):
                     self.second_data[: 8 * SCALAR_BYTES]
                 )
         m0, m1, shift = scalars[:16], scalars[16:32], scalars[32:38]
+        return Arriving(bytes_in[:PLANES], swap, to_table, table_line, m0, m1, shift)
 
-        # The row memory.
+    def _rows(self, m: Module, what: Decoded, slots: list[Slot]) -> Rows:
+        """The row memory: the state that a row's sums give, written when the row is closed, and read by its slots."""
         bits = sum(STATE.values())
         row_state = self.library.make(RowScalars)
-        write_row = [stages[LAST_STAGE]["row"]]
-        closed = [stages[LAST_STAGE]["closes"]]
+        write_row = [slots[LAST_STAGE].row]
+        closed = [slots[LAST_STAGE].closes]
         for stage in range(RowScalars.STAGES):
             at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
             m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
@@ -349,9 +566,9 @@ class VectorUnitCircuit(Circuit):
             m,
             row_state,
             "row_scalars",
-            softmax=is_["softmax"],
-            centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, entry),
-            count=entry.n[:16],
+            softmax=what.is_["softmax"],
+            centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, what.entry),
+            count=what.entry.n[:16],
             first=first,
             second=second,
             peak=peak_10,
@@ -361,7 +578,7 @@ class VectorUnitCircuit(Circuit):
             self.library.make(SramWrapper, bits, ROW_LIMIT),
             "rows",
             ren=1,
-            raddr=carried["row"],
+            raddr=slots[0].row,
             wen=closed[-1],
             waddr=write_row[-1],
             wdata=state,
@@ -371,76 +588,87 @@ class VectorUnitCircuit(Circuit):
             later_state = Signal(bits, name=f"state_{stage}")
             m.d.sync += later_state.eq(states[-1])
             states.append(later_state)
+        return Rows(first, second, peak_10, states)
 
-        def part(stage: int, name: str) -> Value:
-            start = list(STATE).index(name)
-            low = sum(list(STATE.values())[:start])
-            return states[stage][low : low + STATE[name]]
-
-        # The lanes.
+    def _lanes(
+        self,
+        m: Module,
+        what: Decoded,
+        slots: list[Slot],
+        keep: list[Signal],
+        arriving: Arriving,
+        rows: Rows,
+        peak_7: Signal,
+    ) -> list[dict[str, Signal]]:
+        """The lanes, one per column, and the line that they write."""
+        cols = self.geometry.array.cols
         low_bytes = Signal(8 * cols)
         m.d.sync += low_bytes.eq(self.second_data)
-        kind, one = Cat(*(is_[way.name] for way in ways)), Signal(8)
-        m.d.comb += one.eq(self.first_data.word_select(stages[1]["beat"], 8))
-        peak_7 = Signal(NEED_BITS)
+        kind, one = Cat(*(what.is_[way.name] for way in what.ways)), Signal(8)
+        m.d.comb += one.eq(self.first_data.word_select(slots[1].beat, 8))
         lane_kind = self.library.make(Lane, cols)
         lanes = []
         for lane in range(cols):
             pair, low, high = lane ^ 1, lane & ~1, lane | 1
-            turns = [Cat(byte(low_bytes, at), byte(self.second_data, at)) for at in (low, high)]
+            angle = [Cat(byte(low_bytes, at), byte(self.second_data, at)) for at in (low, high)]
             lanes.append(
                 self.place(
                     m,
                     lane_kind,
                     f"lane_{lane}",
                     kind=kind,
-                    reduce=stages[2]["reduce"],
-                    a=Mux(is_["transpose"], one, byte(self.first_data, lane)),
+                    reduce=slots[2].reduce,
+                    a=Mux(what.is_["transpose"], one, byte(self.first_data, lane)),
                     pair=byte(self.first_data, pair),
                     b=byte(self.second_data, lane),
-                    cosine=turns[0],
-                    sine=turns[1],
+                    cosine=angle[0],
+                    sine=angle[1],
                     negative=1 - lane % 2,
                     sum=self.sums_data[32 * lane : 32 * lane + 32],
-                    m0=m0,
-                    m1=m1,
-                    shift=shift,
-                    plane=bytes_in[:PLANES],
+                    m0=arriving.m0,
+                    m1=arriving.m1,
+                    shift=arriving.shift,
+                    plane=arriving.planes,
                     plane_data=byte(self.second_data, lane),
-                    swap=swap,
-                    table_write=to_table,
-                    table_line=table_line,
+                    swap=arriving.swap,
+                    table_write=arriving.to_table,
+                    table_line=arriving.table_line,
                     table_data=self.second_data,
-                    scale=part(2, "scale"),
-                    offset=part(3, "offset"),
-                    places=part(4, "places"),
+                    scale=rows.part(2, "scale"),
+                    offset=rows.part(3, "offset"),
+                    places=rows.part(4, "places"),
                     keep_5=keep[5][lane],
                     keep_7=keep[7][lane],
                     keep_9=keep[9][lane],
                     peak=peak_7,
-                    late_scale=part(8, "scale"),
-                    late_places=part(9, "places"),
+                    late_scale=rows.part(8, "scale"),
+                    late_places=rows.part(9, "places"),
                 )
             )
         m.d.comb += self.write_data.eq(Cat(*(each["result"] for each in lanes)))
+        return lanes
 
-        # Reductions over a row.
+    def _reduce(
+        self, m: Module, what: Decoded, slots: list[Slot], rows: Rows, lanes: list[dict[str, Signal]], peak_7: Signal
+    ) -> None:
+        """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
+        wide = self._wide
         highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
-        largest = self.place(m, self.library.make(Largest, cols), "largest", i=Cat(*(each["need"] for each in lanes)))[
-            "o"
-        ]
+        largest = self.place(
+            m, self.library.make(Largest, self.geometry.array.cols), "largest", i=Cat(*(each["need"] for each in lanes))
+        )["o"]
         rise = Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
         m.d.comb += [
-            higher.eq(Mux(stages[6]["opens"] | (highest > peak), highest, peak)),
+            higher.eq(Mux(slots[6].opens | (highest > peak), highest, peak)),
             rise.eq(higher - peak),
-            fall.eq(Mux(stages[6]["opens"] | ~is_["softmax"], 0, Mux(rise > 63, 63, rise))),
+            fall.eq(Mux(slots[6].opens | ~what.is_["softmax"], 0, Mux(rise > 63, 63, rise))),
         ]
-        with m.If(stages[6]["reduce"]):
+        with m.If(slots[6].reduce):
             m.d.sync += peak.eq(higher)
-        m.d.sync += [peak_7.eq(Mux(stages[6]["reduce"], higher, part(6, "offset")[:NEED_BITS])), falls[0].eq(fall)]
-        peaks = [peak_7, Signal(NEED_BITS, name="peak_8"), Signal(NEED_BITS, name="peak_9"), peak_10]
+        m.d.sync += [peak_7.eq(Mux(slots[6].reduce, higher, rows.part(6, "offset")[:NEED_BITS])), falls[0].eq(fall)]
+        peaks = [peak_7, Signal(NEED_BITS, name="peak_8"), Signal(NEED_BITS, name="peak_9"), rows.peak]
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(peaks)]
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(falls)]
         firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
@@ -449,18 +677,17 @@ class VectorUnitCircuit(Circuit):
             parts.eq(total_of([each["part"] for each in lanes])),
         ]
         m.d.sync += [
-            first.eq(firsts + Mux(stages[9]["opens"], 0, first.as_signed())),
-            second.eq(parts + Mux(stages[9]["opens"], 0, second >> falls[2])),
+            rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
+            rows.second.eq(parts + Mux(slots[9].opens, 0, rows.second >> falls[2])),
         ]
 
-        # Results.
-        end = stages[LAST_STAGE]
-        m.d.comb += self.write_address.eq(end["target"])
-        with m.If(end["result"]):
-            m.d.comb += self.write.eq((1 << cols) - 1)
-        with m.Elif(end["byte"]):
-            m.d.comb += self.write.eq(1 << end["lane"])
-        return m
+    def _results(self, m: Module, end: Slot) -> None:
+        """Where the lanes' line, or a byte of it, is written."""
+        m.d.comb += self.write_address.eq(end.target)
+        with m.If(end.result):
+            m.d.comb += self.write.eq((1 << self.geometry.array.cols) - 1)
+        with m.Elif(end.byte):
+            m.d.comb += self.write.eq(1 << end.lane)
 
 
 def byte(word: Value, lane: int) -> Value:
