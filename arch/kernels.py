@@ -1,11 +1,11 @@
 """Kernels: functions that Numba compiles on their first call and keeps as machine code for later processes.
 
-`kernel` is the only way to make one, and `KERNELS` holds all that were made. Numba takes kept machine code for fresh
-when the file of the function itself has not changed; here it is fresh when nothing that went into it has: its own
-code, every kernel that it calls, and the value of every constant that they name. What is kept lies in a folder of this
-package in this place (``__pycache__``, or one that Numba names after its path under ``NUMBA_CACHE_DIR``), so that
-checkouts that share a cache leave each other alone. A cache that cannot be written, or read, costs time and nothing
-else.
+`kernel` makes one, `part` a function that only kernels call, and `KERNELS` holds all that were made. Numba takes kept
+machine code for fresh when the file of the function itself has not changed; here it is fresh when nothing that went
+into it has: its own code, every kernel that it calls, and the value of every constant that they name. What is kept
+lies in a folder of this package in this place (``__pycache__``, or one that Numba names after its path under
+``NUMBA_CACHE_DIR``), so that checkouts that share a cache leave each other alone. A cache that cannot be written, or
+read, costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Kernel:
         What is compiled; with ``NUMBA_DISABLE_JIT=1`` it runs as it stands.
     options
         Those of ``numba.njit``.
+    alone
+        Whether Python calls it compiled; otherwise only other kernels do.
     """
 
-    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
-        self.py_func, self.options = function, options
+    def __init__(self, function: FunctionType, options: dict[str, Any], *, alone: bool = True) -> None:
+        self.py_func, self.options, self.alone = function, options, alone
         self._libraries: dict[str, Callable[..., Any] | None] = {}
         self._calls = 0
         self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
@@ -71,7 +73,7 @@ class Kernel:
         return found + [str(s) for s in getattr(self.__dict__.get("dispatcher"), "signatures", ())]
 
     def __call__(self, *arguments: Any) -> Any:
-        if INTERPRETED:
+        if INTERPRETED or not self.alone:
             return self.py_func(*arguments)
         if "dispatcher" in self.__dict__:
             return self.dispatcher(*arguments)
@@ -142,6 +144,27 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
         return cast(Function, made)
 
     return make
+
+
+def part(*, inside: bool = True) -> Callable[[Function], Function]:
+    """Make a function a part of kernels: compiled code of theirs, of which Python sees nothing.
+
+    It allocates nothing. What it is compiled to is put ``inside`` each of its callers, which costs each of them the
+    time to compile it, or is called. Called by Python, such as from a kernel that runs as it stands, it does, too.
+    """
+
+    def make(function: Function) -> Function:
+        options = {**UNCOUNTED, "forceinline": inside, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        made = Kernel(cast(FunctionType, function), options, alone=False)
+        KERNELS[f"{function.__module__}.{function.__qualname__}"] = made
+        return cast(Function, made)
+
+    return make
+
+
+UNCOUNTED = {"_nrt": False}
+"""Options of a kernel that allocates nothing: Numba need not count who uses its arrays. Counting takes several times as
+long as the work where small functions hand each other named tuples of many arrays."""
 
 
 def _folders(function: FunctionType) -> Iterator[Path]:
@@ -269,6 +292,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _value_parts(name: str, value: Any, words: tuple[str, ...], seen: set[str]) -> Iterator[str]:
     """What a global that a kernel names is, as text that is the same in every process."""
     inner = getattr(value, "py_func", value)
+    if isinstance(value, Kernel):
+        yield repr(sorted(value.options.items()))
     if isinstance(inner, FunctionType):
         yield from _parts(inner, seen) if inner.__module__.startswith(PACKAGE) else (inner.__qualname__,)
     elif isinstance(value, ModuleType):
@@ -309,4 +334,4 @@ def _announce() -> None:
     event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call, unused-ignore]
 
 
-__all__ = ["KERNELS", "Kernel", "kernel", "kernel_digest"]
+__all__ = ["KERNELS", "UNCOUNTED", "Kernel", "kernel", "kernel_digest", "part"]

@@ -28,10 +28,12 @@ from siliconloom.sim.chip.state import (
     TRACED,
     UNITS,
     WAITING,
+    Machine,
     State,
+    Wishes,
     initial_state,
 )
-from siliconloom.sim.chip.tables import COLUMNS, CONSTANTS, Counter, Int, Stall, Tables, build_tables
+from siliconloom.sim.chip.tables import COLUMNS, Counter, Int, Stall, Tables, build_tables
 
 Progress = Callable[[float], None]
 
@@ -140,27 +142,13 @@ def run(
 
     tables = build_tables(program, chip)
     state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
-    loops = fast.find_loops(tables)
-    snapshots = fast.empty_snapshots(loops)
-    record = np.array((window or EVERYTHING) if trace_limit else NOTHING, np.int64)
-    protect = np.array(window or NOTHING, np.int64)
+    machine = Machine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
+    snapshots = fast.empty_snapshots(machine.loops)
+    wishes = Wishes(not exact, window or NOTHING, (window or EVERYTHING) if trace_limit else NOTHING)
     expected = program_events(tables) if progress else 0
 
     def go_on(budget: int) -> int:
-        return int(
-            kernel.run(
-                tables.instructions,
-                tables.causes,
-                tables.constants,
-                loops,
-                snapshots,
-                state,
-                not exact,
-                protect,
-                record,
-                budget,
-            )
-        )
+        return int(kernel.run(machine, wishes, snapshots, state, budget))
 
     go_on(0)  # loads the machine code, or compiles it; that is not the simulation's time
     began = time.perf_counter()
@@ -189,24 +177,10 @@ def duration(program: Program, chip: Chip) -> int:
 
     tables = build_tables(program, chip, counted=False)
     state = initial_state(tables, len(program.operators), 0, 0)
-    loops = fast.find_loops(tables)
-    nothing, status = np.array(NOTHING, np.int64), kernel.RUNNING
-    snapshots = fast.empty_snapshots(loops)
+    machine = Machine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
+    snapshots, wishes, status = fast.empty_snapshots(machine.loops), Wishes(True, NOTHING, NOTHING), kernel.RUNNING
     while status == kernel.RUNNING:
-        status = int(
-            kernel.run(
-                tables.instructions,
-                tables.causes,
-                tables.constants,
-                loops,
-                snapshots,
-                state,
-                True,
-                nothing,
-                nothing,
-                SLICE,
-            )
-        )
+        status = int(kernel.run(machine, wishes, snapshots, state, SLICE))
     if status != kernel.DONE:
         raise _failure(program, tables, status, state)
     return int(state.clock[CYCLES])
@@ -236,9 +210,9 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     np.add.at(operator_busy, (operator, unit), work)
     busy = operator_busy.sum(axis=0)
     looping = (opcode == Opcode.LOOP) | (opcode == Opcode.NEXT)
-    constants = dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))
+    constants = tables.constants
     busy[Unit.SEQUENCER] = (
-        constants["loop_cycles"] * executions[looping].sum() + constants["issue_cycles"] * executions[~looping].sum()
+        constants.loop_cycles * executions[looping].sum() + constants.issue_cycles * executions[~looping].sum()
     )
     stalls = state.stalls
     stalls[:, Stall.FINISHED] = cycles - busy - stalls.sum(axis=1)
@@ -249,7 +223,7 @@ def _outcome(program: Program, chip: Chip, tables: Tables, state: State, wall: f
     most = np.abs(tables.counters).astype(float) * executions[:, None]
     if most.sum() >= 2.0**62:
         raise LoomError("what the program counts (operations, bytes) does not fit 62 bits")
-    held = _held(tables, executions, operators, bool(constants["output_stationary"]))
+    held = _held(tables, executions, operators, bool(constants.output_stationary))
     counters = np.zeros((operators, len(Counter)), np.int64)
     np.add.at(counters, operator, tables.counters * executions[:, None])
     traced, folded = int(clock[TRACED]), int(clock[FOLDED])
@@ -288,7 +262,7 @@ def _held(tables: Tables, executions: Int, operators: int, output_stationary: bo
     product, unit = column["opcode"] == Opcode.MATMUL, column["unit"]
     last = column["stream"]
     if output_stationary:
-        last = np.maximum(last, dict(zip(CONSTANTS, tables.constants.tolist(), strict=True))["array_rows"])
+        last = np.maximum(last, tables.constants.array_rows)
     cycles = (
         np.where((unit == Unit.LOAD) | (unit == Unit.STORE), column["duration"], 0),
         *(np.where(unit == each, column["duration"], 0) for each in Unit if each not in OVERLAPPED),

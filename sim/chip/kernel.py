@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from siliconloom.arch.isa import Opcode, Unit
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import UNCOUNTED, kernel, part
 from siliconloom.arch.timing import BARRIER, TRANSFER_START
-from siliconloom.sim.chip.recurrence import back_edge, enter, leave
+from siliconloom.sim.chip.recurrence import Snapshots, back_edge, enter, leave
 from siliconloom.sim.chip.state import (
     ACCOUNTED,
     BODY,
@@ -50,7 +50,9 @@ from siliconloom.sim.chip.state import (
     TRANSFERS,
     UNITS,
     WAITING,
+    Machine,
     State,
+    Wishes,
 )
 from siliconloom.sim.chip.state import DONE as DONE_AT
 from siliconloom.sim.chip.tables import COLUMNS, Stall
@@ -69,35 +71,18 @@ _S_DRAIN, _S_QUEUE = int(Stall.DRAIN), int(Stall.QUEUE_FULL)
 RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = range(5)
 
 
-@kernel()
-def run(
-    table: Any,
-    causes: Any,
-    constants: Any,
-    loops: Any,
-    snapshots: Any,
-    state: State,
-    jumps: Any,
-    protect: Any,
-    record: Any,
-    budget: Any,
-) -> Any:
+@kernel(**UNCOUNTED)
+def run(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State, budget: Any) -> Any:
     """Go on with a program: to its end, or until about ``budget`` more events were run.
 
     Parameters
     ----------
-    table, causes, constants
-        See `sim.chip.tables.Tables`.
-    loops, snapshots
+    machine, wishes
+        What does not change during a run.
+    snapshots
         See `sim.chip.recurrence`.
     state
         Where the last call stopped; changed in place.
-    jumps
-        Whether what repeats is jumped; otherwise every event is run.
-    protect
-        First cycle, and first cycle after those, in which nothing may be jumped.
-    record
-        The same for the executions that go into the trace.
     budget
         Events after which the caller wants to be asked again.
 
@@ -106,276 +91,318 @@ def run(
     int
         `RUNNING` or why it stopped. At `DONE` every cycle of every unit is booked.
     """
-    issue, loop_cycles, depth = constants[0], constants[1], constants[2]
-    array_rows, output_latency, operand_latency = constants[3], constants[4], constants[5]
-    output_stationary, pop, refill, loader_gap = constants[6], constants[7], constants[8], constants[9]
-    outstanding, fetch_first, fetch_interval = constants[10], constants[11], constants[12]
-    total = table.shape[0]
-    clock, queue, started, in_flight, stalls = state.clock, state.queue, state.started, state.in_flight, state.stalls
-    unit_free, unit_ready = state.unit[FREE], state.unit[READY]
-    unit_done, unit_consumed = state.unit[DONE_AT], state.unit[CONSUMED]
-    accounted, starts, waiting, heads = (
-        state.unit[ACCOUNTED],
-        state.unit[STARTS],
-        state.unit[WAITING],
-        state.unit[STUCK],
-    )
-    head, length, dispatched = state.unit[HEAD], state.unit[LENGTH], state.unit[DISPATCHED]
-    transfers, executions, trace = state.unit[TRANSFERS], state.executions, state.trace
-    sem_time, sem_head, sem_count = state.token, state.semaphore[FIRST_TOKEN], state.semaphore[TOKENS]
-    loop_start, loop_index, loop_count = state.loop[BODY], state.loop[INDEX], state.loop[COUNT]
-    op_start, op_end, op_exclusive = state.operator[OP_START], state.operator[OP_END], state.operator[OP_EXCLUSIVE]
-    pc, level, seq, port_free = clock[PC], clock[LEVEL], clock[SEQ], clock[PORT]
-    load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
-    frontier, cycles, events, traced = clock[FRONTIER], clock[CYCLES], clock[EVENTS], clock[TRACED]
-    stop = events - clock[SKIPPED] + budget
+    clock = state.clock
+    stop = clock[EVENTS] - clock[SKIPPED] + budget
     status = RUNNING
-    while events - clock[SKIPPED] < stop:
-        # The sequencer dispatches as far as the queues allow.
-        while pc < total:
-            opcode = table[pc, _OPCODE]
-            fetched = fetch_first + fetch_interval * (pc + 1)
-            if fetch_interval and fetched > seq:
-                stalls[0, _S_INSTRUCTION] += fetched - seq
-                seq = fetched
-            if opcode == _END:
-                pc = total
-                break
-            if opcode == _LOOP:
-                if jumps:
-                    clock[PC], clock[LEVEL], clock[SEQ], clock[PORT] = pc, level, seq, port_free
-                    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
-                    clock[FRONTIER], clock[CYCLES], clock[EVENTS] = frontier, cycles, events
-                    if enter(state, table, constants, loops, snapshots, protect):
-                        pc, seq, port_free = clock[PC], clock[SEQ], clock[PORT]
-                        load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
-                        frontier, cycles, events = clock[FRONTIER], clock[CYCLES], clock[EVENTS]
-                        continue
-                loop_start[level], loop_index[level], loop_count[level] = pc + 1, 0, table[pc, _M]
-                level += 1
-                seq += loop_cycles
-                executions[pc] += 1
-                pc += 1
-                continue
-            if opcode == _NEXT:
-                seq += loop_cycles
-                executions[pc] += 1
-                loop_index[level - 1] += 1
-                again = loop_index[level - 1] < loop_count[level - 1]
-                if jumps:
-                    clock[LEVEL], clock[SEQ], clock[PORT] = level if again else level - 1, seq, port_free
-                    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
-                    clock[FRONTIER], clock[CYCLES], clock[EVENTS] = frontier, cycles, events
-                    if again:
-                        if not back_edge(state, table, constants, loops, snapshots, protect):
-                            status = OVERFLOW_TIME
-                            break
-                        seq, port_free = clock[SEQ], clock[PORT]
-                        load_free, stream_free, last_beat = clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT]
-                        frontier, cycles, events = clock[FRONTIER], clock[CYCLES], clock[EVENTS]
-                    else:
-                        leave(state, table, constants, snapshots)
-                if again:
-                    pc = loop_start[level - 1]
-                else:
-                    level -= 1
-                    pc += 1
-                continue
-            unit = table[pc, _UNIT]
-            if length[unit] == depth:
-                break
-            time = seq + issue
-            if dispatched[unit] >= depth:
-                freed = started[unit, dispatched[unit] % depth] + refill
-                if freed > time:
-                    stalls[0, _S_QUEUE] += freed - time
-                    time = freed
-            seq = time
-            first, last = 1, 1
-            first_mask, last_mask = table[pc, _FIRST], table[pc, _LAST]
-            for depth_level in range(level):
-                if first_mask >> depth_level & 1 and loop_index[depth_level] != 0:
-                    first = 0
-                if last_mask >> depth_level & 1 and loop_index[depth_level] != loop_count[depth_level] - 1:
-                    last = 0
-            place = (head[unit] + length[unit]) % depth
-            queue[unit, place, 0] = pc
-            queue[unit, place, 1] = time
-            queue[unit, place, 2] = first
-            queue[unit, place, 3] = last
-            length[unit] += 1
-            dispatched[unit] += 1
-            executions[pc] += 1
-            events += 1
-            pc += 1
-        if status != RUNNING:
+    while status == RUNNING and clock[EVENTS] - clock[SKIPPED] < stop:
+        met = _dispatch(machine, state)
+        if met == _LOOP:
+            if not (wishes.jumps and enter(machine, wishes, snapshots, state)):
+                _open_loop(machine, state)
+        elif met == _NEXT:
+            again = _end_iteration(machine, state)
+            if wishes.jumps and again and not back_edge(machine, wishes, snapshots, state):
+                status = OVERFLOW_TIME
+            elif wishes.jumps and not again:
+                leave(machine, snapshots, state)
+        else:
+            unit, start = _earliest(machine, state)
+            status = _execute(machine, wishes, state, unit, start) if unit >= 0 else _nothing_starts(machine, state)
+    if status == DONE:
+        clock[CYCLES] = max(clock[CYCLES], clock[SEQ])
+    return status
+
+
+@part()
+def _dispatch(machine: Machine, state: State) -> Any:
+    """Let the sequencer dispatch as far as the queues allow: up to what is given, a loop's beginning or end, or -1."""
+    clock, table, constants = state.clock, machine.table, machine.constants
+    total = table.shape[0]
+    while clock[PC] < total:
+        pc = clock[PC]
+        opcode = table[pc, _OPCODE]
+        fetched = constants.fetch_first + constants.fetch_interval * (pc + 1)
+        if constants.fetch_interval and fetched > clock[SEQ]:
+            state.stalls[0, _S_INSTRUCTION] += fetched - clock[SEQ]
+            clock[SEQ] = fetched
+        if opcode in (_LOOP, _NEXT):
+            return opcode
+        if opcode == _END:
+            clock[PC] = total
+        elif not _queue(machine, state):
             break
-        # The earliest start among the heads whose semaphores are all known.
-        best, best_start, best_request, best_ready = -1, TIME_LIMIT, TIME_LIMIT, 0
-        for unit in range(1, UNITS):
-            if length[unit] == 0:
-                continue
-            entry = queue[unit, head[unit]]
-            i = entry[0]
-            mask = table[i, _WAIT]
-            if entry[2]:
-                mask |= table[i, _FIRST_WAIT]
-            ready = max(entry[1], unit_ready[unit])
-            possible = True
-            s = 0
-            while mask:
-                if mask & 1:
-                    if sem_count[s] == 0:
-                        possible = False
-                        break
-                    ready = max(ready, sem_time[s, sem_head[s]])
-                mask >>= 1
-                s += 1
-            if not possible:
-                continue
-            request = max(ready, unit_free[unit])
-            if unit in (_LOAD, _STORE):
-                request = max(request, in_flight[unit, transfers[unit] % outstanding])
-            start = request
-            if table[i, _OPCODE] != _BARRIER:
-                if unit in (_LOAD, _STORE):
-                    start = max(request, port_free)
-                elif unit == _MATMUL:
-                    start = max(ready, (stream_free if output_stationary else load_free) + loader_gap)
-            if start < best_start or (start == best_start and request < best_request):
-                best, best_start, best_request, best_ready = unit, start, request, ready
-        if best < 0:
-            unfinished = pc < total
-            for unit in range(1, UNITS):
-                if length[unit]:
-                    unfinished = True
-                    heads[unit] = queue[unit, head[unit], 0]
-            status = DEADLOCK if unfinished else DONE
-            break
-        unit, start, ready = best, best_start, best_ready
-        i, dispatch = queue[unit, head[unit], 0], queue[unit, head[unit], 1]
-        first, last = queue[unit, head[unit], 2], queue[unit, head[unit], 3]
-        barrier = table[i, _OPCODE] == _BARRIER
-        # Where the wait before this instruction goes: the instruction itself, the latest semaphore, the port.
-        cursor = accounted[unit]
-        before = cursor
-        arrived = max(dispatch, cursor)
+    return -1
+
+
+@part()
+def _open_loop(machine: Machine, state: State) -> None:
+    """Begin a loop's first iteration."""
+    clock, loop = state.clock, state.loop
+    pc, level = clock[PC], clock[LEVEL]
+    loop[BODY, level], loop[INDEX, level], loop[COUNT, level] = pc + 1, 0, machine.table[pc, _M]
+    clock[LEVEL] = level + 1
+    clock[SEQ] += machine.constants.loop_cycles
+    state.executions[pc] += 1
+    clock[PC] = pc + 1
+
+
+@part()
+def _end_iteration(machine: Machine, state: State) -> Any:
+    """Go back to a loop's first instruction, which is true, or on behind its last one."""
+    clock, loop = state.clock, state.loop
+    pc, inner = clock[PC], clock[LEVEL] - 1
+    clock[SEQ] += machine.constants.loop_cycles
+    state.executions[pc] += 1
+    loop[INDEX, inner] += 1
+    if loop[INDEX, inner] < loop[COUNT, inner]:
+        clock[PC] = loop[BODY, inner]
+        return True
+    clock[LEVEL], clock[PC] = inner, pc + 1
+    return False
+
+
+@part()
+def _queue(machine: Machine, state: State) -> Any:
+    """Put the next instruction into its unit's queue; false when that is full."""
+    clock, table, constants = state.clock, machine.table, machine.constants
+    length, dispatched, loop = state.unit[LENGTH], state.unit[DISPATCHED], state.loop
+    depth, pc = constants.queue_depth, clock[PC]
+    unit = table[pc, _UNIT]
+    if length[unit] == depth:
+        return False
+    time = clock[SEQ] + constants.issue_cycles
+    if dispatched[unit] >= depth:
+        freed = state.started[unit, dispatched[unit] % depth] + constants.refill
+        if freed > time:
+            state.stalls[0, _S_QUEUE] += freed - time
+            time = freed
+    clock[SEQ] = time
+    first, last = 1, 1
+    first_mask, last_mask = table[pc, _FIRST], table[pc, _LAST]
+    for level in range(clock[LEVEL]):
+        if first_mask >> level & 1 and loop[INDEX, level] != 0:
+            first = 0
+        if last_mask >> level & 1 and loop[INDEX, level] != loop[COUNT, level] - 1:
+            last = 0
+    entry = state.queue[unit, (state.unit[HEAD, unit] + length[unit]) % depth]
+    entry[0], entry[1], entry[2], entry[3] = pc, time, first, last
+    length[unit] += 1
+    dispatched[unit] += 1
+    state.executions[pc] += 1
+    clock[EVENTS] += 1
+    clock[PC] = pc + 1
+    return True
+
+
+@part()
+def _earliest(machine: Machine, state: State) -> Any:
+    """The unit whose next instruction can start first, and when; -1 when none can: a semaphore's count is missing."""
+    clock, table, constants = state.clock, machine.table, machine.constants
+    best, best_start, best_request = -1, TIME_LIMIT, TIME_LIMIT
+    for unit in range(1, UNITS):
+        if state.unit[LENGTH, unit] == 0:
+            continue
+        entry = state.queue[unit, state.unit[HEAD, unit]]
+        i = entry[0]
         mask = table[i, _WAIT]
-        if first:
+        if entry[2]:
             mask |= table[i, _FIRST_WAIT]
-        latest, latest_cause = -1, 0
+        ready = max(entry[1], state.unit[READY, unit])
+        possible = True
         s = 0
         while mask:
             if mask & 1:
-                when = sem_time[s, sem_head[s]]
-                sem_head[s] = (sem_head[s] + 1) % RING
-                sem_count[s] -= 1
-                if when > latest:
-                    latest, latest_cause = when, causes[s]
+                if state.semaphore[TOKENS, s] == 0:
+                    possible = False
+                    break
+                ready = max(ready, state.token[s, state.semaphore[FIRST_TOKEN, s]])
             mask >>= 1
             s += 1
-        if barrier:
-            begin = start
-            done = max(start + BARRIER, unit_done[unit] + 1)
-            consumed = max(start + BARRIER, unit_consumed[unit] + 1)
-            accounted[unit] = max(cursor, start)
-        elif unit == _MATMUL:
-            stream, folds = table[i, _STREAM], table[i, _FOLDS]
-            if output_stationary:
-                begin = max(start + operand_latency, stream_free)
-                first_last = max(begin + stream - 1, last_beat + array_rows)
-                last_beat = first_last + table[i, _ADVANCE]
-                consumed = last_beat + 1
-                done = last_beat + output_latency + table[i, _OUTPUT] + table[i, _COMPLETION]
-                stalls[unit, _S_DRAIN] += consumed - begin - folds * stream
-                unit_free[unit] = consumed
-            else:
-                swap = max(max(start + operand_latency, load_free) + table[i, _FIRST_LOAD], stream_free - 1)
-                begin = swap + 1
-                load_free = swap + table[i, _ADVANCE]
-                consumed = load_free + stream + 1
-                done = consumed + output_latency + table[i, _COMPLETION]
-                stalls[unit, _S_LOAD] += consumed - begin - folds * stream
-                unit_free[unit] = load_free + loader_gap
-            stream_free = consumed
-            accounted[unit] = consumed
-        else:
-            begin = start
-            consumed = start + table[i, _DURATION]
-            unit_free[unit] = consumed
-            if unit in (_LOAD, _STORE):
-                port_free = consumed
-                consumed += TRANSFER_START
-            done = consumed + table[i, _COMPLETION]
-            accounted[unit] = unit_free[unit]
-        waiting[unit] += start - max(dispatch, unit_ready[unit])
-        if begin > cursor:
-            step = min(arrived, begin)
-            stalls[unit, _S_INSTRUCTION] += step - cursor
-            cursor = step
-            if latest > cursor:
-                step = min(latest, begin)
-                stalls[unit, latest_cause] += step - cursor
-                cursor = step
-            if unit == _MATMUL:
-                stalls[unit, _S_LOAD] += begin - cursor
-            else:
-                stalls[unit, _S_MEMORY] += begin - cursor
-        if pop:  # a tile with queues completes in order, one instruction a cycle
-            done = max(done, unit_done[unit] + 1)
-            consumed = max(consumed, unit_consumed[unit] + 1)
+        if not possible:
+            continue
+        request = max(ready, state.unit[FREE, unit])
         if unit in (_LOAD, _STORE):
-            in_flight[unit, transfers[unit] % outstanding] = done
-            transfers[unit] += 1
-        unit_done[unit] = max(unit_done[unit], done)
-        unit_consumed[unit] = max(unit_consumed[unit], consumed)
-        unit_ready[unit] = start + pop
-        mask = table[i, _RELEASE]
-        for phase in range(2):
-            when = consumed if phase == 0 else done
-            if phase == 1:
-                mask = table[i, _POST]
-                if last:
-                    mask |= table[i, _LAST_POST]
-            s = 0
-            while mask:
-                if mask & 1:
-                    if sem_count[s] == RING - 1:
-                        status = OVERFLOW_SEMAPHORE
-                        heads[unit] = i
-                    sem_time[s, (sem_head[s] + sem_count[s]) % RING] = when
-                    sem_count[s] += 1
-                mask >>= 1
-                s += 1
-        started[unit, (dispatched[unit] - length[unit]) % depth] = start
-        head[unit] = (head[unit] + 1) % depth
-        length[unit] -= 1
-        starts[unit] += 1
-        events += 2
-        operator = table[i, _OPERATOR]
-        if not barrier:
-            # an operand tile that loads behind the previous operator's last beats does not start the operator
-            visible = max(start, before) if unit == _MATMUL else start
-            op_start[operator] = min(op_start[operator], visible)
-            op_end[operator] = max(op_end[operator], done)
-            if unit != _LOAD and done > frontier:
-                op_exclusive[operator] += done - frontier
-                frontier = done
-            if start < record[1] and done > record[0]:
-                if traced < trace.shape[0]:
-                    trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
-                    trace[traced, 4] = start
-                    if unit in (_LOAD, _STORE):
-                        trace[traced, 1] = begin + TRANSFER_START
-                traced += 1
-        cycles = max(cycles, done)
-        if cycles >= TIME_LIMIT:
-            status = OVERFLOW_TIME
-        if status != RUNNING:
-            break
-    if status == DONE:
-        cycles = max(cycles, seq)
-    clock[PC], clock[LEVEL], clock[SEQ], clock[PORT] = pc, level, seq, port_free
-    clock[LOAD_FREE], clock[STREAM_FREE], clock[LAST_BEAT] = load_free, stream_free, last_beat
-    clock[FRONTIER], clock[CYCLES], clock[EVENTS], clock[TRACED] = frontier, cycles, events, traced
-    return status
+            request = max(request, state.in_flight[unit, state.unit[TRANSFERS, unit] % constants.outstanding])
+        start = request
+        if table[i, _OPCODE] != _BARRIER:
+            if unit in (_LOAD, _STORE):
+                start = max(request, clock[PORT])
+            elif unit == _MATMUL:
+                held = clock[STREAM_FREE] if constants.output_stationary else clock[LOAD_FREE]
+                start = max(ready, held + constants.loader_gap)
+        if start < best_start or (start == best_start and request < best_request):
+            best, best_start, best_request = unit, start, request
+    return best, best_start
+
+
+@part()
+def _nothing_starts(machine: Machine, state: State) -> Any:
+    """`DONE`, or `DEADLOCK` with the instructions that wait."""
+    unfinished = state.clock[PC] < machine.table.shape[0]
+    for unit in range(1, UNITS):
+        if state.unit[LENGTH, unit]:
+            unfinished = True
+            state.unit[STUCK, unit] = state.queue[unit, state.unit[HEAD, unit], 0]
+    return DEADLOCK if unfinished else DONE
+
+
+@part()
+def _execute(machine: Machine, wishes: Wishes, state: State, unit: Any, start: Any) -> Any:
+    """Start a unit's next instruction, and book all that comes of it; `RUNNING`, or which number overflows."""
+    clock, table, constants = state.clock, machine.table, machine.constants
+    entry = state.queue[unit, state.unit[HEAD, unit]]
+    i, dispatch, first, last = entry[0], entry[1], entry[2], entry[3]
+    barrier, transfer = table[i, _OPCODE] == _BARRIER, unit in (_LOAD, _STORE)
+    before = state.unit[ACCOUNTED, unit]
+    latest, cause = _take_tokens(machine, state, table[i, _WAIT] | (table[i, _FIRST_WAIT] if first else 0))
+    if barrier:
+        begin = start
+        done = max(start + BARRIER, state.unit[DONE_AT, unit] + 1)
+        consumed = max(start + BARRIER, state.unit[CONSUMED, unit] + 1)
+        state.unit[ACCOUNTED, unit] = max(before, start)
+    elif unit == _MATMUL:
+        begin, consumed, done = _multiply(machine, state, i, start)
+    else:
+        begin = start
+        consumed = start + table[i, _DURATION]
+        state.unit[FREE, unit], state.unit[ACCOUNTED, unit] = consumed, consumed
+        if transfer:
+            clock[PORT] = consumed
+            consumed += TRANSFER_START
+        done = consumed + table[i, _COMPLETION]
+    state.unit[WAITING, unit] += start - max(dispatch, state.unit[READY, unit])
+    if begin > before:
+        _book_wait(state, unit, before, begin, max(dispatch, before), latest, cause)
+    if constants.pop:  # a tile with queues completes in order, one instruction a cycle
+        done = max(done, state.unit[DONE_AT, unit] + 1)
+        consumed = max(consumed, state.unit[CONSUMED, unit] + 1)
+    if transfer:
+        state.in_flight[unit, state.unit[TRANSFERS, unit] % constants.outstanding] = done
+        state.unit[TRANSFERS, unit] += 1
+    state.unit[DONE_AT, unit] = max(state.unit[DONE_AT, unit], done)
+    state.unit[CONSUMED, unit] = max(state.unit[CONSUMED, unit], consumed)
+    state.unit[READY, unit] = start + constants.pop
+    fits = _give_tokens(state, table[i, _RELEASE], consumed)
+    fits = _give_tokens(state, table[i, _POST] | (table[i, _LAST_POST] if last else 0), done) and fits
+    _leave_queue(constants.queue_depth, state, unit, start)
+    if not barrier:
+        # an operand tile that loads behind the previous operator's last beats does not start the operator
+        _credit(state, table[i, _OPERATOR], max(start, before) if unit == _MATMUL else start, done, unit)
+        if start < wishes.record[1] and done > wishes.record[0]:
+            _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
+    clock[CYCLES] = max(clock[CYCLES], done)
+    if clock[CYCLES] >= TIME_LIMIT:
+        return OVERFLOW_TIME
+    if not fits:
+        state.unit[STUCK, unit] = i
+        return OVERFLOW_SEMAPHORE
+    return RUNNING
+
+
+@part()
+def _take_tokens(machine: Machine, state: State, mask: Any) -> Any:
+    """Count semaphores down; when the latest of these counts arrived, -1 without any, and what waiting for it is."""
+    latest, cause = -1, 0
+    s = 0
+    while mask:
+        if mask & 1:
+            when = state.token[s, state.semaphore[FIRST_TOKEN, s]]
+            state.semaphore[FIRST_TOKEN, s] = (state.semaphore[FIRST_TOKEN, s] + 1) % RING
+            state.semaphore[TOKENS, s] -= 1
+            if when > latest:
+                latest, cause = when, machine.causes[s]
+        mask >>= 1
+        s += 1
+    return latest, cause
+
+
+@part()
+def _give_tokens(state: State, mask: Any, when: Any) -> Any:
+    """Count semaphores up; false when one has no room."""
+    fits = True
+    s = 0
+    while mask:
+        if mask & 1:
+            count = state.semaphore[TOKENS, s]
+            fits = fits and count < RING - 1
+            state.token[s, (state.semaphore[FIRST_TOKEN, s] + count) % RING] = when
+            state.semaphore[TOKENS, s] = count + 1
+        mask >>= 1
+        s += 1
+    return fits
+
+
+@part()
+def _multiply(machine: Machine, state: State, i: Any, start: Any) -> Any:
+    """Take the array for a product's folds: its first beat, when its operands are read, and when it is done."""
+    clock, table, constants = state.clock, machine.table, machine.constants
+    stream, work = table[i, _STREAM], table[i, _FOLDS] * table[i, _STREAM]
+    if constants.output_stationary:
+        begin = max(start + constants.operand_latency, clock[STREAM_FREE])
+        first_last = max(begin + stream - 1, clock[LAST_BEAT] + constants.array_rows)
+        last_beat = first_last + table[i, _ADVANCE]
+        clock[LAST_BEAT] = last_beat
+        consumed = last_beat + 1
+        done = last_beat + constants.output_latency + table[i, _OUTPUT] + table[i, _COMPLETION]
+        state.stalls[_MATMUL, _S_DRAIN] += consumed - begin - work
+        state.unit[FREE, _MATMUL] = consumed
+    else:
+        loaded = max(start + constants.operand_latency, clock[LOAD_FREE]) + table[i, _FIRST_LOAD]
+        swap = max(loaded, clock[STREAM_FREE] - 1)
+        begin = swap + 1
+        load_free = swap + table[i, _ADVANCE]
+        clock[LOAD_FREE] = load_free
+        consumed = load_free + stream + 1
+        done = consumed + constants.output_latency + table[i, _COMPLETION]
+        state.stalls[_MATMUL, _S_LOAD] += consumed - begin - work
+        state.unit[FREE, _MATMUL] = load_free + constants.loader_gap
+    clock[STREAM_FREE] = consumed
+    state.unit[ACCOUNTED, _MATMUL] = consumed
+    return begin, consumed, done
+
+
+@part()
+def _book_wait(state: State, unit: Any, cursor: Any, begin: Any, arrived: Any, latest: Any, cause: Any) -> None:
+    """Book a unit's cycles from ``cursor`` to ``begin``: to the instruction, the latest semaphore, then a resource."""
+    stalls = state.stalls
+    step = min(arrived, begin)
+    stalls[unit, _S_INSTRUCTION] += step - cursor
+    cursor = step
+    if latest > cursor:
+        step = min(latest, begin)
+        stalls[unit, cause] += step - cursor
+        cursor = step
+    stalls[unit, _S_LOAD if unit == _MATMUL else _S_MEMORY] += begin - cursor
+
+
+@part()
+def _leave_queue(depth: Any, state: State, unit: Any, start: Any) -> None:
+    """Remember when a unit's oldest instruction left its queue."""
+    length, head, dispatched = state.unit[LENGTH], state.unit[HEAD], state.unit[DISPATCHED]
+    state.started[unit, (dispatched[unit] - length[unit]) % depth] = start
+    head[unit] = (head[unit] + 1) % depth
+    length[unit] -= 1
+    state.unit[STARTS, unit] += 1
+    state.clock[EVENTS] += 2
+
+
+@part()
+def _credit(state: State, operator: Any, visible: Any, done: Any, unit: Any) -> None:
+    """Count an execution as its operator's, and as its own the time that no work before it has reached."""
+    clock = state.clock
+    state.operator[OP_START, operator] = min(state.operator[OP_START, operator], visible)
+    state.operator[OP_END, operator] = max(state.operator[OP_END, operator], done)
+    if unit != _LOAD and done > clock[FRONTIER]:
+        state.operator[OP_EXCLUSIVE, operator] += done - clock[FRONTIER]
+        clock[FRONTIER] = done
+
+
+@part()
+def _record(state: State, i: Any, begin: Any, consumed: Any, done: Any, start: Any) -> None:
+    """Write an execution into the trace, as long as that has rows."""
+    clock, trace = state.clock, state.trace
+    traced = clock[TRACED]
+    if traced < trace.shape[0]:
+        trace[traced, 0], trace[traced, 1], trace[traced, 2], trace[traced, 3] = i, begin, consumed, done
+        trace[traced, 4] = start
+    clock[TRACED] = traced + 1

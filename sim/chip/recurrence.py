@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from siliconloom.arch.isa import LEVELS, Opcode
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import part
 from siliconloom.sim.chip.snapshot import (
     COUNTS_END,
     FLAGS,
@@ -51,7 +51,9 @@ from siliconloom.sim.chip.state import (
     SKIPPED,
     TIME_LIMIT,
     UNITS,
+    Machine,
     State,
+    Wishes,
 )
 from siliconloom.sim.chip.tables import COLUMNS, Tables
 
@@ -139,7 +141,7 @@ def empty_snapshots(loops: Any) -> Snapshots:
     )
 
 
-@kernel()
+@part(inside=False)
 def _moves(shift: Any, before: Any, after: Any) -> Any:
     """Whether the marks, too, allow the time from ``before`` to ``after`` to be repeated."""
     if owners_move(shift, before, after, before, after) < 0:
@@ -154,14 +156,14 @@ def _moves(shift: Any, before: Any, after: Any) -> Any:
     return True
 
 
-@kernel()
-def back_edge(state: State, table: Any, constants: Any, loops: Any, snapshots: Snapshots, protect: Any) -> Any:
+@part(inside=False)
+def back_edge(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At the end of an iteration: jump over whole periods, or remember the state. False on a time beyond the counter.
 
     ``state.clock`` must be up to date and the level's index already that of the iteration to come. The last iteration
-    is never jumped, nor is an event in the cycles from ``protect[0]`` to ``protect[1]``.
+    is never jumped, nor is an event in the cycles of ``wishes.protect``.
     """
-    clock = state.clock
+    clock, loops, protect = state.clock, machine.loops, wishes.protect
     level = clock[LEVEL] - 1
     index, opened = state.loop[INDEX, level], state.loop[BODY, level] - 1
     remaining = state.loop[COUNT, level] - 1 - index
@@ -172,14 +174,7 @@ def back_edge(state: State, table: Any, constants: Any, loops: Any, snapshots: S
     if waits and not same_lengths(state, snapshots.anchor[level, 0]):
         return True
     if not capture(
-        state,
-        table,
-        constants,
-        loops[OPERATOR_LOW, opened],
-        loops[OPERATOR_HIGH, opened],
-        opened,
-        loops[END, opened],
-        now,
+        machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, loops[END, opened], now
     ):
         return True
     for back in range(RECENT + 1):
@@ -201,7 +196,7 @@ def back_edge(state: State, table: Any, constants: Any, loops: Any, snapshots: S
         if periods < 1:
             return True
         began = clock[SEQ]
-        if not _jump(state, constants, old, now, shift, periods):
+        if not _jump(machine, state, old, now, shift, periods):
             return False
         state.loop[INDEX, level] += periods * iterations
         _fold(state, loops[END, opened], began, shift, periods, iterations)
@@ -217,8 +212,8 @@ def back_edge(state: State, table: Any, constants: Any, loops: Any, snapshots: S
     return True
 
 
-@kernel()
-def _jump(state: State, constants: Any, old: Any, now: Any, shift: Any, periods: Any) -> Any:
+@part(inside=False)
+def _jump(machine: Machine, state: State, old: Any, now: Any, shift: Any, periods: Any) -> Any:
     """Go on from ``now`` with ``periods`` times what led there from ``old``; false when a number would not fit."""
     mark, sums = now[TIMES_END], now[MARKS_END]
     if shift > 0 and periods >= (TIME_LIMIT - now[mark + M_CYCLES]) // shift:
@@ -233,11 +228,11 @@ def _jump(state: State, constants: Any, old: Any, now: Any, shift: Any, periods:
             now[at] += periods * shift
     state.clock[SKIPPED] += now[sums + S_EVENTS] - state.clock[EVENTS]
     state.clock[PERIODS] += periods
-    restore(state, constants, now)
+    restore(machine, state, now)
     return True
 
 
-@kernel()
+@part(inside=False)
 def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> None:
     clock = state.clock
     if clock[FOLDED] < state.folds.shape[0]:
@@ -246,10 +241,10 @@ def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iteration
     clock[FOLDED] += 1
 
 
-@kernel()
-def enter(state: State, table: Any, constants: Any, loops: Any, snapshots: Snapshots, protect: Any) -> Any:
+@part(inside=False)
+def enter(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At a loop's first instruction: true when the whole loop was jumped because it began in this state before."""
-    clock = state.clock
+    clock, loops = state.clock, machine.loops
     opened, level = clock[PC], clock[LEVEL]
     if level < LEVELS:
         for choice in range(RECENT + 1):
@@ -266,20 +261,17 @@ def enter(state: State, table: Any, constants: Any, loops: Any, snapshots: Snaps
     if not again:
         return False
     end, now = loops[END, opened], snapshots.scratch[0]
-    interval = constants[12]
-    if interval and constants[11] + interval * (end + 1) > clock[SEQ]:
+    interval = machine.constants.fetch_interval
+    if interval and machine.constants.fetch_first + interval * (end + 1) > clock[SEQ]:
         return False  # instructions of the loop are still being fetched
-    if not capture(
-        state, table, constants, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, end, now
-    ):
+    if not capture(machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, end, now):
         return False
     now[FLAGS] = flags
     for place in range(loops[PLACE, opened], loops[PLACE, opened] + CHOICES):
         if not snapshots.entry[COMPLETE, place]:
             continue
-        if _repeat(
-            state, constants, snapshots.entered[place], snapshots.left[place], now, snapshots.scratch[1], protect
-        ):
+        entered, left = snapshots.entered[place], snapshots.left[place]
+        if _repeat(machine, wishes.protect, state, entered, left, now, snapshots.scratch[1]):
             clock[PC] = end + 1
             return True
     turn = snapshots.entry[TURN]
@@ -291,8 +283,8 @@ def enter(state: State, table: Any, constants: Any, loops: Any, snapshots: Snaps
     return False
 
 
-@kernel()
-def leave(state: State, table: Any, constants: Any, snapshots: Snapshots) -> None:
+@part(inside=False)
+def leave(machine: Machine, snapshots: Snapshots, state: State) -> None:
     """After a loop's last iteration: remember what the loop has done from the state it began in."""
     level = state.clock[LEVEL]
     place = snapshots.level[level, PENDING]
@@ -301,19 +293,12 @@ def leave(state: State, table: Any, constants: Any, snapshots: Snapshots) -> Non
     snapshots.level[level, PENDING] = -1
     entered = snapshots.entered[place]
     snapshots.entry[COMPLETE, place] = capture(
-        state,
-        table,
-        constants,
-        entered[OP_LOW],
-        entered[OP_HIGH],
-        entered[PC_LOW],
-        entered[PC_HIGH],
-        snapshots.left[place],
+        machine, state, entered[OP_LOW], entered[OP_HIGH], entered[PC_LOW], entered[PC_HIGH], snapshots.left[place]
     )
 
 
-@kernel()
-def _repeat(state: State, constants: Any, entered: Any, left: Any, now: Any, outcome: Any, protect: Any) -> Any:
+@part(inside=False)
+def _repeat(machine: Machine, protect: Any, state: State, entered: Any, left: Any, now: Any, outcome: Any) -> Any:
     """Do from ``now`` what led from ``entered`` to ``left``; false when the states, or their marks, differ."""
     shift = shift_between(entered, now)
     if shift < 0:
@@ -353,8 +338,8 @@ def _repeat(state: State, constants: Any, entered: Any, left: Any, now: Any, out
         outcome[gone_total + each] += now[total + each] - entered[total + each]
         if outcome[gone_total + each] >= TIME_LIMIT:
             return False
-    restore(state, constants, outcome)
+    restore(machine, state, outcome)
     clock[SKIPPED] += left[gone_total + S_EVENTS] - entered[total + S_EVENTS]
     clock[LOOKUPS] += 1
-    _fold(state, now[PC_HIGH], began, clock[SEQ] - began, now[FLAGS] * 0 + 1, now[FLAGS] * 0)
+    _fold(state, now[PC_HIGH], began, clock[SEQ] - began, 1, 0)
     return True

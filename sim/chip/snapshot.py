@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from siliconloom.arch.isa import SEMAPHORES, Unit
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import part
 from siliconloom.sim.chip.state import (
     ACCOUNTED,
     CYCLES,
@@ -39,6 +39,7 @@ from siliconloom.sim.chip.state import (
     TRANSFERS,
     UNITS,
     WAITING,
+    Machine,
     State,
 )
 from siliconloom.sim.chip.tables import COLUMNS
@@ -58,7 +59,7 @@ _S_EXECUTIONS = 1 + 2 * UNITS + UNITS * STALLS
 """Places within the marks (M) and the sums (S)."""
 
 
-@kernel()
+@part(inside=False)
 def horizon(snapshot: Any) -> Any:
     """No instruction that has not started yet can start, or compare a time, before this cycle."""
     earliest = snapshot[snapshot[COUNTS_END]]
@@ -67,28 +68,32 @@ def horizon(snapshot: Any) -> Any:
     return earliest
 
 
-@kernel()
+@part(inside=False)
 def copy_snapshot(snapshot: Any, into: Any) -> None:
     for at in range(snapshot[SUMS_END]):
         into[at] = snapshot[at]
 
 
-@kernel()
-def capture(
-    state: State, table: Any, constants: Any, op_low: Any, op_high: Any, pc_low: Any, pc_high: Any, snapshot: Any
-) -> Any:
+@part(inside=False)
+def _offsets(constants: Any) -> Any:
+    """What is always added to times before they are compared: to starts, last beats, and when the array is free."""
+    return constants.refill, constants.array_rows, max(constants.loader_gap, 0)
+
+
+@part(inside=False)
+def capture(machine: Machine, state: State, op_low: Any, op_high: Any, pc_low: Any, pc_high: Any, snapshot: Any) -> Any:
     """Write the state into ``snapshot``, without predicates; false when it does not fit.
 
     Times are written as they are read: with what is always added to them before they are compared.
     """
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]
-    refill, array_rows, gap = constants[8], constants[3], max(constants[9], 0)
+    refill, array_rows, gap = _offsets(machine.constants)
     waiting, left, tokens = 0, 0, 0
     for unit in range(1, UNITS):
         waiting += state.unit[LENGTH, unit]
         left += min(state.unit[DISPATCHED, unit], depth) - state.unit[LENGTH, unit]
         for place in range(state.unit[LENGTH, unit]):  # instructions of earlier operators are still to be counted
-            operator = table[state.queue[unit, (state.unit[HEAD, unit] + place) % depth, 0], _OPERATOR]
+            operator = machine.table[state.queue[unit, (state.unit[HEAD, unit] + place) % depth, 0], _OPERATOR]
             op_low, op_high = min(op_low, operator), max(op_high, operator)
     for s in range(SEMAPHORES):
         tokens += state.semaphore[TOKENS, s]
@@ -171,7 +176,7 @@ def capture(
     return True
 
 
-@kernel()
+@part(inside=False)
 def same_lengths(state: State, snapshot: Any) -> Any:
     """Whether queues and semaphores hold as many as in a snapshot; false where taking a new one would be in vain."""
     same = True
@@ -182,11 +187,11 @@ def same_lengths(state: State, snapshot: Any) -> Any:
     return same
 
 
-@kernel()
-def restore(state: State, constants: Any, snapshot: Any) -> None:
+@part(inside=False)
+def restore(machine: Machine, state: State, snapshot: Any) -> None:
     """Bring the state to what a snapshot shows: the inverse of `capture`."""
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]
-    refill, array_rows, gap = constants[8], constants[3], max(constants[9], 0)
+    refill, array_rows, gap = _offsets(machine.constants)
     op_low, op_high, pc_low, pc_high = snapshot[OP_LOW], snapshot[OP_HIGH], snapshot[PC_LOW], snapshot[PC_HIGH]
     at, when = _HEADER, snapshot[COUNTS_END] + 1
     for unit in range(UNITS):
@@ -251,7 +256,7 @@ def restore(state: State, constants: Any, snapshot: Any) -> None:
         at += 1
 
 
-@kernel()
+@part(inside=False)
 def shift_between(before: Any, after: Any) -> Any:
     """By how many cycles ``after`` is the same state later than ``before``; -1 when it is another state."""
     counts_end, times_end = before[COUNTS_END], before[TIMES_END]
@@ -269,7 +274,7 @@ def shift_between(before: Any, after: Any) -> Any:
     return shift
 
 
-@kernel()
+@part(inside=False)
 def owners_move(shift: Any, before: Any, after: Any, begun: Any, ended: Any) -> Any:
     """Whether every mark whose owner acted from ``begun`` to ``ended`` is ``shift`` later in ``after`` than ``before``.
 

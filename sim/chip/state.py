@@ -8,7 +8,7 @@ import numpy as np
 
 from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES
 from siliconloom.arch.opcodes import UNIT_BITS
-from siliconloom.sim.chip.tables import Stall, Tables
+from siliconloom.sim.chip.tables import Constants, Stall, Tables
 
 UNITS = 1 << UNIT_BITS
 """Rows for units: every code that a word may have, whether a unit is registered or not."""
@@ -38,6 +38,29 @@ BODY, INDEX, COUNT = range(3)
 
 OP_START, OP_END, OP_EXCLUSIVE = range(3)
 """Rows of `State.operator`: first start, last end, and the time that nothing before it had been given."""
+
+
+class Machine(NamedTuple):
+    """What a program and the tile that it runs on are to the kernel."""
+
+    table: Any
+    """`Tables.instructions`."""
+    causes: Any
+    """`Tables.causes`."""
+    constants: Constants
+    loops: Any
+    """See `sim.chip.recurrence.find_loops`."""
+
+
+class Wishes(NamedTuple):
+    """What is to be run in full, and what to be written down."""
+
+    jumps: bool
+    """Whether what repeats is jumped; otherwise every event is run."""
+    protect: tuple[int, int]
+    """First cycle, and first cycle after those, in which nothing may be jumped."""
+    record: tuple[int, int]
+    """The same for the executions that go into the trace."""
 
 
 class State(NamedTuple):
@@ -71,7 +94,7 @@ TRACE_COLUMNS = 5
 
 def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:
     """A tile before its first cycle."""
-    depth, outstanding = int(tables.constants[2]), int(tables.constants[10])
+    depth, outstanding = tables.constants.queue_depth, tables.constants.outstanding
 
     def zeros(*shape: int) -> Any:
         return np.zeros(shape, np.int64)

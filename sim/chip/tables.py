@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,6 +57,25 @@ UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
 """Instructions that no unit works on."""
 
 
+class Constants(NamedTuple):
+    """Timing constants of a tile, which the kernel reads by name."""
+
+    issue_cycles: int
+    loop_cycles: int
+    queue_depth: int
+    array_rows: int
+    output_latency: int
+    operand_latency: int
+    output_stationary: int
+    """1 or 0."""
+    pop: int
+    refill: int
+    loader_gap: int
+    outstanding: int
+    fetch_first: int
+    fetch_interval: int
+
+
 @dataclass(frozen=True)
 class Tables:
     """What the kernel reads.
@@ -71,14 +91,14 @@ class Tables:
     causes
         `Stall` of waiting for each semaphore.
     constants
-        As `constants_of` lists them.
+        Of the tile.
     """
 
     instructions: Int
     counters: Int
     semaphores: Int
     causes: Int
-    constants: Int
+    constants: Constants
 
 
 def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Tables:
@@ -113,48 +133,41 @@ def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Table
     return Tables(rows, counters, semaphores, causes, constants)
 
 
-CONSTANTS = (
-    "issue_cycles",
-    "loop_cycles",
-    "queue_depth",
-    "array_rows",
-    "output_latency",
-    "operand_latency",
-    "output_stationary",
-    "pop",
-    "refill",
-    "loader_gap",
-    "outstanding",
-    "fetch_first",
-    "fetch_interval",
-)
-"""Timing constants of a tile, in the order in which the kernel takes them."""
-
-
-def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Int:
-    """The tile's `CONSTANTS`; a bare array has no sequencer and operands that are always there."""
+def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Constants:
+    """The tile's `Constants`; a bare array has no sequencer and operands that are always there."""
     array = tile.array
-    latency = array.output_latency
     stationary = int(array.dataflow == "output_stationary")
     if isinstance(tile, SystolicTile):
-        return np.array([0, 0, 1024, array.rows, latency, INPUT_SLICE, stationary, 0, 0, -(2**40), 1, 0, 0], np.int64)
-    sequencer = tile.sequencer
-    return np.array(
-        [
-            sequencer.issue_cycles,
-            sequencer.loop_cycles,
-            sequencer.queue_depth,
-            array.rows,
-            latency,
-            OPERAND_LATENCY,
-            stationary,
-            QUEUE_POP,
-            QUEUE_REFILL,
-            0 if stationary else LOADER_GAP,
-            tile.dma.outstanding,
-            *fetch_cycles(chip),
-        ],
-        np.int64,
+        return Constants(
+            issue_cycles=0,
+            loop_cycles=0,
+            queue_depth=1024,
+            array_rows=array.rows,
+            output_latency=array.output_latency,
+            operand_latency=INPUT_SLICE,
+            output_stationary=stationary,
+            pop=0,
+            refill=0,
+            loader_gap=-(2**40),
+            outstanding=1,
+            fetch_first=0,
+            fetch_interval=0,
+        )
+    sequencer, (fetch_first, fetch_interval) = tile.sequencer, fetch_cycles(chip)
+    return Constants(
+        issue_cycles=sequencer.issue_cycles,
+        loop_cycles=sequencer.loop_cycles,
+        queue_depth=sequencer.queue_depth,
+        array_rows=array.rows,
+        output_latency=array.output_latency,
+        operand_latency=OPERAND_LATENCY,
+        output_stationary=stationary,
+        pop=QUEUE_POP,
+        refill=QUEUE_REFILL,
+        loader_gap=0 if stationary else LOADER_GAP,
+        outstanding=tile.dma.outstanding,
+        fetch_first=fetch_first,
+        fetch_interval=fetch_interval,
     )
 
 

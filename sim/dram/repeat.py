@@ -339,7 +339,8 @@ def _intern(memory: Any, numbers: Any, length: Any) -> Any:
     new, first = memory.used[_SNAPSHOTS], memory.used[_NUMBERS]
     if new >= len(memory.first) or first + length > len(memory.numbers):
         return -1
-    memory.numbers[first : first + length] = numbers[:length]
+    for i in range(length):
+        memory.numbers[first + i] = numbers[i]
     memory.first[new], memory.length[new] = first, length
     memory.used[_SNAPSHOTS], memory.used[_NUMBERS] = new + 1, first + length
     memory.snapshot_slots[slot] = new

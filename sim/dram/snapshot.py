@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import part
 from siliconloom.sim.dram.state import DUE_RANK, FAW, NEVER, NOW, OFFERED, PAGE, ROW_HITS, TIMEOUT
 
 UNSEEN = -1
 """In a snapshot: a closed row, the end of a chain, a bank that nothing can wake but another event."""
 
 
-@kernel()
+@part(inside=False)
 def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     """Write the snapshot to ``out``; its length, or -1 when it does not fit or no request follows."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -85,7 +85,7 @@ def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     return n if n <= room else -1
 
 
-@kernel()
+@part(inside=False)
 def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, out: Any, n: Any, room: Any) -> Any:
     """One waiting request and, behind it, the reads that wait for the same answer; writes nothing beyond ``room``."""
     write, bank, row, column, sharing = asked
@@ -109,7 +109,7 @@ def _take_request(asked: Any, base: Any, request: Any, rows: Any, columns: Any, 
     return n
 
 
-@kernel()
+@part(inside=False)
 def take_phase(state: Any, out: Any) -> Any:
     """Write to ``out`` which rank and banks are refreshed next; its length."""
     channels, ranks = state.due.shape
@@ -124,7 +124,7 @@ def take_phase(state: Any, out: Any) -> Any:
     return n
 
 
-@kernel()
+@part(inside=False)
 def restore_phase(state: Any, phase: Any) -> None:
     """Bring the turns of refresh to a phase that was taken."""
     channels, ranks = state.due.shape
@@ -134,7 +134,7 @@ def restore_phase(state: Any, phase: Any) -> None:
             state.due_bank[ch, rank] = phase[1 + ch * ranks + rank]
 
 
-@kernel()
+@part(inside=False)
 def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
     """Bring queues, banks and times of ``state`` to the snapshot; its clock must say now and the next request."""
     now, base = state.clock[NOW], state.clock[OFFERED]
@@ -196,7 +196,7 @@ def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
             n += 4
 
 
-@kernel()
+@part(inside=False)
 def _restore_request(sharing: Any, base: Any, snapshot: Any, n: Any) -> Any:
     request = base - snapshot[n]
     shared = snapshot[n + 1] & 1
