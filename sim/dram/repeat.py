@@ -31,10 +31,10 @@ from siliconloom.sim.dram.state import (
     MISSES,
     NEVER,
     NEXT_REFRESH,
+    NO_REFRESH,
     NOW,
     OFFERED,
     REFRESHES,
-    REFRESHING,
 )
 
 BLOCK = 64
@@ -99,7 +99,7 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
     memory = _empty(known)
     scratch = np.empty(LONGEST, np.int64)
     latest = np.zeros(2, np.int64)
-    refreshing = machine.policy[REFRESHING] != 0
+    refreshing = machine.policy.refresh != NO_REFRESH
     here, phase, live = -1, -1, True  # the state is snapshot `here`; `live`: the arrays of `state` are in it
     credit, pause, resume = CREDIT, CREDIT, 0
     moving = True
@@ -274,7 +274,7 @@ def _patterns(machine: Any, trace: Any) -> Any:
 
 @kernel()
 def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
-    rows, columns = machine.shape[4] - 1, machine.shape[5] - 1
+    rows, columns = machine.shape.rows - 1, machine.shape.columns - 1
     row, column = trace.row[b] - trace.row[a], trace.column[b] - trace.column[a]
     for i in range(BLOCK):
         if trace.bank[a + i] != trace.bank[b + i] or trace.channel[a + i] != trace.channel[b + i]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from siliconloom.arch.kernels import part
-from siliconloom.sim.dram.state import DUE_RANK, FAW, NEVER, NOW, OFFERED, PAGE, ROW_HITS, TIMEOUT
+from siliconloom.sim.dram.state import DUE_RANK, NEVER, NOW, OFFERED, TIMEOUT
 
 UNSEEN = -1
 """In a snapshot: a closed row, the end of a chain, a bank that nothing can wake but another event."""
@@ -31,9 +31,9 @@ def take_snapshot(machine: Any, state: Any, trace: Any, out: Any) -> Any:
     asked = (trace.write, trace.bank, trace.row, trace.column, state.sharing)
     channels, total, _ = queue.shape
     ranks, groups = rank_at.shape[1], group_at.shape[1]
-    rows, columns = machine.shape[4] - 1, machine.shape[5] - 1
-    timeout, tFAW, most_hits = machine.policy[TIMEOUT], machine.timing[FAW], machine.policy[ROW_HITS]
-    timed, row_base = machine.policy[PAGE] == 2, trace.row[base]
+    rows, columns = machine.shape.rows - 1, machine.shape.columns - 1
+    timeout, tFAW, most_hits = machine.policy.timeout, machine.timing.tFAW, machine.policy.row_hits
+    timed, row_base = machine.policy.page == TIMEOUT, trace.row[base]
     room = len(out) - 8 - total * 7 - 3 * groups - 9 * ranks
     n = 0
     for ch in range(channels):
@@ -145,7 +145,7 @@ def restore(machine: Any, state: Any, trace: Any, snapshot: Any) -> None:
     sharing, queued, held = state.sharing, state.queued, state.held
     channels, total, _ = queue.shape
     ranks, groups = rank_at.shape[1], group_at.shape[1]
-    rows, tFAW, row_base = machine.shape[4] - 1, machine.timing[FAW], trace.row[base]
+    rows, tFAW, row_base = machine.shape.rows - 1, machine.timing.tFAW, trace.row[base]
     n = 0
     for ch in range(channels):
         read_count[ch], write_count[ch], turn[ch] = snapshot[n], snapshot[n + 1], snapshot[n + 2]

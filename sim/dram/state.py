@@ -30,52 +30,83 @@ TO_ACT, TO_READ, TO_WRITE = range(3)
 COLUMN_AT, ACT_AT, PRE_AT = range(3)
 """Columns of `DramState.bank`: the first cycle for a column command, ACT and PRE, as far as the bank itself decides."""
 
-TIMINGS = (
-    "CL",
-    "CWL",
-    "tRCD",
-    "tRP",
-    "tRAS",
-    "tRC",
-    "tRRD_S",
-    "tRRD_L",
-    "tFAW",
-    "tCCD_S",
-    "tCCD_L",
-    "tWR",
-    "tWTR_S",
-    "tWTR_L",
-    "tRTP",
-    "tRTRS",
-    "tRFC",
-    "tREFI",
-    "burst",
-)
-POLICIES = (
-    "in_order",
-    "page",
-    "timeout",
-    "read_queue",
-    "write_queue",
-    "write_low",
-    "bank_queue",
-    "row_hits",
-    "refresh",
-    "two_commands",
-    "shared",
-)
-TIMEOUT, ROW_HITS, PAGE, REFRESHING = 2, 7, 1, 8
-"""Places in `POLICIES`."""
-FAW, REFI = 8, 17
-"""Places in `TIMINGS`."""
+OPEN, CLOSED, TIMEOUT, AUTO_PRECHARGE = range(4)
+"""`Policy.page`."""
+NO_REFRESH, OF_RANKS, OF_BANKS = range(3)
+"""`Policy.refresh`."""
+
+
+class Shape(NamedTuple):
+    """How many there are of each; banks, rows and bursts are counted within what holds them."""
+
+    channels: int
+    ranks: int
+    groups: int
+    banks: int
+    rows: int
+    columns: int
+    """Bursts of a row."""
+    per_rank: int
+    """Banks of a rank."""
+    total: int
+    """Banks of a channel."""
+    span: int
+    """Banks that one refresh command reaches."""
+
+
+class Policy(NamedTuple):
+    """What the controller does; truths are 1 or 0."""
+
+    in_order: int
+    page: int
+    timeout: int
+    read_queue: int
+    write_queue: int
+    write_low: int
+    bank_queue: int
+    row_hits: int
+    refresh: int
+    two_commands: int
+    shared: int
+
+
+class Timing(NamedTuple):
+    """Cycles of the command clock."""
+
+    CL: int
+    CWL: int
+    tRCD: int
+    tRP: int
+    tRAS: int
+    tRC: int
+    tRRD_S: int
+    tRRD_L: int
+    tFAW: int
+    tRFC: int
+    burst: int
+    same_s: int
+    """Between two bursts of one kind in a rank, and in a bank group."""
+    same_l: int
+    same_other: int
+    """Between bursts of one kind of two ranks."""
+    read_to_write: int
+    write_to_read_s: int
+    write_to_read_l: int
+    write_to_read_other: int
+    read_to_precharge: int
+    write_to_precharge: int
+    interval: int
+    """Between two refresh commands of a channel."""
+    patience: int
+    """Without a request taken or done for so long, something waits for ever."""
 
 
 class DramMachine(NamedTuple):
-    """What does not change: `shape` is channels, ranks, bank groups, banks of a group, rows, bursts of a row."""
+    """What does not change."""
 
-    shape: Any
-    policy: Any
-    timing: Any
+    shape: Shape
+    policy: Policy
+    timing: Timing
 
 
 class Trace(NamedTuple):
@@ -136,23 +167,60 @@ class DramState(NamedTuple):
 
 
 def machine_of(dram: Dram) -> DramMachine:
-    """A memory as tables."""
-    o, c, t = dram.organization, dram.controller, dram.timing
-    values = {**t.model_dump(), "tRC": t.row_cycle, "burst": dram.burst_cycles}
-    if c.refresh == "bank":
-        values["tRFC"] = t.tRFCpb or t.tRFC
-    policy = c.model_dump() | {
-        "in_order": c.scheduler == "fcfs",
-        "page": ("open", "closed", "timeout", "auto_precharge").index(c.page),
-        "shared": c.queues == "shared",
-        "bank_queue": bank_queue(dram),
-        "refresh": ("none", "rank", "bank").index(c.refresh),
-    }
-    return DramMachine(
-        np.array([o.channels, o.ranks, o.bank_groups, o.banks, o.rows, o.columns // o.burst_length], np.int64),
-        np.array([policy[name] for name in POLICIES], np.int64),
-        np.array([values[name] for name in TIMINGS], np.int64),
+    """A memory as the kernel reads it."""
+    o, c, t, burst = dram.organization, dram.controller, dram.timing, dram.burst_cycles
+    of_banks, per_rank = c.refresh == "bank", o.bank_groups * o.banks
+    tRFC = (t.tRFCpb or t.tRFC) if of_banks else t.tRFC
+    write_to_read = t.CWL + burst
+    shape = Shape(
+        channels=o.channels,
+        ranks=o.ranks,
+        groups=o.bank_groups,
+        banks=o.banks,
+        rows=o.rows,
+        columns=o.columns // o.burst_length,
+        per_rank=per_rank,
+        total=o.ranks * per_rank,
+        span=1 if of_banks else per_rank,
     )
+    policy = Policy(
+        in_order=int(c.scheduler == "fcfs"),
+        page=("open", "closed", "timeout", "auto_precharge").index(c.page),
+        timeout=c.timeout,
+        read_queue=c.read_queue,
+        write_queue=c.write_queue,
+        write_low=c.write_low,
+        bank_queue=bank_queue(dram),
+        row_hits=c.row_hits,
+        refresh=("none", "rank", "bank").index(c.refresh),
+        two_commands=int(c.two_commands),
+        shared=int(c.queues == "shared"),
+    )
+    timing = Timing(
+        CL=t.CL,
+        CWL=t.CWL,
+        tRCD=t.tRCD,
+        tRP=t.tRP,
+        tRAS=t.tRAS,
+        tRC=t.row_cycle,
+        tRRD_S=t.tRRD_S,
+        tRRD_L=t.tRRD_L,
+        tFAW=t.tFAW,
+        tRFC=tRFC,
+        burst=burst,
+        same_s=max(t.tCCD_S, burst),
+        same_l=max(t.tCCD_L, burst),
+        same_other=burst + t.tRTRS,
+        read_to_write=t.CL + burst - t.CWL + t.tRTRS,
+        write_to_read_s=write_to_read + t.tWTR_S,
+        write_to_read_l=write_to_read + t.tWTR_L,
+        write_to_read_other=max(write_to_read + t.tRTRS - t.CL, 0),
+        read_to_precharge=t.tRTP,
+        write_to_precharge=write_to_read + t.tWR,
+        interval=refresh_interval(dram),
+        patience=16 * (t.tREFI + tRFC + c.timeout + t.row_cycle),
+    )
+    return DramMachine(shape, policy, timing)
 
 
 def bank_queue(dram: Dram) -> int:
