@@ -9,13 +9,13 @@ last byte left. Messages between the same two ends go one after the other, as ov
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import kernel, part
 from siliconloom.arch.network import Endpoint, Wiring
 from siliconloom.arch.transfers import Transfers
 from siliconloom.sim.network.messages import NetworkRun, Routes, deadlock_text, find_routes
@@ -23,6 +23,55 @@ from siliconloom.sim.network.messages import NetworkRun, Routes, deadlock_text, 
 SAME = 1e-9
 """Relative difference of times that are taken as one."""
 OPEN, STOPPING, STOPPED = 0, 1, 2
+"""`Flows.state`."""
+FLOWING, COMING = range(2)
+"""Entries of `Flows.count`."""
+
+
+class Sent(NamedTuple):
+    """Of every message: bytes, and seconds from its last byte leaving to its being done."""
+
+    size: Any
+    after: Any
+
+
+class Waits(NamedTuple):
+    """Who waits for whom: `waiter` from ``dependants[message]`` on are those that wait for a message."""
+
+    waiting: Any
+    """Messages that each still waits for."""
+    dependants: Any
+    waiter: Any
+
+
+class Paths(NamedTuple):
+    """See `sim.network.routes.Routes`."""
+
+    pair: Any
+    first: Any
+    links: Any
+
+
+class Flows(NamedTuple):
+    """Messages in mid-run; arrays are changed in place."""
+
+    left: Any
+    """Bytes of each message that have not left."""
+    rate: Any
+    ready: Any
+    """When all that a message waits for so far is there."""
+    active: Any
+    """Messages that flow, as many as `count` says."""
+    state: Any
+    """Of each of these: whether it still grows."""
+    soon: Any
+    """Messages that may start at their time, as many as `count` says."""
+    count: Any
+    room: Any
+    """Per link: what its flows have left of it, and how many of them still grow."""
+    users: Any
+    taken: Any
+    """Per route: whether a message is on it."""
 
 
 def run_flows(
@@ -52,18 +101,9 @@ def run_flows(
     after = after + np.where(transfers.adds, 2.0 * transfers.size / endpoint.memory, 0.0)
     work = 0.0 if transfers.work is None else transfers.work * 1e-12
     after = np.where(hops[routes.pair] == 0, work, after)
-    finished = _flow(
-        transfers.size,
-        after,
-        np.diff(transfers.first),
-        dependants,
-        waiter,
-        routes.pair,
-        routes.first,
-        routes.links,
-        wiring.bandwidth,
-        done,
-    )
+    waits = Waits(np.diff(transfers.first), dependants, waiter)
+    paths = Paths(routes.pair, routes.first, routes.links)
+    finished = _flow(Sent(transfers.size, after), waits, paths, wiring.bandwidth, done)
     picoseconds = np.where(done >= 0, np.ceil(done * 1e12 - 1e-3), -1).astype(np.int64)
     if finished < count:
         raise LoomError(deadlock_text(wiring, transfers, picoseconds))
@@ -77,131 +117,160 @@ def run_flows(
 
 
 @kernel(nogil=True)
-def _flow(
-    size: Any,
-    after: Any,
-    waiting: Any,
-    dependants: Any,
-    waiter: Any,
-    pair: Any,
-    first: Any,
-    links: Any,
-    bandwidth: Any,
-    done: Any,
-) -> int:
-    count = size.size
-    left = size.copy()
-    rate = np.zeros(count)
-    ready = np.zeros(count)
-    active = np.empty(count, np.int64)
-    flows = 0
-    # Messages that may start, by time; and those on their way, until they count as arrived.
-    soon = np.empty(count, np.int64)
-    coming = 0
-    for message in range(count):
-        if waiting[message] == 0:
-            soon[coming] = message
-            coming += 1
+def _flow(sent: Sent, waits: Waits, paths: Paths, bandwidth: Any, done: Any) -> int:
+    """Run all flows; how many messages are done in the end."""
+    messages, links = sent.size.size, bandwidth.size
+    flows = Flows(
+        sent.size.copy(),
+        np.zeros(messages),
+        np.zeros(messages),
+        np.empty(messages, np.int64),
+        np.zeros(messages, np.uint8),
+        np.empty(messages, np.int64),
+        np.zeros(2, np.int64),
+        np.empty(links),
+        np.empty(links, np.int64),
+        np.zeros(paths.first.size - 1, np.bool_),
+    )
     now, finished = 0.0, 0
-    room, users = np.empty(bandwidth.size), np.empty(bandwidth.size, np.int64)
-    state = np.zeros(count, np.int8)
-    taken = np.zeros(first.size - 1, np.bool_)
-    while flows > 0 or coming > 0:
-        # What crosses no link is done as soon as its time is known.
-        i = 0
-        while i < coming:
-            message = soon[i]
-            if first[pair[message]] < first[pair[message] + 1]:
-                i += 1
-                continue
-            coming -= 1
-            soon[i] = soon[coming]
-            done[message] = ready[message] + after[message]
-            finished += 1
-            for at in range(dependants[message], dependants[message + 1]):
-                follower = waiter[at]
-                ready[follower] = max(ready[follower], done[message])
-                waiting[follower] -= 1
-                if waiting[follower] == 0:
-                    soon[coming] = follower
-                    coming += 1
-        if flows == 0 and coming == 0:
+    for message in range(messages):
+        if waits.waiting[message] == 0:
+            _await(flows, message)
+    while flows.count[FLOWING] > 0 or flows.count[COMING] > 0:
+        finished += _finish_local(sent, waits, paths, flows, done)
+        if flows.count[FLOWING] == 0 and flows.count[COMING] == 0:
             break
-        # Start what is due.
-        if flows == 0:
-            earliest = np.inf
-            for i in range(coming):
-                earliest = min(earliest, ready[soon[i]])
-            now = max(now, earliest)
-        kept = 0
-        for i in range(coming):
-            message = soon[i]
-            if ready[message] <= now * (1.0 + SAME) + 1e-18 and not taken[pair[message]]:
-                taken[pair[message]] = True
-                active[flows] = message
-                flows += 1
-            else:
-                soon[kept] = message
-                kept += 1
-        coming = kept
-        # Progressive filling.
-        room[:] = bandwidth
-        users[:] = 0
-        for i in range(flows):
-            state[i] = OPEN
-            route = pair[active[i]]
-            for at in range(first[route], first[route + 1]):
-                users[links[at]] += 1
-        open_flows = flows
-        while open_flows > 0:
-            level = np.inf
-            for i in range(flows):
-                if state[i] == OPEN:
-                    route = pair[active[i]]
-                    for at in range(first[route], first[route + 1]):
-                        level = min(level, room[links[at]] / users[links[at]])
-            for i in range(flows):
-                if state[i] == OPEN:
-                    route = pair[active[i]]
-                    for at in range(first[route], first[route + 1]):
-                        if room[links[at]] / users[links[at]] <= level * (1.0 + SAME):
-                            state[i] = STOPPING
-            for i in range(flows):
-                if state[i] == STOPPING:
-                    state[i] = STOPPED
-                    rate[active[i]] = level
-                    open_flows -= 1
-                    route = pair[active[i]]
-                    for at in range(first[route], first[route + 1]):
-                        room[links[at]] = max(room[links[at]] - level, 0.0)
-                        users[links[at]] -= 1
-        # To the next end or start.
-        step = np.inf
-        for i in range(flows):
-            message = active[i]
-            step = min(step, left[message] / rate[message] if rate[message] > 0.0 else 0.0)
-        for i in range(coming):
-            if ready[soon[i]] > now * (1.0 + SAME) + 1e-18:
-                step = min(step, ready[soon[i]] - now)
-        step = max(step, 0.0)
+        now = _start_due(paths, flows, now)
+        _find_rates(paths, flows, bandwidth)
+        step = _next_change(flows, now)
         now += step
-        kept = 0
-        for i in range(flows):
-            message = active[i]
-            left[message] -= rate[message] * step
-            if left[message] <= size[message] * 1e-9:
-                done[message] = now + after[message]
-                finished += 1
-                taken[pair[message]] = False
-                for at in range(dependants[message], dependants[message + 1]):
-                    follower = waiter[at]
-                    ready[follower] = max(ready[follower], done[message])
-                    waiting[follower] -= 1
-                    if waiting[follower] == 0:
-                        soon[coming] = follower
-                        coming += 1
-            else:
-                active[kept] = message
-                kept += 1
-        flows = kept
+        finished += _flow_on(sent, waits, paths, flows, now, step, done)
+    return finished
+
+
+@part()
+def _await(flows: Flows, message: Any) -> None:
+    """All that a message waits for is there: it may start at its time."""
+    flows.soon[flows.count[COMING]] = message
+    flows.count[COMING] += 1
+
+
+@part()
+def _release(waits: Waits, flows: Flows, message: Any, done: Any) -> None:
+    """A message is done: those that wait for it have one less to wait for."""
+    for at in range(waits.dependants[message], waits.dependants[message + 1]):
+        follower = waits.waiter[at]
+        flows.ready[follower] = max(flows.ready[follower], done[message])
+        waits.waiting[follower] -= 1
+        if waits.waiting[follower] == 0:
+            _await(flows, follower)
+
+
+@part()
+def _finish_local(sent: Sent, waits: Waits, paths: Paths, flows: Flows, done: Any) -> Any:
+    """What crosses no link is done as soon as its time is known; how many messages that are."""
+    finished, i = 0, 0
+    while i < flows.count[COMING]:
+        message = flows.soon[i]
+        if paths.first[paths.pair[message]] < paths.first[paths.pair[message] + 1]:
+            i += 1
+            continue
+        flows.count[COMING] -= 1
+        flows.soon[i] = flows.soon[flows.count[COMING]]
+        done[message] = flows.ready[message] + sent.after[message]
+        finished += 1
+        _release(waits, flows, message, done)
+    return finished
+
+
+@part()
+def _start_due(paths: Paths, flows: Flows, now: Any) -> Any:
+    """Start what is due, or what comes first when nothing flows; the time then."""
+    if flows.count[FLOWING] == 0:
+        earliest = np.inf
+        for i in range(flows.count[COMING]):
+            earliest = min(earliest, flows.ready[flows.soon[i]])
+        now = max(now, earliest)
+    kept = 0
+    for i in range(flows.count[COMING]):
+        message = flows.soon[i]
+        if flows.ready[message] <= now * (1.0 + SAME) + 1e-18 and not flows.taken[paths.pair[message]]:
+            flows.taken[paths.pair[message]] = True
+            flows.active[flows.count[FLOWING]] = message
+            flows.count[FLOWING] += 1
+        else:
+            flows.soon[kept] = message
+            kept += 1
+    flows.count[COMING] = kept
+    return now
+
+
+@part()
+def _find_rates(paths: Paths, flows: Flows, bandwidth: Any) -> None:
+    """Progressive filling: all open flows grow to the level at which a link is full, and those of that link stop."""
+    first, links, pair = paths.first, paths.links, paths.pair
+    active, state, room, users = flows.active, flows.state, flows.room, flows.users
+    count = flows.count[FLOWING]
+    for link in range(bandwidth.size):
+        room[link], users[link] = bandwidth[link], 0
+    for i in range(count):
+        state[i] = OPEN
+        route = pair[active[i]]
+        for at in range(first[route], first[route + 1]):
+            users[links[at]] += 1
+    open_flows = count
+    while open_flows > 0:
+        level = np.inf
+        for i in range(count):
+            if state[i] == OPEN:
+                route = pair[active[i]]
+                for at in range(first[route], first[route + 1]):
+                    level = min(level, room[links[at]] / users[links[at]])
+        for i in range(count):
+            if state[i] == OPEN:
+                route = pair[active[i]]
+                for at in range(first[route], first[route + 1]):
+                    if room[links[at]] / users[links[at]] <= level * (1.0 + SAME):
+                        state[i] = STOPPING
+        for i in range(count):
+            if state[i] == STOPPING:
+                state[i] = STOPPED
+                flows.rate[active[i]] = level
+                open_flows -= 1
+                route = pair[active[i]]
+                for at in range(first[route], first[route + 1]):
+                    room[links[at]] = max(room[links[at]] - level, 0.0)
+                    users[links[at]] -= 1
+
+
+@part()
+def _next_change(flows: Flows, now: Any) -> Any:
+    """Seconds to the next end or start."""
+    step = np.inf
+    for i in range(flows.count[FLOWING]):
+        message = flows.active[i]
+        step = min(step, flows.left[message] / flows.rate[message] if flows.rate[message] > 0.0 else 0.0)
+    for i in range(flows.count[COMING]):
+        if flows.ready[flows.soon[i]] > now * (1.0 + SAME) + 1e-18:
+            step = min(step, flows.ready[flows.soon[i]] - now)
+    return max(step, 0.0)
+
+
+@part()
+def _flow_on(sent: Sent, waits: Waits, paths: Paths, flows: Flows, now: Any, step: Any, done: Any) -> Any:
+    """Let all flows go on for ``step``, up to ``now``; how many messages that ended."""
+    active, left = flows.active, flows.left
+    finished, kept = 0, 0
+    for i in range(flows.count[FLOWING]):
+        message = active[i]
+        left[message] -= flows.rate[message] * step
+        if left[message] <= sent.size[message] * SAME:
+            done[message] = now + sent.after[message]
+            finished += 1
+            flows.taken[paths.pair[message]] = False
+            _release(waits, flows, message, done)
+        else:
+            active[kept] = message
+            kept += 1
+    flows.count[FLOWING] = kept
     return finished
