@@ -12,7 +12,7 @@ always.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from siliconloom.arch.kernels import kernel
 
@@ -29,49 +29,46 @@ GOOD = 0.85
 """A split is taken once its waves are as full as this share of the best one's."""
 
 
+class Prefills(NamedTuple):
+    """Columns of attention operators of many queries."""
+
+    batch: Any
+    queries: Any
+    """Tokens of each sequence, and those that they attend to."""
+    keys: Any
+    heads: Any
+    kv_heads: Any
+    width: Any
+    """Size of a head."""
+    causal: Any
+    element: Any
+    """Bytes of an element of keys and values."""
+    rate: Any
+    """Floating-point operations per cycle of one multiprocessor's tensor cores."""
+    rows_most: Any
+    """Queries and keys of a block."""
+    columns_of: Any
+    packs: Any
+    """Whether the queries of the heads that share a key head may fill a block together (FlashAttention-3)."""
+    written: Any
+    """Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written."""
+
+
 @kernel(error_model="numpy")
-def prefill_times(
-    batch: Any,
-    queries: Any,
-    keys: Any,
-    heads: Any,
-    kv_heads: Any,
-    width: Any,
-    causal: Any,
-    element: Any,
-    rate: Any,
-    rows_most: Any,
-    columns_of: Any,
-    packs: Any,
-    written: Any,
-    machine: Any,
-    fitted: Any,
-    time: Any,
-    bound: Any,
-) -> None:
+def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: Any) -> None:
     """Fill ``time`` with seconds and ``bound`` with what limits each row of many queries.
 
     Parameters
     ----------
-    queries, keys
-        Tokens of each sequence.
-    width
-        Size of a head.
-    element
-        Bytes of an element of keys and values.
-    rate
-        Floating-point operations per cycle of one multiprocessor's tensor cores.
-    rows_most, columns_of
-        Queries and keys of a block.
-    packs
-        Whether the queries of the heads that share a key head may fill a block together (FlashAttention-3).
-    written
-        Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written.
+    asked
+        What is computed.
     machine
         Multiprocessors, clock in Hz, DRAM bytes/s, exponentials per cycle of a multiprocessor.
     fitted
         `siliconloom.baselines.efficiency.Prefill`, in its order.
     """
+    batch, queries, keys, heads, kv_heads, width, causal = asked[:7]
+    element, rate, rows_most, columns_of, packs, written = asked[7:]
     sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
     launch, mainloop, overlap, block, item, tail, stream, norm, store = fitted[:9]
     for i in range(batch.size):

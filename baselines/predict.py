@@ -180,7 +180,7 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
     )
     rows, columns = _block_sizes(efficiency, head)
     packs = np.full(len(o), 1.0 if BLOCKS[efficiency.attention][2] else 0.0)
-    attention.prefill_times(
+    asked = attention.Prefills(
         batch,
         queries,
         keys,
@@ -194,11 +194,8 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         columns,
         packs,
         np.full(len(o), WRITERS if cache_write else 0.0),
-        _attention_machine(gpu),
-        efficiency.prefill.vector(),
-        time,
-        bound,
     )
+    attention.prefill_times(asked, _attention_machine(gpu), efficiency.prefill.vector(), time, bound)
     time *= 1.0 + efficiency.gemm.slow * time / (time + efficiency.gemm.tau)
     return time, [attention.BOUNDS[b] for b in bound.tolist()]
 

@@ -43,6 +43,7 @@ from siliconloom.sim.chip.state import (
     State,
 )
 from siliconloom.sim.chip.tables import COLUMNS
+from siliconloom.sim.timing.rows import copy_row, same_rows
 
 WIDTH = 6144
 """Longest snapshot; a state that needs more is run, not jumped."""
@@ -70,8 +71,8 @@ def horizon(snapshot: Any) -> Any:
 
 @part(inside=False)
 def copy_snapshot(snapshot: Any, into: Any) -> None:
-    for at in range(snapshot[SUMS_END]):
-        into[at] = snapshot[at]
+    """Copy all sections of a snapshot."""
+    copy_row(snapshot, into, snapshot[SUMS_END])
 
 
 @part(inside=False)
@@ -260,9 +261,8 @@ def restore(machine: Machine, state: State, snapshot: Any) -> None:
 def shift_between(before: Any, after: Any) -> Any:
     """By how many cycles ``after`` is the same state later than ``before``; -1 when it is another state."""
     counts_end, times_end = before[COUNTS_END], before[TIMES_END]
-    for at in range(counts_end):
-        if before[at] != after[at]:
-            return -1
+    if not same_rows(before, after, counts_end):
+        return -1
     shift, past, passed = after[counts_end] - before[counts_end], horizon(before), horizon(after)
     queued_end = before[QUEUED_END]
     for at in range(counts_end, queued_end):

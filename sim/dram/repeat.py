@@ -36,6 +36,7 @@ from siliconloom.sim.dram.state import (
     OFFERED,
     REFRESHES,
 )
+from siliconloom.sim.timing.rows import copy_row, mixed, same_rows, slot_of
 
 BLOCK = 64
 """Requests between two looks at the machine's state."""
@@ -248,14 +249,14 @@ def _patterns(machine: Any, trace: Any) -> Any:
     mask = len(slots) - 1
     for k in range(blocks):
         n = k * BLOCK
-        mixed = 0
+        hash = 0
         for i in range(n, n + BLOCK):
             word = (
                 np.int64(trace.row[i + 1] - trace.row[n]) * 8191 + np.int64(trace.column[i + 1] - trace.column[n]) * 131
             )
             word += trace.bank[i] * 8 + trace.channel[i] * 2 + trace.write[i]
-            mixed = ((mixed ^ word) * 1000003 + 12345) & 0xFFFFFFFFFF
-        slot = (mixed ^ mixed >> 20) & mask
+            hash = mixed(hash, word)
+        slot = slot_of(hash, slots)
         while slots[slot] >= 0 and not _same_pattern(machine, trace, slots[slot] * BLOCK, n):
             slot = slot + 1 & mask
         if slots[slot] < 0:
@@ -317,30 +318,23 @@ def _intern(memory: Any, numbers: Any, length: Any) -> Any:
     """The number of this snapshot, new or not; -1 when there is none or no room."""
     if length < 0:
         return -1
-    mixed, largest = length, 0
+    hash, largest = length, 0
     for i in range(length):
-        mixed = ((mixed ^ numbers[i]) * 1000003 + 12345) & 0xFFFFFFFFFF
+        hash = mixed(hash, numbers[i])
         largest = max(largest, numbers[i])
     if largest > LARGEST:
         return -1
     mask = len(memory.snapshot_slots) - 1
-    slot = (mixed ^ mixed >> 20) & mask
+    slot = slot_of(hash, memory.snapshot_slots)
     while memory.snapshot_slots[slot] >= 0:
         found = memory.snapshot_slots[slot]
-        if memory.length[found] == length:
-            first, same = memory.first[found], True
-            for i in range(length):
-                if memory.numbers[first + i] != numbers[i]:
-                    same = False
-                    break
-            if same:
-                return found
+        if memory.length[found] == length and same_rows(memory.numbers[memory.first[found] :], numbers, length):
+            return found
         slot = slot + 1 & mask
     new, first = memory.used[_SNAPSHOTS], memory.used[_NUMBERS]
     if new >= len(memory.first) or first + length > len(memory.numbers):
         return -1
-    for i in range(length):
-        memory.numbers[first + i] = numbers[i]
+    copy_row(numbers, memory.numbers[first:], length)
     memory.first[new], memory.length[new] = first, length
     memory.used[_SNAPSHOTS], memory.used[_NUMBERS] = new + 1, first + length
     memory.snapshot_slots[slot] = new
@@ -362,10 +356,10 @@ def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
 
 @kernel()
 def _slot(memory: Any, edge: Any) -> Any:
-    mixed = 0
+    hash = 0
     for i in range(_KEYS):
-        mixed = ((mixed ^ edge[i] & 0xFFFFFFFFFF) * 1000003 + 12345) & 0xFFFFFFFFFF
-    return (mixed ^ mixed >> 20) & (len(memory.edge_slots) - 1)
+        hash = mixed(hash, edge[i] & 0xFFFFFFFFFF)
+    return slot_of(hash, memory.edge_slots)
 
 
 @kernel()
@@ -381,10 +375,8 @@ def _find(memory: Any, snapshot: Any, pattern: Any, arrivals: Any, refresh: Any,
     )
     slot, mask = _slot(memory, key), len(memory.edge_slots) - 1
     while memory.edge_slots[slot] >= 0:
-        found, same = memory.edge_slots[slot], True
-        for i in range(_KEYS):
-            same = same and memory.edge[found, i] == key[i]
-        if same:
+        found = memory.edge_slots[slot]
+        if same_rows(memory.edge[found], key, _KEYS):
             return found
         slot = slot + 1 & mask
     return -1

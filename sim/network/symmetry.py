@@ -24,7 +24,7 @@ so that no collision of hashes can pass. No topology and no algorithm has a name
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,25 +76,13 @@ def fold(wiring: Wiring, pattern: Pattern, routes: Routes, *, worth: float = WOR
     classes = _refined(pattern, wiring, table, hops, int(len(s) / worth))
     if classes is None:
         return None
-    slot, lane, slot_reps, lane_reps = classes
-    if not _equitable(
-        slot,
-        lane,
-        slot_reps,
-        lane_reps,
-        *table.columns(),
-        *_attributes(pattern, hops),
-        *_speeds(wiring, table),
-        s.first,
-        s.waits,
-        pattern.previous,
-    ):
+    waiting = _Waiting(s.first, s.waits, pattern.previous)
+    if not _equitable(classes, table, _attributes(pattern, hops), _speeds(wiring, table), waiting):
         return None
-    return _folded(wiring, pattern, routes, slot, lane, slot_reps, lane_reps)
+    return _folded(wiring, pattern, routes, *classes)
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(NamedTuple):
     """Which slots cross which lanes: lane l is crossed by ``slot[first[l]:first[l + 1]]``, each at its ``hop``.
 
     Slot s crosses ``lane[hop_first[s]:hop_first[s + 1]]``, in each of which it has the place ``place``.
@@ -118,26 +106,58 @@ class _Table:
         _cross(routes.pair, routes.first, routes.links, links, hop_first, lane, first, slot, hop, place)
         return _Table(first, slot, hop, hop_first, lane, place)
 
-    def columns(self) -> tuple[Any, Any, Any, Any, Any, Any]:
-        return self.first, self.slot, self.hop, self.hop_first, self.lane, self.place
+
+class _Classes(NamedTuple):
+    """The class of every slot and lane, and the first member of each class."""
+
+    slot: Int
+    lane: Int
+    slot_reps: Int
+    lane_reps: Int
 
 
-def _attributes(pattern: Pattern, hops: Int) -> tuple[Any, Any, Any, Any, Any, Any]:
+class _Attributes(NamedTuple):
+    """What of a slot stands in no table of others: its group of turns, bytes, work and so on, and its links."""
+
+    group: Any
+    size: Any
+    adds: Any
+    step: Any
+    work: Any
+    hops: Any
+
+
+class _Waiting(NamedTuple):
+    """What slots wait for, in their turn (`waits` from `first` on) and of the turn before, or -1."""
+
+    first: Any
+    waits: Any
+    previous: Any
+
+
+class _Speeds(NamedTuple):
+    """Of every lane; those of pairs have none."""
+
+    bandwidth: Any
+    latency: Any
+
+
+def _attributes(pattern: Pattern, hops: Int) -> _Attributes:
     s = pattern.slots
     group = np.repeat(np.arange(len(pattern.turns)), np.diff(pattern.begin))
     work = np.zeros(len(s), np.int64) if s.work is None else s.work
-    return group, s.size, s.adds, s.step, work, hops
+    return _Attributes(group, s.size, s.adds, s.step, work, hops)
 
 
-def _speeds(wiring: Wiring, table: _Table) -> tuple[Any, Any]:
+def _speeds(wiring: Wiring, table: _Table) -> _Speeds:
     pairs = len(table.first) - 1 - len(wiring.source)
-    return (
+    return _Speeds(
         np.concatenate([wiring.bandwidth, np.zeros(pairs)]),
         np.concatenate([wiring.latency, np.full(pairs, -1, np.int64)]),
     )
 
 
-def _refined(pattern: Pattern, wiring: Wiring, table: _Table, hops: Int, most: int) -> tuple[Int, Int, Int, Int] | None:
+def _refined(pattern: Pattern, wiring: Wiring, table: _Table, hops: Int, most: int) -> _Classes | None:
     """Classes of slots and lanes, and the first of each; `None` when there are more than ``most`` of slots."""
     slot, slots = np.zeros(len(pattern.slots), np.int64), 0
     for column in _attributes(pattern, hops):
@@ -147,15 +167,15 @@ def _refined(pattern: Pattern, wiring: Wiring, table: _Table, hops: Int, most: i
     lane = _dense(lane * (int(column_class(delay).max(initial=0)) + 1) + column_class(delay))[0]
     lanes = 0
     new_slot, new_lane = np.empty(len(slot), np.int64), np.empty(len(lane), np.int64)
-    s = pattern.slots
+    waiting = _Waiting(pattern.slots.first, pattern.slots.waits, pattern.previous)
     for _ in range(ROUNDS_MOST):
-        _refine(slot, lane, *table.columns(), s.first, s.waits, pattern.previous, new_slot, new_lane)
+        _refine(slot, lane, table, waiting, new_slot, new_lane)
         slot, slot_reps = _dense(new_slot)
         lane, lane_reps = _dense(new_lane)
         if len(slot_reps) > most:
             return None
         if (len(slot_reps), len(lane_reps)) == (slots, lanes):
-            return slot, lane, slot_reps, lane_reps
+            return _Classes(slot, lane, slot_reps, lane_reps)
         slots, lanes = len(slot_reps), len(lane_reps)
     return None
 
@@ -217,22 +237,11 @@ def _mixed(hash: Any, value: Any) -> Any:
 
 
 @kernel()
-def _refine(
-    slot: Any,
-    lane: Any,
-    first: Any,
-    crossing: Any,
-    crossing_hop: Any,
-    hop_first: Any,
-    hop_lane: Any,
-    place: Any,
-    wait_first: Any,
-    waits: Any,
-    previous: Any,
-    new_slot: Any,
-    new_lane: Any,
-) -> None:
+def _refine(slot: Any, lane: Any, table: _Table, waiting: _Waiting, new_slot: Any, new_lane: Any) -> None:
     """Hashes of what every lane and slot sees of the others' classes."""
+    first, crossing, crossing_hop = table.first, table.slot, table.hop
+    hop_first, hop_lane, place = table.hop_first, table.lane, table.place
+    wait_first, waits, previous = waiting.first, waiting.waits, waiting.previous
     for here in range(lane.size):
         hash = _mixed(np.uint64(1), lane[here])
         for at in range(first[here], first[here + 1]):
@@ -249,30 +258,14 @@ def _refine(
 
 
 @kernel()
-def _equitable(
-    slot: Any,
-    lane: Any,
-    slot_reps: Any,
-    lane_reps: Any,
-    first: Any,
-    crossing: Any,
-    crossing_hop: Any,
-    hop_first: Any,
-    hop_lane: Any,
-    place: Any,
-    group: Any,
-    size: Any,
-    adds: Any,
-    step: Any,
-    work: Any,
-    hops: Any,
-    bandwidth: Any,
-    latency: Any,
-    wait_first: Any,
-    waits: Any,
-    previous: Any,
-) -> bool:
+def _equitable(classes: _Classes, table: _Table, of_slots: _Attributes, speeds: _Speeds, waiting: _Waiting) -> bool:
     """Tell whether every slot and lane is what the first of its class is, and the order of classes that of numbers."""
+    slot, lane, slot_reps, lane_reps = classes
+    first, crossing, crossing_hop = table.first, table.slot, table.hop
+    hop_first, hop_lane, place = table.hop_first, table.lane, table.place
+    group, size, adds, step, work, hops = of_slots
+    wait_first, waits, previous = waiting
+    bandwidth, latency = speeds
     for s in range(slot.size):
         r = slot_reps[slot[s]]
         if s == r:

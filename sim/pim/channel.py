@@ -37,13 +37,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.pim import Command as Command
 from siliconloom.sim.pim import kernel
-from siliconloom.sim.pim.state import DONE, FIRST, KIND, LAST, NEVER, TAKEN, Int, Outcome, Timing, Work, fresh_state
+from siliconloom.sim.pim.state import DONE, FIRST, KIND, LAST, NEVER, TAKEN, Outcome, Timing, Work, fresh_state
 
+Int = NDArray[np.int64]
 MACRO_FIELDS = (
     "kind",
     "bank",
