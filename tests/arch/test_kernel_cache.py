@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import siliconloom
-from siliconloom.arch.kernels import kernel_digest
+from siliconloom.arch import kernels
+from siliconloom.arch.kernels import kernel_digest, part
 
 PACKAGE = Path(siliconloom.__file__).parent
 GEMMS = "kind: gemms\nprecision: int8\ngemms: [{name: a, m: 8, n: 8, k: 8}]\n"
@@ -180,3 +181,13 @@ def test_machine_code_is_fresh_while_all_that_went_into_it_is(monkeypatch, chang
     before = kernel_digest.__wrapped__(outer)
     monkeypatch.setitem(globals(), "NAMED", change)
     assert (kernel_digest.__wrapped__(outer) == before) == (change == 3)
+
+
+def test_whether_a_part_is_put_inside_its_callers_belongs_to_their_machine_code(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", {})
+    digests, function = set(), inner
+    for inside in (True, False):
+        monkeypatch.setitem(globals(), "inner", part(inside=inside)(function))
+        digests.add(kernel_digest.__wrapped__(outer))
+    assert len(digests) == 2
+    assert outer([1]) == [4], "called by Python a part runs as it stands"
