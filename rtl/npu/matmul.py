@@ -13,7 +13,11 @@ rows a beat:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 from amaranth import Cat, Module, Mux, Signal
+from amaranth.hdl import Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
@@ -55,6 +59,50 @@ class ReadStream:
         m.d.sync += pushed.eq(self.fire)
         m.d.comb += self.room.eq((queue["level"] + pushed) < BUFFER)
         self.valid, self.data = queue["o_valid"], queue["o_payload"]
+
+
+class Operands(NamedTuple):
+    """An instruction, and the addresses of what is loaded, which stays in a stationary array, and of what moves.
+
+    ``outer`` is the size that has a panel per C of it, ``beats`` the one that has a beat each.
+    """
+
+    entry: Any
+    stays: Value
+    moves: Value
+    outer: Value
+    beats: Value
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Reads of both operands in step.
+
+    Parameters
+    ----------
+    active, left
+        An instruction is read; beats left of a fold.
+    a_base, a_here, b_base, b_here
+        Addresses of a block of rows and of the panels of columns: where they begin, and of the next line.
+    k, panels, panels_left, rows_left
+        Sizes: beats of a fold, panels, panels left for this block, rows left.
+    reads, fold_ends, ends
+        A beat of both is read; it is the last of a fold, of the instruction.
+    """
+
+    active: Signal
+    left: Signal
+    a_base: Signal
+    a_here: Signal
+    b_base: Signal
+    b_here: Signal
+    k: Signal
+    panels: Signal
+    panels_left: Signal
+    rows_left: Signal
+    reads: Signal
+    fold_ends: Signal
+    ends: Signal
 
 
 class MatmulControl(Circuit):
@@ -101,9 +149,12 @@ class MatmulControl(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry, entry = self.geometry, data.View(MATMUL_ENTRY, self.entry)
-        stays, moves = (entry.a, entry.b) if geometry.array.dataflow == "input_stationary" else (entry.b, entry.a)
-        units = ((stays, geometry.stationary), (moves, geometry.array.rows), (entry.c, geometry.results))
+        geometry, operands = self.geometry, self._operands()
+        units = (
+            (operands.stays, geometry.stationary),
+            (operands.moves, geometry.array.rows),
+            (operands.entry.c, geometry.results),
+        )
         m.d.comb += [
             self.beats.eq(self.moving),
             self.misaligned.eq(self.issue & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
@@ -124,46 +175,74 @@ class MatmulControl(Circuit):
             self._stationary(m, tile)
         return m
 
+    def _operands(self) -> Operands:
+        """The instruction in front, and which of its operands stays and which moves."""
+        entry = data.View(MATMUL_ENTRY, self.entry)
+        if self.geometry.array.dataflow == "input_stationary":
+            return Operands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n)
+        return Operands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m)
+
     # Weight and input stationary -----------------------------------------------------------------------------------
 
     def _stationary(self, m: Module, tile: Circuit) -> None:
-        geometry, array = self.geometry, self.geometry.array
-        entry = data.View(MATMUL_ENTRY, self.entry)
-        by_input = array.dataflow == "input_stationary"
-        stays, moves = (entry.a, entry.b) if by_input else (entry.b, entry.a)
-        outer, beats = (entry.m, entry.n) if by_input else (entry.n, entry.m)
-
+        array, operands = self.geometry.array, self._operands()
         ready = {name: Signal(name=f"{name}_taken") for name in ("stationary", "moving")}
-        load_tags, move_tags = Signal(), Signal()
-        load = ReadStream(self, m, "stationary", 8 * geometry.stationary + 1, ready["stationary"])
+        load = ReadStream(self, m, "stationary", 8 * self.geometry.stationary + 1, ready["stationary"])
         move = ReadStream(self, m, "moving", 8 * array.rows + 1, ready["moving"])
+        swaps = self._load(m, operands, load)
+        fold_ends, ends = self._move(m, operands, move)
+        outputs = self.place(
+            m,
+            tile,
+            "array",
+            stationary_valid=load.valid,
+            stationary_data=load.data[:-1],
+            stationary_last=load.data[-1],
+            moving_valid=move.valid,
+            moving_data=move.data[:-1],
+            moving_last=move.data[-1],
+            output_ready=1,
+        )
+        m.d.comb += [
+            ready["stationary"].eq(outputs["stationary_ready"]),
+            ready["moving"].eq(outputs["moving_ready"]),
+            swaps.eq(outputs["fold_begins"]),
+        ]
+        self._release(m, self.moving & fold_ends, ends, outputs["fold_ends"])
+        self._write_folds(m, operands, outputs)
 
-        # The loader: every line of the stationary operand, in order.
+    def _lines(self, k: Value) -> Value:
+        """Lines of the fold that begins with ``k`` rows left."""
+        array = self.geometry.array
+        return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows))
+
+    def _load(self, m: Module, operands: Operands, load: ReadStream) -> Signal:
+        """The loader: every line of the stationary operand, in order.
+
+        Returns the signal that must pulse when the array begins with a fold that was waiting.
+        """
+        array, entry = self.geometry.array, operands.entry
         active, address = Signal(), Signal(LOCAL_BITS)
         panels, k_all, k_left, lines_left = (
             Signal(SIZE_BITS, name=f"load_{n}") for n in ("panels", "k", "left", "lines")
         )
         waiting = Signal(range(BUFFER + 8))
         fold_read = Signal()
-
-        def lines_of(k: Signal) -> Signal:
-            return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows))
-
-        last_line = Signal()
+        tags, last_line = Signal(), Signal()
         m.d.comb += [
             self.loaded.eq(active & load.room),
             self.loaded_address.eq(address),
             load.fire.eq(self.loaded),
             last_line.eq(lines_left == 1),
             fold_read.eq(self.loaded & last_line),
-            load.payload.eq(Cat(self.loaded_data, load_tags)),
+            load.payload.eq(Cat(self.loaded_data, tags)),
         ]
-        m.d.sync += load_tags.eq(last_line)
+        m.d.sync += tags.eq(last_line)
         with m.If(self.loaded):
-            m.d.sync += [address.eq(address + geometry.stationary), lines_left.eq(lines_left - 1)]
+            m.d.sync += [address.eq(address + self.geometry.stationary), lines_left.eq(lines_left - 1)]
             with m.If(last_line):
                 rest = Mux(k_left > array.rows, k_left - array.rows, k_all)
-                m.d.sync += [k_left.eq(rest), lines_left.eq(lines_of(rest))]
+                m.d.sync += [k_left.eq(rest), lines_left.eq(self._lines(rest))]
                 with m.If(k_left <= array.rows):
                     m.d.sync += panels.eq(panels - 1)
                     with m.If(panels == 1):
@@ -174,18 +253,26 @@ class MatmulControl(Circuit):
         with m.If(self.issue):
             m.d.sync += [
                 active.eq(1),
-                address.eq(stays),
-                panels.eq(blocks(outer, array.cols)),
+                address.eq(operands.stays),
+                panels.eq(blocks(operands.outer, array.cols)),
                 k_all.eq(entry.k),
                 k_left.eq(entry.k),
-                lines_left.eq(lines_of(entry.k)),
+                lines_left.eq(self._lines(entry.k)),
             ]
+        return swaps
 
-        # The mover: per fold, one line of every row.
+    def _move(self, m: Module, operands: Operands, move: ReadStream) -> tuple[Signal, Signal]:
+        """The mover: per fold, one line of every row; returns what ends a fold, and what ends an instruction."""
+        array = self.geometry.array
         layout = data.StructLayout({"address": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS})
-        job = self._job(
-            m, "move", layout, 2, {"address": moves, "panels": blocks(outer, array.cols), "beats": beats, "k": entry.k}
-        )
+        fields = {
+            "address": operands.moves,
+            "panels": blocks(operands.outer, array.cols),
+            "beats": operands.beats,
+            "k": operands.entry.k,
+        }
+        job = self._job(m, "move", layout, 2, fields)
+        tags = Signal(name="move_tags")
         inside = Signal(name="move_inside")
         panel, beat, k_now = (Signal(SIZE_BITS, name=f"move_{n}") for n in ("panel", "beat", "k"))
         start, here = Signal(LOCAL_BITS, name="move_start"), Signal(LOCAL_BITS, name="move_here")
@@ -208,9 +295,9 @@ class MatmulControl(Circuit):
             ends.eq(panel_ends & (now["panel"] == 1)),
             job.take.eq(self.moving & ends),
         ]
-        m.d.sync += [used.eq(Mux(now["k"] > array.rows, array.rows, now["k"])), move_tags.eq(fold_ends)]
+        m.d.sync += [used.eq(Mux(now["k"] > array.rows, array.rows, now["k"])), tags.eq(fold_ends)]
         masked = Cat(*(Mux(row < used, self.moving_data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
-        m.d.comb += move.payload.eq(Cat(masked, move_tags))
+        m.d.comb += move.payload.eq(Cat(masked, tags))
         with m.If(self.moving):
             m.d.sync += [
                 inside.eq(~ends),
@@ -234,27 +321,11 @@ class MatmulControl(Circuit):
                     start.eq(job.view.address),
                     here.eq(job.view.address),
                 ]
+        return fold_ends, ends
 
-        outputs = self.place(
-            m,
-            tile,
-            "array",
-            stationary_valid=load.valid,
-            stationary_data=load.data[:-1],
-            stationary_last=load.data[-1],
-            moving_valid=move.valid,
-            moving_data=move.data[:-1],
-            moving_last=move.data[-1],
-            output_ready=1,
-        )
-        m.d.comb += [
-            ready["stationary"].eq(outputs["stationary_ready"]),
-            ready["moving"].eq(outputs["moving_ready"]),
-            swaps.eq(outputs["fold_begins"]),
-        ]
-        self._release(m, self.moving & fold_ends, ends, outputs["fold_ends"])
-
-        # The writer: panel by panel, every block of k adds to the same lines.
+    def _write_folds(self, m: Module, operands: Operands, outputs: dict[str, Signal]) -> None:
+        """The writer: panel by panel, every block of k adds to the same lines."""
+        array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(
             {"line": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "folds": SIZE_BITS, "add": 1}
         )
@@ -262,11 +333,11 @@ class MatmulControl(Circuit):
             m,
             "write",
             layout,
-            geometry.array.output_latency // 6 + 4,
+            array.output_latency // 6 + 4,
             {
-                "line": entry.c >> log2(geometry.results),
-                "panels": blocks(outer, array.cols),
-                "beats": beats,
+                "line": entry.c >> log2(self.geometry.results),
+                "panels": blocks(operands.outer, array.cols),
+                "beats": operands.beats,
                 "folds": blocks(entry.k, array.rows),
                 "add": entry.add,
             },
@@ -316,12 +387,38 @@ class MatmulControl(Circuit):
     # Output stationary ---------------------------------------------------------------------------------------------
 
     def _output_stationary(self, m: Module, tile: Circuit) -> None:
-        geometry, array = self.geometry, self.geometry.array
+        array = self.geometry.array
         entry = data.View(MATMUL_ENTRY, self.entry)
         ready = {name: Signal(name=f"{name}_taken") for name in ("a", "b")}
-        tag = Signal()
         a = ReadStream(self, m, "a", 8 * array.rows + 1, ready["a"])
         b = ReadStream(self, m, "b", 8 * array.cols, ready["b"])
+        pairs = self._read_pairs(m, a, b)
+        entering = Signal(range(BUFFER + 8))
+        outputs = self.place(
+            m,
+            tile,
+            "array",
+            a_valid=a.valid,
+            a_data=a.data[:-1],
+            a_last=a.data[-1],
+            b_valid=b.valid,
+            b_data=b.data,
+            output_ready=1,
+        )
+        m.d.comb += [
+            ready["a"].eq(outputs["a_ready"]),
+            ready["b"].eq(outputs["b_ready"]),
+            self.free.eq(~pairs.active & (entering == 0)),
+        ]
+        m.d.sync += entering.eq(entering + (pairs.reads & pairs.fold_ends) - outputs["fold_ends"])
+        self._begin_pairs(m, entry, pairs)
+        self._release(m, pairs.reads & pairs.fold_ends, pairs.ends, outputs["fold_ends"])
+        self._write_panels(m, entry, outputs)
+
+    def _read_pairs(self, m: Module, a: ReadStream, b: ReadStream) -> Pairs:
+        """Reads of both operands in step: a column of a block of rows, and a row of a panel of columns."""
+        array = self.geometry.array
+        tag = Signal()
         active, left = Signal(), Signal(SIZE_BITS)
         a_base, a_here, b_base, b_here = (Signal(LOCAL_BITS, name=n) for n in ("a_base", "a_here", "b_base", "b_here"))
         k, panels, panels_left, rows_left = (
@@ -356,47 +453,38 @@ class MatmulControl(Circuit):
                     ]
                 with m.If(ends):
                     m.d.sync += active.eq(0)
-        entering = Signal(range(BUFFER + 8))
-        outputs = self.place(
-            m,
-            tile,
-            "array",
-            a_valid=a.valid,
-            a_data=a.data[:-1],
-            a_last=a.data[-1],
-            b_valid=b.valid,
-            b_data=b.data,
-            output_ready=1,
+        return Pairs(
+            active, left, a_base, a_here, b_base, b_here, k, panels, panels_left, rows_left, reads, fold_ends, ends
         )
-        m.d.comb += [
-            ready["a"].eq(outputs["a_ready"]),
-            ready["b"].eq(outputs["b_ready"]),
-            self.free.eq(~active & (entering == 0)),
-        ]
-        m.d.sync += entering.eq(entering + (reads & fold_ends) - outputs["fold_ends"])
+
+    def _begin_pairs(self, m: Module, entry: Any, pairs: Pairs) -> None:
+        """The issue of an instruction."""
+        array = self.geometry.array
         with m.If(self.issue):
             m.d.sync += [
-                active.eq(1),
-                left.eq(entry.k),
-                k.eq(entry.k),
-                a_base.eq(entry.a),
-                a_here.eq(entry.a),
-                b_base.eq(entry.b),
-                b_here.eq(entry.b),
-                panels.eq(blocks(entry.n, array.cols)),
-                panels_left.eq(blocks(entry.n, array.cols)),
-                rows_left.eq(entry.m),
+                pairs.active.eq(1),
+                pairs.left.eq(entry.k),
+                pairs.k.eq(entry.k),
+                pairs.a_base.eq(entry.a),
+                pairs.a_here.eq(entry.a),
+                pairs.b_base.eq(entry.b),
+                pairs.b_here.eq(entry.b),
+                pairs.panels.eq(blocks(entry.n, array.cols)),
+                pairs.panels_left.eq(blocks(entry.n, array.cols)),
+                pairs.rows_left.eq(entry.m),
             ]
-        self._release(m, reads & fold_ends, ends, outputs["fold_ends"])
 
+    def _write_panels(self, m: Module, entry: Any, outputs: dict[str, Signal]) -> None:
+        """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
+        array = self.geometry.array
         layout = data.StructLayout({"line": LOCAL_BITS, "panels": SIZE_BITS, "m": SIZE_BITS, "add": 1})
         job = self._job(
             m,
             "write",
             layout,
-            geometry.array.output_latency // 6 + 4,
+            array.output_latency // 6 + 4,
             {
-                "line": entry.c >> log2(geometry.results),
+                "line": entry.c >> log2(self.geometry.results),
                 "panels": blocks(entry.n, array.cols),
                 "m": entry.m,
                 "add": entry.add,
