@@ -28,7 +28,7 @@ def subgraph(graph: Graph, operators: Sequence[Operator]) -> Graph:
 
 
 def executed_once(graph: Graph) -> Graph:
-    """Every block executed once: a layer's time does not depend on how many there are."""
+    """The same with every block executed once."""
     dataflow = Dataflow()
     for operator in graph.operators():
         dataflow.add(replace(operator, repeat=1))
