@@ -31,7 +31,7 @@ QUICK = 0.005
 """Seconds: what is found as soon as that is in no file, which takes as long to read."""
 
 _CHECK = 32
-"""Bytes at the beginning of a file: the hash of the others, an archive of arrays."""
+"""Bytes at the beginning of a file: the hash of its key and of the others, an archive of arrays."""
 Answer = Mapping[str, Any]
 """Numbers, texts and arrays by name."""
 
@@ -90,8 +90,8 @@ class Memo:
         path = self._path(key)
         try:
             content = path.read_bytes()
-            if hashlib.sha256(content[_CHECK:]).digest() != content[:_CHECK]:
-                raise ValueError("damaged")
+            if _check(key, content[_CHECK:]) != content[:_CHECK]:
+                raise ValueError("damaged, or another answer's")
             with np.load(io.BytesIO(content[_CHECK:]), allow_pickle=False) as stored:
                 values = {name: stored[name] for name in stored.files}
             return {name: value if value.ndim else value.item() for name, value in values.items()}
@@ -111,7 +111,7 @@ class Memo:
         with contextlib.suppress(OSError, LoomError):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._trim()
-            write_file(path, hashlib.sha256(packed.getvalue()).digest() + packed.getvalue())
+            write_file(path, _check(key, packed.getvalue()) + packed.getvalue())
 
     def _trim(self) -> None:
         """Once per process, let the oldest files go when there are too many bytes; parts that were left behind, too."""
@@ -133,6 +133,10 @@ class Memo:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
+
+
+def _check(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + content).digest()
 
 
 def default_folder() -> Path:

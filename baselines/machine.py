@@ -9,7 +9,7 @@ from siliconloom.arch import DataType
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.model import DTYPES, ModelPrediction, predict_model
 from siliconloom.baselines.tiled import Product, gather_product, product_reduce, product_scatter
-from siliconloom.workloads import Gemm, Graph
+from siliconloom.workloads import Gemm, Graph, Phase
 from siliconloom.workloads.subgraph import without_messages
 
 
@@ -37,6 +37,9 @@ class GpuMachine:
 
     def peak(self, precision: DataType) -> float:
         return self.gpu.peak_flops(precision.value)
+
+    def memory_peak(self, phase: Phase) -> float:
+        return 0.0
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import DataType
 from siliconloom.arch.rank_links import RankLinks
-from siliconloom.workloads import Gemm, Graph
+from siliconloom.workloads import Gemm, Graph, Phase
 
 Float = NDArray[np.float64]
 
@@ -63,6 +63,9 @@ class Machine(Protocol):
 
     def peak(self, precision: DataType) -> float:
         """FLOP/s of products."""
+
+    def memory_peak(self, phase: Phase) -> float:
+        """FLOP/s of the memory beside them, where it computes in such work."""
 
     def fused_rest(self, operation: str, product: Gemm, chips: int) -> float:
         """Seconds by which a product fused with its message is longer than the product alone.

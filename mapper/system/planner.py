@@ -220,8 +220,10 @@ class Planner:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of all chips."""
-        return sum(machine.peak(self.graph.precision) * count for machine, count in self.cluster.kinds)
+        """FLOP/s of all chips, and of their memory where it computes."""
+        precision, phase = self.graph.precision, self.graph.phase
+        kinds = self.cluster.kinds
+        return sum((machine.peak(precision) + machine.memory_peak(phase)) * count for machine, count in kinds)
 
     @property
     def bound(self) -> float:

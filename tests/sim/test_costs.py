@@ -94,6 +94,18 @@ def test_a_damaged_file_counts_as_absent_and_is_written_again(tmp_path, damage):
     assert equal(CostService(tmp_path).cost(program, chip), expected)
 
 
+def test_a_file_under_another_ones_name_counts_as_damaged(tmp_path):
+    chip = load_chip("npu-edge")
+    expected = [CostService(tmp_path).cost(product(m), chip) for m in (8, 16)]
+    paths = [next(tmp_path.rglob(f"{cost_key(product(m), chip)}.memo")) for m in (8, 16)]
+    contents = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, reversed(contents), strict=True):
+        path.write_bytes(content)
+    service = CostService(tmp_path)
+    assert all(equal(service.cost(product(m), chip), e) for m, e in zip((8, 16), expected, strict=True))
+    assert service.answers == Answers(found=2)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
 def test_whatever_byte_is_damaged_the_answer_is_right_or_absent(tmp_path_factory, flips):

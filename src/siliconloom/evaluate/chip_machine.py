@@ -15,7 +15,7 @@ from siliconloom.evaluate.chip import Simulation, path_notes, simulate
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.system.contracts import LayerRow, Parts
 from siliconloom.sim.dram.memory import effective
-from siliconloom.workloads import Gemm, Graph, Operator, Vector
+from siliconloom.workloads import Gemm, Graph, Operator, Phase, Vector
 from siliconloom.workloads.subgraph import executed_once, subgraph, without_messages
 
 ROOMY = 2**44
@@ -63,6 +63,9 @@ class ChipMachine:
 
     def peak(self, precision: DataType) -> float:
         return 2.0 * self.chip.peak_macs * self.chip.clock
+
+    def memory_peak(self, phase: Phase) -> float:
+        return 0.0
 
     def fitted(self, graph: Graph) -> Graph:
         return fit_precision(self.chip, graph)[0]

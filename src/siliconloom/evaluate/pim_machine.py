@@ -66,6 +66,11 @@ class PimMachine(ChipMachine):
     def notes(self) -> list[str]:
         return [*super().notes, *self._left]
 
+    def memory_peak(self, phase: Phase) -> float:
+        if phase is not Phase.DECODE or self.policy.attention == "npu" or self.chip.pim is None:
+            return 0.0
+        return 2.0 * self.chip.pim.peak_macs * self.chip.clock
+
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
         if graph.phase is not Phase.DECODE:
             return super().seconds(graph, unfused=unfused)
