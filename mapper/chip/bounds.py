@@ -170,6 +170,8 @@ def _level_bytes(
                 data[level] += operator.precision.size(elements) * operator.repeat
     elif activations:
         held = {level for key in placement.homes if key[0] == operator.name for level in placement.shares(key)}
+        if (operator.name, "input") not in placement.homes:  # it is another operator's result, wherever that lies
+            held = set(chip.memory)
         fastest = max(chip.memory, key=lambda name: (name in held, chip.memory[name].total_bandwidth))
         data[fastest] += (_data(operator, fused) - cache) * operator.repeat
     return data

@@ -66,6 +66,12 @@ def test_one_tile_more_is_not_slower(base, shape):
     assert more <= TOLERANCE * small
 
 
+def test_a_bound_is_no_higher_where_an_operand_lies_in_a_faster_level():
+    """The gradient that an optimizer reads counted as if it lay in flash, with the state."""
+    sets = [("phase", "training"), ("layers", "1"), ("batch", "1"), ("sequence", "2")]
+    assert simulate(load_chip("csd-flash"), load_workload("llama3-8b", sets)).run.cycles > 0
+
+
 def test_a_table_is_the_same_object_whatever_part_of_its_rows_a_tile_takes():
     """A share of the segment table's rows was smaller than the table, and found no place among the memory levels."""
     graph = load_workload("bert-base", [("layers", "1"), ("sequence", "16")])
