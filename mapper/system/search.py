@@ -273,9 +273,15 @@ def _none(planner: Trainer | Server, smallest: tuple[float, Plan], refused: Loom
             for p in _divisors(chips // t)
             if p <= planner.depth
         ]
+        times = chips // max(apart)
+        advice = (
+            f"a multiple of {times} sequences would (workload.batch)"
+            if times > 1
+            else f"with what is given, data x tensor x context x pipeline must be {chips} (plan., chips.0.count)"
+        )
         return LoomError(
             f"no plan divides: {chips} chips, batch {planner.batch}, {planner.attention.heads} heads, {planner.depth} "
-            f"layers; a multiple of {chips // max(apart)} sequences would (workload.batch)"
+            f"layers; {advice}"
         )
     have = room(planner)
     return LoomError(

@@ -106,6 +106,11 @@ CASES = [
     (["sim", "sn40l", "gpt2", "--set", "memory.hbm.capacity=1 PiB"], "before the last are more than 48 bits"),
     # published results
     (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=" + 5000 * "9"], "must be a whole number from 1"),
+    (
+        ["plan", "neupims", "gpt2", "--set", "workload.phase=decode", "--set", "workload.batch=64"]
+        + ["--set", "plan.tensor=4", "--set", "plan.data=1", "--set", "plan.pipeline=1"],
+        "data x tensor x context x pipeline must be 32",
+    ),
     (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=\u00b2"], "must be a whole number from 1"),
     (["sim", "dgx-h100", "gpt2", "--set", "chips.\u00b2=1"], "write an index below that"),
     (["sim", "dgx-h100", "gpt2", "--memory", "\u00b2"], "must be a number with a unit"),

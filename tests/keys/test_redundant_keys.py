@@ -216,6 +216,14 @@ def test_sim_and_plan_have_one_time_where_memory_computes(degrees, batch, policy
     assert 0 < found["bound"]["achieved"] <= 1
 
 
+def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
+    """The arrays' peak alone made a step of pim-gpt faster than its bound: an internal error."""
+    system = tmp_path / "one.yaml"
+    system.write_text(SYSTEM.replace("npu-datacenter", "pim-gpt").replace("count: 4", "count: 1"))
+    found, planned = (printed(command, str(system), "gpt2", *DECODE) for command in ("sim", "plan"))
+    assert planned["lower_bound_s"] <= planned["step_s"] == found["seconds"]
+
+
 @settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from(["npu-edge", "npu-datacenter", "npu-balanced"]),
