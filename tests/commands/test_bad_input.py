@@ -107,8 +107,10 @@ CASES = [
     # published results
     (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=" + 5000 * "9"], "must be a whole number from 1"),
     (
-        ["plan", "neupims", "gpt2", "--set", "workload.phase=decode", "--set", "workload.batch=64"]
-        + ["--set", "plan.tensor=4", "--set", "plan.data=1", "--set", "plan.pipeline=1"],
+        [
+            *("plan", "neupims", "gpt2", "--set", "workload.phase=decode", "--set", "workload.batch=64"),
+            *("--set", "plan.tensor=4", "--set", "plan.data=1", "--set", "plan.pipeline=1"),
+        ],
         "data x tensor x context x pipeline must be 32",
     ),
     (["sim", "dgx-h100", "gpt2", "--set", "plan.tensor=\u00b2"], "must be a whole number from 1"),
