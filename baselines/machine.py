@@ -9,8 +9,15 @@ from siliconloom.arch import DataType
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.model import DTYPES, ModelPrediction, predict_model
 from siliconloom.baselines.tiled import Product, gather_product, product_reduce, product_scatter
-from siliconloom.workloads import Gemm, Graph, Phase
+from siliconloom.workloads import Gemm, Graph, Phase, Vector
+from siliconloom.workloads.graph import is_optimizer
 from siliconloom.workloads.subgraph import without_messages
+
+UPDATE_BYTES = 30.0
+"""Of a parameter: Adam reads a gradient of 2 bytes and a state of 12, writes the state and the parameter of 2, and
+clears the gradient."""
+STREAMED = 0.9
+"""Share of the memory's bandwidth that the optimizer's passes reach."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,9 @@ class GpuMachine:
         return graph
 
     def seconds(self, graph: Graph, *, unfused: bool = False) -> dict[str, float]:
-        return self.predicted(without_messages(graph), unfused=unfused).by_operator
+        found = self.predicted(without_messages(graph), unfused=unfused).by_operator
+        updates = [o for o in graph.operators() if isinstance(o, Vector) and is_optimizer(o)]
+        return found | {o.name: o.rows * o.cols * UPDATE_BYTES / (self.bandwidth * STREAMED) for o in updates}
 
     def row(self, parts: Callable[[int], tuple[Graph, Mapping[str, float]]], batch: int, layers: int) -> None:
         """Kernels follow one another."""

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.graph import is_optimizer
 
 
 def without_messages(graph: Graph) -> Graph:
-    """The operators that a chip computes by itself: no collectives, no attention shared with others, no optimizer."""
-    own = [o for o in graph.operators() if not isinstance(o, Collective | SharedAttention) and not is_optimizer(o)]
-    return subgraph(graph, own)
+    """The operators that a chip computes by itself: no collectives, no attention shared with others."""
+    return subgraph(graph, [o for o in graph.operators() if not isinstance(o, Collective | SharedAttention)])
 
 
 def subgraph(graph: Graph, operators: Sequence[Operator]) -> Graph:

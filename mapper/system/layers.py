@@ -16,6 +16,7 @@ from siliconloom.mapper.system.parallel import EXPERTS, share
 from siliconloom.mapper.system.plan import Plan
 from siliconloom.mapper.system.shard import sequences_of
 from siliconloom.workloads import Attention, Collective, Graph, Operator, SharedAttention, Vector
+from siliconloom.workloads.graph import is_optimizer
 from siliconloom.workloads.roles import Pass, Role, Section
 from siliconloom.workloads.subgraph import alone
 
@@ -35,6 +36,8 @@ class Block:
         What part of the model it is.
     forward, backward, weight
         Seconds of the forward pass, of the gradient of its input, of the gradient of its weights; messages included.
+    update
+        Seconds of the optimizer for all parameters of the chip's part.
     attention
         Of which attention's kernels take in the forward pass.
     waits
@@ -53,6 +56,7 @@ class Block:
     forward: float
     backward: float
     weight: float
+    update: float
     attention: float
     waits: tuple[float, float]
     parameters: int
@@ -71,6 +75,7 @@ class Block:
             forward=self.forward / parts,
             backward=self.backward / parts,
             weight=self.weight / parts,
+            update=self.update / parts,
             waits=(self.waits[0] / parts, self.waits[1] / parts),
             parameters=-(-self.parameters // parts),
             weight_bytes=self.weight_bytes / parts,
@@ -115,9 +120,11 @@ class Layers:
         blocks = [(b, b[2][0]) for b in part.blocks()]
         forward = [b for b, first in blocks if first.place.step is Pass.FORWARD]
         backward = {first.forward_block: b[2] for b, first in blocks if first.place.backward}
+        updates = {first.forward_block: seconds[first.name] for _, first in blocks if is_optimizer(first)}
         found = []
         for name, repeat, operators in forward:
             block = _block(part, name, repeat, operators, backward.get(name, []), seconds, waits, unfused, plan.tensor)
+            block = replace(block, update=updates.get(name, 0.0))
             if plan.overlap != "none" and block.waits[0] and repeat > 1:
                 block = self._overlapped(block, plan, batch, kind, seconds)
             if row is not None and block.attention:
@@ -279,6 +286,7 @@ def _block(
         forward=total(forward, lambda o: True),
         backward=total(backward, lambda o: not weights(o)),
         weight=total(backward, weights),
+        update=0.0,
         attention=total(forward, lambda o: isinstance(o, Attention)),
         waits=(sum(waits.get(o.name, 0.0) for o in forward), sum(waits.get(o.name, 0.0) for o in backward)),
         parameters=sum(o.parameters for o in forward) - experts,

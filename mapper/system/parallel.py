@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 from siliconloom.arch.errors import LoomError, NotSupported
@@ -129,8 +129,6 @@ class _Sharing:
     def run(self) -> Graph:
         last: dict[str, str] = {}
         for operator in self.graph.operators():
-            if is_optimizer(operator):
-                continue
             before, changed, after = self._change(operator)
             for message in before:
                 self._add(message)
@@ -164,6 +162,8 @@ class _Sharing:
             changed = self._gemm(operator)
         else:
             assert isinstance(operator, Vector)
+            if is_optimizer(operator):
+                return [], self._optimizer(operator), []
             changed = self._vector(operator)
         if not self.messages:
             return [], changed, []
@@ -273,6 +273,13 @@ class _Sharing:
             table = -(-vector.weights // t) if role is Role.TABLE else vector.weights
             return replace(vector, rows=self._tokens(vector, vector.rows), weights=table)
         raise NotSupported(f"sharing {vector.name} ({vector.kind}) in {self.graph.name}")
+
+    def _optimizer(self, vector: Vector) -> Vector:
+        """The update of the parameters that the chip's part of a block has."""
+        block = vector.forward_block
+        parameters = sum(o.parameters for o in self.made.operators() if o.block == block)
+        cols = gcd(parameters, vector.cols)
+        return replace(vector, rows=parameters // cols, cols=cols)
 
     def _cut_vector(self, vector: Vector) -> Vector:
         t, heads, role = self.split.tensor, self._heads(vector), vector.role

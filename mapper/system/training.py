@@ -15,13 +15,8 @@ from siliconloom.mapper.system.planner import Planner, StepTime
 from siliconloom.mapper.system.step import GREEDY, PipelineRun, Slowdown, make_placement, make_schedule, run_pipeline
 from siliconloom.workloads import Graph
 
-OPTIMIZER_BYTES = 30.0
-"""Of a parameter: Adam reads a gradient of 2 bytes and a state of 12, writes the state and the parameter of 2, and
-clears the gradient."""
 GRADIENT_SUM = 4.0
 """Bytes of a gradient when it is summed over replicas: fp32, as Megatron-LM accumulates it."""
-STREAMED = 0.9
-"""Share of the memory's bandwidth that the optimizer's passes reach."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +33,11 @@ class _Stages:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Seconds of scattering gradients, of sums over groups, of gathering parameters; parameters that are updated."""
+    """Seconds of scattering gradients, of sums over groups, of gathering parameters."""
 
     scatter: float
     across: float
     gather: float
-    held: float
 
 
 class Trainer(Planner):
@@ -133,9 +127,7 @@ class Trainer(Planner):
                 forward = sum(found.forward[s] for s in stages)
                 backward = sum(found.backward[s] + found.weight[s] for s in stages)
                 sums = self._sums(plan, blocks, kind)
-                optimizer = max(
-                    optimizer, sums.held * OPTIMIZER_BYTES / (self.cluster.kinds[kind][0].bandwidth * STREAMED)
-                )
+                optimizer = max(optimizer, sum(self.updated(plan, b) * b.update for b in blocks))
 
                 def left(messages: float, work: float, parts: int = len(blocks)) -> float:
                     return _beside(messages, work, parts) if plan.overlap_gradients else messages
@@ -160,13 +152,12 @@ class Trainer(Planner):
         fabric = self.cluster.fabrics[kind]
         stride, replicas = self.extent(plan, "replicas")
         spread = plan.expert * plan.split.sharing
-        scatter = gather = across = held = 0.0
+        scatter = gather = across = 0.0
         for parameters, distance, chips in (
             (sum(b.parameters for b in blocks), stride, replicas),
             (sum(b.expert_parameters for b in blocks), spread, plan.expert_replicas),
         ):
             shared = plan.sharing(chips)
-            held += parameters / shared
             if chips == 1 or not parameters:
                 continue
             if shared > 1:
@@ -175,7 +166,14 @@ class Trainer(Planner):
             # Groups that share each among themselves sum their parts over the groups.
             part = parameters * GRADIENT_SUM / shared
             across += fabric.seconds("all_reduce", part, distance * shared, chips // shared)
-        return _Sums(scatter, across, gather, held)
+        return _Sums(scatter, across, gather)
+
+    def updated(self, plan: Plan, block: Block) -> float:
+        """The share of a block's parameters that a chip updates; replicas that share the optimizer have a part each."""
+        dense, expert = block.parameters, block.expert_parameters
+        _, replicas = self.extent(plan, "replicas")
+        own = dense / plan.sharing(replicas) + expert / plan.sharing(plan.expert_replicas)
+        return own / ((dense + expert) or 1)
 
     def least(self, plan: Plan) -> float:
         """Seconds that the plan cannot beat: a device's work, what it waits for at first, and what follows."""

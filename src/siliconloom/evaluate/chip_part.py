@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from siliconloom.arch import Chip
@@ -70,7 +72,8 @@ class ChipPart:
         if row is None:
             done = machine.simulation(graph)
             policy = machine.policy if isinstance(machine, PimMachine) and graph.phase is Phase.DECODE else None
-            return cls(done.chip, graph, _operators(done, times), passes=times, policy=policy)
+            rows = _operators(done, times, steps.updated)
+            return cls(done.chip, graph, rows, passes=times, policy=policy)
         assert isinstance(machine, PimMachine)
         rows = _merged([each | {"unit": "npu"} for done in row.simulations for each in _operators(done, times)])
         pim = row.pim
@@ -206,19 +209,27 @@ class PartBound:
     key: str
 
 
-def _operators(done: Simulation, times: int) -> list[dict[str, Any]]:
-    """Rows of the chip's result for so many passes."""
+def _operators(
+    done: Simulation, passes: int, updated: Mapping[str, float] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Rows of the chip's result for so many passes, and the share of the optimizers' that the chip does in a step."""
     rows = []
     for row in done.result()["operators"]:
-        row |= {name: row[name] * times for name in ADDED}
+        times = updated.get(row["name"], passes)
+        row |= {name: _times(row[name], times) for name in ADDED}
         row |= {
-            "repeat": row["repeat"] * times,
+            "repeat": row["repeat"] * (1 if row["name"] in updated else passes),
             "energy": {name: joules * times for name, joules in row["energy"].items()},
-            "busy_cycles": {name: busy * times for name, busy in row["busy_cycles"].items()},
-            "seconds": (row["cycles"] - row["overlap_cycles"]) / done.chip.clock,
+            "busy_cycles": {name: _times(busy, times) for name, busy in row["busy_cycles"].items()},
+            "seconds": row["cycles"] / done.chip.clock,
         }
         rows.append({name: value for name, value in row.items() if name not in ("start_cycle", "end_cycle")})
     return rows
+
+
+def _times(count: float, times: float) -> float:
+    """So many times a number; a share of a whole number is a whole one."""
+    return round(count * times) if isinstance(count, int) else count * times
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -142,14 +142,11 @@ def _notes(machine: ChipMachine, stored: Graph, graph: Graph, steps: PlannedStep
         )
     if steps.plan.pipeline > 1:
         notes.append(f"the batch goes through {steps.plan.pipeline} stages in {steps.microbatches} parts")
-    if steps.plan.chips < steps.of_chips:
-        notes.append(
-            f"{steps.plan.chips} of {steps.of_chips} chips work; --set plan.data=... or plan.tensor=... take more"
-        )
+    notes += steps.idle
     if steps.plan.context > 1:
         notes.append("energy, traffic and units: attention that chips share counts as standing power only")
     if graph.phase is Phase.TRAINING:
-        notes.append("energy: gradients left over and the optimizer count as standing power only")
+        notes.append("energy: gradients left over count as standing power only")
     return notes
 
 

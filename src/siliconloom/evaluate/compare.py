@@ -201,8 +201,6 @@ def _row(result: dict[str, Any], operators: list[dict[str, Any]]) -> dict[str, A
     )
     energies = [o.get("energy_j") for o in operators]
     floors = [_floor(result, o) for o in operators]
-    # what an operator's bound is of is its own time, neighbours beside it or not
-    own = sum(o["seconds"] if predicted else o.get("cycles", 0) / result["clock_hz"] for o in operators)
     longest = max(operators, key=lambda o: o["seconds"])
     roofline = None if None in floors else sum(f for f in floors if f is not None)
     row = {
@@ -215,7 +213,7 @@ def _row(result: dict[str, Any], operators: list[dict[str, Any]]) -> dict[str, A
         "energy_j": None if None in energies else sum(e for e in energies if e is not None),
         "flops": 2.0 * sum(o.get("macs", 0) for o in operators),
         "roofline_s": roofline,
-        "achieved": roofline / own if roofline and own else None,
+        "achieved": roofline / seconds if roofline and seconds else None,
         "bound": longest.get("bound", longest.get("unit")),
     }
     if predicted:

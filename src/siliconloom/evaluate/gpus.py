@@ -73,6 +73,8 @@ def gpu_system_result(
         raise NotSupported(f"one step on {cluster.name}, whose chips differ; loom plan has one")
     gpu, steps = machine.gpu, PlannedStep(cluster, policy, graph, fixed or {})
     part, plan = steps.part, steps.plan
+    if steps.optimizer:
+        steps.add("optimizer", "optimizer", 1, steps.optimizer)
     groups = {name: extent(plan, name)[1] for name in ("tensor", "context", "expert", "expert_tensor")}
     found = machine.predicted(part, groups=groups, unfused=plan.attention == "unfused")
     predicted = zip(found.kernels, found.seconds.tolist(), strict=True)
@@ -128,7 +130,7 @@ def gpu_system_result(
         "operators": [*operators, *steps.others],
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": gpu.memory.capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches)],
+        "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches), *steps.idle],
         **({"overhead_s": overhead} if overhead else {}),
         **_with_measured(steps, operators),
     }

@@ -25,6 +25,7 @@ from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.faulty_runs import faulty_run
 from siliconloom.evaluate.pim_machine import check_policy, refuse_idle_policies
+from siliconloom.evaluate.steps import working_note
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.kv_transfer import share_of, transfer_cache
@@ -128,6 +129,7 @@ def plan_result(
     training = graph.phase is Phase.TRAINING
     fixed = dict(fixed)
     documents = fixed.pop("documents", ())
+    cluster, idle = _working(cluster, fixed)
     planner = (Trainer if training else Server)(cluster, graph, documents)
     run, slow = (troubles.run, troubles.slow) if troubles else (None, None)
     _refuse(fixed, training, run=run, slow=slow)
@@ -164,7 +166,7 @@ def plan_result(
         **_row(first, planner),
         "placement": list(places) if places != cluster.places else None,
         "unplaced_step_s": before,
-        "notes": [*graph.notes, *(note for machine, _ in cluster.kinds for note in machine.notes)],
+        "notes": [*idle, *graph.notes, *(note for machine, _ in cluster.kinds for note in machine.notes)],
         "search": {**counts, "wall_s": time.perf_counter() - began},
         "alternatives": [
             {
@@ -190,6 +192,17 @@ def plan_result(
     if first.step.seconds < floor:
         raise AssertionError(f"a step of {first.step.seconds} s is under the arithmetic's {floor} s")
     return result
+
+
+def _working(cluster: Cluster, fixed: dict[str, Any]) -> tuple[Cluster, list[str]]:
+    """The chips that a plan is for, where all its degrees are given and are fewer than there are; and a note of it."""
+    if not {"data", "tensor", "pipeline"} <= set(fixed) or len(cluster.kinds) > 1:
+        return cluster, []
+    degrees = ("data", "tensor", "context", "pipeline", "attention_chips")
+    chips = Plan(**{name: fixed[name] for name in degrees if name in fixed}).chips
+    if chips >= cluster.chips:
+        return cluster, []
+    return cluster.part(chips), [working_note(chips, cluster.chips)]
 
 
 def _late(slow: Straggler | None) -> list[Slowdown]:

@@ -24,6 +24,7 @@ from siliconloom.mapper.system.plan import Plan, refuse_keys_of_one, refuse_trai
 from siliconloom.mapper.system.search import ANY, too_much
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
+from siliconloom.workloads.graph import is_optimizer
 
 
 class TooLarge(LoomError):
@@ -44,8 +45,12 @@ class PlannedStep:
         self.part, self.microbatches, self.flops = graph, 1, 2.0 * graph.macs
         self.memory_bytes = float(graph.weight_bytes + graph.kv_bytes)
         self.others: list[dict[str, Any]] = []
-        """Rows of what the chip by itself has no time for: shared attention, and what ends a training step."""
+        """Rows of what the chip by itself has no time for: shared attention, and gradients that are left over."""
         self.waits: dict[str, float] = {}
+        self.optimizer = 0.0
+        """Seconds of the update that ends a training step."""
+        self.updated: dict[str, float] = {}
+        """The share of the parameters of its part that one chip updates, by the optimizers of the part's blocks."""
         self.layers: Layers | None = None
         """Of the model; none where it has no layers that a plan could cut."""
         self.of_chips = cluster.chips
@@ -95,13 +100,19 @@ class PlannedStep:
         for operator in self.part.operators():
             if isinstance(operator, SharedAttention):
                 repeat = operator.repeat * step.microbatches
-                self._add(
-                    operator.name, "shared_attention", repeat, times[operator.name], operator.macs, operator.shape
-                )
+                self.add(operator.name, "shared_attention", repeat, times[operator.name], operator.macs, operator.shape)
         if step.gradients:
-            self._add("gradients, left over", "all_reduce", 1, step.gradients)
-        if step.optimizer:
-            self._add("optimizer", "optimizer", 1, step.optimizer)
+            self.add("gradients, left over", "all_reduce", 1, step.gradients)
+        if isinstance(planner, Trainer):
+            self.optimizer = step.optimizer
+            blocks = {b.name: b for b in planner.layers.blocks(plan, plan.microbatch)}
+            updates = [o for o in self.part.operators() if is_optimizer(o)]
+            self.updated = {o.name: planner.updated(plan, blocks[o.forward_block]) for o in updates}
+
+    @property
+    def idle(self) -> list[str]:
+        """A note, where the plan has work for fewer chips than there are."""
+        return [working_note(self.plan.chips, self.of_chips)] if self.plan.chips < self.of_chips else []
 
     def head(self, kind: str, cluster: Cluster, graph: Graph, clock: int) -> dict[str, Any]:
         """What a result of `arch.result` says of such a step whatever the chips are; ``clock`` is theirs, in hertz."""
@@ -132,11 +143,17 @@ class PlannedStep:
             "tokens_per_second": graph.tokens / self.seconds,
         }
 
-    def _add(
+    def add(
         self, name: str, kind: str, repeat: int, seconds: float, macs: int = 0, shape: Mapping[str, Any] | None = None
     ) -> None:
+        """Add a row to the others."""
         row = {"name": name, "kind": kind, "repeat": repeat, "fused": False, "seconds": seconds * repeat}
         self.others.append(row | {"macs": macs * repeat, "bound": "", "error": 0.0, "shape": dict(shape or {})})
+
+
+def working_note(chips: int, of: int) -> str:
+    """What a result says where a plan leaves chips without work."""
+    return f"{chips} of {of} chips work; --set plan.data=... or plan.tensor=... take more"
 
 
 def fewest_stages(graph: Graph, tensor: int, capacity: float) -> int:

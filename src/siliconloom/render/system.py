@@ -80,7 +80,8 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
     out.print()
     if result.get("windows"):
         _window_tables(result, out)
-    busy = sum(o["seconds"] for o in result["operators"])
+    alone = [o["seconds"] - (o.get("overlap_cycles") or 0) / result["clock_hz"] for o in result["operators"]]
+    busy = sum(alone)
     known = any("measured_s" in o for o in result["operators"])
     rows: list[Row] = [
         (
@@ -88,11 +89,11 @@ def planned_tables(result: dict[str, Any], out: Console) -> None:
             o["kind"],
             f"x{o['repeat']}",
             format_si(o["seconds"], "s"),
-            f"{o['seconds'] / busy:.1%}",
+            f"{share / busy:.1%}",
             o.get("bound", ""),
             *([format_si(o["measured_s"], "s") if "measured_s" in o else ""] if known else []),
         )
-        for o in result["operators"]
+        for o, share in zip(result["operators"], alone, strict=True)
     ]
     columns = [
         ("kernel" if gpus else "operator", "left"),
