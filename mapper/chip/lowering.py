@@ -29,15 +29,18 @@ class Context:
     stored: int
     """Semaphore that says that the previous task's results are in memory."""
     graph: Graph
-    outputs: dict[str, int] = field(default_factory=dict)
-    """Address of each operator's result."""
+    outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Address of each operator's result, and its bytes."""
 
     def input_of(self, operator: Operator, size: int) -> int:
-        """Address of the operator's first operand: an earlier result, or fresh memory for an input."""
+        """Address of the operator's first operand: an earlier result that is large enough, or fresh memory.
+
+        A result is smaller where it is stored in fewer bits than the operator computes in, as an optimizer's gradient.
+        """
         known = operator.name in self.graph.dataflow  # what the mapper adds by itself is not
         for name in self.graph.dataflow.predecessors(operator.name) if known else ():
-            if name in self.outputs:
-                return self.outputs[name]
+            if name in self.outputs and self.outputs[name][1] >= size:
+                return self.outputs[name][0]
         return self.memory.take(operator.name, "input", size)
 
     def parameters(self, operator: Operator) -> int:
@@ -47,9 +50,10 @@ class Context:
     def output_of(self, task: Task, size: int) -> int:
         """Address of the task's result, under the names of all operators it computes."""
         last = task.fused[-1] if task.fused else task.operator
-        address = self.memory.take(task.operator.name, "result", max(size, last.output_bytes))
+        size = max(size, last.output_bytes)
+        address = self.memory.take(task.operator.name, "result", size)
         for operator in (task.operator, *task.fused):
-            self.outputs[operator.name] = address
+            self.outputs[operator.name] = address, size
         return address
 
 

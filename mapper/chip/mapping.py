@@ -339,7 +339,7 @@ def _lower_all(
     builder.tiles = chip.tile_count
     rings = declare_rings(builder, layout)
     stored = builder.semaphore("stored", 1, "dependency")
-    numbers, outputs = dict[str, int](), dict[str, int]()
+    numbers, outputs = dict[str, int](), dict[str, tuple[int, int]]()
     tasks, runs = list[Task](), list[list[tuple[int, Tiling, int]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
