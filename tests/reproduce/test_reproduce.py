@@ -23,7 +23,10 @@ from siliconloom.workloads import load_workload
 KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause", "expected", "verdict"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "neupims")) for n in sorted(CARDS)])
+LONG = {"neupims", "neupims-simulator"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in sorted(CARDS)])
 def test_every_card_holds_and_says_why_where_it_does_not_match(name, capsys):
     assert main(["reproduce", name, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)
