@@ -38,6 +38,9 @@ class Asked(ResultSection):
     sequence: int | None = Field(description="tokens of each sequence that is read; none in decode and of products")
     context: int | None = Field(description="keys that the tokens attend to; none of products")
     plan: dict[str, Any] | None = Field(description="degrees of parallelism and how a step is run; none of one chip")
+    mapping: str | None = Field(
+        default=None, description="SHA-256 of the mapping that was given (--mapping); none where the mapper decides"
+    )
     overrides: dict[str, str] = Field(description="key paths and values of --set")
 
 

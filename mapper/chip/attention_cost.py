@@ -75,7 +75,6 @@ def query_parts(shape: Attention) -> list[AttentionPart]:
 
 def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[list[AttentionTiling]]:
     """For each layout the cheapest tilings that fit its buffers, the best first."""
-    size, wide = shape.precision.size, shape.precision.accumulator.size
     costs = _Costs(chip, shape)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     tilings = [
@@ -85,34 +84,11 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         for heads in _halvings(shape.heads // shape.kv_heads)
         if queries * heads <= ROW_LIMIT
     ]
-    needs = []
-    for queries, keys, heads in tilings:
-        rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
-        if shape.values_in_keys and keys < most_keys:
-            tile *= SLOTS
-        needs.append(
-            (
-                size(tile),
-                size(rows * shape.head_dim),
-                wide(rows * keys),
-                size(rows * keys),
-                wide(rows * shape.v_head_dim),
-                size(rows * shape.v_head_dim),
-                PARAMETER_BYTES * shape.v_head_dim,
-            )
-        )
-    needed = np.array(needs, np.int64).reshape(len(needs), 7)
+    needs = [attention_needs(shape, *tiling, most_keys) for tiling in tilings]
+    needed = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
-        room = (
-            layout.weights,
-            layout.moving,
-            layout.partial,
-            layout.probabilities,
-            layout.context,
-            layout.results,
-            layout.constants,
-        )
+        room = [getattr(layout, ring) for ring in needs[0]] if needs else []
         fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
@@ -120,6 +96,31 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         others = sorted((t for t in fitting if t != frugal), key=lambda t: t.cycles)
         found.append([frugal, *others[: KEPT - 1]] if frugal else [])
     return found
+
+
+def attention_needs(shape: Attention, queries: int, keys: int, heads: int, most_keys: int) -> dict[str, int]:
+    """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`.
+
+    ``most_keys`` are those that some part of the queries reads.
+    """
+    size, wide = shape.precision.size, shape.precision.accumulator.size
+    rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
+    if shape.values_in_keys and keys < most_keys:
+        tile *= SLOTS
+    return {
+        "weights": size(tile),
+        "moving": size(rows * shape.head_dim),
+        "partial": wide(rows * keys),
+        "probabilities": size(rows * keys),
+        "context": wide(rows * shape.v_head_dim),
+        "results": size(rows * shape.v_head_dim),
+        "constants": PARAMETER_BYTES * shape.v_head_dim,
+    }
+
+
+def attention_tiling(chip: Chip, shape: Attention, queries: int, keys: int, heads: int) -> AttentionTiling:
+    """A tiling of these sizes with what it should take."""
+    return _Costs(chip, shape).of(queries, keys, heads)
 
 
 @dataclass(frozen=True)

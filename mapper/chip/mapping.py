@@ -1,4 +1,4 @@
-"""From a workload and a chip to a Plan: the Program, how it was chosen, and the bound it cannot beat."""
+"""The search of the fastest mapping of a workload to a chip; `mapper.chip.program` lowers what is proposed here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from itertools import pairwise, product, zip_longest
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.mapper.chip.attention import AttentionLowering
-from siliconloom.mapper.chip.attention_cost import AttentionTiling
-from siliconloom.mapper.chip.bounds import Bound, graph_bound
-from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
     WORTH,
@@ -21,20 +18,26 @@ from siliconloom.mapper.chip.choice import (
     Chosen,
     Part,
     Rivals,
-    Tiling,
     choose_layouts,
     executions,
     finalists,
 )
-from siliconloom.mapper.chip.gemm import GemmLowering
-from siliconloom.mapper.chip.layout import Layout, declare_rings
-from siliconloom.mapper.chip.lowering import Context
+from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap
-from siliconloom.mapper.chip.placement import Placement, measure, place
-from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
-from siliconloom.mapper.chip.tiling import GemmTiling
-from siliconloom.mapper.chip.vector import VectorLowering, vector_shape
-from siliconloom.workloads import Attention, Gemm, Graph
+from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
+from siliconloom.mapper.chip.program import (
+    Drafted,
+    MappedTask,
+    MappedWorkload,
+    Mapping,
+    blocks_of,
+    checked,
+    draft,
+    lower,
+    lower_tasks,
+)
+from siliconloom.mapper.chip.tasks import Task
+from siliconloom.workloads import Gemm, Graph
 from siliconloom.workloads.graph import is_optimizer
 
 IN_A_ROW = 4
@@ -45,60 +48,6 @@ TRIED, FEW_TRIED = 5000, 20000
 """Most instructions of whole workloads that are simulated with rivals of single tasks; among few tasks."""
 PAIRED = 16
 """Among few tasks: rivals of each of two neighbours that are tried together, the fastest pairs first."""
-
-
-@dataclass(frozen=True)
-class MappedTask:
-    """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
-
-    Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
-    ``tiling`` is the first of those, ``tiles`` how many of the chip's tiles share it.
-    """
-
-    task: Task
-    repeat: int
-    tiling: Tiling | None
-    runs: tuple[tuple[int, Tiling], ...] = ()
-    tiles: int = 1
-
-    @property
-    def estimated_cycles(self) -> int:
-        """The mapper's estimate of one execution, the mean over all of them."""
-        return -(-sum(count * tiling.cycles for count, tiling in self.runs) // self.repeat)
-
-
-@dataclass(frozen=True)
-class MappedWorkload:
-    """What the mapper decided.
-
-    Parameters
-    ----------
-    program
-        Instructions for one tile; all tiles of the chip run it on their share.
-    tasks
-        Tasks in program order.
-    layout
-        Division of the tile's memories; ``None`` on a bare array.
-    memory_bytes
-        Main memory that parameters, cache and intermediate results occupy.
-    placement
-        Which memory level holds what; ``None`` where there is one level at most.
-    """
-
-    chip: Chip
-    graph: Graph
-    program: Program
-    tasks: tuple[MappedTask, ...]
-    layout: Layout | None
-    memory_bytes: int
-    bound: Bound
-    notes: tuple[str, ...] = ()
-    placement: Placement | None = None
-
-    @property
-    def estimated_cycles(self) -> int:
-        """The mapper's own estimate, to be compared with the simulator's answer."""
-        return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
 
 
 def map_workload(
@@ -135,70 +84,54 @@ def map_workload(
         return _map_bare(chip, graph, notes)
     if not isinstance(chip.tile, NpuTile):
         raise NotSupported("mapping a workload to a pim tile")
-    parts = _parts(chip, graph, None)
-    simulated = None if cycles is None else partial(_alone, chip, chip.tile, graph, cycles, executions(parts))
+    parts = blocks_of(chip, graph, None)
+    simulated = None if cycles is None else partial(_alone, chip, graph, cycles, executions(parts))
     if len(chip.memory) > 1:
         if placement is None:
-            draft, _ = choose_layouts(chip, chip.tile, graph, parts, None)
-            placement = _place(chip, chip.tile, graph, parts, draft[0])
-        parts = _parts(chip, graph, placement)
+            estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
+            placement = place(chip, demands(chip, graph, parts, estimated[0]))
+        parts = blocks_of(chip, graph, placement)
     choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
     if cycles is None:
-        return _plan(chip, graph, _draft(chip, graph, parts, choices[0], placement), notes, placement)
+        return lower(chip, graph, Mapping(parts, choices[0], placement), notes)
     found = [(0, choice) for choice in choices] if search else finalists(parts, choices, rivals)
-    return _plan(chip, graph, _fastest(chip, graph, parts, found, rivals, placement, cycles), notes, placement)
 
+    def drafted(choice: Choice) -> Drafted:
+        return draft(chip, graph, Mapping(parts, choice, placement))
 
-@dataclass(frozen=True)
-class _Draft:
-    """A lowered workload that is not checked yet."""
-
-    choice: Choice
-    program: Program
-    tasks: tuple[MappedTask, ...]
-    memory: MemoryMap
-
-
-def _draft(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, placement: Placement | None) -> _Draft:
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    memory = MemoryMap(chip, None if placement is None else placement.homes)
-    program, mapped = _lower_all(chip, tile, graph, parts, choice, memory, draft=True)
-    return _Draft(choice, program, mapped, memory)
+    return checked(chip, graph, _fastest(parts, found, rivals, drafted, cycles), notes)
 
 
 def _fastest(
-    chip: Chip,
-    graph: Graph,
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
-    placement: Placement | None,
+    lowered: Callable[[Choice], Drafted],
     cycles: Callable[[Program], int],
-) -> _Draft:
+) -> Drafted:
     """Of choices, each with the sum of its operators' cycles, the one whose whole program takes the least.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
     first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
     is the fastest by itself need not be the fastest between its neighbours.
     """
-    first = _draft(chip, graph, parts, choices[0][1], placement)
+    first = lowered(choices[0][1])
     if len(choices) == len(parts) == len(parts[0].tasks) == 1:
         return first
     runs = [(cycles(first.program), 0, first)]
     overlap = abs(choices[0][0] - runs[0][0])
     for number, (total, choice) in enumerate(choices[1:], 1):
         if total - 2 * overlap < min(run[0] for run in runs) * (1 - WORTH):
-            other = _draft(chip, graph, parts, choice, placement)
+            other = lowered(choice)
             runs.append((cycles(other.program), number, other))
     runs.sort(key=lambda run: run[:2])
     few = executions(parts) <= FEW
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials = _Trials(parts, rivals, partial(_draft, chip, graph, parts, placement=placement), cycles, overlap)
-        for place, (least, number, draft) in enumerate(runs):
+        trials = _Trials(parts, rivals, lowered, cycles, overlap)
+        for place, (least, number, made) in enumerate(runs):
             trials.left = budget * (place + 1) // len(runs) - trials.spent
-            best, changed = trials.exchange(draft, least, pairs=few)
+            best, changed = trials.exchange(made, least, pairs=few)
             runs[place] = (best, number, changed)
     return min(runs, key=lambda run: run[:2])[2]
 
@@ -216,23 +149,23 @@ class _Trials:
 
     parts: Sequence[Part]
     rivals: Rivals
-    lower: Callable[[Choice], _Draft]
+    lower: Callable[[Choice], Drafted]
     cycles: Callable[[Program], int]
     overlap: int
     left: int = 0
     spent: int = 0
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
-    def exchange(self, best: _Draft, least: int, *, pairs: bool) -> tuple[int, _Draft]:
+    def exchange(self, best: Drafted, least: int, *, pairs: bool) -> tuple[int, Drafted]:
         """The cycles and the draft after tasks were exchanged for rivals where that makes the whole faster.
 
         One by one, the best rival of every task first; with ``pairs`` then neighbours together, as what one does in the
         other's shade depends on both.
         """
-        layout = best.choice[0]
+        layout = best.mapping.choice[0]
         tasks = [(part, name) for part, tiled in enumerate(self.parts) for name in tiled.levels]
-        self._is_new(best.choice[1])
-        longest = sorted(tasks, key=lambda at: -best.choice[1][at[0]][at[1]].cycles)
+        self._is_new(best.mapping.choice[1])
+        longest = sorted(tasks, key=lambda at: -best.mapping.choice[1][at[0]][at[1]].cycles)
         each = [[(task, rival) for rival in self._rivals(layout, task)] for task in longest]
         for task, rival in (way for ways in zip_longest(*each) for way in ways if way is not None):
             best, least = self._try(best, least, {task: rival})
@@ -246,9 +179,9 @@ class _Trials:
     def _rivals(self, layout: Layout, task: Place) -> list[Chosen]:
         return self.rivals(layout, task[1], self.parts[task[0]].levels[task[1]])
 
-    def _try(self, best: _Draft, least: int, changes: dict[Place, Chosen]) -> tuple[_Draft, int]:
+    def _try(self, best: Drafted, least: int, changes: dict[Place, Chosen]) -> tuple[Drafted, int]:
         """The better one of a draft and the same with changes; these must not lose more than overlaps hide."""
-        layout, made = best.choice
+        layout, made = best.mapping.choice
         loses = sum(self.parts[p].count * (new.cycles - made[p][name].cycles) for (p, name), new in changes.items())
         if loses > self.overlap or self.left <= 0:
             return best, least
@@ -270,95 +203,11 @@ class _Trials:
         return new
 
 
-def _parts(chip: Chip, graph: Graph, placement: Placement | None) -> list[Part]:
-    """Blocks in program order, cut where an object goes on in another memory level."""
-    tile, nearest = chip.tile, next(iter(chip.memory))
-    assert isinstance(tile, NpuTile)
-    parts = []
-    makers: dict[str, str] = {}
-    for _, repeat, operators in graph.blocks():
-        tasks = tuple(block_tasks(graph, operators, tile))
-        names = [task.operator.name for task in tasks]
-        makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
-        if placement is None:
-            parts.append(Part(0, repeat, tasks, dict.fromkeys(names, (nearest,) * 3)))
-            continue
-        cuts = [cut for cut in placement.cuts(names) if cut < repeat]
-        for first, end in zip(cuts, [*cuts[1:], repeat], strict=True):
-            levels = {task.operator.name: _levels(chip, graph, placement, makers, task, first) for task in tasks}
-            parts.append(Part(first, end - first, tasks, levels))
-    return parts
-
-
-def _levels(
-    chip: Chip, graph: Graph, placement: Placement, makers: dict[str, str], task: Task, repetition: int
-) -> tuple[str, ...]:
-    """Levels that a task's tiling is chosen for, in one repetition."""
-    operator = task.operator
-    if not isinstance(operator, Gemm):
-        return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
-    makes = [makers[name] for name in graph.dataflow.predecessors(operator.name) if name in makers]
-    keys = [
-        (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
-        (operator.name, "parameters" if operator.weight else "operand 1"),
-        (operator.name, "result"),
-    ]
-    return tuple(placement.level(key, repetition) for key in keys)
-
-
-def _place(chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], choice: Choice) -> Placement:
+def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> list[Demand]:
+    """What the objects of a workload cost, were the nearest level large enough for all of them."""
     memory = MemoryMap(chip)
-    program, _ = _lower_all(chip, tile, graph, parts, choice, memory)
-    return place(chip, measure(program, memory))
-
-
-def _plan(
-    chip: Chip, graph: Graph, draft: _Draft, notes: tuple[str, ...], placement: Placement | None
-) -> MappedWorkload:
-    program, memory = draft.program, draft.memory
-    checked = Program(program.instructions, program.semaphores, program.operators, program.tiles)
-    memory.check()
-    used = memory.used if placement is None else sum(placement.used.values())
-    bound = graph_bound(chip, graph, placement)
-    return MappedWorkload(chip, graph, checked, draft.tasks, draft.choice[0], used, bound, notes, placement)
-
-
-def _lower_all(
-    chip: Chip,
-    tile: NpuTile,
-    graph: Graph,
-    parts: Sequence[Part],
-    choice: Choice,
-    memory: MemoryMap,
-    *,
-    draft: bool = False,
-) -> tuple[Program, tuple[MappedTask, ...]]:
-    """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
-    layout, tilings = choice
-    builder = ProgramBuilder()
-    builder.tiles = chip.tile_count
-    rings = declare_rings(builder, layout)
-    stored = builder.semaphore("stored", 1, "dependency")
-    numbers, outputs = dict[str, int](), dict[str, tuple[int, int]]()
-    tasks, runs = list[Task](), list[list[tuple[int, Tiling, int]]]()
-    for part, tiled in zip(parts, tilings, strict=True):
-        memory.repetition = part.first
-        with builder.loop(part.count) as layer:
-            context = Context(builder, chip, tile, layout, rings, memory, layer, stored, graph, outputs)
-            for task in part.tasks:
-                name = task.operator.name
-                if name not in numbers:
-                    numbers[name] = len(numbers)
-                    tasks.append(task)
-                    runs.append([])
-                builder.operator = numbers[name]
-                runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share.tiles))
-                _lower(context, task, tiled[name])
-    mapped = tuple(
-        MappedTask(task, sum(count for count, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2])
-        for task, run in zip(tasks, runs, strict=True)
-    )
-    return builder.finish(tuple(numbers), draft=draft), mapped
+    program, _ = lower_tasks(chip, graph, parts, choice, memory)
+    return measure(program, memory)
 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -408,7 +257,6 @@ def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkloa
 
 def _alone(
     chip: Chip,
-    tile: NpuTile,
     graph: Graph,
     cycles: Callable[[Program], int],
     graph_tasks: int,
@@ -426,22 +274,10 @@ def _alone(
     name = task.operator.name
     part = Part(0, times, (once,), {name: levels})
     memory = MemoryMap(chip, levels=levels)
-    program, _ = _lower_all(chip, tile, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
+    program, _ = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
     if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
         return chosen.cycles  # it streams from a level that its objects fill: the estimate has to do
     return -(-cycles(program) // times)
 
 
-def _lower(context: Context, task: Task, chosen: Chosen) -> None:
-    tiling, part = chosen.tiling, chosen.share.operator
-    context.builder.tiles = chosen.share.tiles
-    if isinstance(tiling, GemmTiling):
-        GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
-    elif isinstance(tiling, AttentionTiling):
-        assert isinstance(part, Attention)
-        AttentionLowering(context, task, part, tiling).emit()
-    else:
-        VectorLowering(context, task, vector_shape(part), tiling).emit()
-
-
-__all__ = ["MappedTask", "MappedWorkload", "Tiling", "fit_precision", "map_workload"]
+__all__ = ["demands", "fit_precision", "map_workload"]

@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Memory
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.memory import ALIGNMENT, Home, Item, Key, MemoryMap, no_room
 from siliconloom.sim.timing.units import access_cycles, moved_bytes
@@ -87,6 +89,10 @@ class Placement:
         return max(names, key=lambda name: spent[name])
 
 
+Counts = list[dict[int, int]]
+"""Units of each object in each level, in the order in which its units went there."""
+
+
 def measure(program: Program, memory: MemoryMap) -> list[Demand]:
     """What every object of ``memory`` costs, from a Program whose addresses are those of ``memory``."""
     chip, owner = memory.chip, memory.owner()
@@ -144,22 +150,24 @@ def assign(chip: Chip, demands: Sequence[Demand], where: Mapping[Key, str]) -> P
         When a level has no room for what it is given.
     """
     names = list(chip.memory)
-    grain = _grain(chip)
-    counts: Counts = [{names.index(where[d.item.key]): d.item.units} for d in demands]
-    placement = _addresses(chip, demands, counts, grain)
+    return assign_units(chip, demands, [{names.index(where[d.item.key]): d.item.units} for d in demands])
+
+
+def assign_units(chip: Chip, demands: Sequence[Demand], counts: Counts) -> Placement:
+    """Put so many units of every object into each level, whatever the rule would say; raises as `assign` does."""
+    placement = _addresses(chip, demands, counts, _grain(chip))
     for name, used in placement.used.items():
-        if used > chip.memory[name].total_capacity:
-            raise no_room(chip, sum(d.item.size for d in demands))
+        if used > (room := chip.memory[name].total_capacity):
+            raise LoomError(
+                f"what lies in {chip.name}'s memory.{name} takes {format_bytes(used)}, it has {format_bytes(room)} "
+                f"(memory.{name}.capacity)"
+            )
     return placement
 
 
 def _grain(chip: Chip) -> list[int]:
     """Bytes at whose multiples objects begin in each level: whole stripes, so that rows begin at a port."""
     return [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
-
-
-Counts = list[dict[int, int]]
-"""Units of each object in each level, in the order in which its units went there."""
 
 
 def _queue(demands: Sequence[Demand], rule: Callable[[Demand], float]) -> list[int]:
@@ -222,4 +230,4 @@ def _addresses(chip: Chip, demands: Sequence[Demand], counts: Counts, grain: Seq
     return Placement(tuple(demands), homes, used)
 
 
-__all__ = ["Demand", "Placement", "assign", "measure", "place"]
+__all__ = ["Counts", "Demand", "Placement", "assign", "assign_units", "measure", "place"]

@@ -18,12 +18,24 @@ EVERY = 16
 """Up to this many tiles every number of them may take part; above, so many steps from a power of two to the next."""
 
 
+Cut = tuple[int, int, int]
+"""Parts along three dimensions of an operator, see `CUT_DIMENSIONS`."""
+
+CUT_DIMENSIONS = {
+    "gemm": ("batch", "m", "n"),
+    "attention": ("pairs", "queries", "group"),
+    "vector": ("", "rows", "cols"),
+}
+"""Of operators by kind; ``pairs`` are sequences with key-value heads, ``group`` the heads that share one of these."""
+
+
 @dataclass(frozen=True)
 class Share:
-    """What each of ``tiles`` tiles computes of an operator."""
+    """What each of ``tiles`` tiles computes of an operator that is cut so."""
 
     operator: Operator
     tiles: int
+    cut: Cut = (1, 1, 1)
 
 
 def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> list[tuple[float, Share]]:
@@ -33,8 +45,10 @@ def shares(chip: Chip, operator: Operator, fused: tuple[Vector, ...] = ()) -> li
     """
     found: dict[Operator, Share] = {}
     for tiles in _counts(chip.tile_count):
-        for part in _cuts(operator, tiles):
-            found.setdefault(part, Share(part, tiles))
+        for cut in _factors(tiles):
+            part = part_of(operator, cut)
+            if part is not None:
+                found.setdefault(part, Share(part, tiles, cut))
     return sorted(((_least(chip, share, fused), share) for share in found.values()), key=lambda f: (f[0], -f[1].tiles))
 
 
@@ -58,35 +72,35 @@ def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:
     return max(array_floor(tile.array, part), own, moved * scale / rate)
 
 
-def _cuts(operator: Operator, tiles: int) -> Iterator[Operator]:
-    """Shares of the busiest of so many tiles, cut along up to three dimensions."""
-    if tiles == 1:
-        yield operator
-        return
-    for first, second, third in _factors(tiles):
-        if isinstance(operator, Gemm):
-            if first <= operator.batch and second <= operator.m and third <= operator.n:
-                n = -(-operator.n // third)
-                n += n % 2 if operator.n % 2 == 0 else 0  # a gated activation takes columns in pairs
-                yield replace(operator, batch=-(-operator.batch // first), m=-(-operator.m // second), n=n)
-        elif isinstance(operator, Attention):
-            pairs, group = operator.batch * operator.kv_heads, operator.heads // operator.kv_heads
-            if first <= pairs and second <= operator.q_len and third <= group:
-                kept, heads = -(-pairs // first), -(-group // third)
-                queries = -(-operator.q_len // second)
-                yield replace(operator, batch=1, kv_heads=kept, heads=kept * heads, q_len=queries)
-        else:
-            assert isinstance(operator, Vector)
-            divisible = third == 1 or not vector_cost(operator.function).by_row
-            if first == 1 and second <= operator.rows and third <= operator.cols and divisible:
-                yield replace(operator, rows=-(-operator.rows // second), cols=-(-operator.cols // third))
+def part_of(operator: Operator, cut: Cut) -> Operator | None:
+    """What the busiest of the tiles has of an operator that is cut so; nothing where it cannot be."""
+    first, second, third = cut
+    if cut == (1, 1, 1):
+        return operator
+    if isinstance(operator, Gemm):
+        if first > operator.batch or second > operator.m or third > operator.n:
+            return None
+        n = -(-operator.n // third)
+        n += n % 2 if operator.n % 2 == 0 else 0  # a gated activation takes columns in pairs
+        return replace(operator, batch=-(-operator.batch // first), m=-(-operator.m // second), n=n)
+    if isinstance(operator, Attention):
+        pairs, group = operator.batch * operator.kv_heads, operator.heads // operator.kv_heads
+        if first > pairs or second > operator.q_len or third > group:
+            return None
+        kept, heads = -(-pairs // first), -(-group // third)
+        return replace(operator, batch=1, kv_heads=kept, heads=kept * heads, q_len=-(-operator.q_len // second))
+    assert isinstance(operator, Vector)
+    divisible = third == 1 or not vector_cost(operator.function).by_row
+    if first > 1 or second > operator.rows or third > operator.cols or not divisible:
+        return None
+    return replace(operator, rows=-(-operator.rows // second), cols=-(-operator.cols // third))
 
 
-def _factors(total: int) -> Iterator[tuple[int, int, int]]:
+def _factors(total: int) -> Iterator[Cut]:
     for first in range(1, total + 1):
         for second in range(1, total // first + 1):
             if total % (first * second) == 0:
                 yield first, second, total // (first * second)
 
 
-__all__ = ["Share", "shares"]
+__all__ = ["CUT_DIMENSIONS", "Cut", "Share", "part_of", "shares"]

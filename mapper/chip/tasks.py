@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,10 @@ class Task:
         return self.serves or self.operator.name
 
 
-def block_tasks(graph: Graph, operators: list[Operator], tile: NpuTile) -> list[Task]:
-    """Tasks of one block in program order."""
+def block_tasks(
+    graph: Graph, operators: list[Operator], tile: NpuTile, most: Mapping[str, int] | None = None
+) -> list[Task]:
+    """Tasks of one block in program order; ``most`` says how many operators join a product at most."""
     linked = graph.dataflow.linked
     tasks: list[Task] = []
     index = 0
@@ -41,7 +44,8 @@ def block_tasks(graph: Graph, operators: list[Operator], tile: NpuTile) -> list[
         fused: list[Vector] = []
         index += 1
         tasks += [Task(before, (), linked, first.name) for before in rearrangements(graph, first, tile)]
-        while isinstance(first, Gemm) and index < len(operators):
+        limit = len(operators) if most is None else most.get(first.name, len(operators))
+        while isinstance(first, Gemm) and index < len(operators) and len(fused) < limit:
             follower = operators[index]
             before = fused[-1] if fused else first
             if not (isinstance(follower, Vector) and _joins(graph, first, fused, before, follower)):

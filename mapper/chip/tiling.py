@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,14 @@ def choose_tilings(
     return found
 
 
+def gemm_tiling(
+    chip: Chip, shape: GemmShape, memories: GemmMemories, sizes: tuple[int, int, int], order: Order, resident: bool
+) -> GemmTiling:
+    """A tiling of these sizes (m, n, k) with what it should take; that of an operand that stays where k is whole."""
+    costs = gemm_costs(chip, memories, shape, *np.ix_(*(np.array([size], np.int64) for size in sizes)))[order]
+    return GemmTiling(*sizes, order, resident, *(int(np.ravel(values)[0]) for values in astuple(costs)))
+
+
 def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
     """The few fastest; before them, of those that are nearly the fastest the one that moves the fewest bytes."""
     reads, writes, *_, cycles = costs
@@ -117,21 +126,29 @@ def _trimmed(layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
     )
 
 
-def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
+def gemm_needs(shape: GemmShape, m: Int, n: Int, k: Int) -> dict[str, Int]:
+    """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
     bits, wide = shape.dtype.bits, shape.dtype.accumulator.bits // 8
     outputs = n // 2 if shape.output_halved else n
-    fits = (
-        (-(-k * n * bits // 8) <= layout.weights)
-        & (-(-m * k * bits // 8) <= layout.moving)
-        & (m * n * wide <= layout.partial)
-        & (-(-m * outputs * bits // 8) <= layout.results)
-        & (PARAMETER_BYTES * n <= layout.constants)
-    )
-    if shape.weight:  # such a tile is one row of a transfer
-        fits &= -(-k * n * bits // 8) <= LONGEST_ROW
-    if shape.residual:
-        fits &= -(-m * outputs * bits // 8) <= layout.vector
-    return fits
+    needs = {
+        "weights": -(-k * n * bits // 8),
+        "moving": -(-m * k * bits // 8),
+        "partial": m * n * wide,
+        "results": -(-m * outputs * bits // 8),
+        "constants": PARAMETER_BYTES * n,
+    }
+    return needs | ({"vector": needs["results"]} if shape.residual else {})
+
+
+def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
+    needs = gemm_needs(shape, m, n, k)
+    fits: Any = True
+    for ring, need in needs.items():
+        room = getattr(layout, ring)
+        if ring == "weights" and shape.weight:  # such a tile is one row of a transfer
+            room = min(room, LONGEST_ROW)
+        fits = fits & (need <= room)
+    return np.asarray(fits, np.bool_)
 
 
 def _sizes(total: int, grain: int) -> Int:

@@ -78,6 +78,21 @@ def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorSh
     return found
 
 
+def vector_needs(shape: VectorShape, rows: int, cols: int) -> dict[str, int]:
+    """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
+    each = shape.dtype.size(rows * cols)
+    return {
+        "vector": shape.inputs * each,
+        "results": shape.outputs * each,
+        "constants": shape.dtype.size(shape.constants),
+    }
+
+
+def vector_tiling(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
+    """A tiling of these sizes with what it should take."""
+    return _cost(chip, shape, rows, cols)
+
+
 def _sizes(layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
     """Rows and columns of tiles to try; a single row that does not fit is cut when the function allows it."""
     size, by_row = shape.dtype.size, vector_cost(shape.function).by_row

@@ -108,7 +108,7 @@ def test_durations_become_whole_cycles_rounded_up():
     assert chip.cycles(120_000) == 144
 
 
-@pytest.mark.parametrize("kind", ["chip", "system", "workload"])
+@pytest.mark.parametrize("kind", ["chip", "system", "workload", "mapping"])
 def test_schemas_name_their_keys(kind):
     made = schema_of(kind)
     assert made["$schema"].startswith("https://json-schema.org")

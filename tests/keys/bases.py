@@ -174,6 +174,26 @@ def _communicate(sets: Sets) -> Any:
     return command("collective torus-2d changed.yaml --chips 8")([])
 
 
+def _mapped(chip: str, words: str) -> Callable[[Sets], Any]:
+    """A mapping has no ``--set``: the mapper's own is written with the changes, and lowered."""
+
+    def run(sets: Sets) -> Any:
+        import yaml
+
+        command(f"map {chip} {words} -o mapping.yaml")([])
+        document: Any = yaml.safe_load(Path("mapping.yaml").read_text())
+        for path, value in sets:
+            here: Any = document
+            *parents, last = (int(word) if word.isdigit() else word for word in path.split("."))
+            for key in parents:
+                here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
+            here[last] = yaml.safe_load(value)
+        Path("mapping.yaml").write_text(yaml.safe_dump(document))
+        return command(f"map {chip} {words} --mapping mapping.yaml")([])
+
+    return run
+
+
 def _unequal(sets: Sets) -> Any:
     """Sequences of unequal lengths, which no command line can say."""
     system, chip = load_machine("neupims", [("policy.tensor", "1"), ("policy.pipeline", "1"), *sets])
@@ -207,6 +227,8 @@ PREFILL = (
 )
 BASES: dict[str, Callable[[Sets], Any]] = {
     "edge": command(EDGE),
+    "mapped": _mapped("npu-edge", "gpt2 --set workload.layers=1 --set workload.sequence=32 --set tile_count=4"),
+    "placed": _mapped("tiers.yaml", "gpt2 --set workload.layers=2 --set workload.sequence=32"),
     "array": command("sim systolic-ws-8 gemms.yaml"),
     "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),

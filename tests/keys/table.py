@@ -50,6 +50,40 @@ ROWS = (
         "dual_row_buffer=false activations=separate refresh_ranks=in_turn global_buffer=512B",
     ),
     ("PimTile", "pim rtl", "tile.", "bank_machines=1"),
+    # a mapping
+    ("DescribedMapping", "mapped", "", "joined!true placement!{}"),
+    (
+        "DescribedLayout",
+        "mapped",
+        "layout.",
+        "weights=50000B moving=31000B vector=15000B results=18000B probabilities=12000B constants!8B context=7000B "
+        "partial=25000B&&layout.context=7000B partial!1MiB",
+    ),
+    (
+        "DescribedTask",
+        "mapped",
+        "tasks.8.",
+        "operator!layer.other repetition!1 fused![] gemm!null vector!{rows:1,cols:1}",
+    ),
+    ("DescribedTask", "mapped", "tasks.0.", "vector!null"),
+    ("DescribedTask", "mapped", "tasks.7.", "attention!null"),
+    ("DescribedCut", "mapped", "tasks.4.cut.", "m=4&&tasks.4.cut.n=1&&tasks.4.gemm.m=8 n=2 batch!2 pairs!2"),
+    (
+        "DescribedCut",
+        "mapped",
+        "tasks.7.cut.",
+        "pairs=2 queries=4&&tasks.7.cut.pairs=1&&tasks.7.attention.queries=1 group!2",
+    ),
+    ("DescribedCut", "mapped", "tasks.0.cut.", "cols=2 rows=4&&tasks.0.cut.cols=1"),
+    (
+        "DescribedProduct",
+        "mapped",
+        "tasks.4.gemm.",
+        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true resident!true",
+    ),
+    ("DescribedAttention", "mapped", "tasks.7.attention.", "queries=2 keys=16 heads!2"),
+    ("DescribedVector", "mapped", "tasks.0.vector.", "rows=2 cols=96"),
+    ("DescribedPlace", "placed", "placement.6.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
     ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),

@@ -27,6 +27,7 @@ MODULES = (
     "arch.gpu",
     "arch.communication",
     "arch.run",
+    "arch.mapping",
     "workloads.lists",
     "workloads.load",
 )

@@ -14,20 +14,36 @@ def command(
     workload: Workload,
     sets: Set = None,
     program: Annotated[bool, typer.Option("--program", help="Print the disassembled Program as well.")] = False,
+    mapping: Annotated[
+        str | None, typer.Option("--mapping", metavar="FILE", help="Lower this mapping instead of looking for one.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the mapping as YAML, for --mapping; - is standard output."
+        ),
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Show the mapping of a workload to a chip, how it was chosen, and its lower bound."""
-    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.document import Document, parse_assignments
+    from siliconloom.arch.errors import NotSupported
     from siliconloom.arch.isa import disassemble
     from siliconloom.evaluate.mapping import load_plan, plan_summary
+    from siliconloom.mapper.chip.described import mapping_text
     from siliconloom.render.mapping import mapping_tables
-    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.output import check_outputs, write_json, write_text
     from siliconloom.render.tables import console
 
-    check_outputs({"--json": json_file}, (chip, workload))
-    plan = load_plan(chip, workload, parse_assignments(sets or []))
+    check_outputs({"--json": json_file, "-o": output}, (chip, workload, *((mapping,) if mapping else ())))
+    given = None if mapping is None else Document.load(mapping)
+    plan, joined = load_plan(chip, workload, parse_assignments(sets or []), given)
     result = plan_summary(plan)
-    if json_file != "-":
+    if output is not None:
+        if plan.mapping is None:
+            raise NotSupported("-o for a bare array: nothing is decided about it")
+        write_text(output, mapping_text(plan, joined=joined))
+    if "-" not in (json_file, output):
         mapping_tables(result, console(), program=disassemble(plan.program) if program else None)
     if json_file is not None:
         write_json(json_file, result)

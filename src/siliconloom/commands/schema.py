@@ -12,7 +12,8 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="chip, system, gpu, network, communication, workload, result, plan, comparison or verification.",
+            help="chip, system, gpu, network, communication, mapping, workload, result, plan, comparison or "
+            "verification.",
         ),
     ] = "chip",
     output: Annotated[

@@ -32,11 +32,14 @@ def command(
     search: Annotated[
         bool, typer.Option("--search", help="Simulate every way to share out the buffers and take the fastest.")
     ] = False,
+    mapping: Annotated[
+        str | None, typer.Option("--mapping", metavar="FILE", help="Run this mapping, as loom map -o writes it.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Map a workload to a chip, or a system of chips, and simulate it, cycle by cycle."""
     from siliconloom.arch import LoomError, NotSupported
-    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.machine import computes_in_memory, evaluate, read_machine
     from siliconloom.render.output import check_outputs, write_json, write_text
@@ -45,12 +48,16 @@ def command(
 
     if window is not None and trace is None:
         raise LoomError("--window chooses what goes into a trace; add --trace FILE")
-    check_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, (chip, workload))
+    inputs = (chip, workload, *((mapping,) if mapping else ()))
+    check_outputs({"--trace": trace, "--report": report, "--csv": csv, "--json": json_file}, inputs)
     assignments = parse_assignments(sets or [])
     chip_sets, workload_sets = split_overrides(assignments)
     graph = load_workload(workload, workload_sets)
     machine = read_machine(chip, chip_sets)
     options = {"--trace": trace, "--report": report, "--window": window, "--csv": csv, "--search": search or None}
+    options["--mapping"] = mapping
+    if mapping is not None and search:
+        raise LoomError("--search looks for a mapping, and --mapping gives one")
     unsupported = [name for name, value in options.items() if value]
     if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
         where = "a chip whose memory computes" if machine.chip is not None and machine.system is None else "a system"
@@ -69,6 +76,7 @@ def command(
         search=search,
         trace_limit=wanted,
         window=seen,
+        mapping=None if mapping is None else Document.load(mapping),
         watcher=Terminal(json_file != "-"),
     )
     result, simulation = done.result, done.simulation

@@ -17,6 +17,7 @@ def asked(
     machine: str,
     digest: str,
     plan: Mapping[str, Any] | None = None,
+    mapping: str | None = None,
 ) -> dict[str, Any]:
     """Everything that was asked (`arch.result.Asked`).
 
@@ -35,6 +36,7 @@ def asked(
         "sequence": None if decode else max((o.q_len for o in attentions), default=None),
         "context": max((o.kv_len for o in attentions), default=None),
         "plan": None if plan is None else dict(plan),
+        "mapping": mapping,
         "overrides": dict(overrides),
     }
 

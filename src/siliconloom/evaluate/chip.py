@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.description import Memory, NpuTile
+from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Opcode, Program, Unit
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
@@ -17,7 +20,9 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.vector import BUILT
 from siliconloom.evaluate.asked import asked
 from siliconloom.mapper.chip.bounds import Bound, placed_bound
-from siliconloom.mapper.chip.mapping import MappedWorkload, map_workload
+from siliconloom.mapper.chip.described import is_joined, mapping_digest, mapping_of, refuse_joined
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.chip.program import MappedWorkload, lower
 from siliconloom.sim.chip.costs import CostService
 from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
 from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration, run
@@ -39,6 +44,8 @@ class Simulation:
     """The chip as it was described; in `chip` what its DRAM delivers stands in place of the DRAM."""
     overrides: tuple[tuple[str, str], ...] = ()
     """What ``--set`` changed, key path and value."""
+    mapping: Document | None = None
+    """The mapping that was given, where the mapper did not decide."""
     joined: bool = False
     """The tiles worked side by side as one, as `Chip.tiles_join` allows."""
 
@@ -62,6 +69,7 @@ def simulate(
     progress: Progress | None = None,
     costs: CostService | None = None,
     search: bool = False,
+    mapping: Document | None = None,
 ) -> Simulation:
     """Map ``workload`` to ``chip`` and simulate it.
 
@@ -77,6 +85,8 @@ def simulate(
         Where to look a result up before simulating it, and to keep it; not used for traces and exact runs.
     search
         Let the mapper simulate every way to share out the buffers and take the fastest.
+    mapping
+        A description of the mapping; by default the mapper decides.
 
     Raises
     ------
@@ -88,38 +98,39 @@ def simulate(
         chip = load_chip(chip, chip_overrides)
     if isinstance(workload, str):
         workload = load_workload(workload, workload_overrides)
-    described = chip
-    if chip.tiles_join:
-        apart = chip.model_copy(update={"tiles_join": False})
-        ways = [
-            simulate(
-                way,
-                workload,
-                exact=exact,
-                trace_limit=trace_limit,
-                window=window,
-                progress=progress,
-                costs=costs,
-                search=search,
-            )
-            for way in (apart, apart.joined())
-        ]
-        best = min(ways, key=lambda found: found.run.cycles)
-        return replace(best, described=described, overrides=tuple(overrides or ()), joined=best is ways[1])
-    chip = effective(chip)
-    began = time.perf_counter()
-    service = costs or CostService(None)
-    # single tasks take less time to simulate than to look up
-    plan = map_workload(chip, workload, lambda p: duration(p, chip), search=search)
-    mapped = time.perf_counter() - began
-    _check_length(chip, plan.program)
-    if (costs or search) and not exact and not trace_limit:
-        outcome = service.cost(plan.program, chip)
-    else:
-        outcome = run(plan.program, chip, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
-    simulation = Simulation(chip, plan.graph, plan, outcome, mapped, described, tuple(overrides or ()))
-    _check_floors(simulation)
-    return simulation
+    if mapping is not None:
+        refuse_joined(mapping, chip)
+    apart = chip.model_copy(update={"tiles_join": False}) if chip.tiles_join else chip
+    ways = [(apart, False), *([(apart.joined(), True)] if chip.tiles_join else [])]
+    if mapping is not None:
+        ways = [way for way in ways if way[1] is is_joined(mapping)]
+    found = []
+    for way, joined in ways:
+        machine = effective(way)
+        began = time.perf_counter()
+        # single tasks take less time to simulate than to look up
+        plan = mapped_to(machine, workload, partial(duration, chip=machine), mapping, search=search)
+        mapped = time.perf_counter() - began
+        _check_length(machine, plan.program)
+        if (costs or search) and not exact and not trace_limit:
+            outcome = (costs or CostService(None)).cost(plan.program, machine)
+        else:
+            outcome = run(plan.program, machine, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
+        changed = tuple(overrides or ())
+        done = Simulation(machine, plan.graph, plan, outcome, mapped, chip, changed, mapping, joined)
+        _check_floors(done)
+        found.append(done)
+    return min(found, key=lambda done: done.run.cycles)
+
+
+def mapped_to(
+    chip: Chip, graph: Graph, cycles: Callable[[Program], int], mapping: Document | None, *, search: bool = False
+) -> MappedWorkload:
+    """The workload as a description maps it to a chip, or as the mapper does where there is none."""
+    if mapping is None:
+        return map_workload(chip, graph, cycles, search=search)
+    graph, notes = fit_precision(chip, graph)
+    return lower(chip, graph, mapping_of(mapping, chip, graph), notes)
 
 
 def _check_length(chip: Chip, program: Program) -> None:
@@ -241,7 +252,13 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "precision": graph.precision.value,
         "batch": graph.batch,
         "tokens": graph.tokens,
-        "asked": asked(graph, simulation.overrides, machine=chip.name, digest=simulation.described.digest),
+        "asked": asked(
+            graph,
+            simulation.overrides,
+            machine=chip.name,
+            digest=simulation.described.digest,
+            mapping=None if simulation.mapping is None else mapping_digest(simulation.mapping),
+        ),
         "cycles": outcome.cycles,
         "seconds": simulation.seconds,
         "clock_hz": chip.clock,

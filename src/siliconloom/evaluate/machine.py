@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch.document import Document
 from siliconloom.arch.gpu import load_gpu, refuse_idle
 from siliconloom.arch.gpu_system import refuse_unread
 from siliconloom.arch.kinds import is_gpu, machine_kind
@@ -141,6 +142,7 @@ def evaluate(
     search: bool = False,
     trace_limit: int = 0,
     window: tuple[int, int] | None = None,
+    mapping: Document | None = None,
     watcher: Watcher = NOBODY,
 ) -> Evaluation:
     """Time one step of ``graph`` on ``machine``.
@@ -149,7 +151,7 @@ def evaluate(
     ----------
     overrides
         All that was changed by hand, for the result to say.
-    exact, search, trace_limit, window
+    exact, search, trace_limit, window, mapping
         Of one of our chips, see `evaluate.chip.simulate`; ``exact`` also of a system of them.
 
     Raises
@@ -159,35 +161,10 @@ def evaluate(
     NotSupported
         For what a kind of machine does not do.
     """
-    made = _evaluate(machine, graph, overrides, exact, search, trace_limit, window, watcher)
-    made.result["asked"] |= {"machine": machine.name, "overrides": dict(overrides)}
-    return made
-
-
-def _evaluate(
-    machine: DescribedMachine,
-    graph: Graph,
-    overrides: Sets,
-    exact: bool,
-    search: bool,
-    trace_limit: int,
-    window: tuple[int, int] | None,
-    watcher: Watcher,
-) -> Evaluation:
-    chip = machine.chip
-    if chip is None:
-        assert machine.cluster is not None
-        if exact:
-            raise NotSupported("--exact for GPUs: their times are predicted")
-        from siliconloom.evaluate.gpus import gpu_system_result
-
-        result = gpu_system_result(machine.cluster, machine.policy, graph, machine.plan, stack=machine.stack)
-        return Evaluation(result)
-    memory = computes_in_memory(machine, graph)
-    if machine.system is None and not memory:
+    if machine.chip is not None and machine.system is None and not computes_in_memory(machine, graph):
         with watcher.share("simulating") as progress:
             simulation = simulate(
-                chip,
+                machine.chip,
                 graph,
                 list(overrides),
                 exact=exact,
@@ -195,13 +172,30 @@ def _evaluate(
                 window=window,
                 progress=progress,
                 search=search,
+                mapping=mapping,
             )
-        return Evaluation(simulation.result(), simulation)
+        made = Evaluation(simulation.result(), simulation)
+    else:
+        made = Evaluation(_of_others(machine, graph, overrides, exact))
+    made.result["asked"] |= {"machine": machine.name, "overrides": dict(overrides)}
+    return made
+
+
+def _of_others(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:
+    """The result of what is no chip whose tiles alone do the work."""
+    chip = machine.chip
+    if chip is None:
+        assert machine.cluster is not None
+        if exact:
+            raise NotSupported("--exact for GPUs: their times are predicted")
+        from siliconloom.evaluate.gpus import gpu_system_result
+
+        return gpu_system_result(machine.cluster, machine.policy, graph, machine.plan, stack=machine.stack)
     if chip.tile.kind == "pim" and machine.system is None:
         from siliconloom.evaluate.pim_tile import simulate_pim
 
-        return Evaluation(simulate_pim(chip, graph))
-    return Evaluation(_planned(machine, graph, overrides, exact))
+        return simulate_pim(chip, graph)
+    return _planned(machine, graph, overrides, exact)
 
 
 def _planned(machine: DescribedMachine, graph: Graph, overrides: Sets, exact: bool) -> dict[str, Any]:

@@ -5,23 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from siliconloom.arch import load_chip
+from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
+from siliconloom.evaluate.chip import mapped_to, simulate
 from siliconloom.evaluate.placement import placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
-from siliconloom.mapper.chip.mapping import MappedTask, MappedWorkload, map_workload
-from siliconloom.sim.chip.engine import run
+from siliconloom.mapper.chip.described import refuse_joined
+from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
+from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
+from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 
 SCHEMA = "siliconloom.mapping/1"
 
 
-def load_plan(chip: str, workload: str, overrides: list[tuple[str, str]]) -> MappedWorkload:
-    """Load chip and workload by file or library name and map one to the other."""
+def load_plan(
+    chip: str, workload: str, overrides: list[tuple[str, str]], mapping: Document | None = None
+) -> tuple[MappedWorkload, bool]:
+    """Load chip and workload by file or library name, and map one to the other as `evaluate.chip.simulate` does.
+
+    Returns
+    -------
+    The mapping, and whether it is of tiles that work side by side as one.
+    """
     chip_sets, workload_sets = split_overrides(overrides)
-    machine = effective(load_chip(chip, chip_sets))
-    graph = load_workload(workload, workload_sets)
-    return map_workload(machine, graph, lambda program: run(program, machine).cycles, search=False)
+    machine, graph = load_chip(chip, chip_sets), load_workload(workload, workload_sets)
+    if machine.tiles_join:
+        done = simulate(machine, graph, mapping=mapping)
+        return done.plan, done.joined
+    if mapping is not None:
+        refuse_joined(mapping, machine)
+    machine = effective(machine)
+    return mapped_to(machine, graph, lambda program: duration(program, machine), mapping), False
 
 
 def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
@@ -59,6 +75,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
         "kind": operator.kind,
         "repeat": mapped.repeat,
         "tiles": mapped.tiles,
+        "cut": {name: parts for name, parts in zip(CUT_DIMENSIONS[operator.kind], mapped.cut, strict=True) if name},
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
         "tiling": None if tiling is None else vars(tiling),

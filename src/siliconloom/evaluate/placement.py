@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.mapper.chip.mapping import MappedWorkload
+from siliconloom.mapper.chip.program import MappedWorkload
 
 
 def placement_rows(plan: MappedWorkload) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ KINDS = (
     "gpu",
     "network",
     "communication",
+    "mapping",
     "workload",
     "result",
     "plan",
@@ -45,6 +46,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from siliconloom.arch.communication import Communication
 
         made = Communication.model_json_schema()
+    elif kind == "mapping":
+        from siliconloom.arch.mapping import DescribedMapping
+
+        made = DescribedMapping.model_json_schema()
     elif kind == "workload":
         from siliconloom.workloads import workload_schema
 

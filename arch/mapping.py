@@ -1,0 +1,115 @@
+"""A mapping as a description: all that is decided about a workload on one chip, as ``loom map -o`` writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from siliconloom.arch.document import Description, rule_at
+from siliconloom.arch.quantity import Bytes
+
+LARGEST = 2**31 - 1
+Size = Annotated[int, Field(ge=1, le=LARGEST)]
+"""Elements or parts along a dimension."""
+
+
+class DescribedLayout(Description):
+    """Bytes of a slot of each ring; a ring has two slots. All but the last two lie in the scratchpad."""
+
+    weights: Bytes = Field(description="stationary operands of the array")
+    moving: Bytes = Field(description="moving operands of the array")
+    vector: Bytes = Field(description="operands of the vector unit")
+    results: Bytes = Field(description="what is stored")
+    probabilities: Bytes = Field(default=0, description="of attention, from the vector unit to the array")
+    constants: Bytes = Field(default=0, description="what requantises columns, parameters of norms")
+    partial: Bytes = Field(description="sums of products, in the accumulator")
+    context: Bytes = Field(default=0, description="sums of attention's second product, in the accumulator")
+
+
+class DescribedCut(Description):
+    """Parts into which an operator is cut along its dimensions; each tile of the chip has one."""
+
+    batch: Size = Field(default=1, description="of a product: products")
+    m: Size = Field(default=1, description="of a product: rows")
+    n: Size = Field(default=1, description="of a product: columns")
+    pairs: Size = Field(default=1, description="of attention: sequences with key-value heads")
+    queries: Size = Field(default=1, description="of attention: query tokens")
+    group: Size = Field(default=1, description="of attention: heads that share a key-value head")
+    rows: Size = Field(default=1, description="of a vector operator")
+    cols: Size = Field(default=1, description="of a vector operator")
+
+
+class DescribedProduct(Description):
+    """Tiles of a product, and the order of its outer loops."""
+
+    m: Size
+    n: Size
+    k: Size
+    order: Literal["n_outer", "m_outer"] = Field(description="the outer one of the loops over rows and columns")
+    resident: bool = Field(
+        default=False, description="the operand of the outer loop stays on chip; needs tiles of the whole depth k"
+    )
+
+
+class DescribedAttention(Description):
+    """Tiles of attention, in tokens, and heads that share keys stacked as rows."""
+
+    queries: Size
+    keys: Size
+    heads: Size
+
+
+class DescribedVector(Description):
+    """Tiles of an operator of the vector unit."""
+
+    rows: Size
+    cols: Size
+
+
+class DescribedTask(Description):
+    """What is decided for one operator; exactly one of ``gemm``, ``attention`` and ``vector``."""
+
+    operator: Annotated[str, Field(min_length=1, max_length=200)]
+    repetition: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        default=0, description="of its block, from which on it counts"
+    )
+    fused: list[str] | None = Field(
+        default=None, max_length=8, description="operators computed on its results; all that can be when absent"
+    )
+    cut: DescribedCut = DescribedCut()
+    gemm: DescribedProduct | None = None
+    attention: DescribedAttention | None = None
+    vector: DescribedVector | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DescribedTask:
+        given = [name for name in ("gemm", "attention", "vector") if getattr(self, name) is not None]
+        if len(given) != 1:
+            rule = "one of gemm, attention and vector says how it is tiled" + (
+                f"; there are {' and '.join(given)}" if given else ""
+            )
+            raise rule_at(given[1] if given else "operator", rule, None if given else self.operator)
+        return self
+
+
+class DescribedPlace(Description):
+    """Where an object lies: its units (parameters of a layer, keys, values) in the order of the levels."""
+
+    operator: str
+    role: str = Field(description="parameters, keys, values, scales, input, operand N, residual or result")
+    levels: dict[str, Annotated[int, Field(ge=1, le=LARGEST)]] = Field(
+        min_length=1, description="units in each memory level"
+    )
+
+
+class DescribedMapping(Description):
+    """A mapping of a workload to a chip."""
+
+    kind: Literal["mapping"]
+    joined: bool = Field(default=False, description="the tiles work side by side as one (a chip's tiles_join)")
+    layout: DescribedLayout
+    tasks: list[DescribedTask] = Field(min_length=1, max_length=10_000)
+    placement: list[DescribedPlace] | None = Field(
+        default=None, max_length=100_000, description="on chips with several memory levels"
+    )

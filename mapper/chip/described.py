@@ -1,0 +1,383 @@
+"""Mappings as descriptions: what is decided about a workload on a chip, written as YAML and read again.
+
+What is read is checked like any description: every buffer holds what the tiles need, no tile is larger than the part
+that it is a tile of, and every operator is there once, so that no iteration is left out or done twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import prod
+from typing import Any
+
+import yaml
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.document import Document
+from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedTask
+from siliconloom.arch.vector import ROW_LIMIT, vector_cost
+from siliconloom.mapper.chip import mapping as search
+from siliconloom.mapper.chip import program
+from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, query_parts
+from siliconloom.mapper.chip.builder import LONGEST_ROW, SLOTS
+from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
+from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.memory import Key
+from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
+from siliconloom.mapper.chip.program import MappedWorkload
+from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
+from siliconloom.mapper.chip.tasks import Task, gemm_shape
+from siliconloom.mapper.chip.tiling import GemmTiling, gemm_needs, gemm_tiling
+from siliconloom.mapper.chip.vector import VectorTiling, vector_needs, vector_shape, vector_tiling
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+
+ACCUMULATED = ("partial", "context")
+"""Rings that lie in the accumulator."""
+
+
+def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
+    """The description of a mapping, as YAML.
+
+    Parameters
+    ----------
+    mapped
+        From `map_workload` or `program.lower`.
+    joined
+        The chip's tiles work side by side as one.
+    """
+    assert mapped.mapping is not None
+    parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
+    sizes = {ring.name: f"{getattr(layout, ring.name)} B" for ring in fields(layout) if getattr(layout, ring.name)}
+    data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})
+    data |= {"layout": sizes, "tasks": _tasks(parts, chosen)}
+    if mapped.placement is not None:
+        data["placement"] = [
+            {"operator": operator, "role": role, "levels": {home.level: home.count for home in homes if home.count}}
+            for (operator, role), homes in mapped.placement.homes.items()
+            if any(home.count for home in homes)
+        ]
+    lines = [f"# {mapped.graph.name}, {mapped.graph.phase.value}, on {mapped.chip.name}"]
+    for key, value in data.items():
+        rows = value if isinstance(value, list) else None
+        lines += [f"{key}: {_line(value)}"] if rows is None else [f"{key}:", *(f"  - {_line(row)}" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(value: object) -> str:
+    """YAML on one line."""
+    text = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=2**20)
+    return text.removesuffix("...\n").strip()
+
+
+def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> list[dict[str, Any]]:
+    """Every operator once, and again where its block goes on in another way."""
+    rows: list[dict[str, Any]] = []
+    last: dict[str, dict[str, Any]] = {}
+    for part, made in zip(parts, chosen, strict=True):
+        for task in part.tasks:
+            name, kind = task.operator.name, task.operator.kind
+            choice = made[name]
+            cut = {n: p for n, p in zip(CUT_DIMENSIONS[kind], choice.share.cut, strict=True) if p > 1}
+            fused = {"fused": [v.name for v in task.fused]} if isinstance(task.operator, Gemm) else {}
+            decided = fused | ({"cut": cut} if cut else {}) | {kind: _sizes(choice.tiling)}
+            if last.get(name) != decided:
+                rows.append({"operator": name} | ({"repetition": part.first} if part.first else {}) | decided)
+            last[name] = decided
+    return rows
+
+
+def _sizes(tiling: Tiling) -> dict[str, Any]:
+    if isinstance(tiling, GemmTiling):
+        sizes = {"m": tiling.m, "n": tiling.n, "k": tiling.k, "order": tiling.order}
+        return sizes | ({"resident": True} if tiling.resident else {})
+    if isinstance(tiling, AttentionTiling):
+        return {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
+    assert isinstance(tiling, VectorTiling)
+    return {"rows": tiling.rows, "cols": tiling.cols}
+
+
+def mapping_of(document: Document, chip: Chip, graph: Graph) -> program.Mapping:
+    """The mapping of ``graph`` to ``chip`` that a document describes.
+
+    Parameters
+    ----------
+    document
+        Of the kind ``mapping``.
+    chip, graph
+        As `map_workload` takes them, the graph in a number format of the chip.
+
+    Raises
+    ------
+    DescriptionError
+        Where the description breaks a rule, names what is not there, or takes more than a buffer has.
+    LoomError
+        For chips without buffers, and workloads that are larger than the memory.
+    """
+    described = document.validate(DescribedMapping)
+    if not isinstance(chip.tile, NpuTile):
+        raise LoomError(f"{chip.name}: a mapping is of a chip with an npu tile (its tile is of kind {chip.tile.kind})")
+    reader = _Reader(document, described, chip, graph, _layout(document, described, chip.tile, chip.name))
+    fused = {task.operator: len(task.fused) for task in described.tasks if task.fused is not None}
+    parts = program.blocks_of(chip, graph, None, fused)
+    reader.check_operators(parts)
+    placement = None
+    if len(chip.memory) > 1:
+        if described.placement is None:
+            reason = f"{chip.name} has several memory levels ({', '.join(chip.memory)}): the key 'placement' is missing"
+            raise document.error(reason)
+        firsts = [reader.chosen(part) for part in parts]
+        placement = reader.placement(search.demands(chip, graph, parts, (reader.layout, firsts)))
+        parts = program.blocks_of(chip, graph, placement, fused)
+    elif described.placement is not None:
+        raise document.error(f"{chip.name} has one memory level at most: nothing is placed", ("placement",))
+    made = program.Mapping(parts, (reader.layout, [reader.chosen(part) for part in parts]), placement)
+    reader.check_repetitions(parts)
+    return made
+
+
+def is_joined(document: Document) -> bool:
+    """Whether a mapping is of tiles that work side by side as one."""
+    return document.validate(DescribedMapping).joined
+
+
+def refuse_joined(document: Document, chip: Chip) -> None:
+    """Raise `DescriptionError` for a mapping of joined tiles on a chip whose tiles do not join."""
+    if is_joined(document) and not chip.tiles_join:
+        raise document.error(f"the tiles of {chip.name} do not join (tiles_join)", ("joined",), value=True)
+
+
+def mapping_digest(document: Document) -> str:
+    """SHA-256 of what a description of a mapping says, however it is written."""
+    return hashlib.sha256(document.validate(DescribedMapping).model_dump_json().encode()).hexdigest()
+
+
+def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name: str) -> Layout:
+    sizes = {ring: int(size) for ring, size in dict(described.layout).items()}
+    layout = Layout(**sizes)
+    for key, capacity, rings in (
+        ("tile.scratchpad", tile.scratchpad.capacity, [ring for ring in sizes if ring not in ACCUMULATED]),
+        ("tile.accumulator", tile.accumulator.capacity, ACCUMULATED),
+    ):
+        taken = SLOTS * sum(sizes[ring] for ring in rings)
+        if taken > capacity:
+            raise document.error(
+                f"two slots each of {', '.join(rings)} take {taken:,} B of {name}'s {key}, which has {capacity:,} B: "
+                f"{taken - capacity:,} B too much",
+                ("layout",),
+            )
+    return layout
+
+
+@dataclass
+class _Reader:
+    """A description in the reading."""
+
+    document: Document
+    described: DescribedMapping
+    chip: Chip
+    graph: Graph
+    layout: Layout
+    entries: dict[str, list[tuple[int, int, DescribedTask]]] = field(default_factory=dict)
+    """By operator: repetition from which on it counts, its place in the list, and the entry; in order."""
+
+    def __post_init__(self) -> None:
+        for index, task in enumerate(self.described.tasks):
+            known = self.entries.setdefault(task.operator, [])
+            if any(first == task.repetition for first, _, _ in known):
+                rule = "is there already" + (f" for the repetition {task.repetition}" if task.repetition else "")
+                raise self.document.error(rule, ("tasks", index, "operator"), value=task.operator)
+            known.append((task.repetition, index, task))
+            known.sort(key=lambda entry: entry[:2])
+
+    def check_operators(self, parts: Sequence[Part]) -> None:
+        """Every operator of the workload has an entry, every entry is one of these, and says rightly what is fused."""
+        tasks = {task.operator.name: task for part in parts for task in part.tasks}
+        joined = {v.name: name for name, task in tasks.items() for v in task.fused}
+        for name, entries in self.entries.items():
+            for _, index, entry in entries:
+                if name not in tasks:
+                    rule = f"is computed with {joined[name]} here" if name in joined else f"is not in {self.graph.name}"
+                    near = None if name in joined else nearest_name(name, tasks)
+                    raise self.document.error(rule, ("tasks", index, "operator"), value=name, nearest=near)
+                task = tasks[name]
+                possible = [v.name for v in task.fused]
+                if entry.fused is not None and entry.fused != possible:
+                    rule = (
+                        f"can begin with {', '.join(possible)}, in this order"
+                        if possible
+                        else f"nothing can be computed on the results of {name}"
+                    )
+                    raise self.document.error(rule, ("tasks", index, "fused"), value=", ".join(entry.fused))
+        for name in tasks:
+            if name not in self.entries:
+                raise self.document.error(f"there is no entry for the operator {name}", ("tasks",))
+
+    def check_repetitions(self, parts: Sequence[Part]) -> None:
+        """No entry begins where nothing does."""
+        begins: dict[str, set[int]] = {}
+        for part in parts:
+            for task in part.tasks:
+                begins.setdefault(task.operator.name, set()).add(part.first)
+        for name, entries in self.entries.items():
+            for first, index, _ in entries:
+                if first not in begins[name]:
+                    known = ", ".join(map(str, sorted(begins[name])))
+                    rule = f"{name} can go on in another way at {known} only, where an object changes its memory level"
+                    raise self.document.error(rule, ("tasks", index, "repetition"), value=first)
+
+    def chosen(self, part: Part) -> dict[str, Chosen]:
+        """What is decided for every task of a part."""
+        found = {}
+        for task in part.tasks:
+            name = task.operator.name
+            before = [entry for entry in self.entries[name] if entry[0] <= part.first]
+            if not before:
+                _, index, entry = self.entries[name][0]
+                rule = f"{name} has no entry for its first repetition"
+                raise self.document.error(rule, ("tasks", index, "repetition"), value=entry.repetition)
+            found[name] = self._chosen(task, part.levels[name], *before[-1][1:])
+        return found
+
+    def _chosen(self, task: Task, levels: tuple[str, ...], index: int, entry: DescribedTask) -> Chosen:
+        operator, kind = task.operator, task.operator.kind
+        if getattr(entry, kind) is None:
+            given = next(k for k in CUT_DIMENSIONS if getattr(entry, k) is not None)
+            raise self.document.error(f"{operator.name} is of kind {kind}", ("tasks", index, given))
+        share = self._share(operator, index, entry.cut)
+        chip = self.chip.model_copy(update={"tile_count": share.tiles})
+        tiling: Tiling
+        if isinstance(share.operator, Gemm):
+            tiling = self._product(chip, task, share.operator, levels, index, entry)
+        elif isinstance(share.operator, Attention):
+            tiling = self._attention(chip.seen_from(levels[0]), share.operator, index, entry)
+        else:
+            assert isinstance(share.operator, Vector)
+            tiling = self._vector(chip.seen_from(levels[0]), share.operator, index, entry)
+        return Chosen(tiling, share, tiling.cycles)
+
+    def _share(self, operator: Operator, index: int, described: DescribedCut) -> Share:
+        dimensions = CUT_DIMENSIONS[operator.kind]
+        for name, parts in dict(described).items():
+            if parts > 1 and name not in dimensions:
+                valid = ", ".join(d for d in dimensions if d)
+                rule = f"{operator.name} is of kind {operator.kind}, which is cut along {valid}"
+                raise self.document.error(rule, ("tasks", index, "cut", name), value=parts)
+        first, second, third = (getattr(described, name) if name else 1 for name in dimensions)
+        cut: Cut = (first, second, third)
+        tiles = prod(cut)
+        if tiles > self.chip.tile_count:
+            rule = f"{tiles} parts for the {self.chip.tile_count} tiles of {self.chip.name} (tile_count)"
+            raise self.document.error(rule, ("tasks", index, "cut"))
+        part = part_of(operator, cut)
+        if part is None:
+            shape = ", ".join(f"{name} {size}" for name, size in operator.shape.items())
+            raise self.document.error(f"{operator.name} ({shape}) cannot be cut so", ("tasks", index, "cut"))
+        return Share(part, tiles, cut)
+
+    def _product(
+        self, chip: Chip, task: Task, part: Gemm, levels: tuple[str, ...], index: int, entry: DescribedTask
+    ) -> GemmTiling:
+        described, shape, at = entry.gemm, gemm_shape(part, task), ("tasks", index, "gemm")
+        assert described is not None
+        sizes = described.m, described.n, described.k
+        self._check_sizes(part.name, at, zip("mnk", sizes, (shape.m, shape.n, shape.k), strict=True))
+        if shape.output_halved and described.n % 2:
+            rule = f"a gated activation takes the columns of {part.name} in pairs"
+            raise self.document.error(rule, (*at, "n"), value=described.n)
+        if described.resident and described.k != shape.k:
+            rule = f"an operand stays only where tiles have the whole depth, k {shape.k}"
+            raise self.document.error(rule, (*at, "resident"), value=True)
+        needs = {ring: int(need) for ring, need in gemm_needs(shape, *sizes).items()}  # type: ignore[arg-type]
+        self._check_room(part.name, at, needs)
+        if shape.weight and needs["weights"] > LONGEST_ROW:
+            rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
+            raise self.document.error(rule, at, value=f"{needs['weights']:,} B")
+        a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
+        return gemm_tiling(chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident)
+
+    def _attention(self, chip: Chip, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
+        described, at = entry.attention, ("tasks", index, "attention")
+        assert described is not None
+        parts = query_parts(part)
+        most_keys, most_queries = max(p.keys for p in parts), max(p.queries for p in parts)
+        queries, keys, heads = sizes = described.queries, described.keys, described.heads
+        largest = most_queries, most_keys, part.heads // part.kv_heads
+        self._check_sizes(part.name, at, zip(("queries", "keys", "heads"), sizes, largest, strict=True))
+        if queries * heads > ROW_LIMIT:
+            rule = f"queries x heads are rows of a softmax, at most {ROW_LIMIT}"
+            raise self.document.error(rule, at, value=queries * heads)
+        self._check_room(part.name, at, attention_needs(part, queries, keys, heads, most_keys))
+        return attention_tiling(chip, part, queries, keys, heads)
+
+    def _vector(self, chip: Chip, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
+        described, shape, at = entry.vector, vector_shape(part), ("tasks", index, "vector")
+        assert described is not None
+        rows, cols = described.rows, described.cols
+        self._check_sizes(part.name, at, (("rows", rows, shape.rows), ("cols", cols, shape.cols)))
+        if vector_cost(shape.function).by_row:
+            if cols != shape.cols:
+                rule = f"{shape.function} takes whole rows, {shape.cols} columns"
+                raise self.document.error(rule, (*at, "cols"), value=cols)
+            if rows > ROW_LIMIT:
+                rule = f"{shape.function} takes at most {ROW_LIMIT} rows"
+                raise self.document.error(rule, (*at, "rows"), value=rows)
+        if shape.dtype.size(cols) > LONGEST_ROW:
+            rule = f"a row of a transfer has at most {LONGEST_ROW:,} B"
+            raise self.document.error(rule, (*at, "cols"), value=cols)
+        self._check_room(part.name, at, vector_needs(shape, rows, cols))
+        return vector_tiling(chip, shape, rows, cols)
+
+    def _check_sizes(self, name: str, at: tuple[str | int, ...], sizes: Iterable[tuple[str, int, int]]) -> None:
+        for key, size, most in sizes:
+            if size > most:
+                raise self.document.error(f"a tile's part of {name} has {most}", (*at, key), value=size)
+
+    def _check_room(self, name: str, at: tuple[str | int, ...], needs: Mapping[str, int]) -> None:
+        for ring, need in needs.items():
+            have = getattr(self.layout, ring)
+            if need > have:
+                rule = f"{name}: a tile takes {need:,} B of layout.{ring}, {need - have:,} B more than its {have:,} B"
+                raise self.document.error(rule, at)
+
+    def placement(self, demands: Sequence[Demand]) -> Placement:
+        """Where every object lies."""
+        assert self.described.placement is not None
+        items, names = {demand.item.key: demand.item for demand in demands}, list(self.chip.memory)
+        counts: dict[Key, dict[int, int]] = {}
+        for index, place in enumerate(self.described.placement):
+            key, at = (place.operator, place.role), ("placement", index)
+            if key not in items:
+                roles = [role for operator, role in items if operator == place.operator]
+                rule = f"{place.operator} has {', '.join(roles)}" if roles else f"is not in {self.graph.name}"
+                near = None if roles else nearest_name(place.operator, {operator for operator, _ in items})
+                where, value = ("role", place.role) if roles else ("operator", place.operator)
+                raise self.document.error(rule, (*at, where), value=value, nearest=near)
+            if key in counts:
+                raise self.document.error("is placed already", (*at, "role"), value=place.role)
+            for level in place.levels:
+                if level not in names:
+                    rule, near = f"{self.chip.name} has {', '.join(names)}", nearest_name(level, names)
+                    raise self.document.error(rule, (*at, "levels"), value=level, nearest=near)
+                if items[key].held not in self.chip.memory[level].holds:
+                    rule = f"memory.{level} does not hold {items[key].held} (memory.{level}.holds)"
+                    raise self.document.error(rule, (*at, "levels", level))
+            if sum(place.levels.values()) != items[key].units:
+                rule = f"{place.operator}'s {place.role} are {items[key].units} units"
+                raise self.document.error(rule, (*at, "levels"), value=sum(place.levels.values()))
+            counts[key] = {names.index(level): units for level, units in place.levels.items()}
+        missing = [item for key, item in items.items() if key not in counts and item.size]
+        if missing:
+            rule = f"{missing[0].operator}'s {missing[0].role} are not placed"
+            raise self.document.error(rule, ("placement",))
+        placed: Counts = [counts.get(d.item.key, {0: d.item.units}) for d in demands]
+        try:
+            return assign_units(self.chip, demands, placed)
+        except LoomError as error:
+            raise self.document.error(str(error), ("placement",)) from None
+
+
+__all__ = ["is_joined", "mapping_digest", "mapping_of", "mapping_text", "refuse_joined"]

@@ -1,0 +1,246 @@
+"""From a `Mapping`, which is data, to the Program: a function of that data and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as NamedValues
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.isa import Program
+from siliconloom.mapper.chip.attention import AttentionLowering
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
+from siliconloom.mapper.chip.bounds import Bound, graph_bound
+from siliconloom.mapper.chip.builder import ProgramBuilder
+from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Tiling
+from siliconloom.mapper.chip.gemm import GemmLowering
+from siliconloom.mapper.chip.layout import Layout, declare_rings
+from siliconloom.mapper.chip.lowering import Context
+from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.placement import Placement
+from siliconloom.mapper.chip.sharing import Cut, Share
+from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
+from siliconloom.mapper.chip.tiling import GemmTiling
+from siliconloom.mapper.chip.vector import VectorLowering, vector_shape
+from siliconloom.workloads import Attention, Gemm, Graph
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """All that is decided about a workload on a chip.
+
+    Parameters
+    ----------
+    parts
+        Blocks with their tasks (which operators are computed together), cut where objects change their memory level.
+    choice
+        Division of the buffers; for every task of each part how tiles share it and how its part is tiled.
+    placement
+        Which memory level holds what; ``None`` where there is one level.
+    """
+
+    parts: tuple[Part, ...]
+    choice: Choice
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True)
+class MappedTask:
+    """A task and the tiling chosen for it; cycles and bytes are for one execution on one tile.
+
+    Where memory levels differ between repetitions, ``runs`` has how many of them use which tiling, in order, and
+    ``tiling`` is the first of those, ``tiles`` how many of the chip's tiles share it, ``cut`` the parts along its
+    dimensions.
+    """
+
+    task: Task
+    repeat: int
+    tiling: Tiling | None
+    runs: tuple[tuple[int, Tiling], ...] = ()
+    tiles: int = 1
+    cut: Cut = (1, 1, 1)
+
+    @property
+    def estimated_cycles(self) -> int:
+        """The mapper's estimate of one execution, the mean over all of them."""
+        return -(-sum(count * tiling.cycles for count, tiling in self.runs) // self.repeat)
+
+
+@dataclass(frozen=True)
+class MappedWorkload:
+    """What the mapper decided.
+
+    Parameters
+    ----------
+    program
+        Instructions for one tile; all tiles of the chip run it on their share.
+    tasks
+        Tasks in program order.
+    layout
+        Division of the tile's memories; ``None`` on a bare array.
+    memory_bytes
+        Main memory that parameters, cache and intermediate results occupy.
+    placement
+        Which memory level holds what; ``None`` where there is one level at most.
+    mapping
+        What the program is lowered from; ``None`` on a bare array.
+    """
+
+    chip: Chip
+    graph: Graph
+    program: Program
+    tasks: tuple[MappedTask, ...]
+    layout: Layout | None
+    memory_bytes: int
+    bound: Bound
+    notes: tuple[str, ...] = ()
+    placement: Placement | None = None
+    mapping: Mapping | None = None
+
+    @property
+    def estimated_cycles(self) -> int:
+        """The mapper's own estimate, to be compared with the simulator's answer."""
+        return sum(count * tiling.cycles for task in self.tasks for count, tiling in task.runs)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A lowered workload that is not checked yet."""
+
+    mapping: Mapping
+    program: Program
+    tasks: tuple[MappedTask, ...]
+    memory: MemoryMap
+
+
+def lower(chip: Chip, graph: Graph, mapping: Mapping, notes: tuple[str, ...] = ()) -> MappedWorkload:
+    """The Program of a mapping, checked.
+
+    Raises
+    ------
+    LoomError
+        When the main memory is too small, or a field of an instruction.
+    """
+    return checked(chip, graph, draft(chip, graph, mapping), notes)
+
+
+def draft(chip: Chip, graph: Graph, mapping: Mapping) -> Drafted:
+    """The same without checks, for what is only timed."""
+    placement = mapping.placement
+    memory = MemoryMap(chip, None if placement is None else placement.homes)
+    program, tasks = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True)
+    return Drafted(mapping, program, tasks, memory)
+
+
+def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) -> MappedWorkload:
+    """What the mapper decided, with its bound."""
+    program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
+    whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
+    memory.check()
+    used = memory.used if mapping.placement is None else sum(mapping.placement.used.values())
+    bound = graph_bound(chip, graph, mapping.placement)
+    return MappedWorkload(
+        chip, graph, whole, drafted.tasks, mapping.choice[0], used, bound, notes, mapping.placement, mapping
+    )
+
+
+def lower_tasks(
+    chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap, *, draft: bool = False
+) -> tuple[Program, tuple[MappedTask, ...]]:
+    """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
+    layout, tilings = choice
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    builder = ProgramBuilder()
+    builder.tiles = chip.tile_count
+    rings = declare_rings(builder, layout)
+    stored = builder.semaphore("stored", 1, "dependency")
+    numbers, outputs = dict[str, int](), dict[str, tuple[int, int]]()
+    tasks, runs = list[Task](), list[list[tuple[int, Tiling, Share]]]()
+    for part, tiled in zip(parts, tilings, strict=True):
+        memory.repetition = part.first
+        with builder.loop(part.count) as layer:
+            context = Context(builder, chip, tile, layout, rings, memory, layer, stored, graph, outputs)
+            for task in part.tasks:
+                name = task.operator.name
+                if name not in numbers:
+                    numbers[name] = len(numbers)
+                    tasks.append(task)
+                    runs.append([])
+                builder.operator = numbers[name]
+                runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share))
+                _lower(context, task, tiled[name])
+    mapped = tuple(
+        MappedTask(
+            task, sum(n for n, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2].tiles, run[0][2].cut
+        )
+        for task, run in zip(tasks, runs, strict=True)
+    )
+    return builder.finish(tuple(numbers), draft=draft), mapped
+
+
+def _lower(context: Context, task: Task, chosen: Chosen) -> None:
+    tiling, part = chosen.tiling, chosen.share.operator
+    context.builder.tiles = chosen.share.tiles
+    if isinstance(tiling, GemmTiling):
+        GemmLowering(context, task, gemm_shape(part, task), tiling).emit()
+    elif isinstance(tiling, AttentionTiling):
+        assert isinstance(part, Attention)
+        AttentionLowering(context, task, part, tiling).emit()
+    else:
+        VectorLowering(context, task, vector_shape(part), tiling).emit()
+
+
+def blocks_of(
+    chip: Chip, graph: Graph, placement: Placement | None, fused: NamedValues[str, int] | None = None
+) -> tuple[Part, ...]:
+    """Blocks in program order, cut where an object goes on in another memory level.
+
+    ``fused`` says of products how many of the operators after them are computed with them at most; all that can be
+    where it says nothing.
+    """
+    tile, nearest = chip.tile, next(iter(chip.memory))
+    assert isinstance(tile, NpuTile)
+    parts = []
+    makers: dict[str, str] = {}
+    for _, repeat, operators in graph.blocks():
+        tasks = tuple(block_tasks(graph, operators, tile, fused))
+        names = [task.operator.name for task in tasks]
+        makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
+        if placement is None:
+            parts.append(Part(0, repeat, tasks, dict.fromkeys(names, (nearest,) * 3)))
+            continue
+        cuts = [cut for cut in placement.cuts(names) if cut < repeat]
+        for first, end in zip(cuts, [*cuts[1:], repeat], strict=True):
+            levels = {task.operator.name: _levels(chip, graph, placement, makers, task, first) for task in tasks}
+            parts.append(Part(first, end - first, tasks, levels))
+    return tuple(parts)
+
+
+def _levels(
+    chip: Chip, graph: Graph, placement: Placement, makers: dict[str, str], task: Task, repetition: int
+) -> tuple[str, ...]:
+    """Levels that a task's tiling is chosen for, in one repetition."""
+    operator = task.operator
+    if not isinstance(operator, Gemm):
+        return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
+    makes = [makers[name] for name in graph.dataflow.predecessors(operator.name) if name in makers]
+    keys = [
+        (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
+        (operator.name, "parameters" if operator.weight else "operand 1"),
+        (operator.name, "result"),
+    ]
+    return tuple(placement.level(key, repetition) for key in keys)
+
+
+__all__ = [
+    "Drafted",
+    "MappedTask",
+    "MappedWorkload",
+    "Mapping",
+    "blocks_of",
+    "checked",
+    "draft",
+    "lower",
+    "lower_tasks",
+]
