@@ -186,6 +186,15 @@ GEMMS: dict[str, Any] = {
         {"name": "b/c", "m": 7, "n": 9, "k": 65, "batch": 2, "repeat": 3, "bias": True},
     ],
 }
+MAPPING: dict[str, Any] = {
+    "kind": "mapping",
+    "layout": {"weights": "40000 B", "moving": "20000 B", "vector": "9 KiB", "results": "9 KiB", "constants": "1 KiB"}
+    | {"partial": "32 KiB"},
+    "tasks": [
+        {"operator": "a", "fused": [], "gemm": {"m": 8, "n": 32, "k": 64, "order": "n_outer", "resident": True}},
+        {"operator": "b/c", "gemm": {"m": 7, "n": 9, "k": 16, "order": "m_outer"}},
+    ],
+}
 CONVOLUTIONS: dict[str, Any] = {
     "kind": "convolutions",
     "precision": "int8",
@@ -483,6 +492,11 @@ def _sim(c: Command) -> None:
 
 
 def _map(c: Command) -> None:
+    if c.draw.maybe(0.4):
+        files = [c.file("gemms.yaml", yaml.safe_dump(GEMMS).encode()), c.file("map.yaml", document(c.draw, MAPPING))]
+        c.arguments = [c.draw.choice(["map", "sim"]), "npu-edge", files[0], "--mapping", files[1]]
+        c.option("-o", c.draw.choice(["-", "new.yaml", "map.yaml", "gemms.yaml"]), 0.2)
+        return
     c.arguments = ["map", c.machine(CHIPS), c.workload(), *c.arguments]
     c.sets(library("arch")["npu-edge"])
     c.flags("--program")

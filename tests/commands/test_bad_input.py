@@ -109,7 +109,7 @@ CASES = [
     (
         [
             *("plan", "neupims", "gpt2", "--set", "workload.phase=decode", "--set", "workload.batch=64"),
-            *("--set", "plan.tensor=4", "--set", "plan.data=1", "--set", "plan.pipeline=1"),
+            *("--set", "plan.tensor=1", "--set", "plan.data=1"),
         ],
         "data x tensor x context x pipeline must be 32",
     ),

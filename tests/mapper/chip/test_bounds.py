@@ -10,12 +10,12 @@ from siliconloom.arch import load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip import mapping as plan_module
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.choice import Chosen, Part
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.program import lower_tasks
 from siliconloom.mapper.chip.sharing import shares
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -44,7 +44,7 @@ def check(chip, operator, slots, tiling, share):
     name = operator.name
     part = Part(0, 1, (Task(operator, depends=False),), {name: (next(iter(chip.memory)),) * 3})
     chosen = Chosen(tiling, share, 0)
-    program, _ = plan_module._lower_all(chip, chip.tile, GRAPH, [part], (slots, [{name: chosen}]), MemoryMap(chip))
+    program, _ = lower_tasks(chip, GRAPH, [part], (slots, [{name: chosen}]), MemoryMap(chip))
     outcome, bound = run(program, chip), operator_bound(chip, operator)
     assert outcome.cycles >= bound.lower_bound_cycles
     assert outcome.own[0] >= bound.lower_bound_cycles
