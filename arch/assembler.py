@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.datatype import DataType
@@ -55,57 +56,108 @@ def assemble(program: Program, chip: Chip) -> bytes:
 
 def check_program(program: Program, chip: Chip) -> None:
     """Refuse what a tile of ``chip`` cannot run; raises `IllegalProgram` that names the instruction."""
+    for violation in violations(program, chip):
+        raise violation.error
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a program breaks.
+
+    Parameters
+    ----------
+    error
+        What `check_program` would raise, were this the only one.
+    instructions
+        Places of those concerned; none where it is the program as a whole.
+    """
+
+    error: IllegalProgram
+    instructions: tuple[int, ...] = ()
+
+
+def violations(program: Program, chip: Chip) -> Iterator[Violation]:
+    """Every rule that ``program`` breaks on a tile of ``chip``: at most one of an instruction by itself, and conflicts.
+
+    Raises
+    ------
+    NotSupported
+        For tiles that run no programs.
+    """
     tile = chip.tile
     if not isinstance(tile, NpuTile):
         raise NotSupported(f"programs on a {tile.kind} tile")
     if len(program.instructions) > tile.sequencer.program_words:
-        raise IllegalProgram(
-            Cause.PROGRAM_SIZE,
-            None,
-            f"program size: the program has {len(program.instructions)} instructions, the tile holds "
-            f"{tile.sequencer.program_words} (tile.sequencer.program_words)",
+        words = tile.sequencer.program_words
+        yield Violation(
+            IllegalProgram(
+                Cause.PROGRAM_SIZE,
+                None,
+                f"program size: the program has {len(program.instructions)} instructions, the tile holds {words} "
+                "(tile.sequencer.program_words)",
+            )
         )
-    _check_semaphores(program)
-    bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
+    try:
+        _check_semaphores(program)
+    except IllegalProgram as error:
+        yield Violation(error)
     users: dict[tuple[int, bool], tuple[str, int]] = {}
     counts: list[int] = []
     for number, i in enumerate(program.instructions):
-        place = where(i, number)
         if i.opcode == Opcode.LOOP:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
-        _check_unit(i, number)
+        try:
+            _check_unit(i, number)
+            if i.opcode.spec.sizes:
+                i.opcode.spec.check(i, tile, number)
+                if i.opcode.spec.format is Format.COMPUTE:
+                    _check_format(i, number)
+                _check_operands(i, tile, number)
+                _check_room(i, tile, number, counts)
+        except IllegalProgram as error:
+            yield Violation(error, (number,))
+            continue
         if i.opcode.spec.sizes:
-            i.opcode.spec.check(i, tile, number)
-            if i.opcode.spec.format is Format.COMPUTE:
-                _check_format(i, number)
-            _check_operands(i, tile, number)
-            for access in accesses(i, tile):
-                low, high = extent(access.address, counts)
-                sums = access.port == "sums"
-                capacity = tile.accumulator.capacity if sums else tile.scratchpad.capacity
-                key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
-                if low < 0 or high + access.size > capacity:
-                    raise IllegalProgram(
-                        Cause.LOCAL_ADDRESS,
-                        number,
-                        f"{place}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
-                        f"but {key} is {capacity:#x}",
-                    )
-                if sums:
-                    continue
-                for bank in range(low // bank_bytes, (high + access.size - 1) // bank_bytes + 1):
-                    port, other = users.setdefault((bank, access.writes), (access.port, number))
-                    if port != access.port:
-                        side = "written" if access.writes else "read"
-                        raise IllegalProgram(
-                            Cause.BANK_CONFLICT,
-                            number,
-                            f"{place}: bank conflict: scratchpad bank {bank} is {side} through the port "
-                            f"'{access.port}' here and through '{port}' at instruction {other}; a bank has one user "
-                            "of each side",
-                        )
+            yield from _conflicts(i, tile, number, counts, users)
+
+
+def _check_room(i: Instruction, tile: NpuTile, number: int, counts: Sequence[int]) -> None:
+    """What an instruction touches lies within its memory."""
+    for access in accesses(i, tile):
+        low, high = extent(access.address, counts)
+        sums = access.port == "sums"
+        capacity = tile.accumulator.capacity if sums else tile.scratchpad.capacity
+        key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
+        if low < 0 or high + access.size > capacity:
+            raise IllegalProgram(
+                Cause.LOCAL_ADDRESS,
+                number,
+                f"{where(i, number)}: local address: touches local bytes {low:#x} to {high + access.size - 1:#x}, "
+                f"but {key} is {capacity:#x}",
+            )
+
+
+def _conflicts(
+    i: Instruction, tile: NpuTile, number: int, counts: Sequence[int], users: dict[tuple[int, bool], tuple[str, int]]
+) -> Iterator[Violation]:
+    """Sides of banks that another port uses already; ``users`` are those so far, with their first instructions."""
+    bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
+    for access in accesses(i, tile):
+        if access.port == "sums":
+            continue
+        low, high = extent(access.address, counts)
+        for bank in range(low // bank_bytes, (high + access.size - 1) // bank_bytes + 1):
+            port, other = users.setdefault((bank, access.writes), (access.port, number))
+            if port == access.port:
+                continue
+            side = "written" if access.writes else "read"
+            text = (
+                f"{where(i, number)}: bank conflict: scratchpad bank {bank} is {side} through the port '{access.port}' "
+                f"here and through '{port}' at instruction {other}; a bank has one user of each side"
+            )
+            yield Violation(IllegalProgram(Cause.BANK_CONFLICT, number, text), (other, number))
 
 
 def _check_semaphores(program: Program) -> None:
@@ -188,4 +240,4 @@ def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:
             )
 
 
-__all__ = ["CIRCUIT_FORMATS", "Access", "accesses", "assemble", "check_program", "extent"]
+__all__ = ["CIRCUIT_FORMATS", "Access", "Violation", "accesses", "assemble", "check_program", "extent", "violations"]

@@ -60,6 +60,18 @@ class LowerBound(ResultSection):
     level_cycles: dict[str, int] | None = None
 
 
+class HardwareResult(ResultSection):
+    """Whether the generated Verilog runs what was timed."""
+
+    word: Literal["proven", "specified"] = Field(
+        description="proven: every operator's instructions run on the generated Verilog as they were timed; specified: "
+        "some are timed by the units' specification, and would be refused by the assembler"
+    )
+    proven: int = Field(description="operators whose instructions the assembler takes")
+    operators: int
+    why: dict[str, int] = Field(description="why the others are not proven, and of how many operators that holds")
+
+
 class OperatorResult(ResultSection):
     """All executions of one operator on one chip in a step, or of one kernel of it on a GPU."""
 
@@ -72,6 +84,8 @@ class OperatorResult(ResultSection):
     block: str | None = None
     unit: str | None = Field(default=None, description="npu or pim, where memory computes")
     tiles: int | None = None
+    hardware: Literal["proven", "specified"] | None = Field(default=None, description="see the result's hardware")
+    hardware_why: str | None = Field(default=None, description="why it is not proven")
     start_cycle: int | None = None
     end_cycle: int | None = None
     cycles: int | None = None
@@ -204,6 +218,7 @@ class Result(ResultSection):
     )
     measured_error: float | None = Field(default=None, description="relative error of measured_s")
     overhead_s: float | None = Field(default=None, description="of seconds, what serving software adds to kernels")
+    hardware: HardwareResult | None = Field(default=None, description="of a chip's program")
     peak_macs: int | None = Field(default=None, description="multiply-accumulates per cycle of the chip")
     macs_executed: int | None = None
     units: dict[str, UnitResult] | None = None

@@ -12,13 +12,13 @@ from siliconloom import __version__
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.document import Document
-from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.isa import Program, Unit
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
 from siliconloom.arch.result import SCHEMA
-from siliconloom.arch.vector import BUILT
 from siliconloom.evaluate.asked import asked
+from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.mapper.chip.bounds import Bound, placed_bound
 from siliconloom.mapper.chip.described import is_joined, mapping_digest, mapping_of, refuse_joined
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
@@ -200,12 +200,6 @@ def _joined(simulation: Simulation) -> list[str]:
     return [f"tiles_join: the tiles work {how}, the faster way"]
 
 
-def _without_circuit(program: Program) -> list[str]:
-    """Which vector functions of a program are timed by a specification that no circuit has been held against."""
-    used = {i.function for i in program.instructions if i.opcode == Opcode.VECTOR} - BUILT
-    return [f"{', '.join(sorted(used))}: timed as specified, no circuit yet"] if used else []
-
-
 def _read_once(graph: Graph) -> list[str]:
     """A tile of a latent cache is multiplied with as it lies and transposed, which no circuit does yet."""
     if any(isinstance(o, Attention) and o.values_in_keys for o in graph.operators()):
@@ -277,6 +271,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             "key": binding_key(chip, bound),
             "achieved": bound.lower_bound_cycles / outcome.cycles if outcome.cycles else 0.0,
         },
+        "hardware": hardware_summary([row["hardware_why"] for row in operators]),
         "operators": operators,
         "units": _units(simulation),
         "traffic_bytes": traffic,
@@ -295,14 +290,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             "lookups": outcome.lookups,
             "instructions": len(plan.program.instructions),
         },
-        "notes": [
-            *graph.notes,
-            *plan.notes,
-            *path_notes(chip),
-            *_joined(simulation),
-            *_without_circuit(plan.program),
-            *_read_once(graph),
-        ],
+        "notes": [*graph.notes, *plan.notes, *path_notes(chip), *_joined(simulation), *_read_once(graph)],
     }
 
 
@@ -355,6 +343,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
     standing = standing_power(chip)
+    reasons = hardware_of(chip, simulation.plan.program, len(simulation.plan.tasks))
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]
@@ -376,6 +365,8 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
                 "kind": operator.kind,
                 "repeat": operator.repeat,
                 "tiles": mapped.tiles,
+                "hardware": PROVEN if reasons[index] is None else SPECIFIED,
+                "hardware_why": reasons[index],
                 "start_cycle": int(outcome.start[index]),
                 "end_cycle": int(outcome.end[index]),
                 "seconds": cycles / chip.clock,

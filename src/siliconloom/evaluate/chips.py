@@ -14,6 +14,7 @@ from siliconloom.arch import LoomError, NotSupported
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.chip_part import ChipPart
+from siliconloom.evaluate.hardware import hardware_summary
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
@@ -98,6 +99,7 @@ def chip_system_result(
             "achieved": floor / steps.seconds,
         },
         **({"windows": part.windows(cycles, plan.pipeline)} if part.row is not None else {}),
+        "hardware": hardware_summary([row["hardware_why"] for row in part.rows if "hardware" in row]),
         "operators": part.rows + _messages(steps) + steps.others,
         "units": part.units(cycles, plan.pipeline),
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": round(machine.capacity)},

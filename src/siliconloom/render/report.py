@@ -30,6 +30,7 @@ COLUMNS = (
     "read_bytes",
     "write_bytes",
     "energy_j",
+    "hardware",
 )
 
 TEMPLATES = files("siliconloom.render") / "templates"

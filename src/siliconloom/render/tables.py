@@ -117,6 +117,7 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
                 share = level["bandwidth"] / level["pin_bandwidth"]
                 rates = f"{format_si(level['bandwidth'], 'B/s')} to streams, {share:.1%} of {level['dram']}'s pins"
                 lines.append(("memory", f"{name}: {rates}; {format_si(level['latency_s'], 's')} to first data"))
+    lines.append(("hardware", hardware_text(result["hardware"])))
     lines.append(("energy", f"{format_si(result['energy_j'], 'J')}, {format_si(result['power_w'], 'W')} on average"))
     lines += excluded_rows(result["energy_excludes"], out, 18)
     engine = result["simulator"]
@@ -173,6 +174,15 @@ def simulation_tables(result: dict[str, Any], out: Console) -> None:
         for name, u in result["units"].items()
     ]
     out.print(table("units", [("unit", "left"), ("busy", "right"), ("waiting for", "left")], units))
+
+
+def hardware_text(hardware: dict[str, Any]) -> str:
+    """Whether the generated Verilog runs what was timed, and how much of it if not."""
+    if not hardware["why"]:
+        return f"{hardware['word']}: the generated Verilog runs this program"
+    reasons = ", ".join(f"{why}: {count}" for why, count in list(hardware["why"].items())[:2])
+    more = ", ..." if len(hardware["why"]) > 2 else ""
+    return f"{hardware['word']}; proven {hardware['proven']} of {hardware['operators']} ({reasons}{more})"
 
 
 def share_of(operator: dict[str, Any], cycles: int) -> float:

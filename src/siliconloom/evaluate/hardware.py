@@ -1,0 +1,67 @@
+"""Whether what was timed is hardware that can be had: what of a program the generated Verilog runs as it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from siliconloom.arch import Chip
+from siliconloom.arch.assembler import Violation, violations
+from siliconloom.arch.description import NpuTile, SystolicTile
+from siliconloom.arch.faults import Cause
+from siliconloom.arch.isa import Program
+
+PROVEN, SPECIFIED = "proven", "specified"
+"""The assembler takes the instructions, so that Verilog, simulator and golden model run them alike; they are timed by a
+specification."""
+
+
+def hardware_of(chip: Chip, program: Program, operators: int) -> list[str | None]:
+    """Why each operator of a program is not proven; nothing where it is.
+
+    Parameters
+    ----------
+    chip
+        As it was simulated.
+    program
+        What was timed; its instructions have the numbers of operators.
+    operators
+        How many of them there are.
+    """
+    if isinstance(chip.tile, SystolicTile):
+        integers = any(d.is_integer and d.bits <= 8 for d in chip.tile.array.operands)
+        return [None if integers else "no circuit for the array's number formats"] * operators
+    if not isinstance(chip.tile, NpuTile):
+        return ["no programs on such a tile"] * operators
+    found: list[str | None] = [None] * operators
+    for violation in violations(program, chip):
+        numbers = violation.instructions or range(len(program.instructions))
+        for operator in {program.instructions[number].operator for number in numbers}:
+            if operator < operators and (found[operator] is None or violation.error.cause is Cause.ILLEGAL_INSTRUCTION):
+                found[operator] = _reason(violation)  # what has no circuit has nothing to lie in wrong places for
+    if chip.tile_count > 1:
+        found = [why or "the Verilog is of one tile (tile_count)" for why in found]
+    return found
+
+
+def hardware_summary(reasons: Sequence[str | None]) -> dict[str, Any]:
+    """One word for all operators, how many are proven, and why the others are not, the most frequent reason first."""
+    why = Counter(reason for reason in reasons if reason is not None)
+    return {
+        "word": SPECIFIED if why else PROVEN,
+        "proven": len(reasons) - why.total(),
+        "operators": len(reasons),
+        "why": dict(why.most_common()),
+    }
+
+
+def _reason(violation: Violation) -> str:
+    """A few words, alike for alike violations."""
+    error = violation.error
+    known = re.search(r"no circuit for [\w ]*?(\w+)(?:;|$)", str(error))
+    return f"no circuit for {known[1]}" if known and error.cause is Cause.ILLEGAL_INSTRUCTION else error.cause.text
+
+
+__all__ = ["PROVEN", "SPECIFIED", "hardware_of", "hardware_summary"]

@@ -1,0 +1,98 @@
+"""Whether the Verilog runs what was timed: the assembler's word on the very program."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.assembler import check_program, violations
+from siliconloom.arch.faults import IllegalProgram
+from siliconloom.arch.isa import Opcode, Program
+from siliconloom.cli import main
+from siliconloom.evaluate.chip import simulate
+from siliconloom.evaluate.hardware import hardware_of, hardware_summary
+from siliconloom.sim.dram.memory import effective
+from siliconloom.verification.programs import random_npu, random_program
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_a_program_is_proven_when_the_assembler_takes_it_and_only_then(seed, moved):
+    chip = random_npu(seed % 50)
+    program = random_program(chip, seed).program
+    if moved:  # every local operand a line further: whole lines still, but into other banks, or beyond the end
+        shift = chip.tile.scratchpad.capacity // chip.tile.scratchpad.banks // 2
+        program = Program(
+            tuple(
+                replace(i, a=replace(i.a, base=i.a.base + shift)) if i.opcode is Opcode.LOAD else i
+                for i in program.instructions
+            ),
+            program.semaphores,
+            program.operators,
+        )
+    reasons, broken = hardware_of(chip, program, 1), list(violations(program, chip))
+    if not broken:
+        check_program(program, chip)
+        assert reasons == [None]
+        assert hardware_summary(reasons) == {"word": "proven", "proven": 1, "operators": 1, "why": {}}
+        return
+    with pytest.raises(IllegalProgram) as caught:
+        check_program(program, chip)
+    assert caught.value.args == broken[0].error.args
+    assert reasons[0] is not None
+
+
+def test_both_users_of_a_bank_are_named():
+    """Whoever is second in the program is no more to blame than the first."""
+    done = simulate("npu-edge", "gpt2-block-gemms")
+    (first, *_), program = violations(done.plan.program, done.chip), done.plan.program
+    assert "bank conflict" in str(first.error)
+    assert len(first.instructions) == 2
+    assert f"instruction {min(first.instructions)};" in str(first.error)
+    reasons = hardware_of(done.chip, program, len(done.plan.tasks))
+    assert set(reasons) == {"bank conflict"}
+
+
+@pytest.mark.parametrize(
+    ("chip", "workload", "word", "why"),
+    [
+        ("systolic-ws-8", "gpt2-block-gemms", "proven", None),
+        ("systolic-os-32", "gpt2-block-gemms", "proven", None),
+        ("npu-edge", "gpt2", "specified", "no circuit for gather"),
+        ("npu-datacenter", "gpt2", "specified", "no circuit for bf16"),
+    ],
+)
+def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why, tmp_path, capsys):
+    sets = [] if workload.endswith("gemms") else ["--set", "workload.layers=1", "--set", "workload.sequence=32"]
+    files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
+    outputs = ["--json", files[0], "--csv", files[1], "--report", files[2]]
+    assert main(["sim", chip, workload, *sets, *outputs]) == 0
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["hardware"]["word"] == word
+    assert result["hardware"]["operators"] == len(result["operators"])
+    assert sum(result["hardware"]["why"].values()) + result["hardware"]["proven"] == len(result["operators"])
+    for row in result["operators"]:
+        assert (row["hardware"] == "proven") == (row["hardware_why"] is None)
+    assert why is None or why in result["hardware"]["why"]
+    shown = capsys.readouterr().out
+    assert f"hardware           {word}" in shown
+    assert f",{word}," in (tmp_path / "r.csv").read_text()
+    assert f"<b>{word}</b>" in (tmp_path / "r.html").read_text()
+
+
+def test_the_verilog_is_of_one_tile():
+    chip = effective(load_chip("npu-edge", [("tile_count", "2")]))
+    program = random_program(load_chip("npu-edge"), 3).program
+    assert hardware_of(chip, program, 1) == ["the Verilog is of one tile (tile_count)"]
+
+
+def test_a_system_says_so_of_a_chip_s_part(tmp_path):
+    file = tmp_path / "r.json"
+    sets = ["workload.layers=1", "chip.memory.dram.capacity=1 GiB", "chip.tile.sequencer.program_words=1024"]
+    assert main(["sim", "npu-x4-ring", "gpt2", *(f"--set={each}" for each in sets), "--json", str(file)]) == 0
+    result = json.loads(file.read_text())
+    assert result["hardware"]["word"] == "specified"
+    assert result["hardware"]["operators"] == sum("hardware" in row for row in result["operators"])
