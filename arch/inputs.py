@@ -35,6 +35,11 @@ def read_input(path: str | Path, most: int, what: str = "file") -> str:
     LoomError
         When it cannot be read, is too long or is not UTF-8 text.
     """
+    return decoded(path, read_bytes(path, most, what))
+
+
+def read_bytes(path: str | Path, most: int, what: str = "file") -> bytes:
+    """Bytes of a file, read as `read_input` does; raises `LoomError` when it cannot be read or is too long."""
     name = source_name(path)
     try:
         raw = _standard_input(most) if str(path) == STANDARD_INPUT else _file(Path(path), most, what)
@@ -42,10 +47,15 @@ def read_input(path: str | Path, most: int, what: str = "file") -> str:
         raise LoomError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > most:
         raise LoomError(f"{name}: over {most >> 20} MiB, more than a {what} may have")
+    return raw
+
+
+def decoded(path: str | Path, raw: bytes) -> str:
+    """UTF-8 text of a file's bytes; raises `LoomError` when they are none."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LoomError(f"{name}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise LoomError(f"{source_name(path)}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def read_table(path: str | Path) -> str:

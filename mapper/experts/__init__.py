@@ -1,5 +1,6 @@
-"""Experts on chips: where each lies so that tokens stay where they are, and loads are even."""
+"""Experts on chips: where each lies so that tokens stay where they are, or loads are even."""
 
+from siliconloom.mapper.experts.balance import PLACEMENTS, Placement, place_evenly, place_loads
 from siliconloom.mapper.experts.copies import Copies, balance_copies, copy_hot, expert_hops
 from siliconloom.mapper.experts.place import Placed, place_experts
 from siliconloom.mapper.experts.routing import (
@@ -7,22 +8,32 @@ from siliconloom.mapper.experts.routing import (
     fanout_of,
     hops_of,
     imbalance_of,
+    loads_of,
     return_hops,
     routing_of,
     traffic_of,
 )
+from siliconloom.mapper.experts.trace import ModelRouting, Trace, read_trace
 
 __all__ = [
+    "PLACEMENTS",
     "Copies",
+    "ModelRouting",
     "Placed",
+    "Placement",
     "Routing",
+    "Trace",
     "balance_copies",
     "copy_hot",
     "expert_hops",
     "fanout_of",
     "hops_of",
     "imbalance_of",
+    "loads_of",
+    "place_evenly",
     "place_experts",
+    "place_loads",
+    "read_trace",
     "return_hops",
     "routing_of",
     "traffic_of",

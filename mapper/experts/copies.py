@@ -29,10 +29,15 @@ class Copies:
         found: Float = np.einsum("le,leg->lg", loads / self.holds.sum(axis=2), self.holds.astype(np.float64))
         return found
 
+    def imbalances(self, loads: Float) -> Float:
+        """Load of the fullest GPU over the mean, of each layer."""
+        each = self.loads(loads)
+        found: Float = each.max(axis=1) / each.mean(axis=1)
+        return found
+
     def imbalance(self, loads: Float) -> float:
         """Load of the fullest GPU over the mean, in the worst layer."""
-        each = self.loads(loads)
-        return float((each.max(axis=1) / each.mean(axis=1)).max())
+        return float(self.imbalances(loads).max())
 
 
 def single(gpu: Int, gpus: int) -> Copies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,7 +56,7 @@ def routing_of(trace: ArrayLike, experts: int) -> Routing:
     if picks.ndim != 3 or not len(picks) or picks.min() < 0 or picks.max() >= experts:
         raise LoomError(f"routing: a trace is tokens by layers, of numbers from 0 to {experts - 1}")
     tokens, layers, each = picks.shape
-    loads = np.stack([np.bincount(picks[:, layer].ravel(), minlength=experts) for layer in range(layers)]) / tokens
+    loads = loads_of(picks, experts)
     transitions = np.zeros((layers - 1, experts, experts))
     together = np.zeros((layers, experts, experts))
     for a in range(each):
@@ -66,6 +67,13 @@ def routing_of(trace: ArrayLike, experts: int) -> Routing:
                 if layer:
                     np.add.at(transitions[layer - 1], (picks[:, layer - 1, a], picks[:, layer, b]), 1.0)
     return Routing(transitions / (tokens * each**2), loads, together / tokens)
+
+
+def loads_of(picks: NDArray[Any], experts: int) -> Float:
+    """Tokens of each expert, [layers, experts], of one token of a trace [tokens, layers, experts of a token]."""
+    counts = [np.bincount(picks[:, layer].ravel(), minlength=experts) for layer in range(picks.shape[1])]
+    found: Float = np.stack(counts) / len(picks)
+    return found
 
 
 def hops_of(transitions: Float, place: Int) -> float:

@@ -24,6 +24,8 @@ MANY, FEW_STARTS = 64, 2
 SWEEPS = 40
 LEAST = 1e-4
 """Sweeps end when one gains less than this share."""
+PENALTY = 1e4
+"""Of a unit of load above a cap, where loads alone count: swaps gain down to 1e-13 of what a token uses."""
 ROUNDS = 20
 """Of the dual prices of `most_kept`."""
 
@@ -61,6 +63,13 @@ def search(gain: Float, own: Float, load: Float, cap: Float, penalty: float, gro
         if value > most + 1e-12:
             best, most = place, value
     return best
+
+
+def level(load: Float, cap: Float, place: Int, groups: int) -> None:
+    """Swap experts of a layer, in ``place``, while that takes load from above the caps; hops do not count."""
+    layers, experts = load.shape
+    none, own = np.zeros((layers - 1, experts, experts)), np.zeros((layers, experts, experts))
+    _swap(none, own, load, cap, PENALTY, place, groups)
 
 
 def _assigned(gain: Float, place: Int, layer: int, groups: int, *, after: bool) -> Int:
