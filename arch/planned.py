@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from siliconloom.arch.result import Asked, ResultSection
+from siliconloom.arch.result import Asked, ExpertsResult, ResultSection
 
 PLAN_SCHEMA = "siliconloom.plan/1"
 
@@ -38,6 +38,7 @@ class PlannedStepResult(ResultSection):
     optimizer_s: float
     microbatches: int = Field(description="parts of a replica's batch")
     stage_layers: list[int] = Field(description="layers of every stage")
+    experts: ExpertsResult | None = Field(default=None, description="with a trace of where tokens go")
 
 
 class Alternative(PlannedStepResult):

@@ -155,6 +155,21 @@ class SystemResult(ResultSection):
     attention: dict[str, Any] | None = None
 
 
+class ExpertsResult(ResultSection):
+    """Where the experts of a plan lie, and how much more than the mean the fullest chip has to do."""
+
+    routing: str = Field(description="file that says where tokens go")
+    routing_digest: str = Field(description="SHA-256 of that file")
+    tokens: int = Field(description="that it has")
+    placement: str = Field(description="balanced, or in_order")
+    load: float = Field(
+        description="rows of the fullest chip over the mean, the mean of all layers; the plan's expert_load"
+    )
+    in_order_load: float = Field(description="the same with consecutive experts on a chip")
+    layer_loads: list[float] = Field(description="of each layer that has experts")
+    chips: list[list[list[int]]] | None = Field(default=None, description="of each such layer and chip, its experts")
+
+
 class WindowResult(ResultSection):
     """A stretch in which arrays and memory work side by side, and how often it comes."""
 
@@ -227,6 +242,7 @@ class Result(ResultSection):
     system: SystemResult | None = None
     plan_text: str | None = None
     windows: list[WindowResult] | None = None
+    experts: ExpertsResult | None = Field(default=None, description="with a trace of where tokens go")
 
 
 def digest_of(descriptions: Sequence[Description]) -> str:

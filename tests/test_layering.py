@@ -48,7 +48,7 @@ ALLOWED = {
     "mapper.context": ("arch",),
     "mapper.experts": ("arch",),
     # A schedule of tasks on streams is how a plan's step is costed: the one simulator that the mapper runs itself.
-    "mapper.system": (*MODELS, "mapper.context", "sim.system"),
+    "mapper.system": (*MODELS, "mapper.context", "mapper.experts", "sim.system"),
     "baselines": ("arch", "workloads", "sim.system"),
     "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper"),

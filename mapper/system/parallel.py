@@ -59,6 +59,8 @@ class Split:
         Chips that share each expert; ``None`` means as many as ``tensor``.
     expert_load
         Rows of the experts of the chip that gets most, over the mean (`mapper.experts` has it of a placement).
+    expert_copies
+        Further experts on each chip, copies of others'; all are taken to be used, so that their weights are read.
     """
 
     tensor: int = 1
@@ -68,6 +70,7 @@ class Split:
     expert: int = 1
     expert_tensor: int | None = None
     expert_load: float = 1.0
+    expert_copies: int = 0
 
     @property
     def sharing(self) -> int:
@@ -215,8 +218,9 @@ class _Sharing:
         whole = first_expert(self.graph, operator)
         assert whole.chosen is not None
         stored = self._even(whole, whole.stored or whole.batch, self.split.expert, "experts", "expert")
+        stored += self.split.expert_copies
         total = self._routed(whole) * self.split.expert
-        active = min(whole.stored or whole.batch, total)
+        active = min(stored * self.split.expert, total)
         return -(-active // self.split.expert), ceil(total * self.split.expert_load / active), stored
 
     def _routed(self, operator: Operator) -> int:

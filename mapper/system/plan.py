@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from siliconloom.arch import LoomError
 from siliconloom.arch.errors import nearest_name
+from siliconloom.mapper.experts import PLACEMENTS
 from siliconloom.mapper.system.parallel import Split
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_2", "v_half"]
@@ -33,7 +34,10 @@ class Plan:
         Chips that hold different experts, and chips that share each expert (0: as many as ``tensor``). They are chips
         of the other dimensions but the pipeline's.
     expert_load
-        Rows of the experts of the chip that gets most, over the mean; all wait for it.
+        Rows of the experts of the chip that gets most, over the mean; all wait for it. A trace of routing has it of a
+        placement, see `mapper.system.experts`.
+    expert_copies
+        Further experts on each chip, copies of popular ones; inference's.
     context_scheme, context_heads
         How context-parallel chips' queries meet all keys; of ``hybrid``, chips that share the heads.
     microbatch
@@ -83,6 +87,7 @@ class Plan:
     expert: int = 1
     expert_tensor: int = 0
     expert_load: float = 1.0
+    expert_copies: int = 0
     overlap: Overlap = "none"
     overlap_gradients: bool = True
     attention_chips: int = 0
@@ -110,6 +115,7 @@ class Plan:
             self.expert,
             sharing,
             self.expert_load,
+            self.expert_copies,
         )
 
     def sharing(self, replicas: int) -> int:
@@ -135,7 +141,10 @@ class Plan:
         parts.append(f"pipeline {self.pipeline}")
         if self.expert > 1:
             shared = f" of {self.expert_tensor} chips" if self.expert_tensor else ""
-            parts.append(f"expert {self.expert}{shared}" + (f" (load {self.expert_load:g})" * (self.expert_load > 1)))
+            more = f"{self.expert_copies} cop{'ies' if self.expert_copies > 1 else 'y'}"
+            copies = f" with {more} each" if self.expert_copies else ""
+            load = f" (load {self.expert_load:g})" if self.expert_load > 1 else ""
+            parts.append(f"expert {self.expert}{shared}{copies}{load}")
         if self.microbatch:
             parts.append(f"microbatch {self.microbatch}")
         if training:
@@ -169,13 +178,18 @@ _COUNTS = (
     "context_heads",
     "expert",
     "expert_tensor",
+    "expert_copies",
     "attention_chips",
     "outer",
 )
-_KEYS: dict[str, Any] = {
+FROM_NONE = ("zero", "zero_group", "expert_tensor", "expert_copies", "attention_chips")
+"""Counts that may be 0."""
+KEYS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, int),
     **dict.fromkeys(("sequence_parallel", "overlap_gradients", "vocabulary"), bool),
     "expert_load": float,
+    "expert_routing": str,
+    "expert_placement": PLACEMENTS,
     "documents": tuple,
     "schedule": get_args(ScheduleName),
     "recompute": get_args(Recompute),
@@ -183,6 +197,7 @@ _KEYS: dict[str, Any] = {
     "context_scheme": get_args(ContextScheme),
     "overlap": (*get_args(Overlap), "any"),
 }
+"""Keys that may be given, with what their values are."""
 TRAINING_ONLY = (
     "schedule",
     "chunks",
@@ -209,11 +224,37 @@ def refuse_keys_of_one(given: Mapping[str, Any], plan: Plan, experts: int) -> No
     """Refuse keys of how chips share what this plan, or this model, does not share; raises `LoomError`."""
     default = Plan()
     shared = {"context_scheme": plan.context > 1, "context_heads": plan.context > 1}
-    shared |= dict.fromkeys(("expert_tensor", "expert_load"), experts > 1)
+    shared["expert_tensor"] = experts > 1
     for key, does in shared.items():
         if not does and key in given and given[key] != getattr(default, key):
             why = "plan.context is 1" if key.startswith("context") else "the model has no experts"
             raise LoomError(f"plan.{key}: changes nothing: {why}")
+    refuse_expert_keys(given, experts, plan.expert)
+
+
+def refuse_expert_keys(given: Mapping[str, Any], experts: int, expert: int | None = None) -> None:
+    """Refuse keys of experts' loads where they change nothing or contradict each other; raises `LoomError`.
+
+    Parameters
+    ----------
+    experts
+        Of the model; 1 where it has none.
+    expert
+        Chips that hold different experts, where that is known.
+    """
+    default = Plan()
+    for key in ("expert_routing", "expert_placement", "expert_copies", "expert_load"):
+        if key not in given or given[key] == getattr(default, key, None):
+            continue
+        if experts == 1 or expert == 1:
+            why = "the model has no experts" if experts == 1 else "plan.expert is 1"
+            raise LoomError(f"plan.{key}: changes nothing: {why}")
+    if "expert_routing" in given and "expert_load" in given:
+        raise LoomError("plan.expert_load: plan.expert_routing finds it; give one of them")
+    if "expert_placement" in given and "expert_routing" not in given:
+        raise LoomError("plan.expert_placement: changes nothing without plan.expert_routing")
+    if "expert_placement" in given and expert == experts and not given.get("expert_copies"):
+        raise LoomError(f"plan.expert_placement: changes nothing: each of the {experts} chips has one expert")
 
 
 _WHOLE = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
@@ -224,15 +265,19 @@ def parse_plan(assignments: list[tuple[str, str]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, text in assignments:
         shown = f"--set plan.{key}={text}"
-        kind = _KEYS.get(key)
+        kind = KEYS.get(key)
         if kind is None:
-            near = nearest_name(key, _KEYS)
-            raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(_KEYS)))
+            near = nearest_name(key, KEYS)
+            raise LoomError(f"{shown}: unknown key; " + (f"did you mean '{near}'?" if near else ", ".join(KEYS)))
         if kind is int:
-            low = 0 if key in ("zero", "zero_group", "expert_tensor", "attention_chips") else 1
+            low = 0 if key in FROM_NONE else 1
             if not _WHOLE.fullmatch(text) or int(text) < low or (key == "zero" and int(text) > 3):
                 raise LoomError(f"{shown}: must be a whole number from {low}" + (" to 3" if key == "zero" else ""))
             found[key] = int(text)
+        elif kind is str:
+            if not text.strip():
+                raise LoomError(f"{shown}: must be the name of a file")
+            found[key] = text
         elif kind is tuple:
             if not all(map(_WHOLE.fullmatch, text.split(","))) or min(map(int, text.split(","))) < 1:
                 raise LoomError(f"{shown}: must be the tokens of each document, such as 4096,4096,8192")

@@ -8,6 +8,7 @@ from typing import Any
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.experts import RoutedExperts, routing_of_model
 from siliconloom.mapper.system.layers import Block, Layers, extent
 from siliconloom.mapper.system.memory import GRADIENT, STATE, MemoryUse
 from siliconloom.mapper.system.plan import Plan
@@ -56,12 +57,17 @@ class Planner:
         The whole step: all sequences.
     documents
         Tokens of the documents that every sequence consists of, none of which sees another.
+    routed
+        Where tokens go, which has every plan's load of experts; as the plan says where it is not given.
     """
 
-    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
+    def __init__(
+        self, cluster: Cluster, graph: Graph, documents: Sequence[int] = (), routed: RoutedExperts | None = None
+    ) -> None:
         for machine, _ in cluster.kinds:
             graph = machine.fitted(graph)
         self.cluster, self.graph, self.batch, self.documents = cluster, graph, graph.batch, tuple(documents)
+        self.routed = routed
         self.layers = Layers(cluster, graph, self.documents)
         forward = [o for o in graph.operators() if o.place.step is Pass.FORWARD]
         attentions = [o for o in forward if isinstance(o, Attention)]
@@ -69,8 +75,7 @@ class Planner:
             raise LoomError(f"{graph.name}: a plan is for transformers; it has no attention")
         self.attention = attentions[0]
         self.depth = sum(o.repeat for o in attentions)
-        experts = [o for o in forward if isinstance(o, Gemm) and o.chosen is not None]
-        self.experts = (experts[0].stored or experts[0].batch) if experts else 1
+        self.experts = routing_of_model(graph).experts
         if self.documents:
             forward = [d for o in forward for d in (self._apart(o) if isinstance(o, Attention) else [o])]
         self.macs = sum(o.macs * o.repeat for o in forward)
@@ -132,6 +137,26 @@ class Planner:
             )
         if plan.overlap == "shortcut" and self.experts == 1:
             raise LoomError(f"plan.overlap shortcut: {self.graph.name} has no experts")
+        if plan.expert_copies:
+            self._check_copies(plan)
+
+    def _check_copies(self, plan: Plan) -> None:
+        if self.graph.phase is Phase.TRAINING:
+            raise LoomError("plan.expert_copies is for inference: copies' gradients would have to be summed")
+        if plan.expert == 1:
+            raise LoomError("plan.expert_copies: changes nothing: plan.expert is 1")
+        held = self.experts // plan.expert
+        if held + plan.expert_copies > self.experts:
+            raise LoomError(
+                f"plan.expert_copies {plan.expert_copies}: with {held} of the {self.experts} experts a chip has room "
+                f"for {self.experts - held} copies"
+            )
+
+    def loaded(self, plan: Plan) -> Plan:
+        """The plan with the load that the routing gives its experts' chips; one chip's is even whatever was given."""
+        if plan.expert == 1:
+            return replace(plan, expert_load=1.0)
+        return plan if self.routed is None else replace(plan, expert_load=self.routed.load(plan))
 
     def kinds(self, plan: Plan, stage: int) -> list[int]:
         """Kinds of the chips that hold a stage."""

@@ -24,7 +24,7 @@ CHUNKS = (2, 4)
 RECOMPUTES: tuple[Any, ...] = ("none", "selective", "full")
 RESERVED = 0.06
 """Share of the memory that frameworks, collectives' buffers and fragments take."""
-KERNELS = ("attention", "context_heads", "expert_load")
+KERNELS = ("attention", "context_heads", "expert_load", "expert_copies")
 """Keys that are taken as they are given."""
 ANY = "any"
 """Value of ``plan.overlap`` that lets the search choose."""
@@ -87,6 +87,7 @@ def plans(planner: Trainer | Server, fixed: dict[str, Any]) -> Iterator[Plan]:
                 _experts(planner, base, fixed), wanted("context_scheme", schemes), _overlaps(base, fixed)
             ):
                 spread = replace(base, expert=expert, expert_tensor=sharing, context_scheme=scheme, overlap=overlap)
+                spread = planner.loaded(spread)
                 for microbatch in wanted("microbatch", list(MICROBATCHES) if training else [0]):
                     if training and planner.batch % (data * microbatch):
                         continue
@@ -202,6 +203,10 @@ def search(
         fitting.append((planner.least(plan), number, plan))
     if not fitting:
         raise _none(planner, smallest, refused)
+    if all(plan.expert == 1 for _, _, plan in fitting):
+        of_loads = "expert_routing" if planner.routed else "expert_load"
+        if planner.routed or (fixed or {}).get("expert_load", 1.0) != 1.0:
+            raise LoomError(f"plan.{of_loads}: changes nothing: in no plan that fits chips hold different experts")
     fitting.sort(key=lambda f: (f[0], f[1]))
     best: list[Found] = []
     simulated = 0

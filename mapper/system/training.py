@@ -8,6 +8,7 @@ from typing import Any
 
 from siliconloom.arch import LoomError
 from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.experts import RoutedExperts
 from siliconloom.mapper.system.layers import Block
 from siliconloom.mapper.system.memory import Held, MemoryUse, training_memory
 from siliconloom.mapper.system.plan import Plan
@@ -43,8 +44,10 @@ class _Sums:
 class Trainer(Planner):
     """Training steps of one model on one cluster."""
 
-    def __init__(self, cluster: Cluster, graph: Graph, documents: Sequence[int] = ()) -> None:
-        super().__init__(cluster, graph, documents)
+    def __init__(
+        self, cluster: Cluster, graph: Graph, documents: Sequence[int] = (), routed: RoutedExperts | None = None
+    ) -> None:
+        super().__init__(cluster, graph, documents, routed)
         self._held_by: dict[tuple[Any, ...], list[Held]] = {}
         self._stages_by: dict[tuple[Any, ...], _Stages] = {}
 

@@ -58,6 +58,8 @@ COMMANDS = [
     "collective dgx-h100x8 all_reduce 64MiB",
     "plan dgx-h100 llama3-8b --set workload.phase=training --set workload.batch=8",
     "plan dgx-h100x8 mixtral-8x7b --set workload.phase=decode --set workload.batch=64",
+    "plan dgx-h100 mixtral-8x7b --set workload.model.num_local_experts=16 --set workload.layers=2 "
+    "--set workload.batch=8 --set plan.expert=4 --set plan.expert_routing=picks.csv",
     "dram hbm2 trace.csv",
     "dram hbm2 trace.csv --exact",
     "dram hbm2 trace.csv --commands c.csv",
@@ -122,6 +124,7 @@ def test_after_the_warm_up_no_command_compiles_anything(tmp_path):
         "program.yaml": PROGRAM,
         "events.yaml": PROGRAM + EVENTS,
         "commands": "\n".join(COMMANDS),
+        "picks.csv": "".join(f"{n % 16},{(n + 3) % 16},{n * n % 7},{9 + n % 5}\n" for n in range(99)),
         "ops.csv": "op,dtype,m,n,k\ngemm,bf16,64,64,64\n",
     }.items():
         (tmp_path / name).write_text(text)

@@ -24,7 +24,7 @@ from siliconloom.verification.link_cases import (
 from siliconloom.workloads import load_workload
 
 Sets = list[tuple[str, str]]
-NOISE = {"simulator", "asked", "chip_digest", "version", "wall_s", "search"}
+NOISE = {"simulator", "asked", "chip_digest", "version", "wall_s", "search", "plan", "plan_text", "experts"}
 """Keys of results that differ from run to run, or that only repeat what was asked."""
 
 FILES = {
@@ -92,6 +92,8 @@ model: {model_type: gpt2, n_embd: 128, n_head: 4, n_layer: 2, n_positions: 256, 
     "all_reduce,bf16,,,,,,,,,,67108864,32\n",
     "requests.csv": "cycle,op,address\n"
     + "".join(f"{2 * n},{'RRW'[n % 3]},{(n * 7919 * 64) % 2**26 if n % 4 else n * 64}\n" for n in range(6000)),
+    # Two layers with two experts of a token, some more popular than others.
+    "routing.csv": "".join(f"{n % 3},{3 + n % 5},{(n * n) % 4},{4 + n % 3}\n" for n in range(60)),
     "program.yaml": """
 kind: communication
 name: some

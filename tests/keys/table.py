@@ -214,8 +214,24 @@ ROWS = (
         "data=1&&plan.context=2 microbatch=2&plan.overlap=tokens overlap_gradients=false vocabulary=true outer=4 "
         "zero=3&plan.zero_group=1",
     ),
-    ("Plan", "context", "plan.", "context_scheme=ulysses context_scheme=hybrid&plan.context_heads=2"),
-    ("Plan", "experts", "plan.", "expert=2 expert=2&plan.expert_load=2 expert=2&plan.expert_tensor=1"),
+    (
+        "Plan",
+        "context",
+        "plan.",
+        "context_scheme=ulysses context_scheme=hybrid&plan.context_heads=2 documents=512,256,256",
+    ),
+    (
+        "Plan",
+        "experts",
+        "plan.",
+        "expert=2 expert=2&plan.expert_load=2 expert=2&plan.expert_tensor=1 "
+        "expert=2&plan.expert_routing=routing.csv expert=4&plan.expert_routing=routing.csv "
+        "expert=4&plan.expert_routing=routing.csv&plan.expert_placement=in_order "
+        "expert=2&plan.expert_routing=routing.csv&plan.expert_copies=1 expert=2&plan.expert_copies=1 "
+        "expert_routing!routing.csv expert_copies!1 expert_load!2 expert=2&plan.expert_placement!in_order "
+        "expert=2&plan.expert_copies!5 "
+        "expert=2&plan.expert_routing=routing.csv&plan.expert_load!2",
+    ),
     ("Plan", "apart", "plan.", "data=4&&plan.attention_chips=4"),
     ("DescribedRun", "run", "run.", "steps=500 mtbf=1d checkpoint=60s checkpoint_steps=3 restart=60s spares=0 seeds=3"),
     ("Straggler", "slow", "slow.", "stage=0 factor=5 at=1ms"),

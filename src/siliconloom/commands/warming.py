@@ -21,8 +21,7 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.collective import collective_result
 from siliconloom.evaluate.communication import communication_result
 from siliconloom.evaluate.machine import evaluate, read_machine
-from siliconloom.mapper.experts import place_experts
-from siliconloom.mapper.experts.routing import routing_of
+from siliconloom.mapper.experts import loads_of, place_evenly, place_experts, routing_of
 from siliconloom.mapper.network.collectives import pattern
 from siliconloom.sim.dram.replay import replay
 from siliconloom.sim.network.patterns import run_pattern
@@ -96,6 +95,7 @@ def _experts() -> None:
     trace = np.random.default_rng(0).integers(0, 8, (64, 3, 2))
     for exhaustive in (False, True):
         place_experts(routing_of(trace, 8), 2, exhaustive=exhaustive)
+    place_evenly(loads_of(trace, 16), 4)
 
 
 def _bytecode() -> None:

@@ -104,7 +104,7 @@ def chip_system_result(
         "units": part.units(cycles, plan.pipeline),
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": round(machine.capacity)},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(machine, stored, graph, steps), *part.notes],
+        "notes": [*graph.notes, *_notes(machine, stored, graph, steps), *part.notes, *steps.notes],
     }
 
 

@@ -130,7 +130,7 @@ def gpu_system_result(
         "operators": [*operators, *steps.others],
         "memory": {"used_bytes": round(steps.memory_bytes), "capacity_bytes": gpu.memory.capacity},
         "simulator": {"wall_s": time.perf_counter() - began},
-        "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches), *steps.idle],
+        "notes": [*graph.notes, *_notes(cluster, graph, gpu, plan, steps.microbatches), *steps.idle, *steps.notes],
         **({"overhead_s": overhead} if overhead else {}),
         **_with_measured(steps, operators),
     }

@@ -27,6 +27,7 @@ from siliconloom.evaluate.faulty_runs import faulty_run
 from siliconloom.evaluate.pim_machine import check_policy, refuse_idle_policies
 from siliconloom.evaluate.steps import working_note
 from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.experts import degrees, read_routed
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.kv_transfer import share_of, transfer_cache
 from siliconloom.mapper.system.placing import place
@@ -130,11 +131,14 @@ def plan_result(
     fixed = dict(fixed)
     documents = fixed.pop("documents", ())
     cluster, idle = _working(cluster, fixed)
-    planner = (Trainer if training else Server)(cluster, graph, documents)
+    whole = {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY
+    given, routed = fixed, read_routed(fixed, graph, whole=whole)
+    fixed = degrees(fixed)
+    planner = (Trainer if training else Server)(cluster, graph, documents, routed)
     run, slow = (troubles.run, troubles.slow) if troubles else (None, None)
     _refuse(fixed, training, run=run, slow=slow)
-    if {"data", "tensor", "pipeline", "microbatch"} <= set(fixed) and fixed.get("overlap") != ANY:
-        plan = Plan(**fixed)
+    if whole:
+        plan = planner.loaded(Plan(**fixed))
         step = planner.step(plan)
         if (error := too_much(planner, plan, step.memory)) is not None:
             raise error
@@ -159,14 +163,19 @@ def plan_result(
         "workload": graph.name,
         "batch": graph.batch,
         "phase": graph.phase.value,
-        "asked": asked(planner.graph, machine=cluster.name, digest=cluster.digest, plan=fixed),
+        "asked": asked(planner.graph, machine=cluster.name, digest=cluster.digest, plan=given),
         "sequence": planner.attention.kv_len,
         "parameters": planner.parameters,
         "flops": planner.flops,
-        **_row(first, planner),
+        **_row(first, planner, chips=True),
         "placement": list(places) if places != cluster.places else None,
         "unplaced_step_s": before,
-        "notes": [*idle, *graph.notes, *(note for machine, _ in cluster.kinds for note in machine.notes)],
+        "notes": [
+            *idle,
+            *graph.notes,
+            *(note for machine, _ in cluster.kinds for note in machine.notes),
+            *([routed.note(first.plan)] if routed and first.plan.expert > 1 else []),
+        ],
         "search": {**counts, "wall_s": time.perf_counter() - began},
         "alternatives": [
             {
@@ -231,16 +240,16 @@ def _timeline(planner: Trainer | Server, plan: Plan, slow: Straggler | None) -> 
 def _decoded(planner: Server, prompts: Found, decoding: Decoding, watcher: Watcher) -> dict[str, Any]:
     """The best plan of the tokens that follow, and what it takes to bring the cache to its chips."""
     cluster = planner.cluster
-    after = Server(cluster, decoding.graph)
+    after = Server(cluster, decoding.graph, routed=read_routed(decoding.fixed, decoding.graph))
     _refuse(decoding.fixed, training=False)
     with watcher.share("searching") as progress:
-        best = search(after, decoding.fixed, progress=progress).best[0]
+        best = search(after, degrees(decoding.fixed), progress=progress).best[0]
     heads = planner.attention.kv_heads
     here, there = (share_of(f.plan, f.step.stages, heads) for f in (prompts, best))
     size = float(planner.graph.kv_bytes)
     moved = transfer_cache(here, there, size, cluster.fabrics[0], cluster.places)
     return {
-        **_row(best, after),
+        **_row(best, after, chips=True),
         "lower_bound_s": after.bound,
         "cache_bytes": size,
         "moved_bytes": moved.moved,
@@ -270,8 +279,9 @@ def _refuse(fixed: dict[str, Any], training: bool, **troubles: object) -> None:
     refuse_training_keys(fixed)
 
 
-def _row(found: Found, planner: Trainer | Server) -> dict[str, Any]:
-    step = found.step
+def _row(found: Found, planner: Trainer | Server, *, chips: bool = False) -> dict[str, Any]:
+    """A plan and its step; with ``chips`` which chip holds which experts, where that was found."""
+    step, routed = found.step, planner.routed
     per_chip = planner.flops / step.seconds / planner.cluster.chips
     tokens = planner.graph.tokens
     return {
@@ -295,6 +305,7 @@ def _row(found: Found, planner: Trainer | Server) -> dict[str, Any]:
         "optimizer_s": step.optimizer,
         "microbatches": step.microbatches,
         "stage_layers": list(step.stages),
+        **({"experts": routed.result(found.plan, chips=chips)} if routed and found.plan.expert > 1 else {}),
     }
 
 

@@ -18,6 +18,8 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.asked import asked
 from siliconloom.mapper.system.cluster import Cluster
+from siliconloom.mapper.system.experts import KEYS as ROUTING_KEYS
+from siliconloom.mapper.system.experts import degrees, read_routed
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.layers import Layers, operator_seconds
 from siliconloom.mapper.system.plan import Plan, refuse_keys_of_one, refuse_training_keys
@@ -53,7 +55,11 @@ class PlannedStep:
         """The share of the parameters of its part that one chip updates, by the optimizers of the part's blocks."""
         self.layers: Layers | None = None
         """Of the model; none where it has no layers that a plan could cut."""
+        self.routed: dict[str, Any] = {}
+        """Where experts lie and what their chips' load is, if a trace says where tokens go."""
+        self.notes: list[str] = []
         self.of_chips = cluster.chips
+        self.asked_of_experts = {key: fixed[key] for key in ROUTING_KEYS if key in fixed}
         inference = graph.phase is not Phase.TRAINING
         if fixed.get("documents"):
             raise NotSupported("plan.documents in one step of loom sim; loom plan has it")
@@ -61,7 +67,8 @@ class PlannedStep:
             refuse_training_keys(fixed)
         if fixed.get("overlap") == ANY:
             raise LoomError("plan.overlap any: one step has one way; name it, or let loom plan try all")
-        self.plan = Plan(**{"tensor": policy.tensor, "microbatch": 0 if inference else 1, **fixed})
+        routed = read_routed(fixed, graph, whole=True)
+        self.plan = Plan(**{"tensor": policy.tensor, "microbatch": 0 if inference else 1, **degrees(fixed)})
         if not any(isinstance(o, Attention) for o in graph.operators()):
             if self.plan.chips > 1:
                 raise NotSupported(f"{graph.name} on {self.plan.chips} chips: it has no layers that a plan could cut")
@@ -81,9 +88,10 @@ class PlannedStep:
                 )
             if self.plan.chips > cluster.chips:
                 raise _too_large(cluster, graph, cluster.chips // self.plan.tensor * self.plan.tensor)
-            planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph)
+            planner = (Server if inference else Trainer)(cluster.part(self.plan.chips), graph, routed=routed)
             refuse_keys_of_one(fixed, self.plan, planner.experts)
-            plan = planner.sized(self.plan) if isinstance(planner, Server) else self.plan
+            plan = planner.loaded(self.plan)
+            plan = planner.sized(plan) if isinstance(planner, Server) else plan
             step = planner.step(plan)
             error = too_much(planner, plan, step.memory)
             if error is None:
@@ -95,6 +103,9 @@ class PlannedStep:
         self.memory_bytes = step.memory.total
         self.part = planner.layers.part(plan, plan.microbatch)
         self.layers = planner.layers
+        if routed is not None:
+            self.routed = {"experts": routed.result(plan, chips=True)}
+            self.notes.append(routed.note(plan))
         self.flops = 2.0 * planner.passes * planner.macs  # of the scores only those that a causal mask leaves
         times, self.waits = operator_seconds(self.part, plan, planner.cluster.machine, planner.cluster.fabrics[0])
         for operator in self.part.operators():
@@ -117,6 +128,9 @@ class PlannedStep:
     def head(self, kind: str, cluster: Cluster, graph: Graph, clock: int) -> dict[str, Any]:
         """What a result of `arch.result` says of such a step whatever the chips are; ``clock`` is theirs, in hertz."""
         plan = self.plan
+        asked_plan = plan.as_dict() | self.asked_of_experts
+        if self.routed:
+            del asked_plan["expert_load"]  # which was found
         return {
             "schema": SCHEMA,
             "kind": kind,
@@ -135,12 +149,13 @@ class PlannedStep:
             "precision": graph.precision.value,
             "batch": graph.batch,
             "tokens": graph.tokens,
-            "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=plan.as_dict()),
+            "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=asked_plan),
             "seconds": self.seconds,
             "clock_hz": clock,
             "cycles": round(self.seconds * clock),
             "macs": graph.macs,
             "tokens_per_second": graph.tokens / self.seconds,
+            **self.routed,
         }
 
     def add(
