@@ -60,8 +60,11 @@ class Memo:
         self._known: dict[str, Answer] = {}
         self._trimmed = False
 
-    def recall(self, key: str, find: Callable[[], Answer], *, quick: float = 0.0) -> Answer:
-        """The answer that is known, or what ``find`` returns; what takes under ``quick`` seconds is in no file."""
+    def recall(self, key: str, find: Callable[[], Answer], *, quick: float = 0.0, large: bool = False) -> Answer:
+        """The answer that is known, or what ``find`` returns; what takes under ``quick`` seconds is in no file.
+
+        A ``large`` one is in a file only, and not in memory.
+        """
         found = self._known.get(key)
         if found is not None:
             self.answers.remembered += 1
@@ -75,6 +78,8 @@ class Memo:
             self.answers.found += 1
             if time.perf_counter() - began >= quick:
                 self._write(key, found)
+        if large:
+            return found
         if len(self._known) >= KEPT_ANSWERS:
             self._known.pop(next(iter(self._known)))
         self._known[key] = found
@@ -168,13 +173,13 @@ def key_of(kind: str, *question: str | bytes) -> str:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of all sources of this package, which hold the version and every constant."""
+    """SHA-256 of all sources and templates of this package, which hold the version and every constant."""
     import siliconloom
 
     digest = hashlib.sha256()
     for room in sorted(Path(siliconloom.__file__).parent.iterdir()):
-        found = sorted(room.resolve().rglob("*.py")) if room.is_dir() else [room] if room.suffix == ".py" else []
-        for path in found:
+        found = room.resolve().rglob("*") if room.is_dir() else [room]
+        for path in sorted(each for each in found if each.suffix in (".py", ".j2")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

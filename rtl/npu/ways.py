@@ -152,6 +152,14 @@ def functions_of(way: Way) -> set[VectorFunction]:
 
 
 discover("siliconloom.rtl.npu.functions")
+OWN = dict(WAYS), dict(CIRCUITS)
+"""What this package registers."""
+
+
+def only_own() -> bool:
+    """Whether nothing else is registered."""
+    return (dict(WAYS), dict(CIRCUITS)) == OWN
+
 
 __all__ = [
     "CIRCUITS",
@@ -163,6 +171,7 @@ __all__ = [
     "Way",
     "functions_of",
     "lane_ways",
+    "only_own",
     "register_circuit",
     "register_way",
     "when",

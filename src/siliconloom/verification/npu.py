@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.isa import Program, Unit, disassemble
+from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
 from siliconloom.rtl.bench.runner import Spent
-from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.emit import Bundle, build_rtl
+from siliconloom.rtl.npu.circuits import unit_circuits
 from siliconloom.rtl.npu.registers import UNITS, Cause
+from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, run
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.layers import LAYERS, layer_runs
@@ -109,6 +113,21 @@ def execution_stream(
     )
 
 
+def bundle_of(chip: Chip) -> Bundle:
+    """The Verilog of a chip, which is generated once; with units or functions from elsewhere each time."""
+    own = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
+    if not (own and only_own()):
+        return build_rtl(chip)
+
+    def generated() -> dict[str, str]:
+        made = build_rtl(chip)
+        return {"bundle": json.dumps([made.files, made.top, made.sidecar])}
+
+    return Bundle(
+        *json.loads(str(shared_memo().recall(key_of("verilog", chip.digest), generated, large=True)["bundle"]))
+    )
+
+
 def check_programs(
     chip: Chip,
     programs: Sequence[tuple[str, RandomProgram]],
@@ -137,7 +156,7 @@ def check_programs(
     LoomError
         When the simulator is missing or the description has no RTL.
     """
-    bundle = build_rtl(chip)
+    bundle = bundle_of(chip)
     stalls = [*stall, *[0] * (len(programs) - len(stall))]
     cases = [
         ProgramCase(made.program, made.memory, made.base, stall=each)
