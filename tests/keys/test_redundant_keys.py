@@ -4,7 +4,7 @@ import json
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.cli import main
@@ -238,6 +238,7 @@ def test_a_system_of_one_chip_is_the_chip(chip, phase, layers, batch):
 
     A plan had the optimizer by its bytes, a chip ran it.
     """
+    assume(phase != "training" or chip != "npu-edge")  # whose scratchpad holds no row of the loss
     system = SYSTEM.replace("npu-datacenter", chip).replace("count: 4", "count: 1")
     sets = ["--set", f"workload.phase={phase}", "--set", f"workload.batch={batch}"]
     sets += ["--set", f"workload.layers={layers}"]
