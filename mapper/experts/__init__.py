@@ -13,7 +13,7 @@ from siliconloom.mapper.experts.routing import (
     routing_of,
     traffic_of,
 )
-from siliconloom.mapper.experts.trace import ModelRouting, Trace, read_trace
+from siliconloom.mapper.experts.trace import ModelRouting, RoutingTrace, read_trace
 
 __all__ = [
     "PLACEMENTS",
@@ -22,7 +22,7 @@ __all__ = [
     "Placed",
     "Placement",
     "Routing",
-    "Trace",
+    "RoutingTrace",
     "balance_copies",
     "copy_hot",
     "expert_hops",

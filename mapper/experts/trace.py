@@ -56,7 +56,7 @@ class ModelRouting:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class RoutingTrace:
     """Experts of every token.
 
     Parameters
@@ -77,7 +77,7 @@ class Trace:
     loads: NDArray[np.float64]
 
 
-def read_trace(path: str, model: ModelRouting) -> Trace:
+def read_trace(path: str, model: ModelRouting) -> RoutingTrace:
     """Read a trace of a model from a file.
 
     A ``.npy`` file has integers [tokens, layers, experts of a token], or [tokens, numbers of a token]; a text file has
@@ -100,7 +100,7 @@ def read_trace(path: str, model: ModelRouting) -> Trace:
         picks, lines = _from_text(source, decoded(path, raw), model)
     _check(source, picks, lines, model)
     digest = hashlib.sha256(raw).hexdigest()
-    return Trace(source, digest, len(picks), loads_of(picks, model.experts))
+    return RoutingTrace(source, digest, len(picks), loads_of(picks, model.experts))
 
 
 def _from_numpy(source: str, raw: bytes, model: ModelRouting) -> NDArray[np.int64]:
@@ -185,4 +185,4 @@ def _error(
     return DescriptionError(rule, position=Position(source, int(lines[token]), 1), path=f"layer {layer}", value=value)
 
 
-__all__ = ["ModelRouting", "Trace", "read_trace"]
+__all__ = ["ModelRouting", "RoutingTrace", "read_trace"]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.mapper.experts import Copies, ModelRouting, Placement, Trace, place_loads, read_trace
+from siliconloom.mapper.experts import Copies, ModelRouting, Placement, RoutingTrace, place_loads, read_trace
 from siliconloom.mapper.system.plan import Plan, refuse_expert_keys
 from siliconloom.workloads import Gemm, Graph
 from siliconloom.workloads.roles import Pass, Role
@@ -64,7 +64,7 @@ class PlacedExperts:
 class RoutedExperts:
     """Loads that a trace gives to the chips of any plan; what was found is kept."""
 
-    def __init__(self, trace: Trace, placement: Placement) -> None:
+    def __init__(self, trace: RoutingTrace, placement: Placement) -> None:
         self.trace, self.placement = trace, placement
         self._found: dict[tuple[Placement, int, int], PlacedExperts | None] = {}
 

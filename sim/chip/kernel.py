@@ -50,8 +50,8 @@ from siliconloom.sim.chip.state import (
     TRANSFERS,
     UNITS,
     WAITING,
-    Machine,
     State,
+    TileMachine,
     Wishes,
 )
 from siliconloom.sim.chip.state import DONE as DONE_AT
@@ -72,7 +72,7 @@ RUNNING, DONE, DEADLOCK, OVERFLOW_SEMAPHORE, OVERFLOW_TIME = range(5)
 
 
 @kernel(**UNCOUNTED)
-def run(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State, budget: Any) -> Any:
+def run(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State, budget: Any) -> Any:
     """Go on with a program: to its end, or until about ``budget`` more events were run.
 
     Parameters
@@ -114,7 +114,7 @@ def run(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State, bu
 
 
 @part()
-def _dispatch(machine: Machine, state: State) -> Any:
+def _dispatch(machine: TileMachine, state: State) -> Any:
     """Let the sequencer dispatch as far as the queues allow: up to what is given, a loop's beginning or end, or -1."""
     clock, table, constants = state.clock, machine.table, machine.constants
     total = table.shape[0]
@@ -135,7 +135,7 @@ def _dispatch(machine: Machine, state: State) -> Any:
 
 
 @part()
-def _open_loop(machine: Machine, state: State) -> None:
+def _open_loop(machine: TileMachine, state: State) -> None:
     """Begin a loop's first iteration."""
     clock, loop = state.clock, state.loop
     pc, level = clock[PC], clock[LEVEL]
@@ -147,7 +147,7 @@ def _open_loop(machine: Machine, state: State) -> None:
 
 
 @part()
-def _end_iteration(machine: Machine, state: State) -> Any:
+def _end_iteration(machine: TileMachine, state: State) -> Any:
     """Go back to a loop's first instruction, which is true, or on behind its last one."""
     clock, loop = state.clock, state.loop
     pc, inner = clock[PC], clock[LEVEL] - 1
@@ -162,7 +162,7 @@ def _end_iteration(machine: Machine, state: State) -> Any:
 
 
 @part()
-def _queue(machine: Machine, state: State) -> Any:
+def _queue(machine: TileMachine, state: State) -> Any:
     """Put the next instruction into its unit's queue; false when that is full."""
     clock, table, constants = state.clock, machine.table, machine.constants
     length, dispatched, loop = state.unit[LENGTH], state.unit[DISPATCHED], state.loop
@@ -195,7 +195,7 @@ def _queue(machine: Machine, state: State) -> Any:
 
 
 @part()
-def _earliest(machine: Machine, state: State) -> Any:
+def _earliest(machine: TileMachine, state: State) -> Any:
     """The unit whose next instruction can start first, and when; -1 when none can: a semaphore's count is missing."""
     clock, table, constants = state.clock, machine.table, machine.constants
     best, best_start, best_request = -1, TIME_LIMIT, TIME_LIMIT
@@ -236,7 +236,7 @@ def _earliest(machine: Machine, state: State) -> Any:
 
 
 @part()
-def _nothing_starts(machine: Machine, state: State) -> Any:
+def _nothing_starts(machine: TileMachine, state: State) -> Any:
     """`DONE`, or `DEADLOCK` with the instructions that wait."""
     unfinished = state.clock[PC] < machine.table.shape[0]
     for unit in range(1, UNITS):
@@ -247,7 +247,7 @@ def _nothing_starts(machine: Machine, state: State) -> Any:
 
 
 @part()
-def _execute(machine: Machine, wishes: Wishes, state: State, unit: Any, start: Any) -> Any:
+def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, start: Any) -> Any:
     """Start a unit's next instruction, and book all that comes of it; `RUNNING`, or which number overflows."""
     clock, table, constants = state.clock, machine.table, machine.constants
     entry = state.queue[unit, state.unit[HEAD, unit]]
@@ -300,7 +300,7 @@ def _execute(machine: Machine, wishes: Wishes, state: State, unit: Any, start: A
 
 
 @part()
-def _take_tokens(machine: Machine, state: State, mask: Any) -> Any:
+def _take_tokens(machine: TileMachine, state: State, mask: Any) -> Any:
     """Count semaphores down; when the latest of these counts arrived, -1 without any, and what waiting for it is."""
     latest, cause = -1, 0
     s = 0
@@ -333,7 +333,7 @@ def _give_tokens(state: State, mask: Any, when: Any) -> Any:
 
 
 @part()
-def _multiply(machine: Machine, state: State, i: Any, start: Any) -> Any:
+def _multiply(machine: TileMachine, state: State, i: Any, start: Any) -> Any:
     """Take the array for a product's folds: its first beat, when its operands are read, and when it is done."""
     clock, table, constants = state.clock, machine.table, machine.constants
     stream, work = table[i, _STREAM], table[i, _FOLDS] * table[i, _STREAM]

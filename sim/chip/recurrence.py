@@ -51,8 +51,8 @@ from siliconloom.sim.chip.state import (
     SKIPPED,
     TIME_LIMIT,
     UNITS,
-    Machine,
     State,
+    TileMachine,
     Wishes,
 )
 from siliconloom.sim.chip.tables import COLUMNS, Tables
@@ -157,7 +157,7 @@ def _moves(shift: Any, before: Any, after: Any) -> Any:
 
 
 @part(inside=False)
-def back_edge(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
+def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At the end of an iteration: jump over whole periods, or remember the state. False on a time beyond the counter.
 
     ``state.clock`` must be up to date and the level's index already that of the iteration to come. The last iteration
@@ -213,7 +213,7 @@ def back_edge(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: Sta
 
 
 @part(inside=False)
-def _jump(machine: Machine, state: State, old: Any, now: Any, shift: Any, periods: Any) -> Any:
+def _jump(machine: TileMachine, state: State, old: Any, now: Any, shift: Any, periods: Any) -> Any:
     """Go on from ``now`` with ``periods`` times what led there from ``old``; false when a number would not fit."""
     mark, sums = now[TIMES_END], now[MARKS_END]
     if shift > 0 and periods >= (TIME_LIMIT - now[mark + M_CYCLES]) // shift:
@@ -242,7 +242,7 @@ def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iteration
 
 
 @part(inside=False)
-def enter(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
+def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At a loop's first instruction: true when the whole loop was jumped because it began in this state before."""
     clock, loops = state.clock, machine.loops
     opened, level = clock[PC], clock[LEVEL]
@@ -284,7 +284,7 @@ def enter(machine: Machine, wishes: Wishes, snapshots: Snapshots, state: State) 
 
 
 @part(inside=False)
-def leave(machine: Machine, snapshots: Snapshots, state: State) -> None:
+def leave(machine: TileMachine, snapshots: Snapshots, state: State) -> None:
     """After a loop's last iteration: remember what the loop has done from the state it began in."""
     level = state.clock[LEVEL]
     place = snapshots.level[level, PENDING]
@@ -298,7 +298,7 @@ def leave(machine: Machine, snapshots: Snapshots, state: State) -> None:
 
 
 @part(inside=False)
-def _repeat(machine: Machine, protect: Any, state: State, entered: Any, left: Any, now: Any, outcome: Any) -> Any:
+def _repeat(machine: TileMachine, protect: Any, state: State, entered: Any, left: Any, now: Any, outcome: Any) -> Any:
     """Do from ``now`` what led from ``entered`` to ``left``; false when the states, or their marks, differ."""
     shift = shift_between(entered, now)
     if shift < 0:

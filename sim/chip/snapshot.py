@@ -39,8 +39,8 @@ from siliconloom.sim.chip.state import (
     TRANSFERS,
     UNITS,
     WAITING,
-    Machine,
     State,
+    TileMachine,
 )
 from siliconloom.sim.chip.tables import COLUMNS
 from siliconloom.sim.timing.rows import copy_row, same_rows
@@ -82,7 +82,9 @@ def _offsets(constants: Any) -> Any:
 
 
 @part(inside=False)
-def capture(machine: Machine, state: State, op_low: Any, op_high: Any, pc_low: Any, pc_high: Any, snapshot: Any) -> Any:
+def capture(
+    machine: TileMachine, state: State, op_low: Any, op_high: Any, pc_low: Any, pc_high: Any, snapshot: Any
+) -> Any:
     """Write the state into ``snapshot``, without predicates; false when it does not fit.
 
     Times are written as they are read: with what is always added to them before they are compared.
@@ -189,7 +191,7 @@ def same_lengths(state: State, snapshot: Any) -> Any:
 
 
 @part(inside=False)
-def restore(machine: Machine, state: State, snapshot: Any) -> None:
+def restore(machine: TileMachine, state: State, snapshot: Any) -> None:
     """Bring the state to what a snapshot shows: the inverse of `capture`."""
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]
     refill, array_rows, gap = _offsets(machine.constants)

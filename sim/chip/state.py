@@ -8,7 +8,7 @@ import numpy as np
 
 from siliconloom.arch.isa import LEVELS, SEMAPHORE_LIMIT, SEMAPHORES
 from siliconloom.arch.opcodes import UNIT_BITS
-from siliconloom.sim.chip.tables import Constants, Stall, Tables
+from siliconloom.sim.chip.tables import Stall, Tables, UnitConstants
 
 UNITS = 1 << UNIT_BITS
 """Rows for units: every code that a word may have, whether a unit is registered or not."""
@@ -40,14 +40,14 @@ OP_START, OP_END, OP_EXCLUSIVE = range(3)
 """Rows of `State.operator`: first start, last end, and the time that nothing before it had been given."""
 
 
-class Machine(NamedTuple):
+class TileMachine(NamedTuple):
     """What a program and the tile that it runs on are to the kernel."""
 
     table: Any
     """`Tables.instructions`."""
     causes: Any
     """`Tables.causes`."""
-    constants: Constants
+    constants: UnitConstants
     loops: Any
     """See `sim.chip.recurrence.find_loops`."""
 

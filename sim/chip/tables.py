@@ -57,7 +57,7 @@ UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
 """Instructions that no unit works on."""
 
 
-class Constants(NamedTuple):
+class UnitConstants(NamedTuple):
     """Timing constants of a tile, which the kernel reads by name."""
 
     issue_cycles: int
@@ -98,7 +98,7 @@ class Tables:
     counters: Int
     semaphores: Int
     causes: Int
-    constants: Constants
+    constants: UnitConstants
 
 
 def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Tables:
@@ -133,12 +133,12 @@ def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Table
     return Tables(rows, counters, semaphores, causes, constants)
 
 
-def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Constants:
-    """The tile's `Constants`; a bare array has no sequencer and operands that are always there."""
+def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
+    """The tile's `UnitConstants`; a bare array has no sequencer and operands that are always there."""
     array = tile.array
     stationary = int(array.dataflow == "output_stationary")
     if isinstance(tile, SystolicTile):
-        return Constants(
+        return UnitConstants(
             issue_cycles=0,
             loop_cycles=0,
             queue_depth=1024,
@@ -154,7 +154,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> Constants:
             fetch_interval=0,
         )
     sequencer, (fetch_first, fetch_interval) = tile.sequencer, fetch_cycles(chip)
-    return Constants(
+    return UnitConstants(
         issue_cycles=sequencer.issue_cycles,
         loop_cycles=sequencer.loop_cycles,
         queue_depth=sequencer.queue_depth,

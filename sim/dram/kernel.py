@@ -42,11 +42,11 @@ from siliconloom.sim.dram.state import (
     TO_WRITE,
     WRITE,
     WRITE_CLOSE,
+    CommandTrace,
     DramMachine,
+    DramShape,
     DramState,
-    Shape,
-    Timing,
-    Trace,
+    DramTimes,
 )
 
 FORWARDED = 1
@@ -54,7 +54,7 @@ FORWARDED = 1
 
 
 @kernel(**UNCOUNTED)
-def advance(machine: DramMachine, state: DramState, trace: Trace, goal: Any) -> Any:
+def advance(machine: DramMachine, state: DramState, trace: CommandTrace, goal: Any) -> Any:
     """Run until ``goal`` requests have been taken, or all are done; tells whether that came, or nothing moves any more.
 
     Stops before the first cycle that was not run, `state.clock` says which.
@@ -85,7 +85,7 @@ def advance(machine: DramMachine, state: DramState, trace: Trace, goal: Any) -> 
 
 
 @part()
-def _admit(machine: DramMachine, state: DramState, trace: Trace, goal: Any) -> Any:
+def _admit(machine: DramMachine, state: DramState, trace: CommandTrace, goal: Any) -> Any:
     """Take the requests that have come and find room; whether any was."""
     clock, policy, now = state.clock, machine.policy, state.clock[NOW]
     last = min(len(trace.cycle), goal)
@@ -108,7 +108,7 @@ def _admit(machine: DramMachine, state: DramState, trace: Trace, goal: Any) -> A
 
 
 @part()
-def _enter(state: DramState, trace: Trace, ch: Any, r: Any, writing: Any) -> None:
+def _enter(state: DramState, trace: CommandTrace, ch: Any, r: Any, writing: Any) -> None:
     """A request enters its queue, or is answered by one of the same address that waits."""
     clock, now = state.clock, state.clock[NOW]
     pending_write, pending_read = _same_line(state, trace, ch, trace.bank[r], trace.line[r])
@@ -132,7 +132,7 @@ def _enter(state: DramState, trace: Trace, ch: Any, r: Any, writing: Any) -> Non
 
 
 @part()
-def _same_line(state: DramState, trace: Trace, ch: Any, b: Any, line: Any) -> Any:
+def _same_line(state: DramState, trace: CommandTrace, ch: Any, b: Any, line: Any) -> Any:
     """Whether a write of a line waits, and which read of it does, or -1."""
     pending_write, pending_read = False, -1
     for i in range(state.write_count[ch]):
@@ -162,7 +162,7 @@ def _fall_due(machine: DramMachine, state: DramState) -> None:
 
 
 @part()
-def _command(machine: DramMachine, state: DramState, trace: Trace, ch: Any) -> Any:
+def _command(machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any) -> Any:
     """Issue a channel's command of this cycle, or one for rows and one for columns; whether there was any."""
     policy = machine.policy
     issued_row, issued_column = False, False
@@ -210,7 +210,9 @@ def _refresh_command(machine: DramMachine, state: DramState, ch: Any) -> Any:
 
 
 @part()
-def _scheduled(machine: DramMachine, state: DramState, trace: Trace, ch: Any, attempt: Any, issued_column: Any) -> Any:
+def _scheduled(
+    machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any, attempt: Any, issued_column: Any
+) -> Any:
     """The command that a request can have now: banks in turn, in each the oldest first; -1, or what, where, whose."""
     shape, now, count, wake = machine.shape, state.clock[NOW], state.count[ch], state.wake[ch]
     every_bank = machine.policy.refresh == OF_RANKS
@@ -232,7 +234,14 @@ def _scheduled(machine: DramMachine, state: DramState, trace: Trace, ch: Any, at
 
 @part()
 def _of_bank(
-    machine: DramMachine, state: DramState, trace: Trace, ch: Any, rank: Any, b: Any, attempt: Any, issued_column: Any
+    machine: DramMachine,
+    state: DramState,
+    trace: CommandTrace,
+    ch: Any,
+    rank: Any,
+    b: Any,
+    attempt: Any,
+    issued_column: Any,
 ) -> Any:
     """The command that the oldest possible request in front of a bank can have now, and its place; or -1, and when."""
     now, in_order, group = state.clock[NOW], machine.policy.in_order, b // machine.shape.banks
@@ -256,7 +265,7 @@ def _of_bank(
 
 
 @part()
-def _oldest(shape: Shape, state: DramState, ch: Any, request: Any) -> Any:
+def _oldest(shape: DramShape, state: DramState, ch: Any, request: Any) -> Any:
     """Whether no request in front of another bank is older."""
     found = True
     for b in range(shape.total):
@@ -266,7 +275,7 @@ def _oldest(shape: Shape, state: DramState, ch: Any, request: Any) -> Any:
 
 @part()
 def _wanted(
-    machine: DramMachine, state: DramState, trace: Trace, ch: Any, rank: Any, group: Any, b: Any, i: Any, r: Any
+    machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any, rank: Any, group: Any, b: Any, i: Any, r: Any
 ) -> Any:
     """The next command of request ``r``, at place ``i`` in front of a bank, and the first cycle for it."""
     open_row = state.row[ch, b]
@@ -303,7 +312,9 @@ def _stale(machine: DramMachine, state: DramState, ch: Any) -> Any:
 
 
 @part()
-def _issue(machine: DramMachine, state: DramState, trace: Trace, ch: Any, command: Any, b: Any, place: Any) -> None:
+def _issue(
+    machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any, command: Any, b: Any, place: Any
+) -> None:
     """A command goes out to a bank; ``place`` is that of its request."""
     r = state.queue[ch, b, place] if command != REFRESH and state.count[ch, b] > 0 else -1
     if state.clock[LOGGED] < trace.commands.shape[0]:
@@ -325,7 +336,7 @@ def _issue(machine: DramMachine, state: DramState, trace: Trace, ch: Any, comman
 
 
 @part()
-def _log(shape: Shape, state: DramState, trace: Trace, ch: Any, command: Any, b: Any, r: Any) -> None:
+def _log(shape: DramShape, state: DramState, trace: CommandTrace, ch: Any, command: Any, b: Any, r: Any) -> None:
     """Write a command down."""
     clock = state.clock
     entry = trace.commands[clock[LOGGED]]
@@ -391,7 +402,7 @@ def _take_buses(machine: DramMachine, state: DramState, ch: Any, b: Any, reading
 
 
 @part()
-def _answer(timing: Timing, state: DramState, trace: Trace, r: Any, reading: Any) -> None:
+def _answer(timing: DramTimes, state: DramState, trace: CommandTrace, r: Any, reading: Any) -> None:
     """Count a burst, and answer the reads that wait for it."""
     clock, now = state.clock, state.clock[NOW]
     clock[LEFT] -= 1
@@ -422,7 +433,7 @@ def _leave_bank(state: DramState, ch: Any, b: Any, place: Any, reading: Any) -> 
 
 
 @part()
-def _close_itself(machine: DramMachine, state: DramState, trace: Trace, ch: Any, b: Any, reading: Any) -> None:
+def _close_itself(machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any, b: Any, reading: Any) -> None:
     """A burst closes its row, unless the page policy keeps it open for a request that waits for it."""
     if machine.policy.page == CLOSED:
         for i in range(state.count[ch, b]):
@@ -437,7 +448,7 @@ def _close_itself(machine: DramMachine, state: DramState, trace: Trace, ch: Any,
 
 
 @part()
-def _move_to_bank(machine: DramMachine, state: DramState, trace: Trace, ch: Any) -> Any:
+def _move_to_bank(machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any) -> Any:
     """Move a channel's oldest request that finds room in front of its bank there; whether there was one."""
     if state.draining[ch] == 0 and state.write_count[ch] > 0:
         _begin_draining(machine, state, trace, ch)
@@ -464,7 +475,7 @@ def _move_to_bank(machine: DramMachine, state: DramState, trace: Trace, ch: Any)
 
 
 @part()
-def _begin_draining(machine: DramMachine, state: DramState, trace: Trace, ch: Any) -> None:
+def _begin_draining(machine: DramMachine, state: DramState, trace: CommandTrace, ch: Any) -> None:
     """Let the writes go to their banks when they are many, when nothing else waits, or when nothing else will come."""
     writes, policy, idle = state.write_count[ch], machine.policy, state.queued[ch] == 0
     full = writes + (state.held[ch, 1] if policy.shared else 0) >= policy.write_queue

@@ -30,7 +30,7 @@ from siliconloom.sim.dram.state import (
     MISSES,
     NEVER,
     REFRESHES,
-    Trace,
+    CommandTrace,
     fresh_state,
     machine_of,
 )
@@ -180,7 +180,7 @@ def _run(
     done, entered = np.empty(requests, np.int64), np.empty(requests, np.int64)
     commands = np.zeros((8 * requests + LOG_MORE if log else 0, 8), np.int64)
     answered = np.empty(requests, np.int64)
-    trace = Trace(cycle, write, line, channel, bank, row, column, done, entered, answered, commands)
+    trace = CommandTrace(cycle, write, line, channel, bank, row, column, done, entered, answered, commands)
     machine, state, counts = machine_of(dram), fresh_state(dram, requests), np.zeros(3, np.int64)
     if exact or log:
         moving = advance(machine, state, trace, NEVER)

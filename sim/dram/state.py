@@ -22,7 +22,7 @@ HITS, MISSES, REFRESHES, BURSTS = range(5, 9)
 LAST, FINISH, LOGGED, ANSWERED = range(9, 13)
 """Entries of `DramState.clock`: cycle; requests that were taken, and those not done; next refresh and its rank; column
 commands on an open row, activations, refreshes, column commands; last answer, end of the last burst; rows of the log
-and of `Trace.answered`."""
+and of `CommandTrace.answered`."""
 
 TO_ACT, TO_READ, TO_WRITE = range(3)
 """Columns of `DramState.group` and `DramState.rank`: the first cycle in which any of its banks may have the command."""
@@ -31,12 +31,12 @@ COLUMN_AT, ACT_AT, PRE_AT = range(3)
 """Columns of `DramState.bank`: the first cycle for a column command, ACT and PRE, as far as the bank itself decides."""
 
 OPEN, CLOSED, TIMEOUT, AUTO_PRECHARGE = range(4)
-"""`Policy.page`."""
+"""`SchedulingRules.page`."""
 NO_REFRESH, OF_RANKS, OF_BANKS = range(3)
-"""`Policy.refresh`."""
+"""`SchedulingRules.refresh`."""
 
 
-class Shape(NamedTuple):
+class DramShape(NamedTuple):
     """How many there are of each; banks, rows and bursts are counted within what holds them."""
 
     channels: int
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     """Banks that one refresh command reaches."""
 
 
-class Policy(NamedTuple):
+class SchedulingRules(NamedTuple):
     """What the controller does; truths are 1 or 0."""
 
     in_order: int
@@ -70,7 +70,7 @@ class Policy(NamedTuple):
     shared: int
 
 
-class Timing(NamedTuple):
+class DramTimes(NamedTuple):
     """Cycles of the command clock."""
 
     CL: int
@@ -104,12 +104,12 @@ class Timing(NamedTuple):
 class DramMachine(NamedTuple):
     """What does not change."""
 
-    shape: Shape
-    policy: Policy
-    timing: Timing
+    shape: DramShape
+    policy: SchedulingRules
+    timing: DramTimes
 
 
-class Trace(NamedTuple):
+class CommandTrace(NamedTuple):
     """Per request what is asked, and what becomes of it."""
 
     cycle: Any
@@ -172,7 +172,7 @@ def machine_of(dram: Dram) -> DramMachine:
     of_banks, per_rank = c.refresh == "bank", o.bank_groups * o.banks
     tRFC = (t.tRFCpb or t.tRFC) if of_banks else t.tRFC
     write_to_read = t.CWL + burst
-    shape = Shape(
+    shape = DramShape(
         channels=o.channels,
         ranks=o.ranks,
         groups=o.bank_groups,
@@ -183,7 +183,7 @@ def machine_of(dram: Dram) -> DramMachine:
         total=o.ranks * per_rank,
         span=1 if of_banks else per_rank,
     )
-    policy = Policy(
+    policy = SchedulingRules(
         in_order=int(c.scheduler == "fcfs"),
         page=("open", "closed", "timeout", "auto_precharge").index(c.page),
         timeout=c.timeout,
@@ -196,7 +196,7 @@ def machine_of(dram: Dram) -> DramMachine:
         two_commands=int(c.two_commands),
         shared=int(c.queues == "shared"),
     )
-    timing = Timing(
+    timing = DramTimes(
         CL=t.CL,
         CWL=t.CWL,
         tRCD=t.tRCD,

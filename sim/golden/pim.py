@@ -95,7 +95,7 @@ def dot(tile: PimTile, dtype: DataType, data: Bytes, vector: Bytes, total: Words
 
 
 @dataclass
-class PimMachine:
+class GoldenPim:
     """The memory of a channel and what its macros made of it.
 
     Parameters

@@ -43,7 +43,18 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import RESULT_BYTES, Macro, MacroKind, PimTile, check_macro
 from siliconloom.arch.pim import Command as Command
 from siliconloom.sim.pim import kernel
-from siliconloom.sim.pim.state import DONE, FIRST, KIND, LAST, NEVER, TAKEN, Outcome, Timing, Work, fresh_state
+from siliconloom.sim.pim.state import (
+    DONE,
+    FIRST,
+    KIND,
+    LAST,
+    NEVER,
+    TAKEN,
+    ChannelOutcome,
+    ChannelWork,
+    PimTimes,
+    fresh_state,
+)
 
 Int = NDArray[np.int64]
 MACRO_FIELDS = (
@@ -101,13 +112,13 @@ def result_bursts(tile: PimTile, segments: int) -> int:
     return -(-segments * tile.banks * RESULT_BYTES // tile.dram.organization.request_bytes)
 
 
-def timing_of(tile: PimTile) -> Timing:
+def timing_of(tile: PimTile) -> PimTimes:
     """What the kernel needs to know of a tile."""
     t, d, o = tile.dram.timing, tile.dram, tile.dram.organization
     if d.controller.refresh == "bank":
         raise NotSupported("per-bank refresh of a pim tile (dram.controller.refresh: rank or none)")
     burst = d.burst_cycles
-    return Timing(
+    return PimTimes(
         ranks=o.ranks,
         banks=tile.banks,
         group=tile.activate_group,
@@ -173,11 +184,11 @@ def run_channel(tile: PimTile, macros: Sequence[Macro] | Int, *, log: bool = Fal
         table = macro_table(macros)
     timing = timing_of(tile)
     computes = table[:, KIND] <= MacroKind.GEMV
-    work = Work(table, np.flatnonzero(computes), np.flatnonzero(~computes))
+    work = ChannelWork(table, np.flatnonzero(computes), np.flatnonzero(~computes))
     rows = 1024 if log else 0
     while True:
         times, counts = np.full((4, len(table)), -1, np.int64), np.zeros(len(Command), np.int64)
-        outcome = Outcome(times, counts, np.zeros((rows, 6), np.int64))
+        outcome = ChannelOutcome(times, counts, np.zeros((rows, 6), np.int64))
         logged = int(kernel.run(timing, work, fresh_state(timing), outcome))
         if logged < 0:
             raise AssertionError("no command of the channel can go out: a bug")

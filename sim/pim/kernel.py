@@ -69,10 +69,10 @@ from siliconloom.sim.pim.state import (
     TAKEN,
     WIDTH,
     WRITE_READY,
+    ChannelOutcome,
     ChannelState,
-    Outcome,
-    Timing,
-    Work,
+    ChannelWork,
+    PimTimes,
 )
 
 _ACT, _RD, _WR, _PRE, _REF = (int(Command[name]) for name in ("ACT", "RD", "WR", "PRE", "REF"))
@@ -83,7 +83,7 @@ _RESULT = RESULT_BYTES
 
 
 @kernel(**UNCOUNTED)
-def run(timing: Timing, work: Work, state: ChannelState, outcome: Outcome) -> Any:
+def run(timing: PimTimes, work: ChannelWork, state: ChannelState, outcome: ChannelOutcome) -> Any:
     """Run all macros; how many commands that took, or -1 when none can go out although some are wanted."""
     clock = state.clock
     while True:
@@ -113,7 +113,7 @@ def run(timing: Timing, work: Work, state: ChannelState, outcome: Outcome) -> An
 
 
 @part()
-def _offered(work: Work, outcome: Outcome, i: Any) -> Any:
+def _offered(work: ChannelWork, outcome: ChannelOutcome, i: Any) -> Any:
     """First cycle in which a macro is offered."""
     arrival, after = work.macros[i, ARRIVAL], work.macros[i, AFTER]
     if after < 0:
@@ -122,7 +122,7 @@ def _offered(work: Work, outcome: Outcome, i: Any) -> Any:
 
 
 @part()
-def _take_transfers(timing: Timing, work: Work, state: ChannelState, outcome: Outcome) -> None:
+def _take_transfers(timing: PimTimes, work: ChannelWork, state: ChannelState, outcome: ChannelOutcome) -> None:
     """Hand transfers, in order, to bank machines that are idle."""
     clock, machine = state.clock, state.machine
     while clock[OFFERED] < len(work.transfer) and (timing.dual or clock[BUSY] < 0):
@@ -142,7 +142,7 @@ def _take_transfers(timing: Timing, work: Work, state: ChannelState, outcome: Ou
 
 
 @part()
-def _take_computation(timing: Timing, work: Work, state: ChannelState, outcome: Outcome) -> None:
+def _take_computation(timing: PimTimes, work: ChannelWork, state: ChannelState, outcome: ChannelOutcome) -> None:
     """Begin the next macro of computation, if none is under way and, with one row buffer, no transfer either."""
     clock = state.clock
     if clock[BUSY] >= 0 or clock[ACCEPTED] == len(work.compute):
@@ -162,7 +162,7 @@ def _take_computation(timing: Timing, work: Work, state: ChannelState, outcome: 
 
 
 @part()
-def _look_around(timing: Timing, work: Work, state: ChannelState) -> Any:
+def _look_around(timing: PimTimes, work: ChannelWork, state: ChannelState) -> Any:
     """Whether anything is under way, and which bank machine has to open its row, and to move its data, first, or -1.
 
     Says in `ChannelState.in_use`, too, where rows are open.
@@ -184,7 +184,7 @@ def _look_around(timing: Timing, work: Work, state: ChannelState) -> Any:
 
 
 @part()
-def _earliest(timing: Timing, work: Work, state: ChannelState, waiting: Any, oldest: Any) -> Any:
+def _earliest(timing: PimTimes, work: ChannelWork, state: ChannelState, waiting: Any, oldest: Any) -> Any:
     """The agent whose command goes out next, and when: refresh before computation before transfers."""
     clock, machine = state.clock, state.machine
     best, when = -1, NEVER
@@ -210,7 +210,7 @@ def _earliest(timing: Timing, work: Work, state: ChannelState, waiting: Any, old
 
 
 @part()
-def _computation_at(timing: Timing, state: ChannelState) -> Any:
+def _computation_at(timing: PimTimes, state: ChannelState) -> Any:
     """Earliest cycle of computation's next command."""
     clock, step = state.clock, state.clock[STEP]
     t = max(clock[PIM_READY], clock[BUS])
@@ -239,7 +239,7 @@ def _computation_at(timing: Timing, state: ChannelState) -> Any:
 
 
 @part()
-def _transfer_at(timing: Timing, work: Work, state: ChannelState, m: Any, waiting: Any, oldest: Any) -> Any:
+def _transfer_at(timing: PimTimes, work: ChannelWork, state: ChannelState, m: Any, waiting: Any, oldest: Any) -> Any:
     """Earliest cycle of a bank machine's next command; `NEVER` while another has to go first, or a refresh is due."""
     clock, machine = state.clock, state.machine
     i = machine[OWN, m]
@@ -262,7 +262,7 @@ def _transfer_at(timing: Timing, work: Work, state: ChannelState, m: Any, waitin
 
 
 @part()
-def _refresh(timing: Timing, state: ChannelState, domain: Any, now: Any) -> Any:
+def _refresh(timing: PimTimes, state: ChannelState, domain: Any, now: Any) -> Any:
     """A refresh goes out; this and what follows give command, place, row and column."""
     state.refreshed[domain] = now + timing.tRFC
     state.next_refresh[domain] += timing.refresh
@@ -270,7 +270,7 @@ def _refresh(timing: Timing, state: ChannelState, domain: Any, now: Any) -> Any:
 
 
 @part()
-def _move(timing: Timing, clock: Any, driver: Any, reading: Any, now: Any) -> Any:
+def _move(timing: PimTimes, clock: Any, driver: Any, reading: Any, now: Any) -> Any:
     """A burst takes the data bus; when it has crossed it."""
     clock[DRIVER], clock[SWITCHED] = driver, now + timing.switch
     if reading:
@@ -283,7 +283,9 @@ def _move(timing: Timing, clock: Any, driver: Any, reading: Any, now: Any) -> An
 
 
 @part()
-def _transfer(timing: Timing, work: Work, state: ChannelState, outcome: Outcome, m: Any, now: Any) -> Any:
+def _transfer(
+    timing: PimTimes, work: ChannelWork, state: ChannelState, outcome: ChannelOutcome, m: Any, now: Any
+) -> Any:
     """A bank machine's command goes out."""
     machine, times, i = state.machine, outcome.times, state.machine[OWN, m]
     bank, phase = work.macros[i, BANK], machine[PHASE, m]
@@ -313,7 +315,7 @@ def _transfer(timing: Timing, work: Work, state: ChannelState, outcome: Outcome,
 
 
 @part()
-def _compute(timing: Timing, work: Work, state: ChannelState, outcome: Outcome, now: Any) -> Any:
+def _compute(timing: PimTimes, work: ChannelWork, state: ChannelState, outcome: ChannelOutcome, now: Any) -> Any:
     """Computation's command goes out."""
     clock, times, i, step = state.clock, outcome.times, state.clock[BUSY], state.clock[STEP]
     clock[PIM_READY] = now + 1
@@ -346,7 +348,7 @@ def _compute(timing: Timing, work: Work, state: ChannelState, outcome: Outcome, 
 
 
 @part()
-def _open_group(timing: Timing, state: ChannelState, now: Any) -> None:
+def _open_group(timing: PimTimes, state: ChannelState, now: Any) -> None:
     """Open a row in a group of banks; after the first group the results of the round before are read."""
     clock, group, activated = state.clock, timing.group, state.activated
     rank = clock[PLACE] % timing.ranks + timing.own_windows * timing.ranks
@@ -363,7 +365,7 @@ def _open_group(timing: Timing, state: ChannelState, now: Any) -> None:
 
 
 @part()
-def _drained(timing: Timing, clock: Any) -> Any:
+def _drained(timing: PimTimes, clock: Any) -> Any:
     """After a burst of results was read: whether that was the macro's last command."""
     clock[DRAINED] += 1
     if clock[DRAINED] < clock[PENDING]:
@@ -378,7 +380,7 @@ def _drained(timing: Timing, clock: Any) -> Any:
 
 
 @part()
-def _multiply(timing: Timing, work: Work, clock: Any, i: Any, now: Any) -> None:
+def _multiply(timing: PimTimes, work: ChannelWork, clock: Any, i: Any, now: Any) -> None:
     """A dot product in all banks, or in one after the other."""
     macros = work.macros
     width = macros[i, WIDTH]
@@ -399,7 +401,7 @@ def _multiply(timing: Timing, work: Work, clock: Any, i: Any, now: Any) -> None:
 
 
 @part()
-def _close_rows(timing: Timing, work: Work, state: ChannelState, i: Any, now: Any) -> None:
+def _close_rows(timing: PimTimes, work: ChannelWork, state: ChannelState, i: Any, now: Any) -> None:
     """Close the rows of all banks, and go on to the next chunk, the next round, or the last results."""
     clock, macros = state.clock, work.macros
     clock[PIM_REOPEN], clock[PIM_OPEN] = max(clock[PIM_REOPEN], now + timing.tRP), 0

@@ -12,10 +12,10 @@ NEVER = 2**62
 """A time that does not come."""
 
 KIND, BANK, ROW, ROUNDS, CHUNKS, SEGMENTS, WIDTH, LAST_WIDTH, COLUMN, APART, ARRIVAL, AFTER, DELAY = range(13)
-"""Columns of `Work.macros`, in the order of `sim.pim.channel.MACRO_FIELDS`."""
+"""Columns of `ChannelWork.macros`, in the order of `sim.pim.channel.MACRO_FIELDS`."""
 
 TAKEN, FIRST, LAST, DONE = range(4)
-"""Rows of `Outcome.times`: when a macro was taken, when its first and its last command went out, when it is done."""
+"""Rows of `ChannelOutcome.times`: when a macro was taken, its first and its last command went out, it is done."""
 
 BUS, READ_READY, WRITE_READY, DRIVER, SWITCHED, OFFERED, BEFORE, LOGGED = range(8)
 STEP, BUSY, PIM_IDLE, ACCEPTED, PIM_READY, PIM_REOPEN, DOT_READY, RESULT_READY, BUFFER_READY, FILLED = range(8, 18)
@@ -37,7 +37,7 @@ BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
 """Phases of computation: fill the global buffer, open rows, read results, multiply, close rows."""
 
 
-class Timing(NamedTuple):
+class PimTimes(NamedTuple):
     """What the kernel knows of a tile; times are cycles of the DRAM's clock."""
 
     ranks: int
@@ -80,7 +80,7 @@ class Timing(NamedTuple):
     """Ranks that are refreshed in turn, or 1."""
 
 
-class Work(NamedTuple):
+class ChannelWork(NamedTuple):
     """The macros of a channel, and the numbers of those of either stream in order."""
 
     macros: Any
@@ -88,7 +88,7 @@ class Work(NamedTuple):
     transfer: Any
 
 
-class Outcome(NamedTuple):
+class ChannelOutcome(NamedTuple):
     """What became of the macros: times of each, commands by their kind, and every command as far as there are rows."""
 
     times: Any
@@ -114,7 +114,7 @@ class ChannelState(NamedTuple):
     """The same: 1 where a row is open."""
 
 
-def fresh_state(timing: Timing) -> ChannelState:
+def fresh_state(timing: PimTimes) -> ChannelState:
     """A channel that has done nothing, with every row closed."""
 
     def zeros(*shape: int) -> Int:

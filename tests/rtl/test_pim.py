@@ -17,7 +17,7 @@ from siliconloom.mapper.pim.layout import plan_gemv
 from siliconloom.rtl.bench.pim_cases import run_pim_cases
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.sim.golden.pim import PimMachine
+from siliconloom.sim.golden.pim import GoldenPim
 from siliconloom.verification.pim import check_pim_cases, compare, pim_cases
 from siliconloom.verification.pim_cases import attention_cases, gemv_case, random_case
 from tests.sim.pim_tiles import random_pim
@@ -105,7 +105,7 @@ def test_an_attention_head_is_attention():
     """What leaves the tile, by way of the golden model that it equals, is attention within the error of bf16."""
     tile = load_chip("pim-hbm", SMALL).tile
     (_, second), exact = attention_cases(tile, 40, 24, 5)
-    machine = PimMachine(tile, {key: row.copy() for key, row in second.memory.items()})
+    machine = GoldenPim(tile, {key: row.copy() for key, row in second.memory.items()})
     machine.run(second.macros, second.written, second.vectors)
     layout = plan_gemv(tile, 24, 40, DataType.BF16)
     values = layout.collect(machine.results)[0]

@@ -13,7 +13,7 @@ from siliconloom.rtl.bench.pim_rules import broken_rules
 from siliconloom.sim.pim import channel as pim
 from siliconloom.sim.pim import kernel
 from siliconloom.sim.pim.channel import run_channel
-from siliconloom.sim.pim.state import Outcome, Work, fresh_state
+from siliconloom.sim.pim.state import ChannelOutcome, ChannelWork, fresh_state
 from siliconloom.verification.pim_cases import random_case
 from tests.sim.pim_rules import broken_log
 from tests.sim.pim_tiles import random_pim
@@ -43,8 +43,8 @@ def test_compiled_and_plain_python_agree(work):
     table, timing = pim.macro_table(macros), pim.timing_of(chip.tile)
     times, counts = np.full((4, len(table)), -1, np.int64), np.zeros(len(Command), np.int64)
     commands = np.zeros((len(run.commands), 6), np.int64)
-    work = Work(table, np.flatnonzero(table[:, 0] <= 1), np.flatnonzero(table[:, 0] > 1))
-    kernel.run.py_func(timing, work, fresh_state(timing), Outcome(times, counts, commands))
+    work = ChannelWork(table, np.flatnonzero(table[:, 0] <= 1), np.flatnonzero(table[:, 0] > 1))
+    kernel.run.py_func(timing, work, fresh_state(timing), ChannelOutcome(times, counts, commands))
     assert (commands == run.commands).all()
     assert (times[3] == run.done).all()
 

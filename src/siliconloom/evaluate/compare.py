@@ -21,7 +21,7 @@ from siliconloom.arch.system import Policy
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.gpus import gpus_of
 from siliconloom.evaluate.machine import DescribedMachine, evaluate, read_machine
-from siliconloom.evaluate.steps import TooLarge
+from siliconloom.evaluate.steps import ModelTooLarge
 from siliconloom.sim.chip.energy import EXCLUDED_BY_BOARDS
 from siliconloom.workloads import Graph, Phase
 
@@ -132,7 +132,7 @@ def gpu_result(gpu: Gpu, graph: Graph, *, tensor: int, sustained: bool, stack: S
         return evaluate(
             DescribedMachine(gpu.name, cluster=cluster, policy=Policy(tensor=tensor), stack=stack), graph
         ).result
-    except TooLarge as error:
+    except ModelTooLarge as error:
         more = max(error.least, tensor + 1)
         raise LoomError(f"{error}; try --tensor {1 << (more - 1).bit_length()}") from None
 

@@ -29,7 +29,7 @@ from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
 from siliconloom.workloads.graph import is_optimizer
 
 
-class TooLarge(LoomError):
+class ModelTooLarge(LoomError):
     """A model that the chips cannot hold; ``least`` of them hold its weights and cache."""
 
     def __init__(self, text: str, least: int) -> None:
@@ -175,8 +175,8 @@ def fewest_stages(graph: Graph, tensor: int, capacity: float) -> int:
     return max(math.ceil((graph.weight_bytes + graph.kv_bytes) / (tensor * capacity)), 1)
 
 
-def _too_large(cluster: Cluster, graph: Graph, held: int) -> TooLarge:
-    return TooLarge(
+def _too_large(cluster: Cluster, graph: Graph, held: int) -> ModelTooLarge:
+    return ModelTooLarge(
         f"{graph.name} does not fit: weights and cache are {format_bytes(graph.weight_bytes + graph.kv_bytes)}, "
         f"{held} x {cluster.machine.name} hold {format_bytes(held * cluster.capacity)}",
         fewest_stages(graph, 1, cluster.capacity),

@@ -17,7 +17,7 @@ from siliconloom.rtl.bench import pim_cases as bench
 from siliconloom.rtl.bench.pim_cases import PimOutcome, run_pim_cases
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import build_rtl
-from siliconloom.sim.golden.pim import PimMachine, read_out
+from siliconloom.sim.golden.pim import GoldenPim, read_out
 from siliconloom.sim.pim.channel import ChannelRun, run_channel
 from siliconloom.verification.parity import Findings, Parity, ParityStream, instant, verilog
 from siliconloom.verification.pim_cases import attention_cases, gemv_case, random_case, refresh_case
@@ -81,7 +81,7 @@ def _command(logged: Logged) -> Seen:
 
 def _compare_values(tile: PimTile, parity: PimParity) -> None:
     case, outcome = parity.work, parity.outcome
-    machine = PimMachine(tile, {key: row.copy() for key, row in case.memory.items()})
+    machine = GoldenPim(tile, {key: row.copy() for key, row in case.memory.items()})
     machine.run(case.macros, case.written, case.vectors)
     rounds = [words for results in machine.results for words in results]
     _same_bursts(parity, "results", due_bytes(tile, rounds), [burst for _, burst in outcome.results])

@@ -15,7 +15,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.mapper.pim.layout import GemvLayout, plan_gemv
 from siliconloom.rtl.bench.pim_cases import Bytes, PimBenchCase, Rows
-from siliconloom.sim.golden.pim import PimMachine, bf16, bf16_values
+from siliconloom.sim.golden.pim import GoldenPim, bf16, bf16_values
 from siliconloom.sim.pim.channel import run_channel
 
 DOTS = 24
@@ -223,7 +223,7 @@ def attention_cases(tile: PimTile, tokens: int, head_dim: int, seed: int) -> tup
         data,
         scores.vectors(query),
     )
-    machine = PimMachine(tile, {})
+    machine = GoldenPim(tile, {})
     machine.run(first.macros, first.written, first.vectors)
     logits = scores.collect(machine.results)[0].astype(np.float64) / np.sqrt(head_dim)
     weights = np.exp(logits - logits.max())

@@ -11,7 +11,7 @@ from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import check_macro
 from siliconloom.mapper.pim.layout import plan_gemv
-from siliconloom.sim.golden.pim import PimMachine, bf16, bf16_values
+from siliconloom.sim.golden.pim import GoldenPim, bf16, bf16_values
 from tests.sim.pim_tiles import random_pim
 
 HBM = load_chip("pim-hbm").tile
@@ -21,7 +21,7 @@ def product(tile, layout, matrix, vector):
     """What the golden channel makes of a layout."""
     rows = layout.place(matrix)
     assert all(row.size == tile.dram.organization.row_bytes for row in rows.values())
-    machine = PimMachine(tile, rows)
+    machine = GoldenPim(tile, rows)
     macros = layout.macros()
     for macro in macros:
         check_macro(tile, macro)
