@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Live, Registry
@@ -88,6 +88,9 @@ class UnitSpec:
     entry
         What its queue holds of an instruction: m, n, k, pitch, local_pitch, function; memory, local (the local address
         of a transfer), a, b, c, d, all resolved; add (a product adds to its sums).
+    memory
+        What it does with main memory, ``read`` or ``write``: its instructions then move m rows of n bytes, ``pitch``
+        apart there, and it shares the memory port with others of the kind. Nothing when empty.
     circuit
         An NPU tile has it.
     shown
@@ -98,6 +101,7 @@ class UnitSpec:
     code: int
     opcodes: tuple[OpcodeSpec, ...]
     entry: tuple[str, ...] = ()
+    memory: Literal["", "read", "write"] = ""
     circuit: bool = True
     shown: str = ""
 

@@ -8,8 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from amaranth.lib import wiring
-
 from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.array.design import systolic_design
@@ -183,15 +181,10 @@ def _version() -> str:
 
 def _ports(design: Design) -> list[dict[str, Any]]:
     ports = []
-    for name, member in design.top.signature.members.items():
+    for name, port in design.top.ports().items():
         meaning = design.meanings.get(name) or design.meanings[name.rpartition("_")[2]]
         ports.append(
-            {
-                "name": name,
-                "direction": "input" if member.flow == wiring.In else "output",
-                "width": int(member.shape),
-                "meaning": meaning,
-            }
+            {"name": name, "direction": "input" if port.is_input else "output", "width": port.width, "meaning": meaning}
         )
     return ports
 

@@ -25,7 +25,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from amaranth import DomainRenamer, Module
-from amaranth.back import rtlil
 
 from siliconloom.arch.errors import CheckFailed, LoomError, NotSupported
 from siliconloom.rtl.library import Circuit
@@ -348,7 +347,7 @@ def _formulas(monitor: Circuit) -> str:
         for circuit in pending:
             name, text = circuit.module_name, circuit.written()
             written[name] = text or ""
-            texts[name] = "" if text else rtlil.convert(circuit, name=name, emit_src=False)
+            texts[name] = "" if text else circuit.rtlil()
         pending = [c for c in monitor.library.circuits.values() if c.module_name not in texts]
     with TemporaryDirectory() as place:
         folder = Path(place)

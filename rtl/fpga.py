@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amaranth import Cat, Const, Module, Signal
+from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.flows.channels import Channel, ChannelPort, Interface, interface_of
@@ -116,23 +117,17 @@ class FpgaTop(Circuit):
 
     Members
     -------
-    i_valid, i_ready, i_data
+    i : In(stream of ``data``)
         Bytes of messages towards the design.
-    o_valid, o_ready, o_data
+    o : Out(stream of ``data``)
         Bytes of messages from the design.
     """
 
     def __init__(self, library: Library, design: Circuit) -> None:
         self.design, self.interface = design, interface_of(design)
         self.protocol = protocol_of(self.interface)
-        ports: dict[str, Any] = {
-            "i_valid": In(1),
-            "i_ready": Out(1),
-            "i_data": In(BYTE),
-            "o_valid": Out(1),
-            "o_ready": In(1),
-            "o_data": Out(BYTE),
-        }
+        byte = stream.Signature(data.StructLayout({"data": BYTE}))
+        ports: dict[str, Any] = {"i": In(byte), "o": Out(byte)}
         super().__init__(library, f"{design.module_name}_fpga", ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -153,9 +148,13 @@ class FpgaTop(Circuit):
                     m.d.sync += levels.eq(_payload(received, message))
                 inputs |= _parts(levels, message.ports)
         takes = {channel.ready: Signal(name=f"take_{channel.name}") for channel in self.interface.outputs}
-        outputs = self.place(m, self.design, "core", **inputs, **takes)
-        answered = self._send(m, outputs, takes, asked)
-        accepted = [outputs[channel.ready] for channel in self.interface.inputs]
+        inputs |= takes
+        members = self.design.signature.members
+        single = {name: inputs.pop(name) for name in [*inputs] if name in members}
+        core = self.place(m, self.design, "core", **single).flat
+        m.d.comb += [core[name].eq(value) for name, value in inputs.items()]
+        answered = self._send(m, core, takes, asked)
+        accepted = [core[channel.ready] for channel in self.interface.inputs]
         with m.If((offers & Cat(*accepted, *([answered] if self.interface.levels else []))).any()):
             m.d.sync += offers.eq(0)
         return m
@@ -168,39 +167,39 @@ class FpgaTop(Circuit):
         within = Signal(name="within")
         more = Signal(range(most), name="more_bytes")
         received = Signal(most * BYTE, name="received", reset_less=True)
-        m.d.comb += self.i_ready.eq(~offers.any())
-        with m.If(self.i_valid & self.i_ready):
+        m.d.comb += self.i.ready.eq(~offers.any())
+        with m.If(self.i.valid & self.i.ready):
             with m.If(within):
-                m.d.sync += received.eq(Cat(received[BYTE:], self.i_data))
+                m.d.sync += received.eq(Cat(received[BYTE:], self.i.payload.data))
                 with m.If(more.any()):
                     m.d.sync += more.eq(more - 1)
                 with m.Else():
                     m.d.sync += [within.eq(0), offers.eq(chosen)]
             for message in messages:
-                with m.If(~within & _is(self.i_data, message.number)):
+                with m.If(~within & _is(self.i.payload.data, message.number)):
                     m.d.sync += [chosen.eq(1 << message.number), more.eq(message.bytes - 1), within.eq(1)]
         return offers, received
 
-    def _send(self, m: Module, outputs: dict[str, Signal], takes: dict[str, Signal], asked: Any) -> Signal:
+    def _send(self, m: Module, core: dict[str, Any], takes: dict[str, Signal], asked: Any) -> Signal:
         """Send a beat of every output channel as it comes, and the levels when asked; tells when those are taken."""
         messages = self.protocol.outbound
         most = 1 + max((message.bytes for message in messages), default=1)
         line = Signal(most * BYTE, name="sending", reset_less=True)
         more = Signal(range(most), name="more_to_send")
         busy, answered = Signal(name="busy"), Signal(name="levels_answered")
-        m.d.comb += [self.o_valid.eq(busy), self.o_data.eq(line[:BYTE])]
-        with m.If(busy & self.o_ready):
+        m.d.comb += [self.o.valid.eq(busy), self.o.payload.data.eq(line[:BYTE])]
+        with m.If(busy & self.o.ready):
             m.d.sync += line.eq(Cat(line[BYTE:], Const(0, BYTE)))
             with m.If(more.any()):
                 m.d.sync += more.eq(more - 1)
             with m.Else():
                 m.d.sync += busy.eq(0)
-        handshakes: list[tuple[Any, Signal]] = [(outputs[c.valid], takes[c.ready]) for c in self.interface.outputs]
+        handshakes: list[tuple[Any, Signal]] = [(core[c.valid], takes[c.ready]) for c in self.interface.outputs]
         if self.interface.levels:
             handshakes.append((asked, answered))
         earlier: Any = Const(0, 1)
         for message, (valid, take) in zip(messages, handshakes, strict=True):
-            beat = Cat(Const(message.number, BYTE), *[outputs[port.name] for port in message.ports])
+            beat = Cat(Const(message.number, BYTE), *[core[port.name] for port in message.ports])
             m.d.comb += take.eq(~busy & ~earlier)
             with m.If(valid & take):
                 m.d.sync += [line.eq(Cat(beat, Const(0, len(line) - len(beat)))), more.eq(message.bytes), busy.eq(1)]

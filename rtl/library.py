@@ -7,13 +7,15 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, get_args
 
 from amaranth import ClockDomain, Instance, Module, Shape, Signal, Value
 from amaranth._toolchain.yosys import YosysError, find_yosys
 from amaranth.back import rtlil
-from amaranth.lib import wiring
+from amaranth.hdl._ir import PortDirection
+from amaranth.lib import data, wiring
 
 from siliconloom.arch.budget import require_library
 from siliconloom.arch.errors import LoomError
@@ -27,8 +29,43 @@ RESET_PORTS: dict[ResetStyle, str] = {"sync": "rst", "async_low": "rst_n"}
 """Name of the reset port of every circuit that has one."""
 
 
+@dataclass(frozen=True)
+class CircuitPort:
+    """A port of a circuit as its Verilog module has it.
+
+    Parameters
+    ----------
+    is_input
+        The module reads it.
+    width
+        Bits.
+    value
+        The signal, or the field of a stream's payload, that it carries.
+    """
+
+    is_input: bool
+    width: int
+    value: Any
+
+
+class Placed(wiring.PureInterface):  # type: ignore[misc] # Amaranth has no type hints
+    """A circuit that was put into another one: its members as that other one sees them.
+
+    A stream of it is joined to another one by ``wiring.connect(m, queue.o, unit.instruction)``. ``flat`` has what its
+    ports are connected to by their names in Verilog, clock and reset among them.
+    """
+
+    flat: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no member {name}, only {', '.join(self.signature.members)}")
+
+
 class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hints
     """A component with explicit clock and reset ports that becomes one Verilog module.
+
+    Members may be signatures: streams of `amaranth.lib.stream`, ports of a memory. In Verilog a member of a member is
+    ``<outer>_<inner>``, and a field of a stream's payload is a port of its own, ``<stream>_<field>``.
 
     Parameters
     ----------
@@ -54,10 +91,39 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
 
     _MustUse__silence = True  # one that is made for its ports alone, or is written in Verilog, is no mistake
 
+    axi_streams: tuple[str, ...] = ()
+    """Streams whose ports have the names of AXI4-Stream: ``<stream>_tvalid``, ``<stream>_tdata``."""
+
     def __init__(self, library: Library, name: str, ports: dict[str, Any], *, reset: bool = False) -> None:
         self.library, self.module_name, self.has_reset = library, name, reset
         clocks = {"clk": wiring.In(1)} | ({library.reset_port: wiring.In(1)} if reset else {})
         super().__init__({**clocks, **ports})
+        self._split: dict[tuple[Any, ...], dict[str, Signal]] = {}
+        for path, member, value in self.signature.flatten(self):
+            if _is_split(path, member):
+                parts = {field: Signal(each.width, name=self.port_name(path, field)) for field, each in member.shape}
+                self._split[path] = parts
+            else:
+                Value.cast(value).name = self.port_name(path)
+
+    def port_name(self, path: tuple[Any, ...], field: str = "") -> str:
+        """Name in Verilog of the member at ``path``, or of a field of the payload that stands there."""
+        parts = (*path[:-1], field) if field else path
+        stream = parts[0] in self.axi_streams
+        return f"{parts[0]}_t{parts[1]}" if stream else "_".join(parts)
+
+    def ports(self) -> dict[str, CircuitPort]:
+        """The ports of the module by name, clock and reset among them; of a stream the payload comes last."""
+        order = {name: number for number, name in enumerate(self.signature.members)}
+        members = sorted(self.signature.flatten(self), key=lambda each: (order[each[0][0]], each[0][-1] == "payload"))
+        found = {}
+        for path, member, value in members:
+            is_input = member.flow == wiring.In
+            for field, signal in self._split.get(path, {}).items():
+                found[self.port_name(path, field)] = CircuitPort(is_input, len(signal), signal)
+            if path not in self._split:
+                found[self.port_name(path)] = CircuitPort(is_input, Shape.cast(member.shape).width, Value.cast(value))
+        return found
 
     def module(self) -> Module:
         """An empty module whose ``sync`` domain is clocked by the ports."""
@@ -71,36 +137,59 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
             if asynchronous:  # Yosys moves the inverter into the registers: always @(posedge clk, negedge rst_n)
                 m.d.comb += domain.rst.eq(~port)
         m.domains += domain
+        for path, member, payload in self.signature.flatten(self):
+            for field, signal in self._split.get(path, {}).items():
+                inside = payload[field]
+                m.d.comb += inside.eq(signal) if member.flow == wiring.In else signal.eq(inside)
         return m
 
-    def place(self, m: Module, child: Circuit, name: str, **connections: Any) -> dict[str, Signal]:
-        """Put ``child`` into ``m``: inputs are connected, outputs are returned as fresh signals by port name."""
-        outputs: dict[str, Signal] = {}
-        ports: dict[str, Any] = {"i_clk": self.clk}
-        reset = self.library.reset_port
-        if child.has_reset:
-            ports[f"i_{reset}"] = getattr(self, reset)
-        for port, member in child.signature.members.items():
-            if port in ("clk", reset):
-                continue
-            if member.flow == wiring.In:
-                value = Value.cast(connections.pop(port))
-                if len(value) != Shape.cast(member.shape).width:  # linters want widths to agree
-                    fitted = Signal(member.shape, name=f"{name}_{port}")
-                    m.d.comb += fitted.eq(value)
-                    value = fitted
-                ports[f"i_{port}"] = value
+    def place(self, m: Module, child: Circuit, name: str, **connections: Any) -> Placed:
+        """Put ``child`` into ``m`` and return its members.
+
+        Inputs that are single signals are given by name. Members that are signatures are connected by the caller, who
+        may instead assign to what of them goes into the child.
+        """
+        shared = ("clk", self.library.reset_port) if child.has_reset else ("clk",)
+        members = {port: each for port, each in child.signature.members.items() if port not in shared}
+        placed = Placed(wiring.Signature(members), path=(name,))
+        single = {port for port, each in members.items() if each.is_port and each.flow == wiring.In}
+        if single != set(connections):
+            missing, unknown = sorted(single - set(connections)), sorted(set(connections) - single)
+            raise TypeError(f"{child.module_name} has other inputs: missing are {missing}, unknown are {unknown}")
+        for port, connection in connections.items():
+            value, shape = Value.cast(connection), members[port].shape
+            if len(value) != Shape.cast(shape).width:  # linters want widths to agree
+                fitted = Signal(shape, name=f"{name}_{port}")
+                m.d.comb += fitted.eq(value)
+                value = fitted
+            setattr(placed, port, value)
+        ports: dict[str, Any] = {f"i_{port}": getattr(self, port) for port in shared}
+        for path, member, value in placed.signature.flatten(placed):
+            if path[0] not in connections:
+                Value.cast(value).name = "_".join((name, *path))
+            side = "i" if member.flow == wiring.In else "o"
+            if _is_split(path, member):
+                ports |= {f"{side}_{child.port_name(path, field)}": value[field] for field, _ in member.shape}
             else:
-                outputs[port] = Signal(member.shape, name=f"{name}_{port}")
-                ports[f"o_{port}"] = outputs[port]
-        if connections:
-            raise TypeError(f"{child.module_name} has no inputs {sorted(connections)}")
+                ports[f"{side}_{child.port_name(path)}"] = Value.cast(value)
         m.submodules[name] = Instance(child.module_name, **ports)
-        return outputs
+        placed.flat = {port[2:]: value for port, value in ports.items()}
+        return placed
+
+    def rtlil(self) -> str:
+        """The module as Yosys reads it."""
+        sides = {True: PortDirection.Input, False: PortDirection.Output}
+        ports = {name: (port.value, sides[port.is_input]) for name, port in self.ports().items()}
+        return str(rtlil.convert(self, name=self.module_name, ports=ports, emit_src=False))
 
     def written(self) -> str | None:
         """Verilog of the module, from ``module`` to ``endmodule``, when it is written and not elaborated."""
         return None
+
+
+def _is_split(path: tuple[Any, ...], member: Any) -> bool:
+    """Whether a port is a stream's payload of several fields, each of which is a port of its own."""
+    return path[-1] == "payload" and isinstance(member.shape, data.StructLayout)
 
 
 class Library:
@@ -151,7 +240,7 @@ class Library:
                 text = circuit.written()
                 if text is None:
                     with _no_collection():
-                        texts[circuit.module_name] = rtlil.convert(circuit, name=circuit.module_name, emit_src=False)
+                        texts[circuit.module_name] = circuit.rtlil()
                 else:
                     written[circuit.module_name] = text
             done = {*texts, *written}

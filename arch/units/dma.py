@@ -42,6 +42,7 @@ register_unit(
         name="load",
         code=1,
         entry=ENTRY,
+        memory="read",
         opcodes=(
             OpcodeSpec(
                 name="load",
@@ -61,6 +62,7 @@ register_unit(
         name="store",
         code=2,
         entry=ENTRY,
+        memory="write",
         opcodes=(
             OpcodeSpec(
                 name="store",

@@ -111,11 +111,11 @@ class GridRow(Circuit):
                 },
             )
             if right:
-                flowing = {each: outputs[f"{each}_out"] for each, _ in fabric.horizontal}
+                flowing = {each: getattr(outputs, f"{each}_out") for each, _ in fabric.horizontal}
             halves.append(outputs)
         downwards = [f"{fabric.result}_out"] + ([f"{fabric.operand}_out"] if self.below else [])
         for port in downwards:
-            m.d.comb += getattr(self, port).eq(Cat(*[half[port] for half in halves]))
+            m.d.comb += getattr(self, port).eq(Cat(*[getattr(half, port) for half in halves]))
         if self.right:
             m.d.comb += [getattr(self, f"{name}_out").eq(signal) for name, signal in flowing.items()]
         return m
@@ -147,8 +147,8 @@ class Grid(Circuit):
             outputs = self.place(
                 m, child, name, en=self.en, **inputs, **{fabric.operand: operand, fabric.result: result}
             )
-            result = outputs[f"{fabric.result}_out"]
-            operand = outputs.get(f"{fabric.operand}_out", operand)
+            result = getattr(outputs, f"{fabric.result}_out")
+            operand = getattr(outputs, f"{fabric.operand}_out", operand)
         m.d.comb += getattr(self, f"{fabric.result}_out").eq(result)
         if self.below:
             m.d.comb += getattr(self, f"{fabric.operand}_out").eq(operand)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Signal
+from amaranth.hdl import Value
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
@@ -39,6 +41,11 @@ def arithmetic_of(array: SystolicArray) -> Arithmetic:
     return Arithmetic(operand_type(array).bits, array.multiply_stages)
 
 
+def beat(width: int, *, last: bool = True) -> data.StructLayout:
+    """A beat of a stream of operands or results; ``last`` ends a fold."""
+    return data.StructLayout({"data": width} | ({"last": 1} if last else {}))
+
+
 class SystolicTileCircuit(Circuit):
     """What both tiles share: input slices, the output with its skid buffer, and the enable of the whole array.
 
@@ -52,52 +59,36 @@ class SystolicTileCircuit(Circuit):
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
         self.result_bits = array.cols * ACCUMULATOR_BITS
-        ports: dict[str, Any] = {}
-        for stream, width in inputs.items():
-            ports |= {f"{stream}_valid": In(1), f"{stream}_ready": Out(1), f"{stream}_data": In(width)}
-            if stream != unmarked:
-                ports |= {f"{stream}_last": In(1)}
-        ports |= {
-            "output_valid": Out(1),
-            "output_ready": In(1),
-            "output_data": Out(self.result_bits),
-            "output_last": Out(1),
+        ports: dict[str, Any] = {
+            name: In(stream.Signature(beat(width, last=name != unmarked))) for name, width in inputs.items()
         }
+        ports |= {"output": Out(stream.Signature(beat(self.result_bits)))}
         self.inner = name is not None
         if self.inner:
             ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
         super().__init__(library, library.prefix if name is None else name, ports, reset=True)
 
-    def slice_input(self, m: Module, stream: str, fires: Signal) -> tuple[Signal, Signal, Signal]:
-        """Buffer an input stream; valid, data and last (if it has one) of the beat in front, which ``fires`` takes."""
+    def slice_input(self, m: Module, name: str) -> tuple[Any, Any]:
+        """Buffer an input stream; the stream that leaves the buffer, and the beat in front of it."""
         timing.confirm("INPUT_SLICE", register_slice=RegisterSlice.LATENCY)
-        width = self.inputs[stream]
-        payload = getattr(self, f"{stream}_data")
-        if stream != self.unmarked:
-            payload = Cat(payload, getattr(self, f"{stream}_last"))
-        outputs = self.place(
-            m,
-            self.library.make(RegisterSlice, len(payload)),
-            f"{stream}_slice",
-            i_valid=getattr(self, f"{stream}_valid"),
-            i_payload=payload,
-            o_ready=fires,
-        )
-        m.d.comb += getattr(self, f"{stream}_ready").eq(outputs["i_ready"])
-        return outputs["o_valid"], outputs["o_payload"][:width], outputs["o_payload"][width:]
+        layout = beat(self.inputs[name], last=name != self.unmarked)
+        buffer = self.place(m, self.library.make(RegisterSlice, layout.size), f"{name}_slice")
+        wiring.connect(m, wiring.flipped(getattr(self, name)), buffer.i)
+        return buffer.o, data.View(layout, buffer.o.payload)
 
-    def result_output(self, m: Module, en: Signal, valid: Signal, data: Signal, last: Signal) -> None:
+    def result_output(self, m: Module, en: Signal, valid: Value, results: Value, last: Value) -> None:
         """Drive the output stream from the array's end and derive the array's enable."""
         held = Signal()
         held_data = Signal(self.result_bits, reset_less=True)
         held_last = Signal(reset_less=True)
-        m.d.comb += [en.eq(~held), self.output_valid.eq(held | valid)]
+        output = self.output
+        m.d.comb += [en.eq(~held), output.valid.eq(held | valid)]
         with m.If(held):
-            m.d.comb += [self.output_data.eq(held_data), self.output_last.eq(held_last)]
-            m.d.sync += held.eq(~self.output_ready)
+            m.d.comb += [output.payload.data.eq(held_data), output.payload.last.eq(held_last)]
+            m.d.sync += held.eq(~output.ready)
         with m.Else():
-            m.d.comb += [self.output_data.eq(data), self.output_last.eq(last)]
-            m.d.sync += [held.eq(valid & ~self.output_ready), held_data.eq(data), held_last.eq(last)]
+            m.d.comb += [output.payload.data.eq(results), output.payload.last.eq(last)]
+            m.d.sync += [held.eq(valid & ~output.ready), held_data.eq(results), held_last.eq(last)]
 
 
 class StationaryTile(SystolicTileCircuit):
@@ -105,12 +96,12 @@ class StationaryTile(SystolicTileCircuit):
 
     Members
     -------
-    stationary_valid, stationary_ready, stationary_data, stationary_last
+    stationary : In(stream of `beat`)
         ``load_rows`` rows of C operands per beat, logical row order, row-major with column 0 in the low bits; the last
         beat of a fold's tile may come early when fewer rows are used.
-    moving_valid, moving_ready, moving_data, moving_last
+    moving : In(stream of `beat`)
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
-    output_valid, output_ready, output_data, output_last
+    output : Out(stream of `beat`)
         C sums of 32 bits per beat, one per moving beat.
     fold_begins, fold_ends
         Only inside an NPU tile. Pulses: a loaded tile becomes the active one; the last moving beat of a fold enters
@@ -129,15 +120,18 @@ class StationaryTile(SystolicTileCircuit):
         rows, cols, groups = array.rows, array.cols, array.load_rows
         depth = rows // groups
         en, load_fires, moving_fires = (Signal(name=n) for n in ("en", "load_fires", "moving_fires"))
-        load_valid, load_data, load_last = self.slice_input(m, "stationary", load_fires)
-        moving_valid, moving_data, moving_last = self.slice_input(m, "moving", moving_fires)
+        load, loaded = self.slice_input(m, "stationary")
+        move, moved = self.slice_input(m, "moving")
+        load_data, load_last, moving_data, moving_last = loaded.data, loaded.last, moved.data, moved.last
 
         # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
         shadow_full, active, swap = (Signal(name=n) for n in ("shadow_full", "active", "swap"))
         m.d.comb += [
-            moving_fires.eq(en & moving_valid & active),
+            move.ready.eq(en & active),
+            moving_fires.eq(move.valid & move.ready),
             swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
-            load_fires.eq(en & load_valid & (~shadow_full | swap)),
+            load.ready.eq(en & (~shadow_full | swap)),
+            load_fires.eq(load.valid & load.ready),
         ]
         if self.inner:
             m.d.comb += [self.fold_begins.eq(swap), self.fold_ends.eq(moving_fires & moving_last)]
@@ -163,8 +157,8 @@ class StationaryTile(SystolicTileCircuit):
         sums: Signal = Const(0, self.result_bits)
         width = cols * bits
         for j in range(groups):
-            load = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
-            load = delayed(self, m, f"load_delay_{j}", en, load, j * depth)
+            row = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
+            row = delayed(self, m, f"load_delay_{j}", en, row, j * depth)
             marks = Cat(load_fires, load_last) if depth > 1 else load_fires
             flags = delayed(self, m, f"load_flags_{j}", en, marks, j * depth, flags=True)
             captures = self._captures(m, f"chain_{j}", en, flags[0], flags[1:], depth)
@@ -176,10 +170,10 @@ class StationaryTile(SystolicTileCircuit):
                 moving=moving[j * depth * bits : (j + 1) * depth * bits],
                 capture=captures,
                 swap=swaps[j * depth : (j + 1) * depth],
-                load=load,
+                load=row,
                 sum=sums,
             )
-            sums = outputs["sum_out"]
+            sums = outputs.sum_out
         lined_up = skewed(
             self, m, "result_skew", en, reversed_lanes(sums, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
         )
@@ -223,11 +217,11 @@ class OutputTile(SystolicTileCircuit):
 
     Members
     -------
-    a_valid, a_ready, a_data, a_last
-        One column of A: R operands, row 0 in the low bits; ``a_last`` ends the sums of a fold.
-    b_valid, b_ready, b_data
+    a : In(stream of `beat`)
+        One column of A: R operands, row 0 in the low bits; ``last`` ends the sums of a fold.
+    b : In(stream of `beat` without ``last``)
         One row of B: C operands, column 0 in the low bits; its beats go with those of A, one to one.
-    output_valid, output_ready, output_data, output_last
+    output : Out(stream of `beat`)
         C sums of 32 bits per beat, R beats per fold, row 0 first.
     fold_ends
         Only inside an NPU tile. Pulse: the last beats of a fold enter the array.
@@ -242,14 +236,19 @@ class OutputTile(SystolicTileCircuit):
         array, bits = self.array, self.arithmetic.bits
         rows, cols, stages = array.rows, array.cols, array.multiply_stages
         en, fires = Signal(name="en"), Signal(name="fires")
-        a_valid, a_data, a_last = self.slice_input(m, "a", fires)
-        b_valid, b_data, _ = self.slice_input(m, "b", fires)
+        (a_in, a_beat), (b_in, b_beat) = self.slice_input(m, "a"), self.slice_input(m, "b")
+        a_data, a_last, b_data = a_beat.data, a_beat.last, b_beat.data
 
         # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
         wait = Signal(range(rows + 1))
         first = Signal(init=1)
-        ends = Signal()
-        m.d.comb += [fires.eq(en & a_valid & b_valid & (~a_last | ~wait.any())), ends.eq(fires & a_last)]
+        ends, may_end = Signal(), ~a_last | ~wait.any()
+        m.d.comb += [
+            a_in.ready.eq(en & b_in.valid & may_end),
+            b_in.ready.eq(en & a_in.valid & may_end),
+            fires.eq(a_in.valid & a_in.ready),
+            ends.eq(fires & a_last),
+        ]
         if self.inner:
             m.d.comb += self.fold_ends.eq(ends)
         with m.If(en):
@@ -284,7 +283,7 @@ class OutputTile(SystolicTileCircuit):
             shift=Cat(Const(0, 1), shifts[:-1]),
             drain=Const(0, self.result_bits),
         )
-        drained = outputs["drain_out"]
+        drained = outputs.drain_out
         lined_up = skewed(
             self, m, "result_skew", en, reversed_lanes(drained, cols, ACCUMULATOR_BITS), cols, ACCUMULATOR_BITS
         )

@@ -17,7 +17,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.npu.geometry import geometry_of
-from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, register_map, slave_ports
+from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, axi_lite, register_map
 from siliconloom.rtl.npu.testbench import memory_parameters
 
 Bytes = NDArray[np.uint8]
@@ -179,7 +179,17 @@ def run_programs(
     return outcomes
 
 
-BENCH_PORTS = ("clk", "rst", "index", "load", "dump", "stall", "fail", "irq", *slave_ports())
+BENCH_PORTS = (
+    "clk",
+    "rst",
+    "index",
+    "load",
+    "dump",
+    "stall",
+    "fail",
+    "irq",
+    *(f"s_axi_{name}" for name in axi_lite().members),
+)
 
 
 def hex_image(image: Bytes, bus: int, words: int) -> str:

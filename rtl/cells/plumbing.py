@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth import Cat, Module, Signal
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.library import Circuit, Library
@@ -21,10 +22,10 @@ class RegisterSlice(Circuit):
 
     Members
     -------
-    i_valid, i_ready, i_payload
-        Incoming stream; ``i_ready`` is a register.
-    o_valid, o_ready, o_payload
-        Outgoing stream; ``o_valid`` and ``o_payload`` are registers.
+    i : In(stream.Signature(width))
+        Incoming beats; ``i.ready`` is a register.
+    o : Out(stream.Signature(width))
+        Outgoing beats; ``o.valid`` and ``o.payload`` are registers.
     """
 
     LATENCY = 1
@@ -32,14 +33,7 @@ class RegisterSlice(Circuit):
 
     def __init__(self, library: Library, width: int) -> None:
         self.width = width
-        ports = {
-            "i_valid": In(1),
-            "i_ready": Out(1),
-            "i_payload": In(width),
-            "o_valid": Out(1),
-            "o_ready": In(1),
-            "o_payload": Out(width),
-        }
+        ports = {"i": In(stream.Signature(width)), "o": Out(stream.Signature(width))}
         super().__init__(library, library.name("slice", width), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -48,15 +42,15 @@ class RegisterSlice(Circuit):
         spare = Signal(self.width, reset_less=True)
         front_valid = Signal()
         front = Signal(self.width, reset_less=True)
-        m.d.comb += [self.i_ready.eq(~spare_valid), self.o_valid.eq(front_valid), self.o_payload.eq(front)]
-        with m.If(~front_valid | self.o_ready):
-            m.d.sync += [spare_valid.eq(0), front_valid.eq(spare_valid | self.i_valid)]
+        m.d.comb += [self.i.ready.eq(~spare_valid), self.o.valid.eq(front_valid), self.o.payload.eq(front)]
+        with m.If(~front_valid | self.o.ready):
+            m.d.sync += [spare_valid.eq(0), front_valid.eq(spare_valid | self.i.valid)]
             with m.If(spare_valid):
                 m.d.sync += front.eq(spare)
             with m.Else():
-                m.d.sync += front.eq(self.i_payload)
-        with m.Elif(self.i_valid & ~spare_valid):
-            m.d.sync += [spare.eq(self.i_payload), spare_valid.eq(1)]
+                m.d.sync += front.eq(self.i.payload)
+        with m.Elif(self.i.valid & ~spare_valid):
+            m.d.sync += [spare.eq(self.i.payload), spare_valid.eq(1)]
         return m
 
 
@@ -89,7 +83,7 @@ class Delay(Circuit):
         halves = []
         for name, data in (("low", self.i[:low]), ("high", self.i[low:])):
             half = self.library.make(Delay, len(data), self.depth)
-            halves.append(self.place(m, half, name, en=self.en, i=data)["o"])
+            halves.append(self.place(m, half, name, en=self.en, i=data).o)
         m.d.comb += self.o.eq(Cat(*halves))
         return m
 
@@ -155,10 +149,10 @@ class Skew(Circuit):
             data = source
             if depth:
                 delay = self.library.make(Delay, lanes * self.width, depth)
-                data = self.place(m, delay, f"{name}_delay", en=self.en, i=data)["o"]
+                data = self.place(m, delay, f"{name}_delay", en=self.en, i=data).o
             if lanes > 1:
                 skew = self.library.make(Skew, lanes, self.width)
-                data = self.place(m, skew, name, en=self.en, i=data)["o"]
+                data = self.place(m, skew, name, en=self.en, i=data).o
             parts.append(data)
         m.d.comb += self.o.eq(Cat(*parts))
         return m
@@ -168,7 +162,7 @@ def skewed(parent: Circuit, m: Module, name: str, en: Signal, data: Signal, lane
     """``data`` with lane i delayed by i enabled cycles; a single lane needs no circuit."""
     if lanes == 1:
         return data
-    return parent.place(m, parent.library.make(Skew, lanes, width), name, en=en, i=data)["o"]
+    return parent.place(m, parent.library.make(Skew, lanes, width), name, en=en, i=data).o
 
 
 def reversed_lanes(data: Signal, lanes: int, width: int) -> Cat:
@@ -183,4 +177,4 @@ def delayed(
     if depth == 0:
         return data
     kind = FlagDelay if flags else Delay
-    return parent.place(m, parent.library.make(kind, len(data), depth), name, en=en, i=data)["o"]
+    return parent.place(m, parent.library.make(kind, len(data), depth), name, en=en, i=data).o

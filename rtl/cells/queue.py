@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
+from amaranth.lib import stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -18,7 +19,7 @@ class Queue(Circuit):
     """Stream buffer of ``depth`` entries, first in first out.
 
     An entry accepted in cycle t is offered from cycle t + 1 on; the place of one taken in cycle t is free in t + 1.
-    So ``i_ready`` and ``o_valid`` depend on registers only, and a depth of two or more passes one entry per cycle
+    So ``i.ready`` and ``o.valid`` depend on registers only, and a depth of two or more passes one entry per cycle
     (a depth of one passes every second cycle).
 
     Parameters
@@ -30,10 +31,10 @@ class Queue(Circuit):
 
     Members
     -------
-    i_valid, i_ready, i_payload
-        Incoming stream.
-    o_valid, o_ready, o_payload
-        Outgoing stream; an entry offered stays until it is taken.
+    i : In(stream.Signature(width))
+        Incoming entries.
+    o : Out(stream.Signature(width))
+        Outgoing entries; one that is offered stays until it is taken.
     level : Out(range(depth + 1))
         Entries inside, a register.
     """
@@ -46,15 +47,7 @@ class Queue(Circuit):
             if value < 1:
                 raise LoomError(f"the {name} of a queue is at least 1 (got {value})")
         self.width, self.depth = width, depth
-        ports = {
-            "i_valid": In(1),
-            "i_ready": Out(1),
-            "i_payload": In(width),
-            "o_valid": Out(1),
-            "o_ready": In(1),
-            "o_payload": Out(width),
-            "level": Out(range(depth + 1)),
-        }
+        ports = {"i": In(stream.Signature(width)), "o": Out(stream.Signature(width)), "level": Out(range(depth + 1))}
         super().__init__(library, library.name("queue", f"{width}x{depth}"), ports, reset=True)
         # Members of the object rather than of `elaborate`: the proofs state their invariants over them.
         self.write_slot = Signal(range(depth))
@@ -72,10 +65,10 @@ class Queue(Circuit):
         push = Signal()
         pop = Signal()
         m.d.comb += [
-            self.i_ready.eq(self.level != self.depth),
-            self.o_valid.eq(self.level != 0),
-            push.eq(self.i_valid & self.i_ready),
-            pop.eq(self.o_valid & self.o_ready),
+            self.i.ready.eq(self.level != self.depth),
+            self.o.valid.eq(self.level != 0),
+            push.eq(self.i.valid & self.i.ready),
+            pop.eq(self.o.valid & self.o.ready),
         ]
         with m.If(push & ~pop):
             m.d.sync += self.level.eq(self.level + 1)
@@ -100,16 +93,16 @@ class Queue(Circuit):
                 # Bit by bit: Yosys shortens a constant to compare with, which Verilator then complains of.
                 bits = [bit if slot >> i & 1 else ~bit for i, bit in enumerate(self.write_slot)]
                 with m.If(push & Cat(bits).all()):
-                    m.d.sync += entry.eq(self.i_payload)
-            m.d.comb += self.o_payload.eq(chosen(self.registers, self.read_slot))
+                    m.d.sync += entry.eq(self.i.payload)
+            m.d.comb += self.o.payload.eq(chosen(self.registers, self.read_slot))
             return
         m.submodules.memory = self.memory
         m.d.comb += [
             self.writes.en.eq(push),
             self.writes.addr.eq(self.write_slot),
-            self.writes.data.eq(self.i_payload),
+            self.writes.data.eq(self.i.payload),
             self.reads.addr.eq(self.read_slot),
-            self.o_payload.eq(self.reads.data),
+            self.o.payload.eq(self.reads.data),
         ]
 
 

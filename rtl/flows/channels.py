@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.lib import wiring
-
 from siliconloom.rtl.library import Circuit
 
 
@@ -107,8 +105,8 @@ def interface_of(circuit: Circuit) -> Interface:
     direction of ``valid`` belong to the longest prefix that they begin with.
     """
     ports = {
-        name: ChannelPort(name, int(member.shape), member.flow == wiring.In)
-        for name, member in circuit.signature.members.items()
+        name: ChannelPort(name, port.width, port.is_input)
+        for name, port in circuit.ports().items()
         if name not in ("clk", circuit.library.reset_port)
     }
     prefixes = {}

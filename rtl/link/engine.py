@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.ring import ADDRESS_BITS, READ_AHEAD, WORDS_BITS, RingEngine
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.link.sender import flit
 
 
 class RingEngineCircuit(Circuit):
@@ -40,13 +42,15 @@ class RingEngineCircuit(Circuit):
         Two read ports of memory: data a cycle after the address.
     write, write_address, write_data
         A write port of memory.
-    m_axis_*, s_axis_*
+    m_axis, s_axis : Out, In(stream of `rtl.link.sender.flit`)
         To the next chip's link and from the previous chip's.
     busy, done : Out(1)
         Under way; ended since the last start.
     misframed : Out(1)
         A message was longer or shorter than a chunk; stays until the next start.
     """
+
+    axi_streams = ("m_axis", "s_axis")
 
     def __init__(self, library: Library, chips: int, engine: RingEngine, flit_bits: int) -> None:
         self.chips, self.engine, self.flit_bits = chips, engine, flit_bits
@@ -68,14 +72,8 @@ class RingEngineCircuit(Circuit):
             "write": Out(1),
             "write_address": Out(ADDRESS_BITS),
             "write_data": Out(flit_bits),
-            "m_axis_tvalid": Out(1),
-            "m_axis_tready": In(1),
-            "m_axis_tdata": Out(flit_bits),
-            "m_axis_tlast": Out(1),
-            "s_axis_tvalid": In(1),
-            "s_axis_tready": Out(1),
-            "s_axis_tdata": In(flit_bits),
-            "s_axis_tlast": In(1),
+            "m_axis": Out(stream.Signature(flit(flit_bits))),
+            "s_axis": In(stream.Signature(flit(flit_bits))),
             "busy": Out(1),
             "done": Out(1),
             "misframed": Out(1),
@@ -118,47 +116,40 @@ class RingEngineCircuit(Circuit):
         ]
         out.step(m, issue, last)
         m.d.sync += [reading.eq(issue), reading_last.eq(last), under_way.eq(under_way + issue - pop)]
-        queue = self.place(
-            m,
-            self.library.make(Queue, self.flit_bits + 1, READ_AHEAD),
-            "ahead",
-            i_valid=reading,
-            i_payload=Cat(self.send_data, reading_last),
-            o_ready=self.m_axis_tready,
-        )
+        queue = self.place(m, self.library.make(Queue, self.flit_bits + 1, READ_AHEAD), "ahead")
+        wiring.connect(m, queue.o, wiring.flipped(self.m_axis))
         m.d.comb += [
-            self.m_axis_tvalid.eq(queue["o_valid"]),
-            self.m_axis_tdata.eq(queue["o_payload"][: self.flit_bits]),
-            self.m_axis_tlast.eq(queue["o_payload"][self.flit_bits]),
-            pop.eq(self.m_axis_tvalid & self.m_axis_tready),
+            queue.i.valid.eq(reading),
+            queue.i.payload.eq(Cat(self.send_data, reading_last)),
+            pop.eq(self.m_axis.valid & self.m_axis.ready),
         ]
 
         # Receive: add or replace.
         into = _Walk(m, "received", chips, pieces, messages)
         adds, take, ends = Signal(), Signal(), Signal()
         writing, adding, ending = Signal(), Signal(), Signal()
-        address, flit = Signal(ADDRESS_BITS), Signal(self.flit_bits)
+        address, word = Signal(ADDRESS_BITS), Signal(self.flit_bits)
         m.d.comb += [
             adds.eq(into.message < (chips - 1) * pieces),
-            self.s_axis_tready.eq(running & ~into.over & (~adds | into.of(full))),
-            take.eq(self.s_axis_tvalid & self.s_axis_tready),
+            self.s_axis.ready.eq(running & ~into.over & (~adds | into.of(full))),
+            take.eq(self.s_axis.valid & self.s_axis.ready),
             ends.eq(into.position == self.words - 1),
             self.sum_read.eq(take),
             self.sum_address.eq(self.base + into.chunk * self.words + into.position),
             self.write.eq(writing),
             self.write_address.eq(address),
-            self.write_data.eq(Mux(adding, self.added(m, self.sum_data, flit), flit)),
+            self.write_data.eq(Mux(adding, self.added(m, self.sum_data, word), word)),
         ]
         into.step(m, take, ends)
         m.d.sync += [
             writing.eq(take),
             adding.eq(adds),
             address.eq(self.sum_address),
-            flit.eq(self.s_axis_tdata),
+            word.eq(self.s_axis.payload.data),
             ending.eq(take & ends),
             arrived.eq(arrived + ending),
         ]
-        with m.If(take & (ends != self.s_axis_tlast)):
+        with m.If(take & (ends != self.s_axis.payload.last)):
             m.d.sync += self.misframed.eq(1)
 
         # The run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Shape, Signal
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.link import CONTROL_BITS, SYMBOL_BITS, LinkProtocol
@@ -43,7 +44,7 @@ class RingNode(Circuit):
         ports = {
             name: member.flow(member.shape)
             for name, member in inner.signature.members.items()
-            if "axis" not in name and name not in own
+            if member.is_port and name not in own
         } | {
             "next_symbol": Out(SYMBOL_BITS),
             "next_flit": Out(width),
@@ -58,55 +59,33 @@ class RingNode(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         inner = self.library.make(RingEngineCircuit, self.chips, self.engine, self.protocol.flit_bits)
-        links = {name: Signal(1, name=name) for name in ("sent", "offered", "offered_last")}
-        data = Signal(self.protocol.flit_bits)
         inputs = {
             name: getattr(self, name)
             for name, member in inner.signature.members.items()
-            if member.flow == In and "axis" not in name and name not in ("clk", self.library.reset_port)
+            if member.is_port and member.flow == In and name not in ("clk", self.library.reset_port)
         }
-        engine = self.place(
-            m,
-            inner,
-            "engine",
-            **inputs,
-            m_axis_tready=links["sent"],
-            s_axis_tvalid=links["offered"],
-            s_axis_tdata=data,
-            s_axis_tlast=links["offered_last"],
-        )
-        sender = self.place(
-            m,
-            self.library.make(LinkSender, self.protocol),
-            "sender",
-            s_axis_tvalid=engine["m_axis_tvalid"],
-            s_axis_tdata=engine["m_axis_tdata"],
-            s_axis_tlast=engine["m_axis_tlast"],
-            control_word=self.next_control,
-        )
+        engine = self.place(m, inner, "engine", **inputs)
+        sender = self.place(m, self.library.make(LinkSender, self.protocol), "sender", control_word=self.next_control)
         receiver = self.place(
             m,
             self.library.make(LinkReceiver, self.protocol),
             "receiver",
             wire_symbol=self.previous_symbol,
             wire_flit=self.previous_flit,
-            m_axis_tready=engine["s_axis_tready"],
         )
+        wiring.connect(m, engine.m_axis, sender.s_axis)
+        wiring.connect(m, receiver.m_axis, engine.s_axis)
         m.d.comb += [
-            links["sent"].eq(sender["s_axis_tready"]),
-            links["offered"].eq(receiver["m_axis_tvalid"]),
-            links["offered_last"].eq(receiver["m_axis_tlast"]),
-            data.eq(receiver["m_axis_tdata"]),
-            self.next_symbol.eq(sender["wire_symbol"]),
-            self.next_flit.eq(sender["wire_flit"]),
-            self.previous_control.eq(receiver["control_word"]),
+            self.next_symbol.eq(sender.wire_symbol),
+            self.next_flit.eq(sender.wire_flit),
+            self.previous_control.eq(receiver.control_word),
         ]
-        for name, signal in engine.items():
-            if "axis" not in name:
-                m.d.comb += getattr(self, name).eq(signal)
+        for name, member in inner.signature.members.items():
+            if member.is_port and member.flow == Out:
+                m.d.comb += getattr(self, name).eq(getattr(engine, name))
         for end, circuit in (("sender", sender), ("receiver", receiver)):
             for name in ENDS[end]:
-                m.d.comb += getattr(self, name).eq(circuit[name])
+                m.d.comb += getattr(self, name).eq(getattr(circuit, name))
         return m
 
 
@@ -163,18 +142,16 @@ class StoreTracker(Circuit):
             inside.eq((word >= self.base) & (offset < self.words * self.chunks)),
             chunk.eq(sum((offset >= self.words * n for n in range(1, self.chunks)), start=Const(0))),
         ]
-        waiting = self.place(
-            m,
-            self.library.make(Queue, 9 + len(chunk), self.outstanding),
-            "waiting",
-            i_valid=self.write,
-            i_payload=Cat(inside, self.beats, chunk),
-            o_ready=self.answer,
-        )
+        layout = data.StructLayout({"inside": 1, "beats": 8, "chunk": len(chunk)})
+        waiting = self.place(m, self.library.make(Queue, layout.size, self.outstanding), "waiting")
+        oldest = data.View(layout, waiting.o.payload)
         m.d.comb += [
-            self.produced.eq(self.answer & waiting["o_valid"] & waiting["o_payload"][0]),
-            self.produced_words.eq(waiting["o_payload"][1:9] + 1),
-            self.produced_chunk.eq(waiting["o_payload"][9:]),
+            waiting.i.valid.eq(self.write),
+            waiting.i.payload.eq(Cat(inside, self.beats, chunk)),
+            waiting.o.ready.eq(self.answer),
+            self.produced.eq(self.answer & waiting.o.valid & oldest.inside),
+            self.produced_words.eq(oldest.beats + 1),
+            self.produced_chunk.eq(oldest.chunk),
         ]
         return m
 
@@ -207,9 +184,8 @@ class RingChip(Circuit):
         tile = library.make(NpuTileCircuit, geometry)
         node = library.make(RingNode, chips, engine, protocol)
         assert isinstance(node, RingNode)
-        ports = {
-            name: member.flow(member.shape) for name, member in tile.signature.members.items() if name not in own
-        } | chip_ports(node)
+        ports = {name: member for name, member in tile.signature.members.items() if name not in own}
+        ports |= chip_ports(node)
         super().__init__(library, library.name("chip"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -217,10 +193,13 @@ class RingChip(Circuit):
         tile = self.library.make(NpuTileCircuit, self.geometry)
         node = self.library.make(RingNode, self.chips, self.engine, self.protocol)
         members = self.signature.members
-        inputs = {n: getattr(self, n) for n in tile.signature.members if n in members and members[n].flow == In}
-        own = ("clk", self.library.reset_port)
-        outputs = self.place(m, tile, "tile", **{n: s for n, s in inputs.items() if n not in own})
-        m.d.comb += [getattr(self, name).eq(signal) for name, signal in outputs.items()]
+        placed = self.place(m, tile, "tile")
+        for name, member in placed.signature.members.items():
+            if member.is_port:
+                m.d.comb += getattr(self, name).eq(getattr(placed, name))
+            else:
+                wiring.connect(m, getattr(placed, name), wiring.flipped(getattr(self, name)))
+        port = placed.m_axi
         tracker = self.place(
             m,
             self.library.make(
@@ -229,16 +208,19 @@ class RingChip(Circuit):
             "tracker",
             base=self.ring_base,
             words=self.ring_words,
-            write=outputs["m_axi_awvalid"] & self.m_axi_awready,
-            address=outputs["m_axi_awaddr"],
-            beats=outputs["m_axi_awlen"],
-            answer=self.m_axi_bvalid & outputs["m_axi_bready"],
+            write=port.awvalid & port.awready,
+            address=port.awaddr,
+            beats=port.awlen,
+            answer=port.bvalid & port.bready,
         )
+        told = {name: getattr(tracker, name) for name in ("produced", "produced_chunk", "produced_words")}
         ring_inputs = {
             name.removeprefix("ring_"): getattr(self, name)
             for name, member in members.items()
             if name.startswith("ring_") and member.flow == In
         }
-        ring = self.place(m, node, "node", **ring_inputs, **tracker)
-        m.d.comb += [getattr(self, f"ring_{name}").eq(signal) for name, signal in ring.items()]
+        ring = self.place(m, node, "node", **ring_inputs, **told)
+        for name, member in node.signature.members.items():
+            if member.flow == Out:
+                m.d.comb += getattr(self, f"ring_{name}").eq(getattr(ring, name))
         return m

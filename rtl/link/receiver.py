@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth import Cat, Module, Signal
+from amaranth.lib import stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -19,7 +20,7 @@ from siliconloom.arch.link import (
 )
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.link.crc import BEGIN, next_crc
-from siliconloom.rtl.link.sender import COUNTER_BITS
+from siliconloom.rtl.link.sender import COUNTER_BITS, flit
 
 
 class LinkReceiver(Circuit):
@@ -39,11 +40,13 @@ class LinkReceiver(Circuit):
         From the other chip.
     control_word : Out(64)
         To the other chip, a register, every cycle: awaited packet, flits freed, episode, CRC.
-    m_axis_tvalid, m_axis_tready, m_axis_tdata, m_axis_tlast
+    m_axis : Out(stream of `flit`)
         What was sent.
     errors, duplicates, overflows : Out(32)
         Bad packets and symbols; packets dropped as taken before; flits that found no room; modulo 2^32.
     """
+
+    axi_streams = ("m_axis",)
 
     def __init__(self, library: Library, protocol: LinkProtocol) -> None:
         self.protocol = protocol
@@ -51,10 +54,7 @@ class LinkReceiver(Circuit):
             "wire_symbol": In(SYMBOL_BITS),
             "wire_flit": In(protocol.flit_bits),
             "control_word": Out(CONTROL_BITS),
-            "m_axis_tvalid": Out(1),
-            "m_axis_tready": In(1),
-            "m_axis_tdata": Out(protocol.flit_bits),
-            "m_axis_tlast": Out(1),
+            "m_axis": Out(stream.Signature(flit(protocol.flit_bits))),
             "errors": Out(COUNTER_BITS),
             "duplicates": Out(COUNTER_BITS),
             "overflows": Out(COUNTER_BITS),
@@ -71,7 +71,7 @@ class LinkReceiver(Circuit):
         p = self.protocol
         slot_bits = (p.credits - 1).bit_length()
         expected, taken, freed = self.expected, self.taken, self.freed
-        flit = self.wire_flit
+        wire = self.wire_flit
         inside, spoilt, mine, last = self.inside, self.spoilt, self.mine, Signal()
         sequence, length, count = Signal(SEQUENCE_BITS), Signal(LENGTH_BITS), self.count
         crc = Signal(CRC_BITS)
@@ -86,14 +86,14 @@ class LinkReceiver(Circuit):
             place.eq(taken + count),
             room.eq((place - freed)[:COUNT_BITS] < p.credits),
             write.addr.eq(place[:slot_bits]),
-            write.data.eq(Cat(flit, last & (count + 1 == length))),
-            right.eq(~spoilt & (count == length) & (flit == (~crc)[:CRC_BITS])),
+            write.data.eq(Cat(wire, last & (count + 1 == length))),
+            right.eq(~spoilt & (count == length) & (wire == (~crc)[:CRC_BITS])),
             read.addr.eq(freed[:slot_bits]),
-            self.m_axis_tvalid.eq(taken != freed),
-            self.m_axis_tdata.eq(read.data[: p.flit_bits]),
-            self.m_axis_tlast.eq(read.data[p.flit_bits]),
+            self.m_axis.valid.eq(taken != freed),
+            self.m_axis.payload.data.eq(read.data[: p.flit_bits]),
+            self.m_axis.payload.last.eq(read.data[p.flit_bits]),
         ]
-        with m.If(self.m_axis_tvalid & self.m_axis_tready):
+        with m.If(self.m_axis.valid & self.m_axis.ready):
             m.d.sync += freed.eq(freed + 1)
 
         with m.If(self.wire_symbol.xor()):
@@ -105,12 +105,12 @@ class LinkReceiver(Circuit):
                 inside.eq(1),
                 spoilt.eq(0),
                 count.eq(0),
-                crc.eq(next_crc(BEGIN, flit)),
-                Cat(sequence, length, last).eq(flit),
-                mine.eq(flit[:SEQUENCE_BITS] == expected),
+                crc.eq(next_crc(BEGIN, wire)),
+                Cat(sequence, length, last).eq(wire),
+                mine.eq(wire[:SEQUENCE_BITS] == expected),
             ]
         with m.Elif((self.wire_symbol == Symbol.BODY) & inside):
-            m.d.sync += crc.eq(next_crc(crc, flit))
+            m.d.sync += crc.eq(next_crc(crc, wire))
             with m.If(count == length):
                 m.d.sync += spoilt.eq(1)
             with m.Else():

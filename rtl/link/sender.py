@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -23,6 +24,11 @@ from siliconloom.rtl.link.crc import BEGIN, next_crc
 COUNTER_BITS = 32
 
 
+def flit(bits: int) -> data.StructLayout:
+    """A flit of a stream; ``last`` ends a message."""
+    return data.StructLayout({"data": bits, "last": 1})
+
+
 class LinkSender(Circuit):
     """Cuts an AXI4-Stream into packets and sends them, again when asked to or when nothing is heard (go-back-N).
 
@@ -36,7 +42,7 @@ class LinkSender(Circuit):
 
     Members
     -------
-    s_axis_tvalid, s_axis_tready, s_axis_tdata, s_axis_tlast
+    s_axis : In(stream of `flit`)
         What is to be sent.
     wire_symbol, wire_flit
         To the other chip, registers.
@@ -46,13 +52,12 @@ class LinkSender(Circuit):
         Times gone back, those of them for want of an answer, control words with a wrong CRC; modulo 2^32.
     """
 
+    axi_streams = ("s_axis",)
+
     def __init__(self, library: Library, protocol: LinkProtocol) -> None:
         self.protocol = protocol
         ports = {
-            "s_axis_tvalid": In(1),
-            "s_axis_tready": Out(1),
-            "s_axis_tdata": In(protocol.flit_bits),
-            "s_axis_tlast": In(1),
+            "s_axis": In(stream.Signature(flit(protocol.flit_bits))),
             "wire_symbol": Out(SYMBOL_BITS),
             "wire_flit": Out(protocol.flit_bits),
             "control_word": In(CONTROL_BITS),
@@ -83,16 +88,16 @@ class LinkSender(Circuit):
         describe, look = packets.write_port(), packets.read_port(domain="comb")
         length = Signal(LENGTH_BITS)
         m.d.comb += [
-            self.s_axis_tready.eq((closed - acked)[:SEQUENCE_BITS] < p.outstanding),
-            take.eq(self.s_axis_tvalid & self.s_axis_tready),
-            final.eq(self.s_axis_tlast | (count == p.packet_flits - 1)),
+            self.s_axis.ready.eq((closed - acked)[:SEQUENCE_BITS] < p.outstanding),
+            take.eq(self.s_axis.valid & self.s_axis.ready),
+            final.eq(self.s_axis.payload.last | (count == p.packet_flits - 1)),
             length.eq(count + 1),
             write.en.eq(take),
             write.addr.eq(Cat(count[:flit_bits], closed[:slot_bits])),
-            write.data.eq(self.s_axis_tdata),
+            write.data.eq(self.s_axis.payload.data),
             describe.en.eq(take & final),
             describe.addr.eq(closed[:slot_bits]),
-            describe.data.eq(Cat(length, self.s_axis_tlast, (self.total + length)[:COUNT_BITS])),
+            describe.data.eq(Cat(length, self.s_axis.payload.last, (self.total + length)[:COUNT_BITS])),
         ]
         with m.If(take):
             m.d.sync += count.eq(Mux(final, 0, count + 1))

@@ -2,11 +2,14 @@
 
 A unit's circuit takes a library and a `Geometry`, and has these ports beside those that its row names:
 
-- ``issue``, ``entry``, ``free``: an instruction that is no barrier, as `rtl.npu.entries` lays it out; only while free.
-- ``misaligned`` and, where its row says so, ``illegal``: pulses at issue; the instruction must then end by itself.
+- ``instruction``, the stream of its instructions, barriers aside, as `rtl.npu.entries` lays them out: it takes one in
+  a cycle in which it is ready and the stream valid.
+- ``misaligned`` and, where its row says so, ``illegal``: pulses as it takes one, which must then end by itself.
 
-The memory port and the accumulator have users of their own: load, store, matmul and vector, which the tile wires.
-What is registered elsewhere before a tile is made is placed, too.
+An engine of the memory port, that is, a unit whose `UnitSpec.memory` says what it does with main memory, has ``memory``
+(`rtl.npu.interfaces.read_channels` or `write_channels`) and ``failed``, a pulse for an answer that is an error, too. It
+has the port from the cycle after it took an instruction until it is ready again; what its channels still have to carry
+then comes in order, see `rtl.npu.sharing`. What is registered elsewhere before a tile is made is placed, too.
 """
 
 from __future__ import annotations
@@ -29,8 +32,7 @@ class Port:
     Parameters
     ----------
     own
-        The unit's name of it: ``<own>``, ``<own>_address`` and ``<own>_data`` are the unit's ports. A read is a bit,
-        its data come a cycle later; a write has an enable per byte.
+        The unit's member, `rtl.npu.interfaces.local_read` or `local_write`.
     size
         Bytes of an access.
     order
@@ -52,6 +54,8 @@ class UnitCircuit:
         The circuit.
     reads, writes
         Ports of the scratchpad by their names there.
+    reads_sums, writes_sums
+        The unit's members `rtl.npu.interfaces.sums_read` and `sums_write`, where it uses the accumulator.
     read, done
         Outputs that pulse when operands have been read, and when results stand in memory from the next cycle on.
     busy
@@ -67,6 +71,8 @@ class UnitCircuit:
     make: type[Circuit]
     reads: Mapping[str, Port] = field(default_factory=dict)
     writes: Mapping[str, Port] = field(default_factory=dict)
+    reads_sums: str = ""
+    writes_sums: str = ""
     read: str = "done"
     done: str = "done"
     busy: str = "working"
@@ -114,4 +120,29 @@ def writers(geometry: Geometry) -> dict[str, int]:
     return _ports(lambda circuit: circuit.writes, geometry)
 
 
-__all__ = ["UNIT_CIRCUITS", "Port", "UnitCircuit", "readers", "unit_circuits", "writers"]
+def sums_readers() -> dict[str, str]:
+    """Units that read the accumulator, in the order of their codes, and their members for it."""
+    return {unit: circuit.reads_sums for unit, circuit in unit_circuits().items() if circuit.reads_sums}
+
+
+def sums_writers() -> dict[str, str]:
+    """Units that write sums, in the order of their codes, and their members for it."""
+    return {unit: circuit.writes_sums for unit, circuit in unit_circuits().items() if circuit.writes_sums}
+
+
+def engines() -> dict[str, str]:
+    """Units that share the memory port, in the order of their codes, and what each does with main memory."""
+    return {unit.spec.name: unit.spec.memory for unit in built_units() if unit.spec.memory}
+
+
+__all__ = [
+    "UNIT_CIRCUITS",
+    "Port",
+    "UnitCircuit",
+    "engines",
+    "readers",
+    "sums_readers",
+    "sums_writers",
+    "unit_circuits",
+    "writers",
+]

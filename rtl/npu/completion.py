@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
@@ -10,6 +11,9 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MASK_BITS
+
+ISSUED = data.StructLayout({"barrier": 1, "mask": MASK_BITS})
+"""What is kept of an instruction that was issued: whether it is a barrier, and the semaphores its event gives to."""
 
 
 class Completion(Circuit):
@@ -20,10 +24,8 @@ class Completion(Circuit):
 
     Members
     -------
-    issue, barrier, mask : In
-        An instruction was issued, and the semaphores that its event gives to.
-    ready : Out(1)
-        There is room for one more.
+    issued : In(stream.Signature(ISSUED))
+        Instructions and barriers as they are issued; ready while there is room for one more.
     pulse : In(1)
         The oldest instruction that is no barrier has reached its event.
     give : Out(MASK_BITS)
@@ -39,10 +41,7 @@ class Completion(Circuit):
     def __init__(self, library: Library, depth: int) -> None:
         self.depth = depth
         ports = {
-            "issue": In(1),
-            "barrier": In(1),
-            "mask": In(MASK_BITS),
-            "ready": Out(1),
+            "issued": In(stream.Signature(ISSUED)),
             "pulse": In(1),
             "give": Out(MASK_BITS),
             "finished": Out(1),
@@ -55,23 +54,17 @@ class Completion(Circuit):
         m = self.module()
         timing.confirm("BARRIER", event=Queue.LATENCY, semaphore=SemaphoreCounter.LATENCY)
         pending = Signal(range(self.depth + 1))
-        front_barrier, pops = Signal(), Signal()
-        queue = self.place(
-            m,
-            self.library.make(Queue, MASK_BITS + 1, self.depth),
-            "events",
-            i_valid=self.issue,
-            i_payload=(self.mask << 1) | self.barrier,
-            o_ready=pops,
-        )
+        pops = Signal()
+        queue = self.place(m, self.library.make(Queue, ISSUED.size, self.depth), "events")
+        wiring.connect(m, wiring.flipped(self.issued), queue.i)
+        oldest, there = data.View(ISSUED, queue.o.payload), queue.o.valid
         m.d.comb += [
-            front_barrier.eq(queue["o_payload"][0]),
-            self.finished.eq(queue["o_valid"] & ~front_barrier & (self.pulse | (pending != 0))),
-            pops.eq(self.finished | (queue["o_valid"] & front_barrier)),
+            self.finished.eq(there & ~oldest.barrier & (self.pulse | (pending != 0))),
+            pops.eq(self.finished | (there & oldest.barrier)),
+            queue.o.ready.eq(pops),
             self.left.eq(pops),
-            self.give.eq(Mux(pops, queue["o_payload"][1:], 0)),
-            self.empty.eq(~queue["o_valid"]),
-            self.ready.eq(queue["i_ready"]),
+            self.give.eq(Mux(pops, oldest.mask, 0)),
+            self.empty.eq(~there),
         ]
         m.d.sync += pending.eq(pending + self.pulse - self.finished)
         return m

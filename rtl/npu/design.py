@@ -50,7 +50,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
     for number, port in enumerate(prefixes(geometry)):
         where = f", byte {number * geometry.port_bytes} of every {geometry.bus}" if geometry.ports > 1 else ""
         channels[port] = CHANNELS["m_axi"] + where
-    for port in top.signature.members:
+    for port in top.ports():
         prefix, _, name = port.rpartition("_")
         if prefix in channels:
             meanings[port] = f"{channels[prefix]}: {name.upper()}"

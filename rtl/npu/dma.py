@@ -16,17 +16,18 @@ from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
-from amaranth.lib import data
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.description import INTERVAL_ONE
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.npu.bytes import ByteMask, Rotator
 from siliconloom.rtl.npu.entries import TRANSFER_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, LONGEST_BURST, MEMORY_BITS, SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.interfaces import BURST, local_read, local_write, read_channels, write_channels
 
 FRACTION = INTERVAL_ONE.bit_length() - 1
 TIME_BITS = 48
@@ -42,20 +43,18 @@ class LoadEngine(Circuit):
 
     Members
     -------
-    issue, entry : In
-        Take a transfer; only while ``free``.
-    free : Out(1)
-        A transfer may be taken now.
+    instruction : In(stream.Signature(TRANSFER_ENTRY))
+        Transfers; ready unless one has the port.
     held : Out(1)
         The transfer has the port.
     read : Out(1)
         Pulse in the last cycle in which the port is held.
     done : Out(1)
         Pulse in the cycle in which the last bytes are written.
-    ar_*, r_* :
-        AXI4 read address and data; data is taken in every cycle.
-    write, write_address, write_data
-        Scratchpad: enables per byte of the bus, byte address of the window, data.
+    memory : Out(read_channels)
+        Reads of main memory; data is taken in every cycle.
+    write : Out(local_write)
+        Scratchpad: the window of the bus that a beat belongs to.
     misaligned, failed : Out(1)
         Pulses: a row breaks the rule above; a response was an error.
     """
@@ -64,42 +63,36 @@ class LoadEngine(Circuit):
         self.geometry = geometry
         bus = geometry.bus
         ports = {
-            "issue": In(1),
-            "entry": In(TRANSFER_ENTRY.size),
-            "free": Out(1),
+            "instruction": In(stream.Signature(TRANSFER_ENTRY)),
             "held": Out(1),
             "read": Out(1),
             "done": Out(1),
-            "ar_valid": Out(1),
-            "ar_ready": In(1),
-            "ar_addr": Out(MEMORY_BITS),
-            "ar_len": Out(8),
-            "r_valid": In(1),
-            "r_data": In(8 * bus),
-            "r_error": In(1),
-            "write": Out(bus),
-            "write_address": Out(LOCAL_BITS),
-            "write_data": Out(8 * bus),
+            "memory": Out(read_channels(bus)),
+            "write": Out(local_write(bus)),
             "misaligned": Out(1),
             "failed": Out(1),
         }
         super().__init__(library, library.name("load"), ports, reset=True)
+        self.taken = Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         timing.confirm("TRANSFER_START", address=1)
         timing.confirm("LOAD_WRITE", data=1, rotation=1)
-        entry = data.View(TRANSFER_ENTRY, self.entry)
+        entry = self.instruction.payload
+        m.d.comb += [
+            self.taken.eq(self.instruction.valid & self.instruction.ready),
+            self.misaligned.eq(self.taken & is_misaligned(entry, self.geometry.bus)),
+        ]
         self._addresses(m, entry)
-        m.d.comb += self.misaligned.eq(self.issue & is_misaligned(entry, self.geometry.bus))
         self._data(m, entry)
         return m
 
     def _addresses(self, m: Module, entry: Any) -> None:
         """Bursts, row by row, each as late as the pace allows."""
         geometry = self.geometry
-        bus, offset = geometry.bus, log2(geometry.bus)
-        pace = Pace(m, geometry, self.issue)
+        bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
+        pace = Pace(m, geometry, self.taken)
         row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
         width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
         beats, active = Signal(SIZE_BITS), Signal()
@@ -110,10 +103,10 @@ class LoadEngine(Circuit):
             row_ends.eq(burst == beats),
             transfer_ends.eq(row_ends & (rows_left == 1)),
             pace.beats.eq(burst),
-            self.ar_valid.eq(active & (pace.time + burst >= pace.due)),
-            self.ar_addr.eq(aligned(address, offset)),
-            self.ar_len.eq(burst - 1),
-            sent.eq(self.ar_valid & self.ar_ready),
+            ask.valid.eq(active & (pace.time + burst >= pace.due)),
+            ask.payload.address.eq(aligned(address, offset)),
+            ask.payload.length.eq(burst - 1),
+            sent.eq(ask.valid & ask.ready),
             pace.advance.eq(sent),
         ]
         with m.If(sent):
@@ -128,8 +121,8 @@ class LoadEngine(Circuit):
             with m.If(transfer_ends):
                 m.d.sync += active.eq(0)
         held = pace.hold(m, active, sent & transfer_ends)
-        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
-        with m.If(self.issue):
+        m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        with m.If(self.taken):
             m.d.sync += [
                 active.eq(1),
                 row.eq(entry.memory),
@@ -143,42 +136,36 @@ class LoadEngine(Circuit):
     def _data(self, m: Module, entry: Any) -> None:
         """Data, in the order of the addresses."""
         geometry = self.geometry
-        bus, offset = geometry.bus, log2(geometry.bus)
+        bus, offset, answer = geometry.bus, log2(geometry.bus), self.memory.beat
         layout = walk_layout(offset)
         job = Signal(layout)
         for name, value in walk_fields(entry, offset).items():
             m.d.comb += job[name].eq(value)
-        queue = self.place(
-            m,
-            self.library.make(Queue, layout.size, geometry.outstanding),
-            "jobs",
-            i_valid=self.issue,
-            i_payload=job.as_value(),
-            o_ready=(take := Signal()),
-        )
-        walk = DmaWalk(self, m, geometry, data.View(layout, queue["o_payload"]), take)
-        m.d.comb += walk.step.eq(self.r_valid)
+        queue = self.place(m, self.library.make(Queue, layout.size, geometry.outstanding), "jobs")
+        m.d.comb += [queue.i.valid.eq(self.taken), queue.i.payload.eq(job)]
+        walk = DmaWalk(self, m, geometry, data.View(layout, queue.o.payload), queue.o.ready)
+        m.d.comb += [walk.step.eq(answer.valid), answer.ready.eq(1)]
         # One cycle to rotate the bytes, one to write them.
         turned, lanes, window = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS)
         raw, raw_lanes, raw_window, raw_turn = Signal(8 * bus), Signal(bus), Signal(LOCAL_BITS), Signal(max(offset, 1))
         ends = Signal(timing.LOAD_WRITE)
-        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=raw, left=raw_turn)["o"]
+        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=raw, left=raw_turn).o
         m.d.sync += [
-            raw.eq(self.r_data),
-            raw_lanes.eq(Mux(self.r_valid, walk.lanes, 0)),
+            raw.eq(answer.payload.data),
+            raw_lanes.eq(Mux(answer.valid, walk.lanes, 0)),
             raw_window.eq(walk.local),
             raw_turn.eq(walk.turn),
             turned.eq(rotated),
             lanes.eq(raw_lanes),
             window.eq(raw_window),
-            ends.eq(Cat(self.r_valid & walk.ends, ends[:-1])),
+            ends.eq(Cat(answer.valid & walk.ends, ends[:-1])),
         ]
         m.d.comb += [
-            self.write.eq(lanes),
-            self.write_address.eq(window),
-            self.write_data.eq(turned),
+            self.write.enable.eq(lanes),
+            self.write.address.eq(window),
+            self.write.data.eq(turned),
             self.done.eq(ends[-1]),
-            self.failed.eq(self.r_valid & self.r_error),
+            self.failed.eq(answer.valid & answer.payload.error),
         ]
 
 
@@ -207,7 +194,7 @@ class StoreQueues:
     begin, final, head
         A burst begins; it is the last one of its transfer; its address and its length.
     data, responses, addresses
-        Outputs of the queues.
+        The queues.
     """
 
     beat: Any
@@ -215,9 +202,9 @@ class StoreQueues:
     begin: Signal
     final: Signal
     head: Any
-    data: dict[str, Signal]
-    responses: dict[str, Signal]
-    addresses: dict[str, Signal]
+    data: Placed
+    responses: Placed
+    addresses: Placed
 
 
 class StoreEngine(Circuit):
@@ -225,42 +212,29 @@ class StoreEngine(Circuit):
 
     Members
     -------
-    issue, entry, free, held, read, done
+    instruction, held, read, done, misaligned, failed
         As for `LoadEngine`; ``done`` in the cycle of the last write response.
-    fetch, fetch_address, fetch_data
-        Scratchpad read: enable, byte address of the window, data one cycle later.
-    aw_*, w_*, b_* :
-        AXI4 write address, data and response; responses are taken in every cycle.
+    fetch : Out(local_read)
+        Scratchpad: the window of the bus that a beat belongs to.
+    memory : Out(write_channels)
+        Writes of main memory; answers are taken in every cycle.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         bus = geometry.bus
         ports = {
-            "issue": In(1),
-            "entry": In(TRANSFER_ENTRY.size),
-            "free": Out(1),
+            "instruction": In(stream.Signature(TRANSFER_ENTRY)),
             "held": Out(1),
             "read": Out(1),
             "done": Out(1),
-            "fetch": Out(1),
-            "fetch_address": Out(LOCAL_BITS),
-            "fetch_data": In(8 * bus),
-            "aw_valid": Out(1),
-            "aw_ready": In(1),
-            "aw_addr": Out(MEMORY_BITS),
-            "aw_len": Out(8),
-            "w_valid": Out(1),
-            "w_ready": In(1),
-            "w_data": Out(8 * bus),
-            "w_strb": Out(bus),
-            "w_last": Out(1),
-            "b_valid": In(1),
-            "b_error": In(1),
+            "fetch": Out(local_read(bus)),
+            "memory": Out(write_channels(bus)),
             "misaligned": Out(1),
             "failed": Out(1),
         }
         super().__init__(library, library.name("store"), ports, reset=True)
+        self.taken = Signal()
 
     DEPTH = 8
     """Beats, and addresses of bursts, that wait for the bus."""
@@ -270,8 +244,9 @@ class StoreEngine(Circuit):
         geometry, offset = self.geometry, log2(self.geometry.bus)
         timing.confirm("TRANSFER_START", address=1)
         timing.confirm("STORE_WRITE", scratchpad=SramWrapper.LATENCY, rotation=1, queue=Queue.LATENCY)
-        entry = data.View(TRANSFER_ENTRY, self.entry)
-        pace = Pace(m, geometry, self.issue)
+        entry = self.instruction.payload
+        m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
+        pace = Pace(m, geometry, self.taken)
         layout = walk_layout(offset)
         job, fresh, active = Signal(layout), Signal(layout), Signal()
         for name, value in walk_fields(entry, offset).items():
@@ -282,7 +257,7 @@ class StoreEngine(Circuit):
         bursts = Bursts(address, row, pitch, burst_left, in_burst, next_burst(m, geometry, walk.beats, address))
         queues = self._queues(m)
         burst_last = self._reads(m, pace, walk, bursts, queues, active)
-        with m.If(self.issue):
+        with m.If(self.taken):
             m.d.sync += [
                 job.eq(fresh),
                 active.eq(1),
@@ -293,67 +268,54 @@ class StoreEngine(Circuit):
             ]
             walk.restart(m)
         self._data(m, walk, queues, burst_last)
-        self._channels(m, entry, queues)
+        self._answers(m, entry, queues)
         return m
 
     def _queues(self, m: Module) -> StoreQueues:
         """What waits for the bus: data, the addresses of bursts, and for each its response."""
-        beat_layout = data.StructLayout({"data": 8 * self.geometry.bus, "lanes": self.geometry.bus, "last": 1})
-        beat = Signal(beat_layout)
-        pushes = Signal(2)
-        data_queue = self.place(
-            m,
-            self.library.make(Queue, beat_layout.size, self.DEPTH),
-            "data",
-            i_valid=pushes[1],
-            i_payload=beat.as_value(),
-            o_ready=self.w_ready,
-        )
-        response_queue = self.place(
-            m,
-            self.library.make(Queue, 1, self.geometry.memory_cycles + 16),
-            "responses",
-            i_valid=(begin := Signal()),
-            i_payload=(final := Signal()),
-            o_ready=self.b_valid,
-        )
-        address_layout = data.StructLayout({"address": MEMORY_BITS, "beats": 8})
-        head = Signal(address_layout)
-        address_queue = self.place(
-            m,
-            self.library.make(Queue, address_layout.size, self.DEPTH),
-            "addresses",
-            i_valid=begin,
-            i_payload=head.as_value(),
-            o_ready=self.aw_ready,
-        )
-        return StoreQueues(beat, pushes, begin, final, head, data_queue, response_queue, address_queue)
+        beat, pushes = Signal(self.memory.beat.payload.shape()), Signal(2)
+        begin, final, head = Signal(), Signal(), Signal(BURST)
+        beats = self.place(m, self.library.make(Queue, beat.shape().size, self.DEPTH), "data")
+        responses = self.place(m, self.library.make(Queue, 1, self.geometry.memory_cycles + 16), "responses")
+        addresses = self.place(m, self.library.make(Queue, BURST.size, self.DEPTH), "addresses")
+        m.d.comb += [
+            beats.i.valid.eq(pushes[1]),
+            beats.i.payload.eq(beat),
+            responses.i.valid.eq(begin),
+            responses.i.payload.eq(final),
+            responses.o.ready.eq(self.memory.answer.valid),
+            addresses.i.valid.eq(begin),
+            addresses.i.payload.eq(head),
+        ]
+        wiring.connect(m, beats.o, wiring.flipped(self.memory.beat))
+        wiring.connect(m, addresses.o, wiring.flipped(self.memory.burst))
+        return StoreQueues(beat, pushes, begin, final, head, beats, responses, addresses)
 
     def _reads(
         self, m: Module, pace: Pace, walk: DmaWalk, bursts: Bursts, queues: StoreQueues, active: Signal
     ) -> Signal:
         """Reads of the scratchpad, begun when their place in the queue is sure; returns what ends a burst."""
-        geometry = self.geometry
+        geometry, fetch = self.geometry, self.fetch
         address, row, pitch, burst_left, in_burst, burst = bursts
         pushes, addresses, responses = queues.pushes, queues.addresses, queues.responses
-        room = (queues.data["level"] + pushes[0] + pushes[1]) < self.DEPTH
+        room = (queues.data.level + pushes[0] + pushes[1]) < self.DEPTH
         opens = ~in_burst
         possible = Signal()
         m.d.comb += [
             pace.beats.eq(1),
-            possible.eq(active & room & (~opens | (addresses["i_ready"] & responses["i_ready"]))),
-            self.fetch.eq(possible & (pace.time + 1 >= pace.due)),
-            self.fetch_address.eq(walk.local),
-            walk.step.eq(self.fetch),
-            pace.advance.eq(self.fetch),
-            queues.begin.eq(self.fetch & opens),
+            possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
+            fetch.enable.eq(possible & (pace.time + 1 >= pace.due)),
+            fetch.address.eq(walk.local),
+            walk.step.eq(fetch.enable),
+            pace.advance.eq(fetch.enable),
+            queues.begin.eq(fetch.enable & opens),
             queues.final.eq((burst == walk.beats) & (walk.rows_left == 1)),
             queues.head.address.eq(aligned(address, log2(geometry.bus))),
-            queues.head.beats.eq(burst - 1),
+            queues.head.length.eq(burst - 1),
         ]
         burst_last = Signal()
         m.d.comb += burst_last.eq(Mux(opens, burst == 1, burst_left == 1))
-        with m.If(self.fetch):
+        with m.If(fetch.enable):
             m.d.sync += [
                 in_burst.eq(~burst_last),
                 burst_left.eq(Mux(opens, burst - 1, burst_left - 1)),
@@ -363,8 +325,8 @@ class StoreEngine(Circuit):
                 m.d.sync += [row.eq(row + pitch), address.eq(row + pitch)]
             with m.If(walk.ends):
                 m.d.sync += active.eq(0)
-        held = pace.hold(m, active, self.fetch & walk.ends)
-        m.d.comb += [self.free.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
+        held = pace.hold(m, active, fetch.enable & walk.ends)
+        m.d.comb += [self.instruction.ready.eq(~held), self.held.eq(held | pace.released), self.read.eq(pace.released)]
         return burst_last
 
     def _data(self, m: Module, walk: DmaWalk, queues: StoreQueues, burst_last: Signal) -> None:
@@ -372,9 +334,9 @@ class StoreEngine(Circuit):
         bus, offset = self.geometry.bus, log2(self.geometry.bus)
         beat, pushes = queues.beat, queues.pushes
         lanes, turn, last = Signal(bus), Signal(max(offset, 1)), Signal()
-        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch_data, left=turn)["o"]
+        rotated = self.place(m, self.library.make(Rotator, bus), "rotator", word=self.fetch.data, left=turn).o
         m.d.sync += [
-            pushes.eq(Cat(self.fetch, pushes[0])),
+            pushes.eq(Cat(self.fetch.enable, pushes[0])),
             lanes.eq(walk.lanes),
             turn.eq(walk.back),
             last.eq(burst_last),
@@ -383,21 +345,14 @@ class StoreEngine(Circuit):
             beat.last.eq(last),
         ]
 
-    def _channels(self, m: Module, entry: Any, queues: StoreQueues) -> None:
-        """The AXI4 channels: the fronts of the queues, and what responses tell."""
-        front = data.View(queues.beat.shape(), queues.data["o_payload"])
-        address_front = data.View(queues.head.shape(), queues.addresses["o_payload"])
+    def _answers(self, m: Module, entry: Any, queues: StoreQueues) -> None:
+        """What the answers tell."""
+        answer, awaited = self.memory.answer, queues.responses.o
         m.d.comb += [
-            self.w_valid.eq(queues.data["o_valid"]),
-            self.w_data.eq(front.data),
-            self.w_strb.eq(front.lanes),
-            self.w_last.eq(front.last),
-            self.aw_valid.eq(queues.addresses["o_valid"]),
-            self.aw_addr.eq(address_front.address),
-            self.aw_len.eq(address_front.beats),
-            self.done.eq(self.b_valid & queues.responses["o_valid"] & queues.responses["o_payload"]),
-            self.failed.eq(self.b_valid & self.b_error),
-            self.misaligned.eq(self.issue & is_misaligned(entry, self.geometry.bus)),
+            answer.ready.eq(1),
+            self.done.eq(answer.valid & awaited.valid & awaited.payload),
+            self.failed.eq(answer.valid & answer.payload.error),
+            self.misaligned.eq(self.taken & is_misaligned(entry, self.geometry.bus)),
         ]
 
 
@@ -526,7 +481,7 @@ class DmaWalk:
         self.turn, self.back = Signal(max(offset, 1), name="walk_turn"), Signal(max(offset, 1), name="walk_back")
         inner = Signal(max(offset, 1), name="walk_inner")
         count = Signal(range(bus + 1), name="walk_count")
-        self.lanes = owner.place(m, lanes, "lanes", first=now["place"] if in_memory else inner, count=count)["o"]
+        self.lanes = owner.place(m, lanes, "lanes", first=now["place"] if in_memory else inner, count=count).o
         m.d.comb += [
             self.rows_left.eq(now["rows"]),
             self.beats.eq((now["left"] + (bus - 1)) >> offset),

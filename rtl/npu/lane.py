@@ -151,7 +151,7 @@ class Lane(Circuit):
             wen=self.table_write,
             waddr=self.table_line,
             wdata=self.table_data,
-        )["rdata"]
+        ).rdata
         a, pair, b = (Signal(8, name=f"{name}_2") for name in ("a", "pair", "b"))
         cosine, sine = (Signal(16, name=f"{name}_2") for name in ("cosine", "sine"))
         word = Signal(32)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
-from amaranth.lib import data
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
@@ -30,6 +30,7 @@ from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.interfaces import local_read, sums_write
 
 BUFFER = 4
 """Beats that wait between a memory and the array; three keep it supplied in every cycle."""
@@ -43,22 +44,19 @@ def blocks(value: Signal, size: int) -> Signal:
 class ReadStream:
     """Turns reads of a memory with one cycle of latency into a stream; a read begins only when its beat has a place."""
 
-    def __init__(self, parent: Circuit, m: Module, name: str, width: int, ready: Signal) -> None:
+    def __init__(self, parent: Circuit, m: Module, name: str, width: int) -> None:
         self.fire = Signal(name=f"{name}_fire")
         self.payload = Signal(width, name=f"{name}_payload")
         self.room = Signal(name=f"{name}_room")
         pushed = Signal(name=f"{name}_pushed")
-        queue = parent.place(
-            m,
-            parent.library.make(Queue, width, BUFFER),
-            f"{name}_buffer",
-            i_valid=pushed,
-            i_payload=self.payload,
-            o_ready=ready,
-        )
+        queue = parent.place(m, parent.library.make(Queue, width, BUFFER), f"{name}_buffer")
         m.d.sync += pushed.eq(self.fire)
-        m.d.comb += self.room.eq((queue["level"] + pushed) < BUFFER)
-        self.valid, self.data = queue["o_valid"], queue["o_payload"]
+        m.d.comb += [
+            queue.i.valid.eq(pushed),
+            queue.i.payload.eq(self.payload),
+            self.room.eq((queue.level + pushed) < BUFFER),
+        ]
+        self.beats = queue.o
 
 
 class Operands(NamedTuple):
@@ -110,15 +108,15 @@ class MatmulControl(Circuit):
 
     Members
     -------
-    issue, entry, free : In, In, Out
-        Take an instruction; only while ``free``.
+    instruction : In(stream.Signature(MATMUL_ENTRY))
+        Instructions.
     read, done : Out(1)
         Pulses: the last operands enter the array; the last sums are being written.
     beats : Out(1)
         A beat of the moving operand is being read (as many cycles as the array is busy).
-    loaded, loaded_address, loaded_data; moving, moving_address, moving_data
-        Scratchpad reads.
-    sums_valid, sums_line, sums_add, sums
+    loaded, moving : Out(local_read)
+        Scratchpad reads of what stays in the array, or of B (output stationary), and of what moves.
+    sums : Out(sums_write)
         To the accumulator.
     misaligned : Out(1)
         Pulse at issue: an operand does not begin with a line.
@@ -127,25 +125,17 @@ class MatmulControl(Circuit):
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         ports = {
-            "issue": In(1),
-            "entry": In(MATMUL_ENTRY.size),
-            "free": Out(1),
+            "instruction": In(stream.Signature(MATMUL_ENTRY)),
             "read": Out(1),
             "done": Out(1),
-            "loaded": Out(1),
-            "loaded_address": Out(LOCAL_BITS),
-            "loaded_data": In(8 * geometry.stationary),
-            "moving": Out(1),
-            "moving_address": Out(LOCAL_BITS),
-            "moving_data": In(8 * geometry.array.rows),
+            "loaded": Out(local_read(geometry.stationary)),
+            "moving": Out(local_read(geometry.array.rows)),
             "beats": Out(1),
-            "sums_valid": Out(1),
-            "sums_line": Out(LOCAL_BITS),
-            "sums_add": Out(1),
-            "sums": Out(8 * geometry.results),
+            "sums": Out(sums_write(geometry)),
             "misaligned": Out(1),
         }
         super().__init__(library, library.name("matmul"), ports, reset=True)
+        self.taken = Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -156,8 +146,9 @@ class MatmulControl(Circuit):
             (operands.entry.c, geometry.results),
         )
         m.d.comb += [
-            self.beats.eq(self.moving),
-            self.misaligned.eq(self.issue & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
+            self.taken.eq(self.instruction.valid & self.instruction.ready),
+            self.beats.eq(self.moving.enable),
+            self.misaligned.eq(self.taken & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -177,7 +168,7 @@ class MatmulControl(Circuit):
 
     def _operands(self) -> Operands:
         """The instruction in front, and which of its operands stays and which moves."""
-        entry = data.View(MATMUL_ENTRY, self.entry)
+        entry = self.instruction.payload
         if self.geometry.array.dataflow == "input_stationary":
             return Operands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n)
         return Operands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m)
@@ -186,30 +177,16 @@ class MatmulControl(Circuit):
 
     def _stationary(self, m: Module, tile: Circuit) -> None:
         array, operands = self.geometry.array, self._operands()
-        ready = {name: Signal(name=f"{name}_taken") for name in ("stationary", "moving")}
-        load = ReadStream(self, m, "stationary", 8 * self.geometry.stationary + 1, ready["stationary"])
-        move = ReadStream(self, m, "moving", 8 * array.rows + 1, ready["moving"])
+        load = ReadStream(self, m, "stationary", 8 * self.geometry.stationary + 1)
+        move = ReadStream(self, m, "moving", 8 * array.rows + 1)
         swaps = self._load(m, operands, load)
         fold_ends, ends = self._move(m, operands, move)
-        outputs = self.place(
-            m,
-            tile,
-            "array",
-            stationary_valid=load.valid,
-            stationary_data=load.data[:-1],
-            stationary_last=load.data[-1],
-            moving_valid=move.valid,
-            moving_data=move.data[:-1],
-            moving_last=move.data[-1],
-            output_ready=1,
-        )
-        m.d.comb += [
-            ready["stationary"].eq(outputs["stationary_ready"]),
-            ready["moving"].eq(outputs["moving_ready"]),
-            swaps.eq(outputs["fold_begins"]),
-        ]
-        self._release(m, self.moving & fold_ends, ends, outputs["fold_ends"])
-        self._write_folds(m, operands, outputs)
+        placed = self.place(m, tile, "array")
+        wiring.connect(m, load.beats, placed.stationary)
+        wiring.connect(m, move.beats, placed.moving)
+        m.d.comb += [placed.output.ready.eq(1), swaps.eq(placed.fold_begins)]
+        self._release(m, self.moving.enable & fold_ends, ends, placed.fold_ends)
+        self._write_folds(m, operands, placed.output)
 
     def _lines(self, k: Value) -> Value:
         """Lines of the fold that begins with ``k`` rows left."""
@@ -230,15 +207,15 @@ class MatmulControl(Circuit):
         fold_read = Signal()
         tags, last_line = Signal(), Signal()
         m.d.comb += [
-            self.loaded.eq(active & load.room),
-            self.loaded_address.eq(address),
-            load.fire.eq(self.loaded),
+            self.loaded.enable.eq(active & load.room),
+            self.loaded.address.eq(address),
+            load.fire.eq(self.loaded.enable),
             last_line.eq(lines_left == 1),
-            fold_read.eq(self.loaded & last_line),
-            load.payload.eq(Cat(self.loaded_data, tags)),
+            fold_read.eq(self.loaded.enable & last_line),
+            load.payload.eq(Cat(self.loaded.data, tags)),
         ]
         m.d.sync += tags.eq(last_line)
-        with m.If(self.loaded):
+        with m.If(self.loaded.enable):
             m.d.sync += [address.eq(address + self.geometry.stationary), lines_left.eq(lines_left - 1)]
             with m.If(last_line):
                 rest = Mux(k_left > array.rows, k_left - array.rows, k_all)
@@ -249,8 +226,8 @@ class MatmulControl(Circuit):
                         m.d.sync += active.eq(0)
         swaps = Signal()
         m.d.sync += waiting.eq(waiting + fold_read - swaps)
-        m.d.comb += self.free.eq(~active & (waiting == 0))
-        with m.If(self.issue):
+        m.d.comb += self.instruction.ready.eq(~active & (waiting == 0))
+        with m.If(self.taken):
             m.d.sync += [
                 active.eq(1),
                 address.eq(operands.stays),
@@ -287,18 +264,18 @@ class MatmulControl(Circuit):
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
         used = Signal(range(array.rows + 1), name="move_used")
         m.d.comb += [
-            self.moving.eq(job.valid & move.room),
-            self.moving_address.eq(now["here"]),
-            move.fire.eq(self.moving),
+            self.moving.enable.eq(job.valid & move.room),
+            self.moving.address.eq(now["here"]),
+            move.fire.eq(self.moving.enable),
             fold_ends.eq(now["beat"] == 1),
             panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
             ends.eq(panel_ends & (now["panel"] == 1)),
-            job.take.eq(self.moving & ends),
+            job.take.eq(self.moving.enable & ends),
         ]
         m.d.sync += [used.eq(Mux(now["k"] > array.rows, array.rows, now["k"])), tags.eq(fold_ends)]
-        masked = Cat(*(Mux(row < used, self.moving_data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
+        masked = Cat(*(Mux(row < used, self.moving.data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
         m.d.comb += move.payload.eq(Cat(masked, tags))
-        with m.If(self.moving):
+        with m.If(self.moving.enable):
             m.d.sync += [
                 inside.eq(~ends),
                 panel.eq(now["panel"]),
@@ -323,7 +300,7 @@ class MatmulControl(Circuit):
                 ]
         return fold_ends, ends
 
-    def _write_folds(self, m: Module, operands: Operands, outputs: dict[str, Signal]) -> None:
+    def _write_folds(self, m: Module, operands: Operands, output: Any) -> None:
         """The writer: panel by panel, every block of k adds to the same lines."""
         array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(
@@ -353,17 +330,17 @@ class MatmulControl(Circuit):
         }
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.sums_valid.eq(outputs["output_valid"]),
-            self.sums.eq(outputs["output_data"]),
-            self.sums_line.eq(now["base"] + now["beat"]),
-            self.sums_add.eq(job.view.add | (now["fold"] != job.view.folds)),
+            self.sums.enable.eq(output.valid),
+            self.sums.data.eq(output.payload.data),
+            self.sums.line.eq(now["base"] + now["beat"]),
+            self.sums.add.eq(job.view.add | (now["fold"] != job.view.folds)),
             fold_ends.eq(now["beat"] + 1 == job.view.beats),
             panel_ends.eq(fold_ends & (now["fold"] == 1)),
             ends.eq(panel_ends & (now["panel"] == 1)),
-            job.take.eq(self.sums_valid & ends),
+            job.take.eq(self.sums.enable & ends),
         ]
         self._finish(m, job.take)
-        with m.If(self.sums_valid):
+        with m.If(self.sums.enable):
             m.d.sync += [
                 inside.eq(~ends),
                 panel.eq(now["panel"]),
@@ -388,32 +365,19 @@ class MatmulControl(Circuit):
 
     def _output_stationary(self, m: Module, tile: Circuit) -> None:
         array = self.geometry.array
-        entry = data.View(MATMUL_ENTRY, self.entry)
-        ready = {name: Signal(name=f"{name}_taken") for name in ("a", "b")}
-        a = ReadStream(self, m, "a", 8 * array.rows + 1, ready["a"])
-        b = ReadStream(self, m, "b", 8 * array.cols, ready["b"])
+        entry = self.instruction.payload
+        a = ReadStream(self, m, "a", 8 * array.rows + 1)
+        b = ReadStream(self, m, "b", 8 * array.cols)
         pairs = self._read_pairs(m, a, b)
         entering = Signal(range(BUFFER + 8))
-        outputs = self.place(
-            m,
-            tile,
-            "array",
-            a_valid=a.valid,
-            a_data=a.data[:-1],
-            a_last=a.data[-1],
-            b_valid=b.valid,
-            b_data=b.data,
-            output_ready=1,
-        )
-        m.d.comb += [
-            ready["a"].eq(outputs["a_ready"]),
-            ready["b"].eq(outputs["b_ready"]),
-            self.free.eq(~pairs.active & (entering == 0)),
-        ]
-        m.d.sync += entering.eq(entering + (pairs.reads & pairs.fold_ends) - outputs["fold_ends"])
+        placed = self.place(m, tile, "array")
+        wiring.connect(m, a.beats, placed.a)
+        wiring.connect(m, b.beats, placed.b)
+        m.d.comb += [placed.output.ready.eq(1), self.instruction.ready.eq(~pairs.active & (entering == 0))]
+        m.d.sync += entering.eq(entering + (pairs.reads & pairs.fold_ends) - placed.fold_ends)
         self._begin_pairs(m, entry, pairs)
-        self._release(m, pairs.reads & pairs.fold_ends, pairs.ends, outputs["fold_ends"])
-        self._write_panels(m, entry, outputs)
+        self._release(m, pairs.reads & pairs.fold_ends, pairs.ends, placed.fold_ends)
+        self._write_panels(m, entry, placed.output)
 
     def _read_pairs(self, m: Module, a: ReadStream, b: ReadStream) -> Pairs:
         """Reads of both operands in step: a column of a block of rows, and a row of a panel of columns."""
@@ -427,16 +391,16 @@ class MatmulControl(Circuit):
         reads, fold_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
             reads.eq(active & a.room & b.room),
-            self.moving.eq(reads),
-            self.loaded.eq(reads),
+            self.moving.enable.eq(reads),
+            self.loaded.enable.eq(reads),
             a.fire.eq(reads),
             b.fire.eq(reads),
-            self.moving_address.eq(a_here),
-            self.loaded_address.eq(b_here),
+            self.moving.address.eq(a_here),
+            self.loaded.address.eq(b_here),
             fold_ends.eq(left == 1),
             ends.eq(fold_ends & (panels_left == 1) & (rows_left <= array.rows)),
-            a.payload.eq(Cat(self.moving_data, tag)),
-            b.payload.eq(self.loaded_data),
+            a.payload.eq(Cat(self.moving.data, tag)),
+            b.payload.eq(self.loaded.data),
         ]
         m.d.sync += tag.eq(fold_ends)
         with m.If(reads):
@@ -460,7 +424,7 @@ class MatmulControl(Circuit):
     def _begin_pairs(self, m: Module, entry: Any, pairs: Pairs) -> None:
         """The issue of an instruction."""
         array = self.geometry.array
-        with m.If(self.issue):
+        with m.If(self.taken):
             m.d.sync += [
                 pairs.active.eq(1),
                 pairs.left.eq(entry.k),
@@ -474,7 +438,7 @@ class MatmulControl(Circuit):
                 pairs.rows_left.eq(entry.m),
             ]
 
-    def _write_panels(self, m: Module, entry: Any, outputs: dict[str, Signal]) -> None:
+    def _write_panels(self, m: Module, entry: Any, output: Any) -> None:
         """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
         array = self.geometry.array
         layout = data.StructLayout({"line": LOCAL_BITS, "panels": SIZE_BITS, "m": SIZE_BITS, "add": 1})
@@ -501,12 +465,12 @@ class MatmulControl(Circuit):
         needed, valid, last_needed, ends = Signal(), Signal(), Signal(), Signal()
         drop = Signal(name="write_drop")
         m.d.comb += [
-            valid.eq(outputs["output_valid"]),
+            valid.eq(output.valid),
             needed.eq(valid & ~drop),
-            self.sums_valid.eq(needed),
-            self.sums.eq(outputs["output_data"]),
-            self.sums_line.eq(now["base"] + now["block"] + row),
-            self.sums_add.eq(job.view.add),
+            self.sums.enable.eq(needed),
+            self.sums.data.eq(output.payload.data),
+            self.sums.line.eq(now["base"] + now["block"] + row),
+            self.sums.add.eq(job.view.add),
             last_needed.eq(needed & ((now["block"] + row + 1 == job.view.m) | (row == array.rows - 1))),
             ends.eq(last_needed & (now["panel"] == 1) & (now["block"] + row + 1 == job.view.m)),
             job.take.eq(ends),
@@ -532,25 +496,22 @@ class MatmulControl(Circuit):
 
     def _release(self, m: Module, fold_read: Signal, ends: Signal, entered: Signal) -> None:
         """Pulse ``read`` when the last fold of an instruction has entered the array."""
-        queue = self.place(
-            m, self.library.make(Queue, 1, BUFFER + 4), "folds", i_valid=fold_read, i_payload=ends, o_ready=entered
-        )
-        m.d.comb += self.read.eq(entered & queue["o_payload"])
+        queue = self.place(m, self.library.make(Queue, 1, BUFFER + 4), "folds")
+        m.d.comb += [
+            queue.i.valid.eq(fold_read),
+            queue.i.payload.eq(ends),
+            queue.o.ready.eq(entered),
+            self.read.eq(entered & queue.o.payload),
+        ]
 
     def _job(self, m: Module, name: str, layout: data.StructLayout, depth: int, fields: dict[str, Signal]) -> _Job:
         """A queue of what a part has to do for each instruction, filled at issue."""
         fresh, take = Signal(layout, name=f"{name}_fresh"), Signal(name=f"{name}_take")
         for field, value in fields.items():
             m.d.comb += fresh[field].eq(value)
-        queue = self.place(
-            m,
-            self.library.make(Queue, layout.size, depth),
-            f"{name}_jobs",
-            i_valid=self.issue,
-            i_payload=fresh.as_value(),
-            o_ready=take,
-        )
-        return _Job(data.View(layout, queue["o_payload"]), queue["o_valid"], take)
+        queue = self.place(m, self.library.make(Queue, layout.size, depth), f"{name}_jobs")
+        m.d.comb += [queue.i.valid.eq(self.taken), queue.i.payload.eq(fresh), queue.o.ready.eq(take)]
+        return _Job(data.View(layout, queue.o.payload), queue.o.valid, take)
 
 
 class _Job:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Module, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, Geometry, log2
+from siliconloom.rtl.npu.interfaces import read_channels, write_channels
 
 INCREMENTING = 1
 
@@ -18,123 +19,107 @@ def prefixes(geometry: Geometry) -> list[str]:
     return ["m_axi"] if geometry.ports == 1 else [f"m_axi_{port}" for port in range(geometry.ports)]
 
 
-def axi_read(bus: int, prefix: str) -> dict[str, Any]:
-    """Ports of the read channels of an AXI4 master."""
-    return {
-        f"{prefix}_arvalid": Out(1),
-        f"{prefix}_arready": In(1),
-        f"{prefix}_araddr": Out(MEMORY_BITS),
-        f"{prefix}_arlen": Out(8),
-        f"{prefix}_arsize": Out(3),
-        f"{prefix}_arburst": Out(2),
-        f"{prefix}_rvalid": In(1),
-        f"{prefix}_rready": Out(1),
-        f"{prefix}_rdata": In(8 * bus),
-        f"{prefix}_rresp": In(2),
-        f"{prefix}_rlast": In(1),
-    }
+def axi_read(bus: int) -> Signature:
+    """The read channels of an AXI4 master."""
+    return Signature(
+        {
+            "arvalid": Out(1),
+            "arready": In(1),
+            "araddr": Out(MEMORY_BITS),
+            "arlen": Out(8),
+            "arsize": Out(3),
+            "arburst": Out(2),
+            "rvalid": In(1),
+            "rready": Out(1),
+            "rdata": In(8 * bus),
+            "rresp": In(2),
+            "rlast": In(1),
+        }
+    )
 
 
-def axi_write(bus: int, prefix: str) -> dict[str, Any]:
-    """Ports of the write channels of an AXI4 master."""
-    return {
-        f"{prefix}_awvalid": Out(1),
-        f"{prefix}_awready": In(1),
-        f"{prefix}_awaddr": Out(MEMORY_BITS),
-        f"{prefix}_awlen": Out(8),
-        f"{prefix}_awsize": Out(3),
-        f"{prefix}_awburst": Out(2),
-        f"{prefix}_wvalid": Out(1),
-        f"{prefix}_wready": In(1),
-        f"{prefix}_wdata": Out(8 * bus),
-        f"{prefix}_wstrb": Out(bus),
-        f"{prefix}_wlast": Out(1),
-        f"{prefix}_bvalid": In(1),
-        f"{prefix}_bready": Out(1),
-        f"{prefix}_bresp": In(2),
-    }
+def axi_master(bus: int) -> Signature:
+    """An AXI4 master."""
+    return Signature(
+        {
+            **axi_read(bus).members,
+            "awvalid": Out(1),
+            "awready": In(1),
+            "awaddr": Out(MEMORY_BITS),
+            "awlen": Out(8),
+            "awsize": Out(3),
+            "awburst": Out(2),
+            "wvalid": Out(1),
+            "wready": In(1),
+            "wdata": Out(8 * bus),
+            "wstrb": Out(bus),
+            "wlast": Out(1),
+            "bvalid": In(1),
+            "bready": Out(1),
+            "bresp": In(2),
+        }
+    )
 
 
 class Ports(Circuit):
     """Splits the DMA's data channels over the ports of the tile.
 
     Main memory is interleaved: of each ``bus`` bytes, port p carries bytes p * ``port_bytes`` and up, at the address on
-    the port that is the byte address divided by the number of ports. An address or a write beat goes to every port,
-    each of which takes it when it is ready; a read beat or a response is there when every port has it.
+    the port that is the byte address divided by the number of ports. A burst or a beat to be written goes to every
+    port, each of which takes it when it is ready; a beat that was read, or an answer, is there when every port has it.
 
     Members
     -------
-    ar_*, r_*, aw_*, w_*, b_* :
-        The wide master: as the DMA's engines have them.
-    m_axi_* :
+    read : In(read_channels), write : In(write_channels)
+        The wide master.
+    m_axi* : Out(axi_master)
         The ports.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        bus = geometry.bus
-        ports: dict[str, Any] = {
-            "ar_valid": In(1),
-            "ar_ready": Out(1),
-            "ar_addr": In(MEMORY_BITS),
-            "ar_len": In(8),
-            "r_valid": Out(1),
-            "r_data": Out(8 * bus),
-            "r_error": Out(1),
-            "aw_valid": In(1),
-            "aw_ready": Out(1),
-            "aw_addr": In(MEMORY_BITS),
-            "aw_len": In(8),
-            "w_valid": In(1),
-            "w_ready": Out(1),
-            "w_data": In(8 * bus),
-            "w_strb": In(bus),
-            "w_last": In(1),
-            "b_valid": Out(1),
-            "b_error": Out(1),
-        }
-        for prefix in prefixes(geometry):
-            ports |= axi_read(geometry.port_bytes, prefix) | axi_write(geometry.port_bytes, prefix)
+        ports: dict[str, Any] = {"read": In(read_channels(geometry.bus)), "write": In(write_channels(geometry.bus))}
+        ports |= {prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)}
         super().__init__(library, library.name("ports"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        width, names = self.geometry.port_bytes, prefixes(self.geometry)
-        shift = log2(len(names))
-
-        def of(port: str, name: str) -> Any:
-            return getattr(self, f"{port}_{name}")
-
-        for channel in ("ar", "aw", "w"):
-            valid, ready = getattr(self, f"{channel}_valid"), getattr(self, f"{channel}_ready")
+        width = self.geometry.port_bytes
+        ports = [getattr(self, prefix) for prefix in prefixes(self.geometry)]
+        shift = log2(len(ports))
+        outwards = {"ar": self.read.burst, "aw": self.write.burst, "w": self.write.beat}
+        for channel, source in outwards.items():
             takes = []
-            for port in names:
-                taken = Signal(name=f"{port}_{channel}_taken")
-                m.d.comb += of(port, f"{channel}valid").eq(valid & ~taken)
-                takes.append(of(port, f"{channel}ready") | taken)
-                m.d.sync += taken.eq(valid & takes[-1] & ~ready)
-            m.d.comb += ready.eq(Cat(*takes).all())
-        for number, port in enumerate(names):
+            for prefix, port in zip(prefixes(self.geometry), ports, strict=True):
+                taken = Signal(name=f"{prefix}_{channel}_taken")
+                m.d.comb += getattr(port, f"{channel}valid").eq(source.valid & ~taken)
+                takes.append(getattr(port, f"{channel}ready") | taken)
+                m.d.sync += taken.eq(source.valid & takes[-1] & ~source.ready)
+            m.d.comb += source.ready.eq(Cat(*takes).all())
+        beat, answer, written = self.read.beat, self.write.answer, self.write.beat.payload
+        for number, port in enumerate(ports):
             low, high = number * width, (number + 1) * width
             for channel in ("ar", "aw"):
+                burst = outwards[channel].payload
                 m.d.comb += [
-                    of(port, f"{channel}addr").eq(getattr(self, f"{channel}_addr") >> shift),
-                    of(port, f"{channel}len").eq(getattr(self, f"{channel}_len")),
-                    of(port, f"{channel}size").eq(log2(width)),
-                    of(port, f"{channel}burst").eq(INCREMENTING),
+                    getattr(port, f"{channel}addr").eq(burst.address >> shift),
+                    getattr(port, f"{channel}len").eq(burst.length),
+                    getattr(port, f"{channel}size").eq(log2(width)),
+                    getattr(port, f"{channel}burst").eq(INCREMENTING),
                 ]
             m.d.comb += [
-                of(port, "wdata").eq(self.w_data[8 * low : 8 * high]),
-                of(port, "wstrb").eq(self.w_strb[low:high]),
-                of(port, "wlast").eq(self.w_last),
-                of(port, "rready").eq(self.r_valid),
-                of(port, "bready").eq(self.b_valid),
+                port.wdata.eq(written.data[8 * low : 8 * high]),
+                port.wstrb.eq(written.lanes[low:high]),
+                port.wlast.eq(written.last),
+                port.rready.eq(beat.valid & beat.ready),
+                port.bready.eq(answer.valid & answer.ready),
             ]
         m.d.comb += [
-            self.r_valid.eq(Cat(*(of(port, "rvalid") for port in names)).all()),
-            self.r_data.eq(Cat(*(of(port, "rdata") for port in names))),
-            self.r_error.eq(Cat(*(of(port, "rresp")[1] for port in names)).any()),
-            self.b_valid.eq(Cat(*(of(port, "bvalid") for port in names)).all()),
-            self.b_error.eq(Cat(*(of(port, "bresp")[1] for port in names)).any()),
+            beat.valid.eq(Cat(*(port.rvalid for port in ports)).all()),
+            beat.payload.data.eq(Cat(*(port.rdata for port in ports))),
+            beat.payload.error.eq(Cat(*(port.rresp[1] for port in ports)).any()),
+            beat.payload.last.eq(ports[0].rlast),
+            answer.valid.eq(Cat(*(port.bvalid for port in ports)).all()),
+            answer.payload.error.eq(Cat(*(port.bresp[1] for port in ports)).any()),
         ]
         return m

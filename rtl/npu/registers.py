@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amaranth import Cat, Module, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause
@@ -118,27 +118,29 @@ def register_map(name: str = "npu") -> RegisterMap:
     )
 
 
-def slave_ports() -> dict[str, Any]:
-    """Ports of an AXI4-Lite slave with 32-bit data, by name."""
-    return {
-        "s_axi_awvalid": In(1),
-        "s_axi_awready": Out(1),
-        "s_axi_awaddr": In(ADDRESS_BITS),
-        "s_axi_wvalid": In(1),
-        "s_axi_wready": Out(1),
-        "s_axi_wdata": In(32),
-        "s_axi_wstrb": In(4),
-        "s_axi_bvalid": Out(1),
-        "s_axi_bready": In(1),
-        "s_axi_bresp": Out(2),
-        "s_axi_arvalid": In(1),
-        "s_axi_arready": Out(1),
-        "s_axi_araddr": In(ADDRESS_BITS),
-        "s_axi_rvalid": Out(1),
-        "s_axi_rready": In(1),
-        "s_axi_rdata": Out(32),
-        "s_axi_rresp": Out(2),
-    }
+def axi_lite() -> Signature:
+    """An AXI4-Lite master with 32-bit data; the slave has the opposite of it."""
+    return Signature(
+        {
+            "awvalid": Out(1),
+            "awready": In(1),
+            "awaddr": Out(ADDRESS_BITS),
+            "wvalid": Out(1),
+            "wready": In(1),
+            "wdata": Out(32),
+            "wstrb": Out(4),
+            "bvalid": In(1),
+            "bready": Out(1),
+            "bresp": In(2),
+            "arvalid": Out(1),
+            "arready": In(1),
+            "araddr": Out(ADDRESS_BITS),
+            "rvalid": In(1),
+            "rready": Out(1),
+            "rdata": In(32),
+            "rresp": In(2),
+        }
+    )
 
 
 class Registers(Circuit):
@@ -146,7 +148,7 @@ class Registers(Circuit):
 
     Members
     -------
-    s_axi_* :
+    s_axi : In(axi_lite)
         AXI4-Lite with 32-bit data. Writes to read-only or unmapped addresses have no effect, unmapped ones read zero.
     start : Out(1)
         Pulse: begin a run.
@@ -160,7 +162,7 @@ class Registers(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         ports = {
-            **slave_ports(),
+            "s_axi": In(axi_lite()),
             "start": Out(1),
             "program": Out(MEMORY_BITS),
             "words": Out(SIZE_BITS),
@@ -201,15 +203,15 @@ class Registers(Circuit):
 
         # Writes: address and data are taken together once the last response is gone.
         take = Signal()
-        strobes = Cat(*(self.s_axi_wstrb[i // 8] for i in range(32)))
+        strobes = Cat(*(self.s_axi.wstrb[i // 8] for i in range(32)))
         m.d.comb += [
-            take.eq(self.s_axi_awvalid & self.s_axi_wvalid & ~self.s_axi_bvalid),
-            self.s_axi_awready.eq(take),
-            self.s_axi_wready.eq(take),
+            take.eq(self.s_axi.awvalid & self.s_axi.wvalid & ~self.s_axi.bvalid),
+            self.s_axi.awready.eq(take),
+            self.s_axi.wready.eq(take),
         ]
         m.d.sync += self.start.eq(0)
-        with m.If(self.s_axi_bvalid & self.s_axi_bready):
-            m.d.sync += self.s_axi_bvalid.eq(0)
+        with m.If(self.s_axi.bvalid & self.s_axi.bready):
+            m.d.sync += self.s_axi.bvalid.eq(0)
         targets = {
             "program_low": self.program[:32],
             "program_high": self.program[32:],
@@ -217,16 +219,16 @@ class Registers(Circuit):
             **{f"semaphore_{i}": count for i, count in enumerate(initial)},
         }
         with m.If(take):
-            m.d.sync += self.s_axi_bvalid.eq(1)
-            with m.Switch(self.s_axi_awaddr[2:]):
+            m.d.sync += self.s_axi.bvalid.eq(1)
+            with m.Switch(self.s_axi.awaddr[2:]):
                 for name, target in targets.items():
                     with m.Case(plan.by_name[name].offset >> 2):
-                        m.d.sync += target.eq((target & ~strobes) | (self.s_axi_wdata & strobes))
+                        m.d.sync += target.eq((target & ~strobes) | (self.s_axi.wdata & strobes))
                 with m.Case(plan.by_name["control"].offset >> 2):
-                    with m.If(self.s_axi_wstrb[0]):
-                        m.d.sync += [self.start.eq(self.s_axi_wdata[0] & ~self.busy), enable.eq(self.s_axi_wdata[1])]
+                    with m.If(self.s_axi.wstrb[0]):
+                        m.d.sync += [self.start.eq(self.s_axi.wdata[0] & ~self.busy), enable.eq(self.s_axi.wdata[1])]
                 with m.Case(plan.by_name["status"].offset >> 2):
-                    with m.If(self.s_axi_wstrb[0] & self.s_axi_wdata[1]):
+                    with m.If(self.s_axi.wstrb[0] & self.s_axi.wdata[1]):
                         m.d.sync += done.eq(0)
         with m.If(self.start):
             m.d.sync += done.eq(0)
@@ -235,16 +237,16 @@ class Registers(Circuit):
 
         # Reads.
         found = Signal(32)
-        with m.Switch(self.s_axi_araddr[2:]):
+        with m.Switch(self.s_axi.araddr[2:]):
             for name, value in values.items():
                 with m.Case(plan.by_name[name].offset >> 2):
                     m.d.comb += found.eq(value)
-        m.d.comb += self.s_axi_arready.eq(~self.s_axi_rvalid)
-        with m.If(self.s_axi_rvalid):
-            with m.If(self.s_axi_rready):
-                m.d.sync += self.s_axi_rvalid.eq(0)
-        with m.Elif(self.s_axi_arvalid):
-            m.d.sync += [self.s_axi_rvalid.eq(1), self.s_axi_rdata.eq(found)]
+        m.d.comb += self.s_axi.arready.eq(~self.s_axi.rvalid)
+        with m.If(self.s_axi.rvalid):
+            with m.If(self.s_axi.rready):
+                m.d.sync += self.s_axi.rvalid.eq(0)
+        with m.Elif(self.s_axi.arvalid):
+            m.d.sync += [self.s_axi.rvalid.eq(1), self.s_axi.rdata.eq(found)]
         return m
 
 
@@ -257,5 +259,5 @@ __all__ = [
     "Cause",
     "Registers",
     "register_map",
-    "slave_ports",
+    "axi_lite",
 ]

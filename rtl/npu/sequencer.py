@@ -7,6 +7,7 @@ from operator import and_, or_
 
 from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.hdl import Value
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
@@ -17,6 +18,7 @@ from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, PAGE, SIZE_BITS, Geometry
+from siliconloom.rtl.npu.interfaces import read_channels
 
 ADDRESSES = {"memory": MEMORY_BITS, "a": LOCAL_BITS, "b": LOCAL_BITS, "c": LOCAL_BITS, "d": LOCAL_BITS}
 """Addresses of an instruction, and their bits."""
@@ -31,10 +33,8 @@ class Fetch(Circuit):
     -------
     start : In(1)
         Begin; ``base`` (bytes, a multiple of a word) and ``words`` are taken.
-    ar_valid, ar_ready, ar_addr, ar_len
-        Read addresses.
-    r_valid, r_data, r_error
-        Read data; taken in every cycle.
+    memory : Out(read_channels)
+        Reads of main memory; data is taken in every cycle.
     write, write_address, write_data
         A beat for the program memory.
     fetched : Out
@@ -51,13 +51,7 @@ class Fetch(Circuit):
             "start": In(1),
             "base": In(MEMORY_BITS),
             "words": In(count),
-            "ar_valid": Out(1),
-            "ar_ready": In(1),
-            "ar_addr": Out(MEMORY_BITS),
-            "ar_len": Out(8),
-            "r_valid": In(1),
-            "r_data": In(8 * geometry.port_bytes),
-            "r_error": In(1),
+            "memory": Out(read_channels(geometry.port_bytes)),
             "write": Out(self.beats),
             "write_address": Out(count),
             "write_data": Out(8 * geometry.port_bytes),
@@ -70,6 +64,7 @@ class Fetch(Circuit):
         m = self.module()
         timing.confirm("FETCH_START", request=1, program_memory=SramWrapper.LATENCY)
         geometry, beats = self.geometry, self.beats
+        ask, answer = self.memory.burst, self.memory.beat
         left = Signal(range(geometry.program_words * beats + 1))
         address = Signal(MEMORY_BITS)
         to_page = Signal(range(PAGE // geometry.port_bytes + 1))
@@ -77,9 +72,10 @@ class Fetch(Circuit):
         m.d.comb += [
             to_page.eq((PAGE - address[: PAGE.bit_length() - 1]) // geometry.port_bytes),
             burst.eq(FETCH_BURST),
-            self.ar_valid.eq(left != 0),
-            self.ar_addr.eq(address),
-            self.ar_len.eq((burst - 1)[:8]),
+            ask.valid.eq(left != 0),
+            ask.payload.address.eq(address),
+            ask.payload.length.eq((burst - 1)[:8]),
+            answer.ready.eq(1),
         ]
         with m.If((left < FETCH_BURST) & (left <= to_page)):
             m.d.comb += burst.eq(left)
@@ -87,18 +83,18 @@ class Fetch(Circuit):
             m.d.comb += burst.eq(to_page)
         with m.If(self.start):
             m.d.sync += [left.eq(self.words * beats), address.eq(self.base)]
-        with m.Elif(self.ar_valid & self.ar_ready):
+        with m.Elif(ask.valid & ask.ready):
             m.d.sync += [left.eq(left - burst), address.eq(address + burst * geometry.port_bytes)]
         beat = Signal(range(max(beats, 2)))
         m.d.comb += [
-            self.write.eq(self.r_valid << beat),
+            self.write.eq(answer.valid << beat),
             self.write_address.eq(self.fetched),
-            self.write_data.eq(self.r_data),
-            self.failed.eq(self.r_valid & self.r_error),
+            self.write_data.eq(answer.payload.data),
+            self.failed.eq(answer.valid & answer.payload.error),
         ]
         with m.If(self.start):
             m.d.sync += [self.fetched.eq(0), beat.eq(0)]
-        with m.Elif(self.r_valid):
+        with m.Elif(answer.valid):
             with m.If(beat == beats - 1):
                 m.d.sync += [beat.eq(0), self.fetched.eq(self.fetched + 1)]
             with m.Else():
@@ -120,7 +116,7 @@ class SequencerCircuit(Circuit):
         Words that stand in the program memory.
     read_address, word : Out, In(WORD_BITS)
         Program memory, one cycle from address to word.
-    <unit>_valid, <unit>_ready, <unit>_entry
+    to_<unit> : Out(stream.Signature(entry_layout(unit)))
         To the queue of the unit.
     halt : In(1)
         Stop at once.
@@ -152,7 +148,7 @@ class SequencerCircuit(Circuit):
             "number": Out(count),
         }
         for unit, layout in QUEUES.items():
-            ports |= {f"{unit}_valid": Out(1), f"{unit}_ready": In(1), f"{unit}_entry": Out(layout.size)}
+            ports |= {f"to_{unit}": Out(stream.Signature(layout))}
         super().__init__(library, library.name("sequencer"), ports, reset=True)
         # Registers, which a proof may look at: the word in front is valid; the cycle of its execution; open loops, and
         # where each begins, its index and its count.
@@ -196,7 +192,7 @@ class SequencerCircuit(Circuit):
 
         sums = self._addresses(m, is_transfer, transfer, compute, index, phase)
         units = {name: Unit[name.upper()] for name in QUEUES}
-        by_code = {int(code): getattr(self, f"{name}_ready") for name, code in units.items()}
+        by_code = {int(code): getattr(self, f"to_{name}").ready for name, code in units.items()}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
         unit = transfer["unit"]
         dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
@@ -271,13 +267,10 @@ class SequencerCircuit(Circuit):
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():
-            entry = Signal(layout, name=f"{name}_fields")
+            queue = getattr(self, f"to_{name}")
+            m.d.comb += queue.valid.eq(push & (unit == units[name]))
             for field in layout.members:
-                m.d.comb += entry[field].eq(fields[field])
-            m.d.comb += [
-                getattr(self, f"{name}_valid").eq(push & (unit == units[name])),
-                getattr(self, f"{name}_entry").eq(entry.as_value()),
-            ]
+                m.d.comb += queue.payload[field].eq(fields[field])
         return m
 
     def _fields(self, opcode: Opcode) -> dict[str, Signal]:

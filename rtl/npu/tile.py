@@ -8,30 +8,29 @@ from typing import Any, NamedTuple
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from siliconloom.arch import timing
 from siliconloom.arch.isa import SEMAPHORES, WORD_BITS
+from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.circuits import readers, unit_circuits
+from siliconloom.rtl.library import Circuit, Library, Placed
+from siliconloom.rtl.npu.circuits import engines, sums_readers, sums_writers, unit_circuits
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
 from siliconloom.rtl.npu.entries import QUEUES
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
-from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_read, axi_write, prefixes
-from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, slave_ports
+from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_master, axi_read, prefixes
+from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, axi_lite
 from siliconloom.rtl.npu.scratchpad import AccumulatorCircuit, ScratchpadCircuit
 from siliconloom.rtl.npu.sequencer import Fetch, SequencerCircuit
+from siliconloom.rtl.npu.sharing import ReadSharing, WriteSharing
 from siliconloom.rtl.npu.ways import lane_ways
 
 PATIENCE = 8
 """Cycles without any progress after which a tile in which nothing is under way is stuck."""
-
-Placed = dict[str, Signal]
-"""Outputs of a circuit that was placed, by the names of its ports."""
 
 
 @dataclass(frozen=True)
@@ -60,79 +59,39 @@ class Run:
 
 @dataclass(frozen=True)
 class Front:
-    """What passes between a unit and its queue.
+    """A unit, its queue, and the track of what the unit has begun.
 
     Parameters
     ----------
-    issue, entry
-        The instruction in front leaves the queue; that instruction, as `rtl.npu.entries` lays it out.
-    ready
-        The queue has a place for an instruction of the sequencer's.
+    unit, queue
+        As they were placed.
+    entry
+        The instruction in front, as `rtl.npu.entries` lays it out.
+    clear
+        Something stands in front, the run goes on, and what it waits for is there.
+    issue
+        It leaves the queue.
     read, done
-        Pulses of the unit, see `UnitCircuit`.
-    free
-        The unit takes an instruction.
+        What has been issued and has not read its operands, is not complete; see `Completion`.
     """
 
+    unit: Placed
+    queue: Placed
+    entry: Any
+    clear: Signal
     issue: Signal
-    entry: Signal
-    ready: Signal
-    read: Signal
-    done: Signal
-    free: Signal
+    read: Placed
+    done: Placed
 
-    @classmethod
-    def of(cls, unit: str) -> Front:
-        """Fresh signals for a unit."""
-        return cls(
-            issue=Signal(name=f"{unit}_issue"),
-            entry=Signal(QUEUES[unit].size, name=f"{unit}_entry"),
-            ready=Signal(name=f"{unit}_ready"),
-            read=Signal(name=f"{unit}_read_pulse"),
-            done=Signal(name=f"{unit}_done_pulse"),
-            free=Signal(name=f"{unit}_free"),
-        )
+    @property
+    def work(self) -> Value:
+        """What leaves is no barrier, so the unit takes it."""
+        return self.issue & ~self.entry.barrier
 
-
-@dataclass(frozen=True)
-class Waiting:
-    """What a unit's queue, and the track of what the unit has begun, tell the rest of the tile.
-
-    Parameters
-    ----------
-    valid, barrier, number
-        Something stands in front; it is a barrier; its place in the program.
-    wants, work
-        It could leave as far as its own unit is concerned; it leaves and is no barrier, so the unit takes it.
-    takes, gives
-        Semaphores that are taken by what leaves, and given by what has been read and by what is done.
-    empty
-        Nothing is left to be read, and nothing to be done.
-    finished, left
-        Instructions that are complete, without and with barriers, see `Completion`.
-    """
-
-    valid: Value
-    barrier: Value
-    number: Value
-    wants: Value
-    work: Value
-    takes: Value
-    gives: tuple[Value, Value]
-    empty: tuple[Value, Value]
-    finished: Value
-    left: Value
-
-
-class Engine(NamedTuple):
-    """Outputs of an engine of the DMA, see `rtl.npu.dma`."""
-
-    free: Signal
-    held: Signal
-    read: Signal
-    done: Signal
-    misaligned: Signal
-    failed: Signal
+    @property
+    def room(self) -> Value:
+        """Whatever takes part in an issue is ready for one."""
+        return self.unit.instruction.ready & self.read.issued.ready & self.done.issued.ready
 
 
 class Semaphores(NamedTuple):
@@ -163,23 +122,15 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """The tile's parts, for what looks at all of them: outputs of the circuits, and by unit what else belongs to it."""
+    """The tile's parts, for what looks at all of them; ``fronts`` by the units' names."""
 
     control: Placed
     fetch: Placed
     sequencer: Placed
     semaphores: Semaphores
     fronts: dict[str, Front]
-    waiting: dict[str, Waiting]
-    engines: dict[str, Engine]
-    units: dict[str, Placed]
     accumulator: Placed
     scratchpad: Placed
-
-    @property
-    def others(self) -> list[str]:
-        """Units that are no engines of the DMA."""
-        return [u for u in self.fronts if u not in self.engines]
 
 
 class NpuTileCircuit(Circuit):
@@ -208,10 +159,9 @@ class NpuTileCircuit(Circuit):
         lane_ways()  # refuses a function, and below a unit, without a circuit before anything is made
         self.circuits = unit_circuits()
         ports: dict[str, Any] = {
-            **slave_ports(),
-            **{k: v for prefix in prefixes(geometry) for k, v in axi_read(geometry.port_bytes, prefix).items()},
-            **{k: v for prefix in prefixes(geometry) for k, v in axi_write(geometry.port_bytes, prefix).items()},
-            **axi_read(geometry.port_bytes, "m_axi_program"),
+            "s_axi": In(axi_lite()),
+            **{prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)},
+            "m_axi_program": Out(axi_read(geometry.port_bytes)),
             "irq": Out(1),
             "trace_issue": Out(len(UNITS)),
             "trace_done": Out(len(UNITS)),
@@ -223,26 +173,23 @@ class NpuTileCircuit(Circuit):
         m = self.module()
         running, draining = Signal(), Signal()
         run = Run(running, draining, Signal(), Signal(4), Signal(SIZE_BITS), Signal(64))
-        fronts = {u: Front.of(u) for u in UNITS}
         counts = {f"{u}_{c}": Signal(64, name=f"{u}_{c}") for u in UNITS for c in COUNTERS}
         control = self._registers(m, run, counts)
         fetch = self._fetch(m, control)
-        sequencer = self._sequencer(m, run, control, fetch, fronts)
+        sequencer = self._sequencer(m, run, control, fetch)
         semaphores = self._semaphores(m, control)
-        waiting = {u: self._queue(m, u, run, fronts[u], sequencer, semaphores) for u in UNITS}
+        units = {
+            u: self.place(m, self.library.make(circuit.make, self.geometry), u) for u, circuit in self.circuits.items()
+        }
+        fronts = {u: self._front(m, u, unit, run, sequencer, semaphores) for u, unit in units.items()}
+        self._issue(m, run, fronts)
         m.d.comb += [
-            semaphores.take.eq(joined([waiting[u].takes for u in UNITS])),
-            semaphores.give.eq(joined([mask for u in UNITS for mask in waiting[u].gives])),
+            semaphores.take.eq(joined([Mux(front.issue, front.entry.wait, 0) for front in fronts.values()])),
+            semaphores.give.eq(joined([track.give for f in fronts.values() for track in (f.read, f.done)])),
         ]
-        engines = {u: Engine(*(Signal(name=f"{u}_engine_{n}") for n in Engine._fields)) for u in ("load", "store")}
-        self._issue(m, fronts, waiting, engines)
-        words = {n: Signal(8 * s, name=f"{n}_word") for n, s in readers(self.geometry).items()}
-        units = self._transfers(m, fronts, waiting, engines, words["store"])
-        sums = Signal(8 * self.geometry.results, name="sums_data")
-        units |= self._computing_units(m, fronts, waiting, words, sums)
-        accumulator, scratchpad = self._memories(m, units, words, sums)
-        parts = Parts(control, fetch, sequencer, semaphores, fronts, waiting, engines, units, accumulator, scratchpad)
-        self._answers(m, parts)
+        self._memory_port(m, units)
+        accumulator, scratchpad = self._memories(m, units)
+        parts = Parts(control, fetch, sequencer, semaphores, fronts, accumulator, scratchpad)
         progress = self._progress(m, run, parts)
         fault = self._faults(m, parts, progress)
         self._course(m, run, parts, progress, fault)
@@ -251,14 +198,10 @@ class NpuTileCircuit(Circuit):
 
     def _registers(self, m: Module, run: Run, counts: dict[str, Signal]) -> Placed:
         """The registers behind the slave port, and the interrupt."""
-        slave = {p: getattr(self, p) for p in self.signature.members if p.startswith("s_axi_")}
-        registers = self.library.make(Registers, self.geometry)
-        inputs = {p: s for p, s in slave.items() if self.signature.members[p].flow == In}
         control = self.place(
             m,
-            registers,
+            self.library.make(Registers, self.geometry),
             "registers",
-            **inputs,
             busy=run.running | run.draining,
             ended=run.ended,
             cause=run.cause,
@@ -266,10 +209,8 @@ class NpuTileCircuit(Circuit):
             cycles=run.cycles,
             **counts,
         )
-        for port, signal in slave.items():
-            if self.signature.members[port].flow == Out:
-                m.d.comb += signal.eq(control[port])
-        m.d.comb += self.irq.eq(control["irq"])
+        connect(m, flipped(self.s_axi), control.s_axi)
+        m.d.comb += self.irq.eq(control.irq)
         return control
 
     def _fetch(self, m: Module, control: Placed) -> Placed:
@@ -278,26 +219,27 @@ class NpuTileCircuit(Circuit):
             m,
             self.library.make(Fetch, self.geometry),
             "fetch",
-            start=control["start"],
-            base=control["program"],
-            words=control["words"],
-            ar_ready=self.m_axi_program_arready,
-            r_valid=self.m_axi_program_rvalid,
-            r_data=self.m_axi_program_rdata,
-            r_error=self.m_axi_program_rresp[1],
+            start=control.start,
+            base=control.program,
+            words=control.words,
         )
-        for name, value in (
-            ("arvalid", fetch["ar_valid"]),
-            ("araddr", fetch["ar_addr"]),
-            ("arlen", fetch["ar_len"]),
-            ("arsize", log2(self.geometry.port_bytes)),
-            ("arburst", INCREMENTING),
-            ("rready", 1),
-        ):
-            m.d.comb += getattr(self, f"m_axi_program_{name}").eq(value)
+        port, burst, beat = self.m_axi_program, fetch.memory.burst, fetch.memory.beat
+        m.d.comb += [
+            port.arvalid.eq(burst.valid),
+            burst.ready.eq(port.arready),
+            port.araddr.eq(burst.payload.address),
+            port.arlen.eq(burst.payload.length),
+            port.arsize.eq(log2(self.geometry.port_bytes)),
+            port.arburst.eq(INCREMENTING),
+            beat.valid.eq(port.rvalid),
+            beat.payload.data.eq(port.rdata),
+            beat.payload.error.eq(port.rresp[1]),
+            beat.payload.last.eq(port.rlast),
+            port.rready.eq(beat.ready),
+        ]
         return fetch
 
-    def _sequencer(self, m: Module, run: Run, control: Placed, fetch: Placed, fronts: dict[str, Front]) -> Placed:
+    def _sequencer(self, m: Module, run: Run, control: Placed, fetch: Placed) -> Placed:
         """The sequencer and the memory that holds the program for it."""
         geometry = self.geometry
         word = Signal(WORD_BITS)
@@ -305,26 +247,24 @@ class NpuTileCircuit(Circuit):
             m,
             self.library.make(SequencerCircuit, geometry),
             "sequencer",
-            start=control["start"],
+            start=control.start,
             halt=run.draining,
-            fetched=fetch["fetched"],
+            fetched=fetch.fetched,
             word=word,
-            **{f"{u}_ready": front.ready for u, front in fronts.items()},
         )
         depth = geometry.program_words
         index = range(depth).stop.bit_length() if depth & (depth - 1) else log2(depth)
-        m.d.comb += word.eq(
-            self.place(
-                m,
-                self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes),
-                "program",
-                ren=1,
-                raddr=sequencer["read_address"][:index],
-                wen=fetch["write"],
-                waddr=fetch["write_address"][:index],
-                wdata=Cat(*[fetch["write_data"]] * (WORD_BITS // (8 * geometry.port_bytes))),
-            )["rdata"]
+        memory = self.place(
+            m,
+            self.library.make(SramWrapper, WORD_BITS, depth, 8 * geometry.port_bytes),
+            "program",
+            ren=1,
+            raddr=sequencer.read_address[:index],
+            wen=fetch.write,
+            waddr=fetch.write_address[:index],
+            wdata=Cat(*[fetch.write_data] * (WORD_BITS // (8 * geometry.port_bytes))),
         )
+        m.d.comb += word.eq(memory.rdata)
         return sequencer
 
     def _semaphores(self, m: Module, control: Placed) -> Semaphores:
@@ -335,248 +275,149 @@ class NpuTileCircuit(Circuit):
                 m,
                 self.library.make(SemaphoreCounter, SEMAPHORE_BITS),
                 f"semaphore_{i}",
-                load=control["start"],
-                initial=control["initial"][SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)],
+                load=control.start,
+                initial=control.initial[SEMAPHORE_BITS * i : SEMAPHORE_BITS * (i + 1)],
                 take=take[i],
                 give=give[i],
             )
             for i in range(SEMAPHORES)
         ]
-        m.d.comb += available.eq(Cat(*(c["available"] for c in counters)))
-        return Semaphores(available, take, give, Cat(*(c["overflow"] for c in counters)).any())
+        m.d.comb += available.eq(Cat(*(c.available for c in counters)))
+        return Semaphores(available, take, give, Cat(*(c.overflow for c in counters)).any())
 
-    def _queue(self, m: Module, u: str, run: Run, front: Front, sequencer: Placed, semaphores: Semaphores) -> Waiting:
+    def _front(self, m: Module, u: str, unit: Placed, run: Run, sequencer: Placed, semaphores: Semaphores) -> Front:
         """The queue of a unit, and the track of what the unit has begun."""
         timing.confirm("QUEUE_POP", next_entry=Queue.LATENCY)
         timing.confirm("QUEUE_REFILL", place=Queue.LATENCY, entry=Queue.LATENCY)
-        layout = QUEUES[u]
-        queue = self.place(
-            m,
-            self.library.make(Queue, layout.size, self.geometry.queue_depth),
-            f"{u}_queue",
-            i_valid=sequencer[f"{u}_valid"],
-            i_payload=sequencer[f"{u}_entry"],
-            o_ready=front.issue | run.draining,
-        )
-        view = data.View(layout, queue["o_payload"])
-        m.d.comb += [front.ready.eq(queue["i_ready"]), front.entry.eq(queue["o_payload"])]
-        read, done = (
-            self.place(
-                m,
-                self.library.make(Completion, self.circuits[u].in_flight(self.geometry)),
-                f"{u}_{kind}",
-                issue=front.issue,
-                barrier=view.barrier,
-                mask=mask,
-                pulse=pulse,
-            )
-            for kind, mask, pulse in (("read", view.release, front.read), ("done", view.post, front.done))
-        )
-        wants = (
-            run.running
-            & queue["o_valid"]
-            & ((view.wait & ~semaphores.available) == 0)
-            & read["ready"]
-            & done["ready"]
-            & front.free
-        )
-        return Waiting(
-            valid=queue["o_valid"],
-            barrier=view.barrier,
-            number=view.number,
-            wants=wants,
-            work=front.issue & ~view.barrier,
-            takes=Mux(front.issue, view.wait, 0),
-            gives=(read["give"], done["give"]),
-            empty=(read["empty"], done["empty"]),
-            finished=done["finished"],
-            left=done["left"],
-        )
+        layout, row = QUEUES[u], self.circuits[u]
+        queue = self.place(m, self.library.make(Queue, layout.size, self.geometry.queue_depth), f"{u}_queue")
+        connect(m, getattr(sequencer, f"to_{u}"), queue.i)
+        entry = data.View(layout, queue.o.payload)
+        depth = row.in_flight(self.geometry)
+        tracks = []
+        for kind, mask, pulse in (("read", entry.release, row.read), ("done", entry.post, row.done)):
+            track = self.place(m, self.library.make(Completion, depth), f"{u}_{kind}", pulse=getattr(unit, pulse))
+            m.d.comb += [track.issued.payload.barrier.eq(entry.barrier), track.issued.payload.mask.eq(mask)]
+            tracks.append(track)
+        clear, issue = Signal(name=f"{u}_clear"), Signal(name=f"{u}_issue")
+        m.d.comb += [
+            clear.eq(run.running & queue.o.valid & ((entry.wait & ~semaphores.available) == 0)),
+            unit.instruction.payload.eq(queue.o.payload),
+        ]
+        return Front(unit, queue, entry, clear, issue, *tracks)
 
-    def _issue(
-        self, m: Module, fronts: dict[str, Front], waiting: dict[str, Waiting], engines: dict[str, Engine]
-    ) -> None:
+    def _issue(self, m: Module, run: Run, fronts: dict[str, Front]) -> None:
         """Which instructions leave their queues.
 
-        The memory port serves one transfer at a time, whoever asked first, loads before stores on a tie.
+        One goes to its unit and to both tracks at once, so each of these is offered it when the others are ready; a
+        barrier leaves in the same way, but not to the unit.
         """
-        port_free, older = Signal(), Signal()
-        asks = {}
-        for u, engine in engines.items():
+        may = {u: front.clear for u, front in fronts.items()} | self._port_order(m, fronts)
+        for u, front in fronts.items():
+            offered = Signal(name=f"{u}_offered")
+            unit, read, done = front.unit.instruction, front.read.issued, front.done.issued
+            m.d.comb += [
+                offered.eq(may[u]),
+                unit.valid.eq(offered & ~front.entry.barrier & read.ready & done.ready),
+                read.valid.eq(offered & unit.ready & done.ready),
+                done.valid.eq(offered & unit.ready & read.ready),
+                front.issue.eq(offered & front.room),
+                front.queue.o.ready.eq(front.issue | run.draining),
+            ]
+
+    def _port_order(self, m: Module, fronts: dict[str, Front]) -> dict[str, Value]:
+        """Which engines of the memory port may be offered what stands in front of them.
+
+        The port serves one transfer at a time, whoever asked first, on a tie the unit with the lower code.
+        """
+        names = list(engines())
+        asks, flies = {}, {}
+        for u in names:
+            front = fronts[u]
             flying = Signal(range(self.geometry.outstanding + 1), name=f"{u}_flying")
             asks[u] = Signal(name=f"{u}_asks")
-            m.d.sync += flying.eq(flying + fronts[u].issue - waiting[u].left)
-            m.d.comb += [
-                fronts[u].free.eq(engine.free & (flying < self.geometry.outstanding)),
-                asks[u].eq(waiting[u].wants & ~waiting[u].barrier),
-            ]
-        load, store = waiting["load"], waiting["store"]
-        m.d.comb += [
-            port_free.eq(engines["load"].free & engines["store"].free),
-            fronts["load"].issue.eq(load.wants & (load.barrier | (port_free & ~(asks["store"] & older)))),
-            fronts["store"].issue.eq(store.wants & (store.barrier | (port_free & (~asks["load"] | older)))),
-        ]
-        put_off = {u: asks[u] & ~fronts[u].issue for u in engines}
-        m.d.sync += older.eq(put_off["store"] & (~put_off["load"] | older))
-        for u, front in fronts.items():
-            if u not in engines:
-                m.d.comb += front.issue.eq(waiting[u].wants)
-
-    def _transfers(
-        self,
-        m: Module,
-        fronts: dict[str, Front],
-        waiting: dict[str, Waiting],
-        engines: dict[str, Engine],
-        stored: Signal,
-    ) -> dict[str, Placed]:
-        """The engines of the DMA, and the AXI4 ports that they share; ``stored`` is what the store engine has read."""
-        geometry = self.geometry
-        wide = {name: Signal(width, name=f"port_{name}") for name, width in port_inputs(geometry).items()}
-        load = self.place(
+            flies[u] = front.clear & (flying < self.geometry.outstanding)
+            m.d.sync += flying.eq(flying + front.issue - front.done.left)
+            m.d.comb += asks[u].eq(flies[u] & front.room & ~front.entry.barrier)
+        if len(names) < 2:
+            return flies
+        order = self.place(
             m,
-            self.library.make(self.circuits["load"].make, geometry),
-            "load",
-            issue=waiting["load"].work,
-            entry=fronts["load"].entry,
-            **{name: signal for name, signal in wide.items() if name.startswith(("ar", "r_"))},
+            self.library.make(FirstComeArbiter, len(names)),
+            "port_order",
+            asks=Cat(*asks.values()),
+            taken=Cat(*(fronts[u].work for u in names)),
         )
-        store = self.place(
-            m,
-            self.library.make(self.circuits["store"].make, geometry),
-            "store",
-            issue=waiting["store"].work,
-            entry=fronts["store"].entry,
-            fetch_data=stored,
-            **{name: signal for name, signal in wide.items() if name.startswith(("aw", "w_", "b_"))},
-        )
-        names = [name for p in prefixes(geometry) for name in (*axi_read(1, p), *axi_write(1, p))]
-        split = self.place(
-            m,
-            self.library.make(Ports, geometry),
-            "ports",
-            **{name: load[name] for name in ("ar_valid", "ar_addr", "ar_len")},
-            **{
-                name: store[name] for name in ("aw_valid", "aw_addr", "aw_len", "w_valid", "w_data", "w_strb", "w_last")
-            },
-            **{name: getattr(self, name) for name in names if self.signature.members[name].flow == In},
-        )
-        m.d.comb += [signal.eq(split[name]) for name, signal in wide.items()]
-        for name in names:
-            if self.signature.members[name].flow == Out:
-                m.d.comb += getattr(self, name).eq(split[name])
-        placed = {"load": load, "store": store}
-        for u, engine in engines.items():
-            for name, signal in engine._asdict().items():
-                m.d.comb += signal.eq(placed[u][name])
-        return placed
-
-    def _computing_units(
-        self, m: Module, fronts: dict[str, Front], waiting: dict[str, Waiting], words: dict[str, Signal], sums: Signal
-    ) -> dict[str, Placed]:
-        """The units that are no engines: ``words`` is what readers of the scratchpad have read, by their names."""
-        matmul = self.place(
-            m,
-            self.library.make(self.circuits["matmul"].make, self.geometry),
-            "matmul",
-            issue=waiting["matmul"].work,
-            entry=fronts["matmul"].entry,
-            loaded_data=words["loaded"],
-            moving_data=words["moving"],
-        )
-        vector = self.place(
-            m,
-            self.library.make(self.circuits["vector"].make, self.geometry),
-            "vector",
-            issue=waiting["vector"].work,
-            entry=fronts["vector"].entry,
-            first_data=words["first"],
-            second_data=words["second"],
-            sums_data=sums,
-        )
-        placed = {"matmul": matmul, "vector": vector}
-        for u, circuit in self.circuits.items():
-            if u not in ("load", "store", *placed):
-                read = {f"{port.own}_data": words[name] for name, port in circuit.reads.items()}
-                kind = self.library.make(circuit.make, self.geometry)
-                placed[u] = self.place(m, kind, u, issue=waiting[u].work, entry=fronts[u].entry, **read)
-        return placed
-
-    def _memories(
-        self, m: Module, units: dict[str, Placed], words: dict[str, Signal], sums: Signal
-    ) -> tuple[Placed, Placed]:
-        """The accumulator and the scratchpad, and what is read from them."""
-        matmul, vector = units["matmul"], units["vector"]
-        accumulator = self.place(
-            m,
-            self.library.make(AccumulatorCircuit, self.geometry),
-            "accumulator",
-            valid=matmul["sums_valid"],
-            line=matmul["sums_line"],
-            add=matmul["sums_add"],
-            sums=matmul["sums"],
-            read=vector["sums"],
-            read_line=vector["sums_line"],
-        )
-        m.d.comb += sums.eq(accumulator["read_data"])
-        scratchpad = self.place(
-            m, self.library.make(ScratchpadCircuit, self.geometry), "scratchpad", **self._local_ports(units)
-        )
-        for name, signal in words.items():
-            m.d.comb += signal.eq(scratchpad[f"{name}_data"])
-        return accumulator, scratchpad
-
-    def _local_ports(self, units: dict[str, dict[str, Signal]]) -> dict[str, Signal]:
-        """Inputs of the scratchpad: the units' ports by the names that these have there."""
-        found: dict[str, Signal] = {}
-        for u, circuit in self.circuits.items():
-            for name, port in (*circuit.reads.items(), *circuit.writes.items()):
-                found |= {name: units[u][port.own], f"{name}_address": units[u][f"{port.own}_address"]}
-                if name in circuit.writes:
-                    found[f"{name}_data"] = units[u][f"{port.own}_data"]
+        found = {}
+        for number, u in enumerate(names):
+            others_rest = Cat(*(fronts[other].unit.instruction.ready for other in names if other != u)).all()
+            found[u] = flies[u] & (fronts[u].entry.barrier | (others_rest & order.first[number]))
         return found
 
-    def _answers(self, m: Module, parts: Parts) -> None:
-        """What the units tell their queues: that they are free, have read, are done."""
-        m.d.comb += [parts.fronts[u].free.eq(parts.units[u]["free"]) for u in parts.others]
-        for u in parts.others:
-            circuit, front, unit = self.circuits[u], parts.fronts[u], parts.units[u]
-            m.d.comb += [front.read.eq(unit[circuit.read]), front.done.eq(unit[circuit.done])]
-        for u, engine in parts.engines.items():
-            m.d.comb += [parts.fronts[u].read.eq(engine.read), parts.fronts[u].done.eq(engine.done)]
+    def _memory_port(self, m: Module, units: dict[str, Placed]) -> None:
+        """The AXI4 ports, and the engines that share them."""
+        split = self.place(m, self.library.make(Ports, self.geometry), "ports")
+        for prefix in prefixes(self.geometry):
+            connect(m, getattr(split, prefix), flipped(getattr(self, prefix)))
+        for side, kind in (("read", ReadSharing), ("write", WriteSharing)):
+            channels = [units[u].memory for u, use in engines().items() if use == side]
+            if len(channels) == 1:
+                connect(m, channels[0], getattr(split, side))
+            elif channels:
+                shared = self.place(m, self.library.make(kind, self.geometry, len(channels)), f"{side}_sharing")
+                for number, each in enumerate(channels):
+                    connect(m, each, getattr(shared, f"engine_{number}"))
+                connect(m, shared.port, getattr(split, side))
+
+    def _memories(self, m: Module, units: dict[str, Placed]) -> tuple[Placed, Placed]:
+        """The accumulator and the scratchpad, with the ports that the units' rows name."""
+        accumulator = self.place(m, self.library.make(AccumulatorCircuit, self.geometry), "accumulator")
+        for side, users in (("reads", sums_readers()), ("writes", sums_writers())):
+            for u, own in users.items():
+                connect(m, getattr(units[u], own), getattr(accumulator, f"{u}_{side}"))
+        scratchpad = self.place(m, self.library.make(ScratchpadCircuit, self.geometry), "scratchpad")
+        for u, circuit in self.circuits.items():
+            for name, port in (*circuit.reads.items(), *circuit.writes.items()):
+                connect(m, getattr(units[u], port.own), getattr(scratchpad, name))
+        return accumulator, scratchpad
 
     def _progress(self, m: Module, run: Run, parts: Parts) -> Progress:
         """Whether anything is under way, or waits, and for how long the tile has been stuck."""
         patience = Signal(range(PATIENCE + 1))
         quiet, program_over, stuck = (Signal() for _ in range(3))
-        waiting, sequencer = parts.waiting.values(), parts.sequencer
-        nothing_queued = ~Cat(*(w.valid for w in waiting)).any()
-        issued = Cat(*(front.issue for front in parts.fronts.values())).any()
+        fronts = parts.fronts.values()
+        nothing_queued = ~Cat(*(front.queue.o.valid for front in fronts)).any()
+        issued = Cat(*(front.issue for front in fronts)).any()
         m.d.comb += [
-            quiet.eq(Cat(*(empty for w in waiting for empty in w.empty)).all()),
-            stuck.eq(run.running & quiet & ~nothing_queued & ~issued & (sequencer["blocked"] | program_over)),
+            quiet.eq(Cat(*(track.empty for front in fronts for track in (front.read, front.done))).all()),
+            stuck.eq(run.running & quiet & ~nothing_queued & ~issued & (parts.sequencer.blocked | program_over)),
         ]
         m.d.sync += patience.eq(Mux(stuck, Mux(patience == PATIENCE, patience, patience + 1), 0))
         return Progress(quiet, nothing_queued, program_over, patience)
 
     def _faults(self, m: Module, parts: Parts, progress: Progress) -> Fault:
         """What goes wrong in this cycle: the first of these that does."""
-        words, start, sequencer = parts.control["words"], parts.control["start"], parts.sequencer
-        units, engines, others = parts.units, parts.engines, parts.others
+        words, start, sequencer = parts.control.words, parts.control.start, parts.sequencer
         accumulator, scratchpad = parts.accumulator, parts.scratchpad
-        numbers = {u: w.number for u, w in parts.waiting.items()}
+        movers = engines()
+        others = [(u, front) for u, front in parts.fronts.items() if u not in movers]
+        moving = [parts.fronts[u] for u in movers]
+        conflicts = [each.conflict for each in (scratchpad, accumulator) if "conflict" in each.signature.members]
         faults = (
             (Cause.PROGRAM_SIZE, start & ((words == 0) | (words > self.geometry.program_words)), 0),
-            (Cause.ILLEGAL_INSTRUCTION, sequencer["illegal"], sequencer["number"]),
-            *((Cause.ILLEGAL_INSTRUCTION, units[u]["illegal"], numbers[u]) for u in others if self.circuits[u].illegal),
-            *((Cause.MISALIGNED_OPERAND, units[u]["misaligned"], numbers[u]) for u in reversed(others)),
-            (Cause.MISALIGNED_TRANSFER, engines["load"].misaligned, numbers["load"]),
-            (Cause.MISALIGNED_TRANSFER, engines["store"].misaligned, numbers["store"]),
-            (Cause.LOCAL_ADDRESS, scratchpad["outside"] | accumulator["outside"], 0),
-            (Cause.BANK_CONFLICT, scratchpad["conflict"], 0),
+            (Cause.ILLEGAL_INSTRUCTION, sequencer.illegal, sequencer.number),
+            *(
+                (Cause.ILLEGAL_INSTRUCTION, f.unit.illegal, f.entry.number)
+                for u, f in others
+                if self.circuits[u].illegal
+            ),
+            *((Cause.MISALIGNED_OPERAND, f.unit.misaligned, f.entry.number) for _, f in reversed(others)),
+            *((Cause.MISALIGNED_TRANSFER, f.unit.misaligned, f.entry.number) for f in moving),
+            (Cause.LOCAL_ADDRESS, scratchpad.outside | accumulator.outside, 0),
+            (Cause.BANK_CONFLICT, joined(conflicts), 0),
             (Cause.SEMAPHORE_OVERFLOW, parts.semaphores.overflow, 0),
-            (Cause.BUS_ERROR, parts.fetch["failed"] | engines["load"].failed | engines["store"].failed, 0),
-            (Cause.PROGRAM_SIZE, sequencer["running"] & (sequencer["number"] == words), sequencer["number"]),
+            (Cause.BUS_ERROR, joined([parts.fetch.failed, *(f.unit.failed for f in moving)]), 0),
+            (Cause.PROGRAM_SIZE, sequencer.running & (sequencer.number == words), sequencer.number),
             (Cause.DEADLOCK, progress.patience == PATIENCE, 0),
         )
         wrong, found, place = Signal(), Signal(4), Signal(SIZE_BITS)
@@ -587,19 +428,19 @@ class NpuTileCircuit(Circuit):
 
     def _course(self, m: Module, run: Run, parts: Parts, progress: Progress, fault: Fault) -> None:
         """The run from its start to its end, good or bad, and what is traced of it."""
-        start, sequencer, waiting = parts.control["start"], parts.sequencer, parts.waiting.values()
+        start, sequencer, fronts = parts.control.start, parts.sequencer, parts.fronts.values()
         quiet, nothing_queued = progress.quiet, progress.nothing_queued
         over = Signal()
         m.d.comb += [
-            over.eq(run.running & (progress.program_over | sequencer["ended"]) & quiet & nothing_queued),
+            over.eq(run.running & (progress.program_over | sequencer.ended) & quiet & nothing_queued),
             run.ended.eq(over | (run.draining & quiet & nothing_queued)),
             self.trace_cycle.eq(run.cycles),
-            self.trace_issue.eq(Cat(*(w.work for w in waiting))),
-            self.trace_done.eq(Cat(*(w.finished for w in waiting))),
+            self.trace_issue.eq(Cat(*(front.work for front in fronts))),
+            self.trace_done.eq(Cat(*(front.done.finished for front in fronts))),
         ]
         with m.If(run.running | run.draining):
             m.d.sync += run.cycles.eq(run.cycles + 1)
-        with m.If(sequencer["ended"]):
+        with m.If(sequencer.ended):
             m.d.sync += progress.program_over.eq(1)
         with m.If(over):
             m.d.sync += [run.running.eq(0), run.cycles.eq(run.cycles)]
@@ -619,29 +460,15 @@ class NpuTileCircuit(Circuit):
     def _count(self, m: Module, run: Run, parts: Parts, counts: dict[str, Signal]) -> None:
         """The counters of the units, by the names of their registers."""
         for u, circuit in self.circuits.items():
-            waiting, issue = parts.waiting[u], parts.fronts[u].issue
-            works = getattr(parts.engines[u], circuit.busy) if u in parts.engines else parts.units[u][circuit.busy]
+            front = parts.fronts[u]
+            works = getattr(front.unit, circuit.busy)
             for name, counts_now in (
-                ("busy", works | waiting.work if circuit.counts_issue else works),
-                ("waiting", run.running & waiting.valid & ~issue),
-                ("completed", waiting.finished),
+                ("busy", works | front.work if circuit.counts_issue else works),
+                ("waiting", run.running & front.queue.o.valid & ~front.issue),
+                ("completed", front.done.finished),
             ):
                 counter = counts[f"{u}_{name}"]
-                with m.If(parts.control["start"]):
+                with m.If(parts.control.start):
                     m.d.sync += counter.eq(0)
                 with m.Elif(counts_now):
                     m.d.sync += counter.eq(counter + 1)
-
-
-def port_inputs(geometry: Geometry) -> dict[str, int]:
-    """Widths of what the engines of the DMA hear from the memory port, by name."""
-    return {
-        "ar_ready": 1,
-        "r_valid": 1,
-        "r_data": 8 * geometry.bus,
-        "r_error": 1,
-        "aw_ready": 1,
-        "w_ready": 1,
-        "b_valid": 1,
-        "b_error": 1,
-    }

@@ -21,16 +21,17 @@ from typing import Any, NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
-from amaranth.lib import data
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, COLUMN_LINES, ROW_LIMIT, SCALAR_BYTES, FunctionSpec, Parameters
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.interfaces import local_read, local_write, sums_read
 from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
@@ -218,17 +219,17 @@ class VectorUnitCircuit(Circuit):
 
     Members
     -------
-    issue, entry, free : In, In, Out
-        Take an instruction; only while ``free``.
+    instruction : In(stream.Signature(VECTOR_ENTRY))
+        Instructions.
     done : Out(1)
         Pulse: operands have been read and results stand in the scratchpad from the next cycle on.
     working : Out(1)
         An instruction is under way.
-    first, first_address, first_data; second, ...
+    first, second : Out(local_read)
         Scratchpad reads.
-    sums, sums_line, sums_data
+    sums : Out(sums_read)
         Accumulator read.
-    write, write_address, write_data
+    write : Out(local_write)
         Scratchpad write.
     illegal : Out(1)
         Pulse at issue: the function has no circuit, a size is zero, or a row function's size is too large.
@@ -240,34 +241,26 @@ class VectorUnitCircuit(Circuit):
         self.geometry = geometry
         cols = geometry.array.cols
         ports = {
-            "issue": In(1),
-            "entry": In(VECTOR_ENTRY.size),
-            "free": Out(1),
+            "instruction": In(stream.Signature(VECTOR_ENTRY)),
             "done": Out(1),
             "working": Out(1),
-            "first": Out(1),
-            "first_address": Out(LOCAL_BITS),
-            "first_data": In(8 * cols),
-            "second": Out(1),
-            "second_address": Out(LOCAL_BITS),
-            "second_data": In(8 * cols),
-            "sums": Out(1),
-            "sums_line": Out(LOCAL_BITS),
-            "sums_data": In(8 * geometry.results),
-            "write": Out(cols),
-            "write_address": Out(LOCAL_BITS),
-            "write_data": Out(8 * cols),
+            "first": Out(local_read(cols)),
+            "second": Out(local_read(cols)),
+            "sums": Out(sums_read(geometry)),
+            "write": Out(local_write(cols)),
             "illegal": Out(1),
             "misaligned": Out(1),
         }
         super().__init__(library, library.name("vector"), ports, reset=True)
+        self.taken = Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         timing.confirm("VECTOR_START", address=1)
         timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
         entry = Signal(VECTOR_ENTRY, name="instruction")
-        what = Decoded(m, entry, data.View(VECTOR_ENTRY, self.entry))
+        m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
+        what = Decoded(m, entry, self.instruction.payload)
         by_row = self._refuse(m, what)
         phase, place = self._phases(m, what)
         addresses = self._addresses(m, what, phase, place)
@@ -296,7 +289,7 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += [
             by_row.eq(any_of(what.by_rows, new)),
             self.illegal.eq(
-                self.issue
+                self.taken
                 & (
                     (new.m == 0)
                     | (new.n == 0)
@@ -312,7 +305,7 @@ class VectorUnitCircuit(Circuit):
             | new.c[:wide]
             | new.d[:wide]
         )
-        m.d.comb += self.misaligned.eq(self.issue & inside.any())
+        m.d.comb += self.misaligned.eq(self.taken & inside.any())
         return by_row
 
     def _phases(self, m: Module, what: Decoded) -> tuple[Phase, Place]:
@@ -326,7 +319,7 @@ class VectorUnitCircuit(Circuit):
             Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
         )
         m.d.comb += [
-            self.free.eq(~active & ~draining),
+            self.instruction.ready.eq(~active & ~draining),
             self.working.eq(active | draining),
             reads_once.eq(active & (once != 0)),
             sets_up.eq(active & (once == 0) & (setup != 0)),
@@ -356,12 +349,12 @@ class VectorUnitCircuit(Circuit):
         walks = {name: self._walk(m, name, step, phase, place, restart) for name, step in steps.items()}
         second = walks["operand"].now + Mux(turns & place.beat[0], cols, 0)
         m.d.comb += [
-            self.first.eq(phase.slots & ~what.is_["from_sums"]),
-            self.first_address.eq(walks["source"].now),
-            self.second.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
-            self.second_address.eq(Mux(phase.slots, second, parameters)),
-            self.sums.eq(phase.slots & what.is_["from_sums"]),
-            self.sums_line.eq(walks["line"].now),
+            self.first.enable.eq(phase.slots & ~what.is_["from_sums"]),
+            self.first.address.eq(walks["source"].now),
+            self.second.enable.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
+            self.second.address.eq(Mux(phase.slots, second, parameters)),
+            self.sums.enable.eq(phase.slots & what.is_["from_sums"]),
+            self.sums.line.eq(walks["line"].now),
         ]
         return Addresses(
             **walks, pitch=pitch, result_pitch=result_pitch, parameters=parameters, skip=skip, restart=restart
@@ -446,7 +439,7 @@ class VectorUnitCircuit(Circuit):
                 with m.If(new.function == function.code):
                     m.d.comb += lines.eq(count)
         streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
-        with m.If(self.issue):
+        with m.If(self.taken):
             m.d.sync += [
                 what.entry.eq(new),
                 phase.active.eq(~self.illegal),
@@ -526,7 +519,7 @@ class VectorUnitCircuit(Circuit):
         scalars = Signal(8 * SCALAR_BYTES)
         to_table = Signal()
         m.d.sync += [arriving.eq(phase.reads_once), of_block.eq(phase.sets_up)]
-        with m.If(self.issue):
+        with m.If(self.taken):
             m.d.sync += taken.eq(0)
         with m.Elif(phase.reads_once):
             m.d.sync += taken.eq(taken + 1)
@@ -545,7 +538,7 @@ class VectorUnitCircuit(Circuit):
         for number in range(scalar_lines):
             with m.If(arriving & has_scalars & (line_number == number)):
                 m.d.sync += scalars[8 * cols * number : 8 * cols * (number + 1)].eq(
-                    self.second_data[: 8 * SCALAR_BYTES]
+                    self.second.data[: 8 * SCALAR_BYTES]
                 )
         m0, m1, shift = scalars[:16], scalars[16:32], scalars[32:38]
         return Arriving(bytes_in[:PLANES], swap, to_table, table_line, m0, m1, shift)
@@ -572,7 +565,7 @@ class VectorUnitCircuit(Circuit):
             first=first,
             second=second,
             peak=peak_10,
-        )["state"]
+        ).state
         read = self.place(
             m,
             self.library.make(SramWrapper, bits, ROW_LIMIT),
@@ -582,7 +575,7 @@ class VectorUnitCircuit(Circuit):
             wen=closed[-1],
             waddr=write_row[-1],
             wdata=state,
-        )["rdata"]
+        ).rdata
         states = [read, read]
         for stage in range(2, LAST_STAGE):
             later_state = Signal(bits, name=f"state_{stage}")
@@ -599,18 +592,18 @@ class VectorUnitCircuit(Circuit):
         arriving: Arriving,
         rows: Rows,
         peak_7: Signal,
-    ) -> list[dict[str, Signal]]:
+    ) -> list[Placed]:
         """The lanes, one per column, and the line that they write."""
         cols = self.geometry.array.cols
         low_bytes = Signal(8 * cols)
-        m.d.sync += low_bytes.eq(self.second_data)
+        m.d.sync += low_bytes.eq(self.second.data)
         kind, one = Cat(*(what.is_[way.name] for way in what.ways)), Signal(8)
-        m.d.comb += one.eq(self.first_data.word_select(slots[1].beat, 8))
+        m.d.comb += one.eq(self.first.data.word_select(slots[1].beat, 8))
         lane_kind = self.library.make(Lane, cols)
         lanes = []
         for lane in range(cols):
             pair, low, high = lane ^ 1, lane & ~1, lane | 1
-            angle = [Cat(byte(low_bytes, at), byte(self.second_data, at)) for at in (low, high)]
+            angle = [Cat(byte(low_bytes, at), byte(self.second.data, at)) for at in (low, high)]
             lanes.append(
                 self.place(
                     m,
@@ -618,22 +611,22 @@ class VectorUnitCircuit(Circuit):
                     f"lane_{lane}",
                     kind=kind,
                     reduce=slots[2].reduce,
-                    a=Mux(what.is_["transpose"], one, byte(self.first_data, lane)),
-                    pair=byte(self.first_data, pair),
-                    b=byte(self.second_data, lane),
+                    a=Mux(what.is_["transpose"], one, byte(self.first.data, lane)),
+                    pair=byte(self.first.data, pair),
+                    b=byte(self.second.data, lane),
                     cosine=angle[0],
                     sine=angle[1],
                     negative=1 - lane % 2,
-                    sum=self.sums_data[32 * lane : 32 * lane + 32],
+                    sum=self.sums.data[32 * lane : 32 * lane + 32],
                     m0=arriving.m0,
                     m1=arriving.m1,
                     shift=arriving.shift,
                     plane=arriving.planes,
-                    plane_data=byte(self.second_data, lane),
+                    plane_data=byte(self.second.data, lane),
                     swap=arriving.swap,
                     table_write=arriving.to_table,
                     table_line=arriving.table_line,
-                    table_data=self.second_data,
+                    table_data=self.second.data,
                     scale=rows.part(2, "scale"),
                     offset=rows.part(3, "offset"),
                     places=rows.part(4, "places"),
@@ -645,19 +638,19 @@ class VectorUnitCircuit(Circuit):
                     late_places=rows.part(9, "places"),
                 )
             )
-        m.d.comb += self.write_data.eq(Cat(*(each["result"] for each in lanes)))
+        m.d.comb += self.write.data.eq(Cat(*(each.result for each in lanes)))
         return lanes
 
     def _reduce(
-        self, m: Module, what: Decoded, slots: list[Slot], rows: Rows, lanes: list[dict[str, Signal]], peak_7: Signal
+        self, m: Module, what: Decoded, slots: list[Slot], rows: Rows, lanes: list[Placed], peak_7: Signal
     ) -> None:
         """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
         wide = self._wide
         highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
         largest = self.place(
-            m, self.library.make(Largest, self.geometry.array.cols), "largest", i=Cat(*(each["need"] for each in lanes))
-        )["o"]
+            m, self.library.make(Largest, self.geometry.array.cols), "largest", i=Cat(*(each.need for each in lanes))
+        ).o
         rise = Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
         m.d.comb += [
@@ -673,8 +666,8 @@ class VectorUnitCircuit(Circuit):
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(falls)]
         firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
         m.d.sync += [
-            firsts.eq(total_of([each["first"].as_signed() for each in lanes])),
-            parts.eq(total_of([each["part"] for each in lanes])),
+            firsts.eq(total_of([each.first.as_signed() for each in lanes])),
+            parts.eq(total_of([each.part for each in lanes])),
         ]
         m.d.sync += [
             rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
@@ -683,11 +676,11 @@ class VectorUnitCircuit(Circuit):
 
     def _results(self, m: Module, end: Slot) -> None:
         """Where the lanes' line, or a byte of it, is written."""
-        m.d.comb += self.write_address.eq(end.target)
+        m.d.comb += self.write.address.eq(end.target)
         with m.If(end.result):
-            m.d.comb += self.write.eq((1 << self.geometry.array.cols) - 1)
+            m.d.comb += self.write.enable.eq((1 << self.geometry.array.cols) - 1)
         with m.Elif(end.byte):
-            m.d.comb += self.write.eq(1 << end.lane)
+            m.d.comb += self.write.enable.eq(1 << end.lane)
 
 
 def byte(word: Value, lane: int) -> Value:

@@ -153,7 +153,7 @@ class BankUnit(Circuit):
                 integer=integer,
                 a=column[LANE_BITS * i :][:LANE_BITS],
                 b=vector[LANE_BITS * i :][:LANE_BITS],
-            )["product"]
+            ).product
             for i in range(g.used_lanes)
         ]
         controls: list[Any] = [valid, integer, first, segment]
@@ -171,7 +171,7 @@ class BankUnit(Circuit):
                         integer=controls[1],
                         a=sums[2 * i],
                         b=sums[2 * i + 1],
-                    )["sum"]
+                    ).sum
                     for i in range(len(sums) // 2)
                 ]
             controls = _stage(m, controls, f"level_{level}")

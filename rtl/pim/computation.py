@@ -6,30 +6,16 @@ from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Value
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.pim import Command
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry, width
+from siliconloom.rtl.pim.geometry import PimGeometry, width
+from siliconloom.rtl.pim.macros import bank_command, compute_macro
 from siliconloom.rtl.pim.timers import elapsed
 
 BUFFER, ACTIVATE, DRAIN, MULTIPLY, PRECHARGE = range(5)
-
-
-def macro_ports(g: PimGeometry) -> dict[str, int]:
-    """Fields of a macro of computation, by name, with their bits."""
-    return {
-        "gemv": 1,
-        "row": g.row_bits,
-        "rounds": g.count_bits,
-        "chunks": g.count_bits,
-        "segments": g.segment_bits,
-        "columns": g.columns_bits,
-        "last_columns": g.columns_bits,
-        "column": g.address_bits,
-        "apart": 1,
-        "integer": 1,
-    }
 
 
 class Computation(Circuit):
@@ -37,26 +23,20 @@ class Computation(Circuit):
 
     Members
     -------
-    take : In(1)
-        The macro below is taken in this cycle; only while ``idle``.
-    gemv, row, rounds, chunks, segments, columns, last_columns, column, apart, integer : In
-        The macro, as ``arch.pim.Macro``: ``gemv`` or else GWRITE, ``integer`` for int8 and not bf16 operands.
-    go : In(1)
-        The command offered goes out in this cycle.
+    macro : In(stream of `compute_macro`)
+        GEMV and GWRITE macros; ready while there is none at work.
+    command : Out(stream of `bank_command`)
+        Commands, each of which goes out when it is taken.
     rank_opens : In(ranks)
         The activation of a group keeps the timing of that rank.
     may_open : In(1)
         Nothing else forbids the first activation of a row.
     may_read, may_write : In(1)
         The data bus takes a burst.
-    idle, open : Out(1)
-        No macro; rows are open.
+    open : Out(1)
+        Rows are open.
     reopens : Out(1)
         tRC and tRP of the last row have passed.
-    ready : Out(1)
-        A command is offered.
-    code, where, next_row, next_column : Out
-        The command.
     address, segment, first, number : Out
         Of a dot product: burst of the global buffer, accumulator, whether that begins anew, int8 operands or not.
     """
@@ -64,21 +44,15 @@ class Computation(Circuit):
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         g = geometry
-        ports: dict[str, Any] = {"take": In(1), **{name: In(bits) for name, bits in macro_ports(g).items()}}
-        ports |= {
-            "go": In(1),
+        ports: dict[str, Any] = {
+            "macro": In(stream.Signature(compute_macro(g))),
+            "command": Out(stream.Signature(bank_command(g, g.place_bits))),
             "rank_opens": In(g.ranks),
             "may_open": In(1),
             "may_read": In(1),
             "may_write": In(1),
-            "idle": Out(1),
             "open": Out(1),
             "reopens": Out(1),
-            "ready": Out(1),
-            "code": Out(CODE_BITS),
-            "where": Out(g.place_bits),
-            "next_row": Out(g.row_bits),
-            "next_column": Out(g.column_bits),
             "address": Out(g.address_bits),
             "segment": Out(g.segment_bits),
             "first": Out(1),
@@ -90,7 +64,7 @@ class Computation(Circuit):
         m = self.module()
         g = self.geometry
         held: dict[str, Any] = {
-            name: Signal(bits, name=f"macro_{name}", reset_less=True) for name, bits in macro_ports(g).items()
+            name: Signal(field.width, name=f"held_{name}", reset_less=True) for name, field in compute_macro(g)
         }
         busy, step = Signal(), Signal(3)
         row = Signal(g.row_bits, reset_less=True)
@@ -108,10 +82,12 @@ class Computation(Circuit):
             columns.eq(Mux(last_chunk & held["last_columns"].any(), held["last_columns"], held["columns"])),
         ]
         events = {step_: Signal(name=f"now_{name}") for step_, name in enumerate(NAMES)}
-        m.d.comb += [signal.eq(self.go & (step == each)) for each, signal in events.items()]
+        go = Signal()
+        m.d.comb += go.eq(self.command.valid & self.command.ready)
+        m.d.comb += [signal.eq(go & (step == each)) for each, signal in events.items()]
         self._offer(m, events, held, step, place, drained, dots, single, row)
         m.d.comb += [
-            self.idle.eq(~busy),
+            self.macro.ready.eq(~busy),
             self.open.eq(opened),
             self.address.eq(address),
             self.segment.eq(segment),
@@ -119,13 +95,14 @@ class Computation(Circuit):
             self.number.eq(held["integer"]),
         ]
 
-        with m.If(self.take):
-            m.d.sync += [value.eq(getattr(self, name)) for name, value in held.items()]
+        with m.If(self.macro.valid & self.macro.ready):
+            macro = self.macro.payload
+            m.d.sync += [value.eq(macro[name]) for name, value in held.items()]
             m.d.sync += [
                 busy.eq(1),
-                step.eq(Mux(self.gemv, ACTIVATE, BUFFER)),
-                row.eq(self.row),
-                address.eq(self.column),
+                step.eq(Mux(macro.gemv, ACTIVATE, BUFFER)),
+                row.eq(macro.row),
+                address.eq(macro.column),
                 *(counter.eq(0) for counter in (round_, chunk, place, dots, within, segment, single, pending)),
             ]
         with m.If(events[BUFFER]):
@@ -217,36 +194,37 @@ class Computation(Circuit):
         if g.ranks > 1:
             rank_opens = self.rank_opens.bit_select(place[: width(g.ranks)], 1)
         m.d.comb += self.reopens.eq(row_cycle & precharged)
-        with m.Switch(Cat(step, self.idle)):
+        command = self.command.payload
+        with m.Switch(Cat(step, self.macro.ready)):
             with m.Case(BUFFER):
                 m.d.comb += [
-                    self.ready.eq(self.may_write & summed),
-                    self.code.eq(Command.PIM_WRITE),
-                    self.next_column.eq(held["column"] + place),
+                    self.command.valid.eq(self.may_write & summed),
+                    command.code.eq(Command.PIM_WRITE),
+                    command.column.eq(held["column"] + place),
                 ]
             with m.Case(ACTIVATE):
                 m.d.comb += [
-                    self.ready.eq(rank_opens & (place.any() | (self.reopens & self.may_open))),
-                    self.code.eq(Command.PIM_ACT),
-                    self.where.eq(place),
-                    self.next_row.eq(row),
+                    self.command.valid.eq(rank_opens & (place.any() | (self.reopens & self.may_open))),
+                    command.code.eq(Command.PIM_ACT),
+                    command.place.eq(place),
+                    command.row.eq(row),
                 ]
             with m.Case(DRAIN):
                 m.d.comb += [
-                    self.ready.eq(self.may_read & summed),
-                    self.code.eq(Command.PIM_READ),
-                    self.next_column.eq(drained),
+                    self.command.valid.eq(self.may_read & summed),
+                    command.code.eq(Command.PIM_READ),
+                    command.column.eq(drained),
                 ]
             with m.Case(MULTIPLY):
                 m.d.comb += [
-                    self.ready.eq(to_dot & again & filled),
-                    self.code.eq(Command.PIM_DOT),
-                    self.next_row.eq(row),
-                    self.next_column.eq(dots),
-                    self.where.eq(single),
+                    self.command.valid.eq(to_dot & again & filled),
+                    command.code.eq(Command.PIM_DOT),
+                    command.row.eq(row),
+                    command.column.eq(dots),
+                    command.place.eq(single),
                 ]
             with m.Case(PRECHARGE):
-                m.d.comb += [self.ready.eq(active & dot_closes), self.code.eq(Command.PIM_PRE)]
+                m.d.comb += [self.command.valid.eq(active & dot_closes), command.code.eq(Command.PIM_PRE)]
 
 
 NAMES = ("buffer", "activate", "drain", "multiply", "precharge")

@@ -69,7 +69,7 @@ def pim_design(library: Library, chip: Chip) -> Design:
     tile, t = geometry.tile, geometry.timing
     top = PimCircuit(library, geometry)
     meanings = dict(MEANINGS)
-    for port in top.signature.members:
+    for port in top.ports():
         stream, _, field = port.partition("_")
         if stream == "transfer":
             meanings[port] = f"READ and WRITE macros: {FIELDS[field]}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from amaranth import Module, Mux, Signal
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.pim import Command
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry
+from siliconloom.rtl.pim.geometry import PimGeometry
+from siliconloom.rtl.pim.macros import bank_command, transfer_macro
 from siliconloom.rtl.pim.timers import elapsed
 
 IDLE, OPEN, COLUMNS, CLOSE = range(4)
@@ -18,12 +20,10 @@ class BankMachine(Circuit):
 
     Members
     -------
-    take : In(1)
-        The macro below is taken in this cycle; only while ``idle``.
-    write, bank, row, column, columns : In
-        The macro, as ``arch.pim.Macro``.
-    go : In(1)
-        The command offered goes out in this cycle.
+    macro : In(stream of `transfer_macro`)
+        READ and WRITE macros; ready while there is none at work.
+    command : Out(stream of `bank_command`)
+        Commands, each of which goes out when it is taken.
     rank_opens : In(ranks)
         An activation keeps the timing of that rank.
     may_open : In(1)
@@ -34,43 +34,31 @@ class BankMachine(Circuit):
         A burst of that rank need not wait for the driver of the data bus to change.
     may_move : In(1)
         It is this transfer's turn to move data.
-    idle, waiting, moving, open : Out(1)
-        No macro; its row is still to be opened; its data are on the move; its row is open.
+    waiting, moving, open : Out(1)
+        The macro's row is still to be opened; its data are on the move; its row is open.
+    bank : Out
+        Of the macro at work.
     reopens : Out(1)
         tRC and tRP of its last row have passed.
-    ready : Out(1)
-        A command is offered.
-    code, where, next_row, next_column : Out
-        The command.
     """
 
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         g = geometry
         ports = {
-            "take": In(1),
-            "write": In(1),
-            "bank": In(g.bank_bits),
-            "row": In(g.row_bits),
-            "column": In(g.column_bits),
-            "columns": In(g.columns_bits),
-            "go": In(1),
+            "macro": In(stream.Signature(transfer_macro(g))),
+            "command": Out(stream.Signature(bank_command(g, g.bank_bits))),
             "rank_opens": In(g.ranks),
             "may_open": In(1),
             "may_read": In(1),
             "may_write": In(1),
             "others": In(g.ranks),
             "may_move": In(1),
-            "idle": Out(1),
             "waiting": Out(1),
             "moving": Out(1),
             "open": Out(1),
+            "bank": Out(g.bank_bits),
             "reopens": Out(1),
-            "ready": Out(1),
-            "code": Out(CODE_BITS),
-            "where": Out(g.bank_bits),
-            "next_row": Out(g.row_bits),
-            "next_column": Out(g.column_bits),
         }
         super().__init__(library, library.name("bank_machine"), ports, reset=True)
 
@@ -80,16 +68,19 @@ class BankMachine(Circuit):
         phase = Signal(2)
         write, bank, row = Signal(), Signal(g.bank_bits, reset_less=True), Signal(g.row_bits, reset_less=True)
         column, left = Signal(g.column_bits, reset_less=True), Signal(g.columns_bits, reset_less=True)
-        with m.If(self.take):
+        macro, command = self.macro.payload, self.command.payload
+        with m.If(self.macro.valid & self.macro.ready):
             m.d.sync += [
                 phase.eq(OPEN),
-                write.eq(self.write),
-                bank.eq(self.bank),
-                row.eq(self.row),
-                column.eq(self.column),
-                left.eq(self.columns),
+                write.eq(macro.write),
+                bank.eq(macro.bank),
+                row.eq(macro.row),
+                column.eq(macro.column),
+                left.eq(macro.columns),
             ]
-        opening, moving, closing = (self.go & (phase == each) for each in (OPEN, COLUMNS, CLOSE))
+        go = Signal()
+        m.d.comb += go.eq(self.command.valid & self.command.ready)
+        opening, moving, closing = (go & (phase == each) for each in (OPEN, COLUMNS, CLOSE))
         row_cycle = elapsed(m, "row_cycle", opening, t.row_cycle)
         to_column = elapsed(m, "to_column", opening, t.tRCD)
         active = elapsed(m, "active", opening, t.tRAS)
@@ -112,26 +103,29 @@ class BankMachine(Circuit):
             else (self.rank_opens, self.others)
         )
         m.d.comb += [
-            self.idle.eq(phase == IDLE),
+            self.macro.ready.eq(phase == IDLE),
             self.waiting.eq(phase == OPEN),
             self.moving.eq(phase == COLUMNS),
             self.open.eq(phase[1]),
             self.reopens.eq(row_cycle & precharged),
-            self.where.eq(bank),
+            self.bank.eq(bank),
+            command.place.eq(bank),
         ]
         with m.Switch(phase):
             with m.Case(OPEN):
                 m.d.comb += [
-                    self.ready.eq(self.reopens & rank_opens & self.may_open),
-                    self.code.eq(Command.ACT),
-                    self.next_row.eq(row),
+                    self.command.valid.eq(self.reopens & rank_opens & self.may_open),
+                    command.code.eq(Command.ACT),
+                    command.row.eq(row),
                 ]
             with m.Case(COLUMNS):
                 m.d.comb += [
-                    self.ready.eq(to_column & self.may_move & own_bus & Mux(write, self.may_write, self.may_read)),
-                    self.code.eq(Mux(write, Command.WR, Command.RD)),
-                    self.next_column.eq(column),
+                    self.command.valid.eq(
+                        to_column & self.may_move & own_bus & Mux(write, self.may_write, self.may_read)
+                    ),
+                    command.code.eq(Mux(write, Command.WR, Command.RD)),
+                    command.column.eq(column),
                 ]
             with m.Case(CLOSE):
-                m.d.comb += [self.ready.eq(active & read_closes & write_closes), self.code.eq(Command.PRE)]
+                m.d.comb += [self.command.valid.eq(active & read_closes & write_closes), command.code.eq(Command.PRE)]
         return m

@@ -9,22 +9,19 @@ from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.pim import Command
-from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.pim.computation import Computation, macro_ports
+from siliconloom.rtl.library import Circuit, Library, Placed
+from siliconloom.rtl.pim.computation import Computation
 from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry, width
 from siliconloom.rtl.pim.machine import BankMachine
+from siliconloom.rtl.pim.macros import compute_macro, transfer_macro
 from siliconloom.rtl.pim.timers import activation_window, elapsed
 
 POSTPONED_BITS = 8
 """Of the number of refreshes that are due."""
-
-
-def transfer_ports(g: PimGeometry) -> dict[str, int]:
-    """Fields of a transfer macro, by name, with their bits."""
-    return {"write": 1, "bank": g.bank_bits, "row": g.row_bits, "column": g.column_bits, "columns": g.columns_bits}
 
 
 class CommandSequencer(Circuit):
@@ -32,12 +29,11 @@ class CommandSequencer(Circuit):
 
     Members
     -------
-    transfer_valid, transfer_ready, transfer_*
-        READ and WRITE macros: ``write``, ``bank``, ``row``, ``column``, ``columns`` as in ``arch.pim.Macro``.
-        ``transfer_ready`` depends on ``transfer_bank`` and, in a tile without dual row buffers, on the other stream's
-        ``valid``.
-    compute_valid, compute_ready, compute_*
-        GWRITE and GEMV macros, as in `Computation`.
+    transfer : In(stream of `transfer_macro`)
+        READ and WRITE macros. Whether one is taken depends on its bank and, in a tile without dual row buffers, on
+        whether the other stream has one.
+    compute : In(stream of `compute_macro`)
+        GWRITE and GEMV macros.
     command_valid : Out(1)
         A command goes out in this cycle.
     command_code, command_place, command_row, command_column : Out
@@ -49,11 +45,9 @@ class CommandSequencer(Circuit):
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         g = geometry
-        ports: dict[str, Any] = {"transfer_valid": In(1), "transfer_ready": Out(1)}
-        ports |= {f"transfer_{name}": In(bits) for name, bits in transfer_ports(g).items()}
-        ports |= {"compute_valid": In(1), "compute_ready": Out(1)}
-        ports |= {f"compute_{name}": In(bits) for name, bits in macro_ports(g).items()}
-        ports |= {
+        ports: dict[str, Any] = {
+            "transfer": In(stream.Signature(transfer_macro(g))),
+            "compute": In(stream.Signature(compute_macro(g))),
             "command_valid": Out(1),
             "command_code": Out(CODE_BITS),
             "command_place": Out(g.place_bits),
@@ -72,28 +66,22 @@ class CommandSequencer(Circuit):
         count = tile.bank_machines
         go = [Signal(name=f"go_{number}") for number in range(count)]
         compute_goes, refreshes = Signal(), Signal(g.domains)
-        take = [Signal(name=f"take_{number}") for number in range(count)]
-        take_compute = Signal()
         newest = Signal()  # the machine that took the last macro
         shared = _Shared(m, g)
 
         machine_inputs = [{n: Signal(name=f"{n}_{i}") for n in ("may_open", "may_move")} for i in range(count)]
         compute_opens = Signal()
-        fields = {name: getattr(self, f"transfer_{name}") for name in transfer_ports(g)}
         made = self.library.make(BankMachine, g)
         machines = [
             self.place(
                 m,
                 made,
                 f"machine_{i}",
-                take=take[i],
-                go=go[i],
                 rank_opens=shared.one_opens,
                 may_read=shared.may_read,
                 may_write=shared.may_write,
                 others=shared.rank_drives,
                 **machine_inputs[i],
-                **fields,
             )
             for i in range(count)
         ]
@@ -101,25 +89,22 @@ class CommandSequencer(Circuit):
             m,
             self.library.make(Computation, g),
             "computation",
-            take=take_compute,
-            go=compute_goes,
             rank_opens=shared.group_opens,
             may_open=compute_opens,
             may_read=shared.may_read & shared.pim_drives,
             may_write=shared.may_write & shared.pim_drives,
-            **{name: getattr(self, f"compute_{name}") for name in macro_ports(g)},
         )
 
         # refresh: due every tREFI, for all ranks or in turn, when no row that it reaches is open
-        domain_of = [machine["where"] // tile.refreshed_banks for machine in machines]
+        domain_of = [machine.bank // tile.refreshed_banks for machine in machines]
         quiet = Signal(g.domains)
         for domain in range(g.domains):
             inside = [own == domain for own in domain_of]
-            any_open = computation["open"] | Cat(*[x["open"] & i for x, i in zip(machines, inside, strict=True)]).any()
+            any_open = computation.open | Cat(*[x.open & i for x, i in zip(machines, inside, strict=True)]).any()
             due = self._refresh_due(m, domain, refreshes[domain])
             rests = elapsed(m, f"refresh_{domain}", refreshes[domain], t.tRFC)
-            closings = [go[i] & (machines[i]["code"] == Command.PRE) & inside[i] for i in range(count)]
-            closings.append(compute_goes & (computation["code"] == Command.PIM_PRE))
+            closings = [go[i] & (machines[i].command.payload.code == Command.PRE) & inside[i] for i in range(count)]
+            closings.append(compute_goes & (computation.command.payload.code == Command.PIM_PRE))
             closed = elapsed(m, f"closed_{domain}", Cat(*closings).any(), t.tRP)
             m.d.comb += [
                 refreshes[domain].eq(due & ~any_open & rests & closed & ~refreshes[:domain].any()),
@@ -134,23 +119,32 @@ class CommandSequencer(Circuit):
             other = machines[count - 1 - i]
             allowed = quiet.bit_select(domain_of[i], 1) if g.domains > 1 else quiet
             if not tile.dual_row_buffer:
-                allowed = allowed & computation["reopens"]
+                allowed = allowed & computation.reopens
             m.d.comb += [
-                machine_inputs[i]["may_open"].eq(allowed & ~(older[i] & other["waiting"])),
-                machine_inputs[i]["may_move"].eq(~(older[i] & (other["waiting"] | other["moving"]))),
+                machine_inputs[i]["may_open"].eq(allowed & ~(older[i] & other.waiting)),
+                machine_inputs[i]["may_move"].eq(~(older[i] & (other.waiting | other.moving))),
             ]
-        others_closed = Const(1, 1) if tile.dual_row_buffer else Cat(*[x["reopens"] for x in machines]).all()
+        others_closed = Const(1, 1) if tile.dual_row_buffer else Cat(*[x.reopens for x in machines]).all()
         m.d.comb += compute_opens.eq(quiet.all() & others_closed)
 
         # one command a cycle
         for i in range(count):
-            before = older[i] & machines[count - 1 - i]["ready"]
-            m.d.comb += go[i].eq(machines[i]["ready"] & ~before & ~computation["ready"] & ~refreshes.any())
-        m.d.comb += compute_goes.eq(computation["ready"] & ~refreshes.any())
+            before = older[i] & machines[count - 1 - i].command.valid
+            command = machines[i].command
+            m.d.comb += [
+                command.ready.eq(~before & ~computation.command.valid & ~refreshes.any()),
+                go[i].eq(command.valid & command.ready),
+            ]
+        m.d.comb += [
+            computation.command.ready.eq(~refreshes.any()),
+            compute_goes.eq(computation.command.valid & computation.command.ready),
+        ]
         self._send(m, refreshes, go, machines, compute_goes, computation)
         shared.connect(m, go, machines, compute_goes, computation)
-        self._take(m, take, take_compute, newest, machines, computation)
-        m.d.comb += [getattr(self, name).eq(computation[name]) for name in ("address", "segment", "first", "number")]
+        self._take(m, newest, machines, computation)
+        m.d.comb += [
+            getattr(self, name).eq(getattr(computation, name)) for name in ("address", "segment", "first", "number")
+        ]
         return m
 
     def _refresh_due(self, m: Module, domain: int, refreshes: Value) -> Value:
@@ -175,9 +169,9 @@ class CommandSequencer(Circuit):
         m: Module,
         refreshes: Signal,
         go: list[Signal],
-        machines: list[dict[str, Signal]],
+        machines: list[Placed],
         compute_goes: Signal,
-        computation: dict[str, Signal],
+        computation: Placed,
     ) -> None:
         m.d.comb += self.command_valid.eq(refreshes.any() | compute_goes | Cat(*go).any())
         with m.If(refreshes.any()):
@@ -186,46 +180,37 @@ class CommandSequencer(Circuit):
             with m.If(refreshes[domain]):
                 m.d.comb += self.command_place.eq(domain)
         for chosen, agent in zip([*go, compute_goes], [*machines, computation], strict=True):
+            command = agent.command.payload
             with m.If(chosen):
                 m.d.comb += [
-                    self.command_code.eq(agent["code"]),
-                    self.command_place.eq(agent["where"]),
-                    self.command_row.eq(agent["next_row"]),
-                    self.command_column.eq(agent["next_column"]),
+                    self.command_code.eq(command.code),
+                    self.command_place.eq(command.place),
+                    self.command_row.eq(command.row),
+                    self.command_column.eq(command.column),
                 ]
 
-    def _take(
-        self,
-        m: Module,
-        take: list[Signal],
-        take_compute: Signal,
-        newest: Signal,
-        machines: list[dict[str, Signal]],
-        computation: dict[str, Signal],
-    ) -> None:
+    def _take(self, m: Module, newest: Signal, machines: list[Placed], computation: Placed) -> None:
         """Whose macro is taken: each agent its own; with one row buffer only one stream's, computation first."""
         tile, count = self.geometry.tile, len(machines)
-        number: Value = self.transfer_bank[0] if count == 2 else Const(0, 1)
-        idle = [machine["idle"] for machine in machines]
-        if tile.dual_row_buffer:
-            m.d.comb += [
-                self.transfer_ready.eq(Mux(number, idle[-1], idle[0])),
-                self.compute_ready.eq(computation["idle"]),
-            ]
-        else:
-            own = Mux(number, idle[-1], idle[0])
-            m.d.comb += [
-                self.transfer_ready.eq(own & computation["idle"] & ~self.compute_valid),
-                self.compute_ready.eq(computation["idle"] & Cat(*idle).all()),
-            ]
-        taken = Signal()
+        transfer, compute = self.transfer, self.compute
+        number: Value = transfer.payload.bank[0] if count == 2 else Const(0, 1)
+        idle = [machine.macro.ready for machine in machines]
+        other_rests: tuple[Value, Value] = (Const(1, 1), Const(1, 1))
+        if not tile.dual_row_buffer:
+            other_rests = computation.macro.ready & ~compute.valid, Cat(*idle).all()
         m.d.comb += [
-            taken.eq(self.transfer_valid & self.transfer_ready),
-            take_compute.eq(self.compute_valid & self.compute_ready),
-            *(strobe.eq(taken & (number == i)) for i, strobe in enumerate(take)),
+            transfer.ready.eq(Mux(number, idle[-1], idle[0]) & other_rests[0]),
+            compute.ready.eq(computation.macro.ready & other_rests[1]),
+            computation.macro.valid.eq(compute.valid & other_rests[1]),
+            computation.macro.payload.eq(compute.payload),
         ]
+        for i, machine in enumerate(machines):
+            m.d.comb += [
+                machine.macro.valid.eq(transfer.valid & other_rests[0] & (number == i)),
+                machine.macro.payload.eq(transfer.payload),
+            ]
         if count == 2:
-            with m.If(taken):
+            with m.If(transfer.valid & transfer.ready):
                 m.d.sync += newest.eq(number)
 
 
@@ -239,25 +224,20 @@ class _Shared:
         self.may_read, self.may_write = Signal(name="may_read"), Signal(name="may_write")
 
     def connect(
-        self,
-        m: Module,
-        go: list[Signal],
-        machines: list[dict[str, Signal]],
-        compute_goes: Signal,
-        computation: dict[str, Signal],
+        self, m: Module, go: list[Signal], machines: list[Placed], compute_goes: Signal, computation: Placed
     ) -> None:
         """Count from the commands that went out."""
         g, t, burst = self.geometry, self.geometry.timing, self.geometry.burst
         ranks = width(g.ranks)
-        rank_of = [machine["where"] // g.tile.banks_per_rank for machine in machines]
+        rank_of = [machine.bank // g.tile.banks_per_rank for machine in machines]
         for rank in range(g.ranks):
             ones = [
-                strobe & (machine["code"] == Command.ACT) & (own == rank)
+                strobe & (machine.command.payload.code == Command.ACT) & (own == rank)
                 for strobe, machine, own in zip(go, machines, rank_of, strict=True)
             ]
-            group = compute_goes & (computation["code"] == Command.PIM_ACT)
+            group = compute_goes & (computation.command.payload.code == Command.PIM_ACT)
             if g.ranks > 1:
-                group = group & (computation["where"][:ranks] == rank)
+                group = group & (computation.command.payload.place[:ranks] == rank)
             one, many = Signal(name=f"activates_{rank}"), Signal(name=f"activates_group_{rank}")
             m.d.comb += [one.eq(Cat(*ones).any()), many.eq(group)]
             opens = (self.one_opens[rank], one, 1), (self.group_opens[rank], many, g.tile.activate_group)
@@ -271,8 +251,8 @@ class _Shared:
 
         def moves(transfer: Command, compute: Command, name: str) -> Signal:
             strobe = Signal(name=name)
-            found = [s & (machine["code"] == transfer) for s, machine in zip(go, machines, strict=True)]
-            m.d.comb += strobe.eq(Cat(*found, compute_goes & (computation["code"] == compute)).any())
+            found = [s & (machine.command.payload.code == transfer) for s, machine in zip(go, machines, strict=True)]
+            m.d.comb += strobe.eq(Cat(*found, compute_goes & (computation.command.payload.code == compute)).any())
             return strobe
 
         reads = moves(Command.RD, Command.PIM_READ, "reads")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.pim import Command
 from siliconloom.rtl.cells.plumbing import delayed
 from siliconloom.rtl.cells.sram import SramWrapper
-from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.pim.bank import RESULT_BITS, BankUnit, pick_bits
-from siliconloom.rtl.pim.computation import macro_ports
 from siliconloom.rtl.pim.geometry import CODE_BITS, PimGeometry
-from siliconloom.rtl.pim.sequencer import CommandSequencer, transfer_ports
+from siliconloom.rtl.pim.macros import compute_macro, transfer_macro
+from siliconloom.rtl.pim.sequencer import CommandSequencer
 
 ALWAYS = Const(1, 1)
 
@@ -24,7 +25,7 @@ class PimCircuit(Circuit):
 
     Members
     -------
-    transfer_*, compute_*
+    transfer, compute : In(stream of `transfer_macro`, of `compute_macro`)
         Two streams of macros, as of `CommandSequencer`.
     command_valid, command_code, command_place, command_row, command_column : Out
         To the DRAM array, as of `CommandSequencer`.
@@ -35,9 +36,9 @@ class PimCircuit(Circuit):
         CL cycles after RD: the burst.
     array_write_valid, array_write_data : Out
         CWL cycles and a burst after WR: the burst.
-    write_valid, write_ready, write_data
+    write : In(stream of ``data``)
         Bursts of WRITE macros. A burst is taken CWL cycles after its WR, ready or not: the DRAM does not wait.
-    vector_valid, vector_ready, vector_data
+    vector : In(stream of ``data``)
         Bursts of GWRITE macros, likewise, CWL cycles after PIM_WRITE.
     read_valid, read_data : Out
         CL cycles and a burst after RD.
@@ -50,11 +51,10 @@ class PimCircuit(Circuit):
     def __init__(self, library: Library, geometry: PimGeometry) -> None:
         self.geometry = geometry
         g = geometry
-        ports: dict[str, Any] = {"transfer_valid": In(1), "transfer_ready": Out(1)}
-        ports |= {f"transfer_{name}": In(bits) for name, bits in transfer_ports(g).items()}
-        ports |= {"compute_valid": In(1), "compute_ready": Out(1)}
-        ports |= {f"compute_{name}": In(bits) for name, bits in macro_ports(g).items()}
-        ports |= {
+        burst = data.StructLayout({"data": g.burst_bits})
+        ports: dict[str, Any] = {
+            "transfer": In(stream.Signature(transfer_macro(g))),
+            "compute": In(stream.Signature(compute_macro(g))),
             "command_valid": Out(1),
             "command_code": Out(CODE_BITS),
             "command_place": Out(g.place_bits),
@@ -64,12 +64,8 @@ class PimCircuit(Circuit):
             "array_read": In(g.burst_bits),
             "array_write_valid": Out(1),
             "array_write_data": Out(g.burst_bits),
-            "write_valid": In(1),
-            "write_ready": Out(1),
-            "write_data": In(g.burst_bits),
-            "vector_valid": In(1),
-            "vector_ready": Out(1),
-            "vector_data": In(g.burst_bits),
+            "write": In(stream.Signature(burst)),
+            "vector": In(stream.Signature(burst)),
             "read_valid": Out(1),
             "read_data": Out(g.burst_bits),
             "result_valid": Out(1),
@@ -81,28 +77,18 @@ class PimCircuit(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         g = self.geometry
-        streams = [f"transfer_{name}" for name in ("valid", *transfer_ports(g))]
-        streams += [f"compute_{name}" for name in ("valid", *macro_ports(g))]
-        sequencer = self.place(
-            m, self.library.make(CommandSequencer, g), "sequencer", **{name: getattr(self, name) for name in streams}
-        )
-        for name in (
-            "transfer_ready",
-            "compute_ready",
-            "command_valid",
-            "command_code",
-            "command_place",
-            "command_row",
-            "command_column",
-        ):
-            m.d.comb += getattr(self, name).eq(sequencer[name])
+        sequencer = self.place(m, self.library.make(CommandSequencer, g), "sequencer")
+        for name in ("transfer", "compute"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(sequencer, name))
+        for name in ("command_valid", "command_code", "command_place", "command_row", "command_column"):
+            m.d.comb += getattr(self, name).eq(getattr(sequencer, name))
         strobes = {
-            code: sequencer["command_valid"] & (sequencer["command_code"] == code)
+            code: sequencer.command_valid & (sequencer.command_code == code)
             for code in (Command.RD, Command.WR, Command.PIM_DOT, Command.PIM_READ, Command.PIM_WRITE)
         }
-        written = self._write(m, strobes, sequencer["command_column"])
-        vector = self._buffer(m, strobes[Command.PIM_DOT], sequencer["address"], *written)
-        self._read(m, strobes, sequencer["command_column"], self._banks(m, strobes[Command.PIM_DOT], sequencer, vector))
+        written = self._write(m, strobes, sequencer.command_column)
+        vector = self._buffer(m, strobes[Command.PIM_DOT], sequencer.address, *written)
+        self._read(m, strobes, sequencer.command_column, self._banks(m, strobes[Command.PIM_DOT], sequencer, vector))
         return m
 
     def _write(self, m: Module, strobes: dict[Command, Any], column: Signal) -> tuple[Signal, Signal, Signal]:
@@ -111,13 +97,13 @@ class PimCircuit(Circuit):
         when = Cat(strobes[Command.WR], strobes[Command.PIM_WRITE])
         flags = delayed(self, m, "write_flags", ALWAYS, when, g.timing.CWL, flags=True)
         address = delayed(self, m, "write_address", ALWAYS, column[: g.address_bits], g.timing.CWL + g.burst)
-        m.d.comb += [self.write_ready.eq(flags[0]), self.vector_ready.eq(flags[1])]
-        data = Signal(g.burst_bits, name="taken")
-        m.d.comb += data.eq(Mux(flags[1], self.vector_data, self.write_data))
-        with m.If((flags[0] & ~self.write_valid) | (flags[1] & ~self.vector_valid)):
+        m.d.comb += [self.write.ready.eq(flags[0]), self.vector.ready.eq(flags[1])]
+        taken = Signal(g.burst_bits, name="taken")
+        m.d.comb += taken.eq(Mux(flags[1], self.vector.payload.data, self.write.payload.data))
+        with m.If((flags[0] & ~self.write.valid) | (flags[1] & ~self.vector.valid)):
             m.d.sync += self.underrun.eq(1)
         arrived = delayed(self, m, "arrived_flags", ALWAYS, flags, g.burst, flags=True)
-        burst = delayed(self, m, "arrived", ALWAYS, data, g.burst)
+        burst = delayed(self, m, "arrived", ALWAYS, taken, g.burst)
         m.d.comb += [self.array_write_valid.eq(arrived[0]), self.array_write_data.eq(burst)]
         return arrived[1], address, burst
 
@@ -128,16 +114,14 @@ class PimCircuit(Circuit):
         ahead = g.timing.CL - 1
         strobe = delayed(self, m, "vector_flag", ALWAYS, dot, ahead, flags=True)
         place = delayed(self, m, "vector_address", ALWAYS, address, ahead)
-        return self.place(m, memory, "global_buffer", ren=strobe, raddr=place, wen=wen, waddr=waddr, wdata=wdata)[
-            "rdata"
-        ]
+        return self.place(m, memory, "global_buffer", ren=strobe, raddr=place, wen=wen, waddr=waddr, wdata=wdata).rdata
 
-    def _banks(self, m: Module, dot: Any, sequencer: dict[str, Signal], vector: Signal) -> list[Signal]:
+    def _banks(self, m: Module, dot: Any, sequencer: Placed, vector: Signal) -> list[Signal]:
         """A unit beside every bank; returns the results that each offers."""
         g = self.geometry
         latency = g.timing.CL
         valid = delayed(self, m, "dot_flag", ALWAYS, dot, latency, flags=True)
-        tags = Cat(sequencer["first"], sequencer["number"], sequencer["segment"], sequencer["command_place"])
+        tags = Cat(sequencer.first, sequencer.number, sequencer.segment, sequencer.command_place)
         late = delayed(self, m, "dot_tags", ALWAYS, tags, latency)
         segment, place = late[2 : 2 + g.segment_bits], late[2 + g.segment_bits :]
         self.pick = Signal(pick_bits(g), name="pick")
@@ -156,7 +140,7 @@ class PimCircuit(Circuit):
                     integer=late[1],
                     segment=segment,
                     pick=self.pick,
-                )["results"]
+                ).results
             )
         return results
 
@@ -176,11 +160,11 @@ class PimCircuit(Circuit):
         else:
             bits = (g.parts - 1).bit_length()
             m.d.comb += [self.pick.eq(number[bits:]), chosen.eq(Cat(*results).word_select(number[:bits], g.burst_bits))]
-        data = delayed(self, m, "read_line", ALWAYS, Mux(flags[1], chosen, self.array_read), g.burst)
+        line = delayed(self, m, "read_line", ALWAYS, Mux(flags[1], chosen, self.array_read), g.burst)
         leaves = delayed(self, m, "leaving_flags", ALWAYS, flags, g.burst, flags=True)
         m.d.comb += [
             self.read_valid.eq(leaves[0]),
-            self.read_data.eq(data),
+            self.read_data.eq(line),
             self.result_valid.eq(leaves[1]),
-            self.result_data.eq(data),
+            self.result_data.eq(line),
         ]

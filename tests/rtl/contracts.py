@@ -1,5 +1,7 @@
 """What a building block must keep, as monitors of its circuit, and ways to plant a bug in one."""
 
+from operator import attrgetter
+
 from amaranth import Array, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
@@ -14,20 +16,19 @@ class Contract(Monitor):
 
     def __init__(self, circuit, properties, **choices):
         self.circuit = circuit
-        ports = {name: In(member.shape) for name, member in self.free(circuit)} | choices
+        ports = {name: In(port.width) for name, port in self.free(circuit)} | choices
         ports |= dict.fromkeys(properties.split(), Out(1))
         super().__init__(circuit.library, f"{circuit.module_name}_contract", ports, reset=True)
 
     @staticmethod
     def free(circuit):
-        members = circuit.signature.members.items()
-        return [(name, m) for name, m in members if m.flow == In and name not in ("clk", "rst")]
+        return [(name, p) for name, p in circuit.ports().items() if p.is_input and name not in ("clk", "rst")]
 
     def elaborate(self, platform):
         m = self.module()
         self.watch(m, self.circuit, "circuit")
-        for name, _ in self.free(self.circuit):
-            m.d.comb += getattr(self.circuit, name).eq(getattr(self, name))
+        for name, port in self.free(self.circuit):
+            m.d.comb += port.value.eq(getattr(self, name))
         self.state(m, self.circuit)
         return m
 
@@ -53,7 +54,7 @@ class StreamContract(Contract):
         super().__init__(circuit, self.PROPERTIES + invariants, mark=In(1))
 
     def state(self, m, c):
-        push, pop = c.i_valid & c.i_ready, c.o_valid & c.o_ready
+        push, pop = c.i.valid & c.i.ready, c.o.valid & c.o.ready
         self.inside = inside = Signal(range(self.depth + 2))
         self.tracked, self.ahead = Signal(), Signal(range(self.depth + 1))
         self.value = Signal(c.width, reset_less=True)
@@ -61,17 +62,17 @@ class StreamContract(Contract):
         with m.If(self.tracked):
             m.d.sync += [self.ahead.eq(self.ahead - pop), self.tracked.eq(~(pop & (self.ahead == 0)))]
         with m.Elif(push & self.mark):
-            m.d.sync += [self.tracked.eq(1), self.ahead.eq(inside - pop), self.value.eq(c.i_payload)]
-        stalled = self.earlier(m, c.o_valid & ~c.o_ready)
-        offered = self.earlier(m, c.o_payload)
+            m.d.sync += [self.tracked.eq(1), self.ahead.eq(inside - pop), self.value.eq(c.i.payload)]
+        stalled = self.earlier(m, c.o.valid & ~c.o.ready)
+        offered = self.earlier(m, c.o.payload)
         due = self.tracked & (self.ahead == 0)
         m.d.comb += [
-            self.assert_ready.eq(c.i_ready == (inside < self.depth)),
-            self.assert_valid.eq(c.o_valid == (inside > 0)),
-            self.assert_kept.eq(implies(due, c.o_valid)),
-            self.assert_order.eq(implies(due, c.o_payload == self.value)),
-            self.assert_stable_valid.eq(implies(stalled, c.o_valid)),
-            self.assert_stable_payload.eq(implies(stalled, c.o_payload == offered)),
+            self.assert_ready.eq(c.i.ready == (inside < self.depth)),
+            self.assert_valid.eq(c.o.valid == (inside > 0)),
+            self.assert_kept.eq(implies(due, c.o.valid)),
+            self.assert_order.eq(implies(due, c.o.payload == self.value)),
+            self.assert_stable_valid.eq(implies(stalled, c.o.valid)),
+            self.assert_stable_payload.eq(implies(stalled, c.o.payload == offered)),
             self.assert_inside.eq((inside <= self.depth) & implies(self.tracked, self.ahead < inside)),
             self.cover_full.eq(inside == self.depth),
             self.cover_passed.eq(due & pop & (self.value == 1)),
@@ -170,9 +171,9 @@ def sync(target, value, *, when=None):
 
 
 def comb(target, value):
-    """A change of an output."""
+    """A change of an output, or of a part of one: ``o.valid``."""
 
     def change(m, c):
-        m.d.comb += getattr(c, target).eq(value(c))
+        m.d.comb += attrgetter(target)(c).eq(value(c))
 
     return change

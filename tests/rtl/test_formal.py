@@ -64,30 +64,30 @@ class QueueThatNeverWraps(Queue):
 
 class QueueThatStoresWhatItDoesNotAccept(Queue):
     def store(self, m, push):
-        super().store(m, self.i_valid)
+        super().store(m, self.i.valid)
 
 
 BUGS = {
-    "slice accepts without room": (broken(RegisterSlice, comb("i_ready", lambda c: 1)), (4,), "assert_ready"),
+    "slice accepts without room": (broken(RegisterSlice, comb("i.ready", lambda c: 1)), (4,), "assert_ready"),
     "slice shows what is coming": (
-        broken(RegisterSlice, comb("o_payload", lambda c: c.i_payload)),
+        broken(RegisterSlice, comb("o.payload", lambda c: c.i.payload)),
         (4,),
         "assert_order",
     ),
     "slice takes its offer back": (
-        broken(RegisterSlice, comb("o_valid", lambda c: ~c.i_ready | ~c.i_valid)),
+        broken(RegisterSlice, comb("o.valid", lambda c: ~c.i.ready | ~c.i.valid)),
         (4,),
         "assert_valid",
     ),
     "queue's slots never wrap": (QueueThatNeverWraps, (4, 3), "assert_order"),
     "queue overwrites when full": (QueueThatStoresWhatItDoesNotAccept, (4, 2), "assert_order"),
     "queue forgets on a collision": (
-        broken(Queue, sync("level", lambda c: 1, when=lambda c: c.i_valid & c.o_ready)),
+        broken(Queue, sync("level", lambda c: 1, when=lambda c: c.i.valid & c.o.ready)),
         (4, 3),
         "assert_level",
     ),
     "queue accepts while it is emptied": (
-        broken(Queue, comb("i_ready", lambda c: (c.level != c.depth) | c.o_ready)),
+        broken(Queue, comb("i.ready", lambda c: (c.level != c.depth) | c.o.ready)),
         (4, 4),
         "assert_ready",
     ),
@@ -166,21 +166,22 @@ class Pipeline(Monitor):
         second = {"full": semaphore("second_full", 0, 1, 2), "free": semaphore("second_free", self.RING, 2, 1)}
         waits = [[first["free"]], [first["full"], second["free"]], [second["full"]]]
         queue = self.library.make(self.queue, 1, self.places)
-        queues = [
-            self.place(
-                m, queue, f"queue_{unit}", i_valid=running & (turn == unit), i_payload=Const(0, 1), o_ready=start[unit]
-            )
-            for unit in range(3)
-        ]
+        queues = [self.place(m, queue, f"queue_{unit}") for unit in range(3)]
+        for unit, each in enumerate(queues):
+            m.d.comb += [
+                each.i.valid.eq(running & (turn == unit)),
+                each.i.payload.eq(Const(0, 1)),
+                each.o.ready.eq(start[unit]),
+            ]
 
-        dispatch = running & Cat((turn == unit) & queue["i_ready"] for unit, queue in enumerate(queues)).any()
+        dispatch = running & Cat((turn == unit) & queue.i.ready for unit, queue in enumerate(queues)).any()
         with m.If(dispatch & (step == self.burst - 1)):
             m.d.sync += [step.eq(0), turn.eq(wrapped(turn + 1, 3))]
         with m.Elif(dispatch):
             m.d.sync += step.eq(step + 1)
         for unit, timer in enumerate(timers):
-            ready = Cat(semaphore["available"] for semaphore in waits[unit]).all()
-            m.d.comb += start[unit].eq(queues[unit]["o_valid"] & ready & ~busy[unit])
+            ready = Cat(semaphore.available for semaphore in waits[unit]).all()
+            m.d.comb += start[unit].eq(queues[unit].o.valid & ready & ~busy[unit])
             m.d.comb += finish[unit].eq(busy[unit] & (self.done[unit] | (timer == self.slowest - 1)))
             m.d.sync += [busy[unit].eq(start[unit] | (busy[unit] & ~finish[unit])), timer.eq(timer + 1)]
             with m.If(start[unit]):
@@ -194,21 +195,21 @@ class Pipeline(Monitor):
         semaphores = [*first.values(), *second.values()]
         m.d.comb += [
             self.assert_progress.eq(idle < self.slowest),
-            self.assert_flags.eq(~Cat([s["overflow"] for s in semaphores], [s["underflow"] for s in semaphores]).any()),
+            self.assert_flags.eq(~Cat([s.overflow for s in semaphores], [s.underflow for s in semaphores]).any()),
             self.cover_patient.eq(idle == 1),
-            self.cover_loaded.eq(first["full"]["level"] == self.RING),
-            self.cover_blocked.eq(queues[1]["o_valid"] & first["full"]["available"] & ~second["free"]["available"]),
+            self.cover_loaded.eq(first["full"].level == self.RING),
+            self.cover_blocked.eq(queues[1].o.valid & first["full"].available & ~second["free"].available),
         ]
 
         # A slot is free, full, being filled or being emptied. What was started is what was dispatched and is no
         # longer queued; a unit is ahead of the next by the full slots and the one it fills.
         slots = [
-            ring["free"]["level"] + ring["full"]["level"] + busy[unit] + busy[unit + 1]
+            ring["free"].level + ring["full"].level + busy[unit] + busy[unit + 1]
             for unit, ring in enumerate((first, second))
         ]
-        level = [queue["level"] for queue in queues]
+        level = [queue.level for queue in queues]
         ahead = [[step, self.burst - step, Const(0)], [Const(0), step, self.burst - step]]
-        filled = [ring["full"]["level"] + busy[unit] for unit, ring in enumerate((first, second))]
+        filled = [ring["full"].level + busy[unit] for unit, ring in enumerate((first, second))]
         m.d.comb += [
             self.invariant_sane.eq(
                 (turn < 3)
@@ -240,7 +241,7 @@ DEADLOCKS = {
     "a queue keeps its last place": {
         "burst": 4,
         "places": 2,
-        "queue": broken(Queue, comb("i_ready", lambda c: c.level < c.depth - 1)),
+        "queue": broken(Queue, comb("i.ready", lambda c: c.level < c.depth - 1)),
     },
 }
 
@@ -264,15 +265,15 @@ def test_the_simulated_queue_is_a_deque(width, depth, data):
 
     async def bench(ctx):
         for valid, ready, payload in drive:
-            ctx.set(dut.i_valid, valid or bias[0])
-            ctx.set(dut.o_ready, ready or bias[1])
-            ctx.set(dut.i_payload, payload)
+            ctx.set(dut.i.valid, valid or bias[0])
+            ctx.set(dut.o.ready, ready or bias[1])
+            ctx.set(dut.i.payload, payload)
             assert ctx.get(dut.level) == len(expected)
-            assert ctx.get(dut.i_ready) == (len(expected) < depth)
-            assert ctx.get(dut.o_valid) == bool(expected)
+            assert ctx.get(dut.i.ready) == (len(expected) < depth)
+            assert ctx.get(dut.o.valid) == bool(expected)
             taken = bool(expected) and (ready or bias[1])
             if expected:
-                assert ctx.get(dut.o_payload) == expected[0]
+                assert ctx.get(dut.o.payload) == expected[0]
             if len(expected) < depth and (valid or bias[0]):
                 expected.append(payload)
             if taken:

@@ -8,7 +8,6 @@ import textwrap
 
 import pytest
 from amaranth import Cat, Const, Mux, Signal, signed
-from amaranth.lib import data
 from amaranth.lib.wiring import Out
 
 from siliconloom.arch.datatype import DataType
@@ -81,7 +80,7 @@ class SequencerContract(Contract):
         closes = (opcode == Opcode.NEXT) & (level != 0)
         ends = opcode == Opcode.END
         live = running & valid & ~c.halt
-        ready = Cat(*(goes_to[unit] & getattr(c, f"{unit}_ready") for unit in UNIT_OPCODES)).any()
+        ready = Cat(*(goes_to[unit] & getattr(c, f"to_{unit}").ready for unit in UNIT_OPCODES)).any()
         final = phase == Mux(dispatched, geometry.issue_cycles - 1, geometry.loop_cycles - 1)
         moves = live & final & (opens | closes | (dispatched & ready))
         follows = Signal(width)
@@ -134,8 +133,8 @@ class SequencerContract(Contract):
     def properties(self, m, c, live, pushed, goes_to, ready, model):
         head, transfer, compute, index, phase = (model[n] for n in ("head", "transfer", "compute", "index", "phase"))
         count, opcode, barrier = model["count"], model["opcode"], model["barrier"]
-        valid = {unit: getattr(c, f"{unit}_valid") for unit in UNIT_OPCODES}
-        entries = {unit: data.View(QUEUES[unit], getattr(c, f"{unit}_entry")) for unit in UNIT_OPCODES}
+        valid = {unit: getattr(c, f"to_{unit}").valid for unit in UNIT_OPCODES}
+        entries = {unit: getattr(c, f"to_{unit}").payload for unit in UNIT_OPCODES}
         first, last = (
             Cat(*(value(i) for i in range(LEVELS)))
             for value in (lambda i: index[i] == 0, lambda i: index[i] + 1 == count[i])

@@ -163,7 +163,7 @@ def test_a_circuit_that_is_written_in_verilog_takes_part():
             return f"module {name}(input clk, input i, output reg o); always @(posedge clk) o <= ~i; endmodule"
 
     def describe(m, t):
-        inverted = t.place(m, t.library.make(Inverter), "inverter", i=t.go)["o"]
+        inverted = t.place(m, t.library.make(Inverter), "inverter", i=t.go).o
         before = Signal(reset_less=True)
         m.d.sync += before.eq(t.go)
         m.d.comb += [t.assert_inverted.eq(inverted == ~before), t.assert_equal.eq(inverted == before)]

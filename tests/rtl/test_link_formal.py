@@ -35,17 +35,16 @@ def plain_crc(monkeypatch):
 class Contract(Monitor):
     def __init__(self, circuit, properties):
         self.circuit = circuit
-        members = circuit.signature.members.items()
-        self.free = [n for n, m in members if m.flow == In and n not in ("clk", "rst")]
-        ports = {name: In(circuit.signature.members[name].shape) for name in self.free}
+        self.free = {n: p for n, p in circuit.ports().items() if p.is_input and n not in ("clk", "rst")}
+        ports = {name: In(port.width) for name, port in self.free.items()}
         ports |= dict.fromkeys(properties.split(), Out(1))
         super().__init__(circuit.library, f"{circuit.module_name}_contract", ports, reset=True)
 
     def elaborate(self, platform):
         m = self.module()
         self.watch(m, self.circuit, "circuit")
-        for name in self.free:
-            m.d.comb += getattr(self.circuit, name).eq(getattr(self, name))
+        for name, port in self.free.items():
+            m.d.comb += port.value.eq(getattr(self, name))
         self.state(m, self.circuit)
         return m
 
@@ -62,10 +61,10 @@ class ReceiverContract(Contract):
             held.eq(c.taken - c.freed),
             hoped.eq(c.taken + c.count - c.freed),
             self.assert_fits.eq(held <= credits),
-            self.assert_offers.eq(c.m_axis_tvalid == (held != 0)),
+            self.assert_offers.eq(c.m_axis.valid == (held != 0)),
             self.invariant_under_way.eq(~(c.inside & c.mine & ~c.spoilt) | (hoped <= credits)),
             self.cover_full.eq(c.inside & c.mine & ~c.spoilt & (hoped == credits)),
-            self.cover_taken.eq(c.m_axis_tvalid & c.m_axis_tready),
+            self.cover_taken.eq(c.m_axis.valid & c.m_axis.ready),
         ]
 
 
@@ -91,7 +90,7 @@ class SenderContract(Contract):
             self.assert_closed.eq(shown <= kept),
             self.assert_slots.eq(kept <= c.protocol.outstanding),
             self.cover_start.eq(c.start),
-            self.cover_full.eq(~c.s_axis_tready),
+            self.cover_full.eq(~c.s_axis.ready),
             self.cover_back.eq((c.retries == 1) & (kept != 0)),
         ]
 

@@ -143,9 +143,9 @@ def test_a_changed_vector_fails(file, pattern, text, words, folder):
     ("module", "output", "fault", "words"),
     [
         ("registers", "irq", r"1'b0 & (\1)", "has not ended"),
-        ("store", "w_strb", r"(\1) << 1", "FAIL: memory at"),
+        ("store", "memory_beat_lanes", r"(\1) << 1", "FAIL: memory at"),
         ("registers", "irq", r"1'bx & (\1)", "an output is unknown in cycle"),
-        ("load", "ar_addr", r"(\1) ^ 48'bx", "an output is unknown in cycle"),
+        ("load", "memory_burst_address", r"(\1) ^ 48'bx", "an output is unknown in cycle"),
     ],
     ids=["no interrupt", "wrong lanes", "unknown interrupt", "unknown address"],
 )

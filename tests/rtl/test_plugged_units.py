@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from amaranth import Signal
-from amaranth.lib import data
+from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit, unit_circuits
 from siliconloom.rtl.npu.entries import entry_layout
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, log2
+from siliconloom.rtl.npu.interfaces import local_write
 from siliconloom.rtl.npu.registers import UNITS, register_map
 from siliconloom.sim.chip.costs import cost_key
 from siliconloom.sim.chip.engine import run
@@ -61,34 +62,30 @@ class RampUnit(Circuit):
     def __init__(self, library, geometry):
         self.cols = geometry.array.cols
         ports = {
-            "issue": In(1),
-            "entry": In(entry_layout(Unit.RAMP).size),
-            "free": Out(1),
+            "instruction": In(stream.Signature(entry_layout(Unit.RAMP))),
             "done": Out(1),
             "working": Out(1),
             "misaligned": Out(1),
-            "write": Out(self.cols),
-            "write_address": Out(LOCAL_BITS),
-            "write_data": Out(8 * self.cols),
+            "write": Out(local_write(self.cols)),
         }
         super().__init__(library, library.name("ramp"), ports, reset=True)
 
     def elaborate(self, platform):
         m = self.module()
-        new = data.View(entry_layout(Unit.RAMP), self.entry)
+        new, taken = self.instruction.payload, self.instruction.valid & self.instruction.ready
         left, value, address = Signal(24), Signal(8), Signal(LOCAL_BITS)
         working = Signal(name="works")
         m.d.comb += [
             working.eq(left != 0),
             self.working.eq(working),
-            self.free.eq(~working),
+            self.instruction.ready.eq(~working),
             self.done.eq(left == 1),
-            self.misaligned.eq(self.issue & new.c[: log2(self.cols)].any()),
-            self.write.eq(working.replicate(self.cols)),
-            self.write_address.eq(address),
-            self.write_data.eq(value.replicate(self.cols)),
+            self.misaligned.eq(taken & new.c[: log2(self.cols)].any()),
+            self.write.enable.eq(working.replicate(self.cols)),
+            self.write.address.eq(address),
+            self.write.data.eq(value.replicate(self.cols)),
         ]
-        with m.If(self.issue):
+        with m.If(taken):
             m.d.sync += [left.eq(new.m), value.eq(new.k), address.eq(new.c)]
         with m.Elif(working):
             m.d.sync += [left.eq(left - 1), value.eq(value + 1), address.eq(address + self.cols)]

@@ -1,4 +1,4 @@
-"""Load and store; the tile wires them to the memory port."""
+"""Load and store, which are engines of the memory port."""
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit

@@ -1,4 +1,4 @@
-"""The array; the tile wires it to the accumulator."""
+"""The array, which writes sums."""
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
@@ -12,6 +12,7 @@ UNIT_CIRCUITS.add(
             "loaded": Port("loaded", lambda geometry: geometry.stationary, 0),
             "moving": Port("moving", lambda geometry: geometry.array.rows, 10),
         },
+        writes_sums="sums",
         read="read",
         busy="beats",
         counts_issue=False,

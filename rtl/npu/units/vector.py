@@ -1,4 +1,4 @@
-"""The vector unit; the tile wires it to the accumulator."""
+"""The vector unit, which reads sums."""
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
@@ -16,6 +16,7 @@ UNIT_CIRCUITS.add(
         make=VectorUnitCircuit,
         reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
         writes={"vector": Port("write", _line, 10)},
+        reads_sums="sums",
         illegal=True,
     ),
 )

@@ -1,0 +1,69 @@
+"""What passes between the parts of a tile: the ports of its memories and the channels of its memory port.
+
+Instructions are streams (`rtl.npu.entries`), and so are the channels to main memory. Local memory answers in a fixed
+cycle and never waits, so its ports are no streams.
+"""
+
+from __future__ import annotations
+
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out, Signature
+
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, Geometry
+
+
+def local_read(size: int) -> Signature:
+    """A read port of the scratchpad, as its user has it: ``data`` of ``size`` bytes come a cycle after ``enable``."""
+    return Signature({"enable": Out(1), "address": Out(LOCAL_BITS), "data": In(8 * size)})
+
+
+def local_write(size: int) -> Signature:
+    """A write port of the scratchpad, as its user has it: an enable per byte."""
+    return Signature({"enable": Out(size), "address": Out(LOCAL_BITS), "data": Out(8 * size)})
+
+
+def sums_read(geometry: Geometry) -> Signature:
+    """A read port of the accumulator, as its user has it: a line's ``data`` come a cycle after ``enable``."""
+    return Signature({"enable": Out(1), "line": Out(LOCAL_BITS), "data": In(8 * geometry.results)})
+
+
+def sums_write(geometry: Geometry) -> Signature:
+    """A write port of the accumulator, as its user has it: sums replace a line, or are added to it.
+
+    They are held two cycles after ``enable``.
+    """
+    return Signature({"enable": Out(1), "line": Out(LOCAL_BITS), "add": Out(1), "data": Out(8 * geometry.results)})
+
+
+BURST = data.StructLayout({"address": MEMORY_BITS, "length": 8})
+"""An INCR burst: byte address of its first beat, beats less one."""
+
+
+def read_channels(bytes_: int) -> Signature:
+    """The channels by which main memory is read, as their user has them.
+
+    ``burst`` asks; ``beat`` has the bytes, in the order in which they were asked for, whether the answer is an
+    ``error``, and whether it is the ``last`` of its burst.
+    """
+    beat = data.StructLayout({"data": 8 * bytes_, "error": 1, "last": 1})
+    return Signature({"burst": Out(stream.Signature(BURST)), "beat": In(stream.Signature(beat))})
+
+
+def write_channels(bytes_: int) -> Signature:
+    """The channels by which main memory is written, as their user has them.
+
+    ``burst`` says where; ``beat`` has the bytes, an enable for each (``lanes``), and whether it is the ``last`` of its
+    burst; there is one ``answer`` a burst, in order, which may be an ``error``.
+    """
+    beat = data.StructLayout({"data": 8 * bytes_, "lanes": bytes_, "last": 1})
+    answer = data.StructLayout({"error": 1})
+    return Signature(
+        {
+            "burst": Out(stream.Signature(BURST)),
+            "beat": Out(stream.Signature(beat)),
+            "answer": In(stream.Signature(answer)),
+        }
+    )
+
+
+__all__ = ["BURST", "local_read", "local_write", "read_channels", "sums_read", "sums_write", "write_channels"]

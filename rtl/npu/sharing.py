@@ -1,0 +1,125 @@
+"""Several engines on one memory port: whose a beat or an answer is.
+
+One engine at a time has the port (`rtl.npu.tile`), but what it asked for is answered while the next one already asks.
+Beats and answers come in the order of the bursts, so a queue of the bursts' owners says whose each is. Bursts of two
+engines meet only when the port has made the first one wait: the one with the lower number then goes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Signal
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.rtl.cells.queue import Queue
+from siliconloom.rtl.library import Circuit, Library, Placed
+from siliconloom.rtl.npu.geometry import Geometry
+from siliconloom.rtl.npu.interfaces import read_channels, write_channels
+
+
+class ChannelSharing(Circuit):
+    """What both sides share: bursts of several engines become those of one port.
+
+    Members
+    -------
+    engine_<number>
+        The engines' channels.
+    port
+        The port's.
+    """
+
+    def __init__(self, library: Library, geometry: Geometry, engines: int, name: str, channels: Any) -> None:
+        if engines < 2:
+            raise LoomError(f"engines that share a memory port are at least 2 (got {engines})")
+        self.geometry, self.engines = geometry, engines
+        ports = {f"engine_{number}": In(channels) for number in range(engines)} | {"port": Out(channels)}
+        super().__init__(library, library.name(name, engines), ports, reset=True)
+
+    @property
+    def owners(self) -> range:
+        """Numbers of the engines."""
+        return range(self.engines)
+
+    @property
+    def sides(self) -> list[Any]:
+        """The engines' channels."""
+        return [getattr(self, f"engine_{number}") for number in self.owners]
+
+    def burst_queue(self, m: Module, name: str) -> Placed:
+        """A queue of owners, which takes the owner of every burst that leaves; room for all that a memory owes."""
+        kind = self.library.make(Queue, Signal(self.owners).shape().width, self.geometry.memory_cycles + 16)
+        queue = self.place(m, kind, name)
+        m.d.comb += queue.i.payload.eq(self.owner)
+        return queue
+
+    def bursts(self, m: Module, *queues: str) -> list[Placed]:
+        """Let bursts out, one after the other, each with a place for its owner in all of the queues."""
+        self.owner = Signal(self.owners, name="owner")
+        for number in reversed(self.owners):
+            with m.If(self.sides[number].burst.valid):
+                m.d.comb += self.owner.eq(number)
+        made = [self.burst_queue(m, name) for name in queues]
+        asked = Signal(name="asked")
+        valids = [side.burst.valid for side in self.sides]
+        rooms = [queue.i.ready for queue in made]
+        out = self.port.burst
+        m.d.comb += [asked.eq(Cat(*valids).any()), out.valid.eq(asked & _all(rooms))]
+        for number, side in enumerate(self.sides):
+            with m.If(self.owner == number):
+                m.d.comb += out.payload.eq(side.burst.payload)
+            m.d.comb += side.burst.ready.eq((self.owner == number) & _all(rooms) & out.ready)
+        for queue in made:
+            others = [other.i.ready for other in made if other is not queue]
+            m.d.comb += queue.i.valid.eq(asked & out.ready & _all(others))
+        return made
+
+    def back(self, m: Module, name: str, owners: Placed, last: Any) -> None:
+        """Give what comes back on a channel to the owner of the oldest burst; ``last`` ends that burst."""
+        came = getattr(self.port, name)
+        for number, side in enumerate(self.sides):
+            mine = owners.o.valid & (owners.o.payload == number)
+            its = getattr(side, name)
+            m.d.comb += [its.valid.eq(came.valid & mine), its.payload.eq(came.payload)]
+            with m.If(mine):
+                m.d.comb += came.ready.eq(its.ready)
+        m.d.comb += owners.o.ready.eq(came.valid & came.ready & last)
+
+
+class ReadSharing(ChannelSharing):
+    """The read channels of several engines, see `ChannelSharing`."""
+
+    def __init__(self, library: Library, geometry: Geometry, engines: int) -> None:
+        super().__init__(library, geometry, engines, "read_sharing", read_channels(geometry.bus))
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        (owners,) = self.bursts(m, "owners")
+        self.back(m, "beat", owners, self.port.beat.payload.last)
+        return m
+
+
+class WriteSharing(ChannelSharing):
+    """The write channels of several engines, see `ChannelSharing`; beats follow the order of their bursts."""
+
+    def __init__(self, library: Library, geometry: Geometry, engines: int) -> None:
+        super().__init__(library, geometry, engines, "write_sharing", write_channels(geometry.bus))
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        senders, owners = self.bursts(m, "senders", "owners")
+        out = self.port.beat
+        for number, side in enumerate(self.sides):
+            mine = senders.o.valid & (senders.o.payload == number)
+            m.d.comb += side.beat.ready.eq(mine & out.ready)
+            with m.If(mine):
+                m.d.comb += [out.valid.eq(side.beat.valid), out.payload.eq(side.beat.payload)]
+        m.d.comb += senders.o.ready.eq(out.valid & out.ready & out.payload.last)
+        self.back(m, "answer", owners, 1)
+        return m
+
+
+def _all(bits: list[Any]) -> Any:
+    """Whether all of these are set; nothing is."""
+    return Cat(*bits).all() if bits else Const(1, 1)
