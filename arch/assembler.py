@@ -2,7 +2,8 @@
 
 What a tile checks while it runs (`arch.faults.Cause`) is refused here beforehand, with the instruction's number:
 local addresses beyond a memory, transfers that break the alignment rule, two users of one side of a scratchpad bank. A
-bank has one read port and one write port; in a legal program each is used by one port of one unit throughout.
+bank has one read port and one write port; in a legal program each is used by one port of one unit throughout. So is
+the write side of the accumulator; whoever reads it has a copy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from siliconloom.arch.vector import VectorFunction
 
 CIRCUIT_FORMATS = (DataType.INT8,)
 """Number formats of matmul and vector instructions for which a tile has circuits; others are illegal instructions."""
+
+
+ACCUMULATOR = -1
+"""The accumulator's place among the banks of the scratchpad, when their users are counted."""
 
 
 class _SecondOperand(Mapping[VectorFunction, int]):
@@ -142,10 +147,12 @@ def _check_room(i: Instruction, tile: NpuTile, number: int, counts: Sequence[int
 def _conflicts(
     i: Instruction, tile: NpuTile, number: int, counts: Sequence[int], users: dict[tuple[int, bool], tuple[str, int]]
 ) -> Iterator[Violation]:
-    """Sides of banks that another port uses already; ``users`` are those so far, with their first instructions."""
+    """Sides of banks and of the accumulator that are another user's already; ``users`` are those so far, with their first instructions."""
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
     for access in accesses(i, tile):
         if access.port == "sums":
+            if access.writes:
+                yield from _second_writer(i, number, users)
             continue
         low, high = extent(access.address, counts)
         for bank in range(low // bank_bytes, (high + access.size - 1) // bank_bytes + 1):
@@ -158,6 +165,18 @@ def _conflicts(
                 f"here and through '{port}' at instruction {other}; a bank has one user of each side"
             )
             yield Violation(IllegalProgram(Cause.BANK_CONFLICT, number, text), (other, number))
+
+
+def _second_writer(i: Instruction, number: int, users: dict[tuple[int, bool], tuple[str, int]]) -> Iterator[Violation]:
+    """The accumulator's write side is another unit's already; whoever reads sums has a copy of them."""
+    own = i.unit.spec.name
+    writer, other = users.setdefault((ACCUMULATOR, True), (own, number))
+    if writer != own:
+        text = (
+            f"{where(i, number)}: bank conflict: the accumulator is written by the unit {own} here and by {writer} at "
+            f"instruction {other}; it has one user of that side"
+        )
+        yield Violation(IllegalProgram(Cause.BANK_CONFLICT, number, text), (other, number))
 
 
 def _check_semaphores(program: Program) -> None:

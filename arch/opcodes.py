@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.registry import Live, Registry
 
 OPCODE_BITS = 5
@@ -180,7 +180,15 @@ class Opcode(_Code, metaclass=_Coded):
 
 
 def register_unit(spec: UnitSpec) -> Unit:
-    """Add a unit and its opcodes; raises `LoomError`, and adds nothing, when a name or a code is taken."""
+    """Add a unit and its opcodes.
+
+    Raises
+    ------
+    LoomError
+        And adds nothing, when a name or a code is taken, or what the unit does with main memory does not fit its
+        opcodes.
+    """
+    _check_memory(spec)
     unit: Unit = Unit._add(spec.name, spec.code, UNIT_BITS)
     unit.spec = spec
     made: list[Opcode] = []
@@ -195,6 +203,21 @@ def register_unit(spec: UnitSpec) -> Unit:
         _remove(unit)
         raise
     return unit
+
+
+def _check_memory(spec: UnitSpec) -> None:
+    """The levels of memory, the traffic and the tile's memory port read a transfer off m, n, pitch and memory."""
+    if not spec.memory:
+        return
+    if spec.memory not in ("read", "write"):
+        raise NotSupported(f"a unit that does '{spec.memory}' with main memory (unit {spec.name}); read or write")
+    for each in spec.opcodes:
+        missing = [size for size in ("m", "n") if size not in each.sizes]
+        if each.format is not Format.TRANSFER or missing:
+            raise LoomError(
+                f"unit {spec.name}: an opcode that moves bytes to or from main memory has the format TRANSFER and "
+                f"sizes m and n (got {each.format.name} and {', '.join(each.sizes) or 'none'} for {each.name})"
+            )
 
 
 def remove_unit(unit: Unit) -> None:
@@ -225,6 +248,11 @@ class _UnitOf(Mapping[Opcode, Unit]):
 
 
 UNIT_OF = _UnitOf()
+
+
+def memory_units(*uses: str) -> tuple[Unit, ...]:
+    """Units that do this with main memory (anything when nothing is given), in the order of their codes."""
+    return tuple(unit for unit in Unit if unit.spec.memory and unit.spec.memory in (uses or (unit.spec.memory,)))
 
 
 def _of_format(wanted: Format) -> Live[Opcode]:

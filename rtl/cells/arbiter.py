@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
@@ -33,18 +33,17 @@ class FirstComeArbiter(Circuit):
         self.users = users
         ports = {"asks": In(users), "taken": In(users), "first": Out(users)}
         super().__init__(library, library.name("arbiter", users), ports, reset=True)
+        # Members, because the proof states its invariant over them: the higher of two has asked for longer.
+        self.older = {(high, low): Signal(name=f"older_{high}_{low}") for high in range(users) for low in range(high)}
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         put_off = Signal(self.users)
         m.d.comb += put_off.eq(self.asks & ~self.taken)
-        before = [[Const(0, 1)] * self.users for _ in range(self.users)]
-        for low in range(self.users):
-            for high in range(low + 1, self.users):
-                older = Signal(name=f"older_{high}_{low}")
-                m.d.sync += older.eq(put_off[high] & (~put_off[low] | older))
-                before[high][low], before[low][high] = older, ~older
+        for (high, low), older in self.older.items():
+            m.d.sync += older.eq(put_off[high] & (~put_off[low] | older))
         for user in range(self.users):
-            others = [self.asks[other] & before[other][user] for other in range(self.users) if other != user]
-            m.d.comb += self.first[user].eq(~Cat(*others).any())
+            lower = [self.asks[other] & ~self.older[user, other] for other in range(user)]
+            higher = [self.asks[other] & self.older[other, user] for other in range(user + 1, self.users)]
+            m.d.comb += self.first[user].eq(~Cat(*lower, *higher).any())
         return m

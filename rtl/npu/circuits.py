@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.opcodes import Unit, built_units
+from siliconloom.arch.opcodes import Unit, built_units, memory_units
 from siliconloom.arch.registry import Registry, discover
-from siliconloom.rtl.library import Circuit
+from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import Geometry
 
 
@@ -65,7 +65,8 @@ class UnitCircuit:
     illegal
         There is an output ``illegal``.
     in_flight
-        Instructions and barriers of the unit that may be under way at once.
+        Instructions and barriers of the unit that may be under way at once; of an engine of the memory port as many as
+        the DMA has outstanding.
     """
 
     make: type[Circuit]
@@ -97,6 +98,27 @@ def unit_circuits() -> dict[str, UnitCircuit]:
         if unit not in UNIT_CIRCUITS:
             raise LoomError(f"no circuit is registered for the unit {unit.spec.name}")
     return {unit.spec.name: UNIT_CIRCUITS[unit] for unit in built_units()}
+
+
+def unit_circuit(library: Library, unit: str, geometry: Geometry) -> Circuit:
+    """The circuit of a unit, which has every member that its row and the tile ask for.
+
+    Raises
+    ------
+    LoomError
+        Naming the member that is not there.
+    """
+    row = unit_circuits()[unit]
+    made = library.make(row.make, geometry)
+    needed = ["instruction", "misaligned", row.read, row.done, row.busy]
+    needed += [port.own for port in (*row.reads.values(), *row.writes.values())]
+    needed += [own for own in (row.reads_sums, row.writes_sums) if own]
+    needed += ["illegal"] if row.illegal else []
+    needed += ["memory", "failed"] if unit in engines() else []
+    missing = next((name for name in needed if name not in made.signature.members), None)
+    if missing is not None:
+        raise LoomError(f"the circuit of the unit {unit} has no member {missing}")
+    return made
 
 
 @cache
@@ -132,7 +154,7 @@ def sums_writers() -> dict[str, str]:
 
 def engines() -> dict[str, str]:
     """Units that share the memory port, in the order of their codes, and what each does with main memory."""
-    return {unit.spec.name: unit.spec.memory for unit in built_units() if unit.spec.memory}
+    return {unit.spec.name: unit.spec.memory for unit in memory_units() if unit.spec.circuit}
 
 
 __all__ = [
@@ -143,6 +165,7 @@ __all__ = [
     "readers",
     "sums_readers",
     "sums_writers",
+    "unit_circuit",
     "unit_circuits",
     "writers",
 ]

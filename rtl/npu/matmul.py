@@ -59,7 +59,7 @@ class ReadStream:
         self.beats = queue.o
 
 
-class Operands(NamedTuple):
+class MatmulOperands(NamedTuple):
     """An instruction, and the addresses of what is loaded, which stays in a stationary array, and of what moves.
 
     ``outer`` is the size that has a panel per C of it, ``beats`` the one that has a beat each.
@@ -166,12 +166,12 @@ class MatmulControl(Circuit):
             self._stationary(m, tile)
         return m
 
-    def _operands(self) -> Operands:
+    def _operands(self) -> MatmulOperands:
         """The instruction in front, and which of its operands stays and which moves."""
         entry = self.instruction.payload
         if self.geometry.array.dataflow == "input_stationary":
-            return Operands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n)
-        return Operands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m)
+            return MatmulOperands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n)
+        return MatmulOperands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m)
 
     # Weight and input stationary -----------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class MatmulControl(Circuit):
         array = self.geometry.array
         return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows))
 
-    def _load(self, m: Module, operands: Operands, load: ReadStream) -> Signal:
+    def _load(self, m: Module, operands: MatmulOperands, load: ReadStream) -> Signal:
         """The loader: every line of the stationary operand, in order.
 
         Returns the signal that must pulse when the array begins with a fold that was waiting.
@@ -238,7 +238,7 @@ class MatmulControl(Circuit):
             ]
         return swaps
 
-    def _move(self, m: Module, operands: Operands, move: ReadStream) -> tuple[Signal, Signal]:
+    def _move(self, m: Module, operands: MatmulOperands, move: ReadStream) -> tuple[Signal, Signal]:
         """The mover: per fold, one line of every row; returns what ends a fold, and what ends an instruction."""
         array = self.geometry.array
         layout = data.StructLayout({"address": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS})
@@ -300,7 +300,7 @@ class MatmulControl(Circuit):
                 ]
         return fold_ends, ends
 
-    def _write_folds(self, m: Module, operands: Operands, output: Any) -> None:
+    def _write_folds(self, m: Module, operands: MatmulOperands, output: Any) -> None:
         """The writer: panel by panel, every block of k adds to the same lines."""
         array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(

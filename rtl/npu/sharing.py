@@ -2,14 +2,15 @@
 
 One engine at a time has the port (`rtl.npu.tile`), but what it asked for is answered while the next one already asks.
 Beats and answers come in the order of the bursts, so a queue of the bursts' owners says whose each is. Bursts of two
-engines meet only when the port has made the first one wait: the one with the lower number then goes first.
+engines meet only when the port has made the first one wait: what is offered stays, and of two that begin to ask in one
+cycle the one with the lower number goes first.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Const, Module, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.errors import LoomError
@@ -56,16 +57,20 @@ class ChannelSharing(Circuit):
 
     def bursts(self, m: Module, *queues: str) -> list[Placed]:
         """Let bursts out, one after the other, each with a place for its owner in all of the queues."""
-        self.owner = Signal(self.owners, name="owner")
+        self.owner, chosen, kept = (Signal(self.owners, name=name) for name in ("owner", "chosen", "kept"))
+        waits = Signal(name="waits")
         for number in reversed(self.owners):
             with m.If(self.sides[number].burst.valid):
-                m.d.comb += self.owner.eq(number)
+                m.d.comb += chosen.eq(number)
+        m.d.comb += self.owner.eq(Mux(waits, kept, chosen))
+        m.d.sync += kept.eq(self.owner)
         made = [self.burst_queue(m, name) for name in queues]
         asked = Signal(name="asked")
         valids = [side.burst.valid for side in self.sides]
         rooms = [queue.i.ready for queue in made]
         out = self.port.burst
         m.d.comb += [asked.eq(Cat(*valids).any()), out.valid.eq(asked & _all(rooms))]
+        m.d.sync += waits.eq(out.valid & ~out.ready)
         for number, side in enumerate(self.sides):
             with m.If(self.owner == number):
                 m.d.comb += out.payload.eq(side.burst.payload)

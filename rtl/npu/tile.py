@@ -17,7 +17,7 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
-from siliconloom.rtl.npu.circuits import engines, sums_readers, sums_writers, unit_circuits
+from siliconloom.rtl.npu.circuits import engines, sums_readers, sums_writers, unit_circuit, unit_circuits
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
 from siliconloom.rtl.npu.entries import QUEUES
@@ -34,7 +34,7 @@ PATIENCE = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class RunState:
     """State of the run, as the registers show it.
 
     Parameters
@@ -112,7 +112,7 @@ class Progress(NamedTuple):
     patience: Signal
 
 
-class Fault(NamedTuple):
+class FirstFault(NamedTuple):
     """Whether something goes wrong in this cycle, what, and the place of the instruction concerned."""
 
     happens: Signal
@@ -156,8 +156,11 @@ class NpuTileCircuit(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        lane_ways()  # refuses a function, and below a unit, without a circuit before anything is made
+        # refuse what has no circuit, or not a whole one, before anything is elaborated
+        lane_ways()
         self.circuits = unit_circuits()
+        for unit in self.circuits:
+            unit_circuit(library, unit, geometry)
         ports: dict[str, Any] = {
             "s_axi": In(axi_lite()),
             **{prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)},
@@ -172,15 +175,13 @@ class NpuTileCircuit(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         running, draining = Signal(), Signal()
-        run = Run(running, draining, Signal(), Signal(4), Signal(SIZE_BITS), Signal(64))
+        run = RunState(running, draining, Signal(), Signal(4), Signal(SIZE_BITS), Signal(64))
         counts = {f"{u}_{c}": Signal(64, name=f"{u}_{c}") for u in UNITS for c in COUNTERS}
         control = self._registers(m, run, counts)
         fetch = self._fetch(m, control)
         sequencer = self._sequencer(m, run, control, fetch)
         semaphores = self._semaphores(m, control)
-        units = {
-            u: self.place(m, self.library.make(circuit.make, self.geometry), u) for u, circuit in self.circuits.items()
-        }
+        units = {u: self.place(m, unit_circuit(self.library, u, self.geometry), u) for u in self.circuits}
         fronts = {u: self._front(m, u, unit, run, sequencer, semaphores) for u, unit in units.items()}
         self._issue(m, run, fronts)
         m.d.comb += [
@@ -196,7 +197,7 @@ class NpuTileCircuit(Circuit):
         self._count(m, run, parts, counts)
         return m
 
-    def _registers(self, m: Module, run: Run, counts: dict[str, Signal]) -> Placed:
+    def _registers(self, m: Module, run: RunState, counts: dict[str, Signal]) -> Placed:
         """The registers behind the slave port, and the interrupt."""
         control = self.place(
             m,
@@ -239,7 +240,7 @@ class NpuTileCircuit(Circuit):
         ]
         return fetch
 
-    def _sequencer(self, m: Module, run: Run, control: Placed, fetch: Placed) -> Placed:
+    def _sequencer(self, m: Module, run: RunState, control: Placed, fetch: Placed) -> Placed:
         """The sequencer and the memory that holds the program for it."""
         geometry = self.geometry
         word = Signal(WORD_BITS)
@@ -285,7 +286,9 @@ class NpuTileCircuit(Circuit):
         m.d.comb += available.eq(Cat(*(c.available for c in counters)))
         return Semaphores(available, take, give, Cat(*(c.overflow for c in counters)).any())
 
-    def _front(self, m: Module, u: str, unit: Placed, run: Run, sequencer: Placed, semaphores: Semaphores) -> Front:
+    def _front(
+        self, m: Module, u: str, unit: Placed, run: RunState, sequencer: Placed, semaphores: Semaphores
+    ) -> Front:
         """The queue of a unit, and the track of what the unit has begun."""
         timing.confirm("QUEUE_POP", next_entry=Queue.LATENCY)
         timing.confirm("QUEUE_REFILL", place=Queue.LATENCY, entry=Queue.LATENCY)
@@ -293,7 +296,7 @@ class NpuTileCircuit(Circuit):
         queue = self.place(m, self.library.make(Queue, layout.size, self.geometry.queue_depth), f"{u}_queue")
         connect(m, getattr(sequencer, f"to_{u}"), queue.i)
         entry = data.View(layout, queue.o.payload)
-        depth = row.in_flight(self.geometry)
+        depth = self.geometry.outstanding if u in engines() else row.in_flight(self.geometry)
         tracks = []
         for kind, mask, pulse in (("read", entry.release, row.read), ("done", entry.post, row.done)):
             track = self.place(m, self.library.make(Completion, depth), f"{u}_{kind}", pulse=getattr(unit, pulse))
@@ -306,7 +309,7 @@ class NpuTileCircuit(Circuit):
         ]
         return Front(unit, queue, entry, clear, issue, *tracks)
 
-    def _issue(self, m: Module, run: Run, fronts: dict[str, Front]) -> None:
+    def _issue(self, m: Module, run: RunState, fronts: dict[str, Front]) -> None:
         """Which instructions leave their queues.
 
         One goes to its unit and to both tracks at once, so each of these is offered it when the others are ready; a
@@ -381,7 +384,7 @@ class NpuTileCircuit(Circuit):
                 connect(m, getattr(units[u], port.own), getattr(scratchpad, name))
         return accumulator, scratchpad
 
-    def _progress(self, m: Module, run: Run, parts: Parts) -> Progress:
+    def _progress(self, m: Module, run: RunState, parts: Parts) -> Progress:
         """Whether anything is under way, or waits, and for how long the tile has been stuck."""
         patience = Signal(range(PATIENCE + 1))
         quiet, program_over, stuck = (Signal() for _ in range(3))
@@ -395,7 +398,7 @@ class NpuTileCircuit(Circuit):
         m.d.sync += patience.eq(Mux(stuck, Mux(patience == PATIENCE, patience, patience + 1), 0))
         return Progress(quiet, nothing_queued, program_over, patience)
 
-    def _faults(self, m: Module, parts: Parts, progress: Progress) -> Fault:
+    def _faults(self, m: Module, parts: Parts, progress: Progress) -> FirstFault:
         """What goes wrong in this cycle: the first of these that does."""
         words, start, sequencer = parts.control.words, parts.control.start, parts.sequencer
         accumulator, scratchpad = parts.accumulator, parts.scratchpad
@@ -424,9 +427,9 @@ class NpuTileCircuit(Circuit):
         for code, happens, where in reversed(faults):
             with m.If(happens):
                 m.d.comb += [found.eq(code), place.eq(where), wrong.eq(1)]
-        return Fault(wrong, found, place)
+        return FirstFault(wrong, found, place)
 
-    def _course(self, m: Module, run: Run, parts: Parts, progress: Progress, fault: Fault) -> None:
+    def _course(self, m: Module, run: RunState, parts: Parts, progress: Progress, fault: FirstFault) -> None:
         """The run from its start to its end, good or bad, and what is traced of it."""
         start, sequencer, fronts = parts.control.start, parts.sequencer, parts.fronts.values()
         quiet, nothing_queued = progress.quiet, progress.nothing_queued
@@ -457,7 +460,7 @@ class NpuTileCircuit(Circuit):
         with m.If(fault.happens & (run.running | start)):
             m.d.sync += [run.running.eq(0), run.draining.eq(1), run.cause.eq(fault.cause), run.number.eq(fault.number)]
 
-    def _count(self, m: Module, run: Run, parts: Parts, counts: dict[str, Signal]) -> None:
+    def _count(self, m: Module, run: RunState, parts: Parts, counts: dict[str, Signal]) -> None:
         """The counters of the units, by the names of their registers."""
         for u, circuit in self.circuits.items():
             front = parts.fronts[u]

@@ -39,7 +39,7 @@ LAST_STAGE = Lane.STAGES
 """Stage in which a lane's result, or what a row adds up to, is there."""
 
 
-class Decoded:
+class VectorConditions:
     """What the instruction under way is, as conditions; ``is_`` has them by the names of ways and of other groups.
 
     ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
@@ -260,7 +260,7 @@ class VectorUnitCircuit(Circuit):
         timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        what = Decoded(m, entry, self.instruction.payload)
+        what = VectorConditions(m, entry, self.instruction.payload)
         by_row = self._refuse(m, what)
         phase, place = self._phases(m, what)
         addresses = self._addresses(m, what, phase, place)
@@ -282,7 +282,7 @@ class VectorUnitCircuit(Circuit):
         """Binary logarithm of the number of lanes."""
         return log2(self.geometry.array.cols)
 
-    def _refuse(self, m: Module, what: Decoded) -> Signal:
+    def _refuse(self, m: Module, what: VectorConditions) -> Signal:
         """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
         new, wide = what.new, self._wide
         by_row = Signal(name="new_by_row")
@@ -308,7 +308,7 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += self.misaligned.eq(self.taken & inside.any())
         return by_row
 
-    def _phases(self, m: Module, what: Decoded) -> tuple[Phase, Place]:
+    def _phases(self, m: Module, what: VectorConditions) -> tuple[Phase, Place]:
         """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
         entry, cols = what.entry, self.geometry.array.cols
         once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
@@ -333,7 +333,7 @@ class VectorUnitCircuit(Circuit):
         phase = Phase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
         return phase, Place(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last)
 
-    def _addresses(self, m: Module, what: Decoded, phase: Phase, place: Place) -> Addresses:
+    def _addresses(self, m: Module, what: VectorConditions, phase: Phase, place: Place) -> Addresses:
         """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
         entry, cols, wide = what.entry, self.geometry.array.cols, self._wide
         turns, transposes = what.turns, what.is_["transpose"]
@@ -381,7 +381,7 @@ class VectorUnitCircuit(Circuit):
                 m.d.sync += outer.eq(onward)
         return Walk(now, outer)
 
-    def _advance(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> None:
+    def _advance(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> None:
         """From one address to the next, until the pass is over."""
         cols, setup, skip = self.geometry.array.cols, phase.setup, addresses.skip
         row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
@@ -409,7 +409,7 @@ class VectorUnitCircuit(Circuit):
                 with m.If(place.inner_last & place.outer_last):
                     m.d.sync += [phase.active.eq(0), phase.draining.eq(1), phase.timer.eq(self.geometry.vector_latency)]
 
-    def _drain(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> None:
+    def _drain(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> None:
         """The end of a pass: the second one follows that in which a row function reduces, else it is done."""
         with m.If(phase.draining):
             m.d.sync += phase.timer.eq(phase.timer - 1)
@@ -428,7 +428,7 @@ class VectorUnitCircuit(Circuit):
                     m.d.comb += self.done.eq(1)
 
     def _begin(
-        self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses, by_row: Signal
+        self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses, by_row: Signal
     ) -> None:
         """The issue of an instruction."""
         new, cols, wide = what.new, self.geometry.array.cols, self._wide
@@ -460,7 +460,7 @@ class VectorUnitCircuit(Circuit):
                 m.d.sync += [register.eq(at) for register in walk]
             m.d.sync += [register.eq(new.a >> log2(self.geometry.results)) for register in addresses.line]
 
-    def _slots(self, m: Module, what: Decoded, phase: Phase, place: Place, addresses: Addresses) -> list[Slot]:
+    def _slots(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> list[Slot]:
         """What goes with each slot down the pipeline, by the stage."""
         entry, cols, slots = what.entry, self.geometry.array.cols, phase.slots
         limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
@@ -495,7 +495,7 @@ class VectorUnitCircuit(Circuit):
             stages.append(Slot(**later))
         return stages
 
-    def _keep(self, m: Module, what: Decoded, slots: list[Slot]) -> list[Signal]:
+    def _keep(self, m: Module, what: VectorConditions, slots: list[Slot]) -> list[Signal]:
         """Columns that are the row's, a bit each, by the stage."""
         keep = [Signal(self.geometry.array.cols, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
         kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(self.geometry.array.cols))
@@ -504,7 +504,7 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += keep[stage].eq(keep[stage - 1])
         return keep
 
-    def _parameters(self, m: Module, what: Decoded, phase: Phase) -> Arriving:
+    def _parameters(self, m: Module, what: VectorConditions, phase: Phase) -> Arriving:
         """Parameters: they arrive one cycle after their address."""
         cols = self.geometry.array.cols
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
@@ -543,7 +543,7 @@ class VectorUnitCircuit(Circuit):
         m0, m1, shift = scalars[:16], scalars[16:32], scalars[32:38]
         return Arriving(bytes_in[:PLANES], swap, to_table, table_line, m0, m1, shift)
 
-    def _rows(self, m: Module, what: Decoded, slots: list[Slot]) -> Rows:
+    def _rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
         """The row memory: the state that a row's sums give, written when the row is closed, and read by its slots."""
         bits = sum(STATE.values())
         row_state = self.library.make(RowScalars)
@@ -586,7 +586,7 @@ class VectorUnitCircuit(Circuit):
     def _lanes(
         self,
         m: Module,
-        what: Decoded,
+        what: VectorConditions,
         slots: list[Slot],
         keep: list[Signal],
         arriving: Arriving,
@@ -642,7 +642,7 @@ class VectorUnitCircuit(Circuit):
         return lanes
 
     def _reduce(
-        self, m: Module, what: Decoded, slots: list[Slot], rows: Rows, lanes: list[Placed], peak_7: Signal
+        self, m: Module, what: VectorConditions, slots: list[Slot], rows: Rows, lanes: list[Placed], peak_7: Signal
     ) -> None:
         """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
         wide = self._wide

@@ -31,7 +31,7 @@ def cost_key(program: Program, chip: Chip) -> str:
     parts: list[bytes | str] = [chip.digest, repr([(f.value, f.spec.cost) for f in sorted(used)]), program.encode()]
     if any(_is_foreign(i.opcode) for i in program.instructions):
         tables = build_tables(program, chip)
-        parts += [tables.instructions.tobytes(), tables.counters.tobytes()]
+        parts += [tables.instructions.tobytes(), tables.counters.tobytes(), repr(tables.constants)]
     operators = [i.operator for i in program.instructions]
     return key_of("run", *parts, repr((program.semaphores, operators, len(program.operators), program.tiles)))
 

@@ -12,6 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
+from siliconloom.arch.opcodes import memory_units
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
     CYCLES,
@@ -43,8 +44,6 @@ EVERYTHING = (0, 2**62)
 NOTHING = (0, 0)
 SLICE = 4_000_000
 """Events between two looks at the clock and the keyboard."""
-OVERLAPPED = (Unit.SEQUENCER, Unit.LOAD, Unit.STORE, Unit.MATMUL)
-"""Units that hold something else than themselves: nothing, the memory port, array and loader."""
 FOLD_LIMIT = 5_000
 """Most jumps to list in a trace."""
 
@@ -260,12 +259,14 @@ def _held(tables: Tables, executions: Int, operators: int, output_stationary: bo
     rows = tables.instructions
     column = {name: rows[:, number] for name, number in COLUMNS.items()}
     product, unit = column["opcode"] == Opcode.MATMUL, column["unit"]
+    # these hold something else than themselves: nothing, array and loader, the memory port
+    overlapped = (Unit.SEQUENCER, Unit.MATMUL, *memory_units())
     last = column["stream"]
     if output_stationary:
         last = np.maximum(last, tables.constants.array_rows)
     cycles = (
-        np.where((unit == Unit.LOAD) | (unit == Unit.STORE), column["duration"], 0),
-        *(np.where(unit == each, column["duration"], 0) for each in Unit if each not in OVERLAPPED),
+        np.where(tables.constants.engines >> unit & 1, column["duration"], 0),
+        *(np.where(unit == each, column["duration"], 0) for each in Unit if each not in overlapped),
         np.where(product, column["advance"] + last, 0),
         np.where(product, column["stationary"], 0),
     )

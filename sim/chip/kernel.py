@@ -3,8 +3,8 @@
 Plain Python that Numba compiles; with ``NUMBA_DISABLE_JIT=1`` the same code runs uncompiled and gives the same
 numbers. Units take their queues in order and semaphores connect one unit to one unit, so what can start is decided by
 times already fixed; the only shared resource is the memory port, which serves transfers in the order in which they
-can start (ties: the one that asked first, then loads before stores). Committing always the earliest possible
-start keeps that order.
+can start (ties: the one that asked first, then the unit with the lower code, so loads before stores). Committing always
+the earliest possible start keeps that order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from siliconloom.sim.chip.state import DONE as DONE_AT
 from siliconloom.sim.chip.tables import COLUMNS, Stall
 
 _LOOP, _NEXT, _END, _BARRIER = int(Opcode.LOOP), int(Opcode.NEXT), int(Opcode.END), int(Opcode.BARRIER)
-_LOAD, _STORE, _MATMUL = int(Unit.LOAD), int(Unit.STORE), int(Unit.MATMUL)
+_MATMUL = int(Unit.MATMUL)
 _OPCODE, _UNIT, _M = COLUMNS["opcode"], COLUMNS["unit"], COLUMNS["m"]
 _WAIT, _RELEASE, _POST = COLUMNS["wait"], COLUMNS["release"], COLUMNS["post"]
 _FIRST_WAIT, _LAST_POST, _FIRST, _LAST = COLUMNS["first_wait"], COLUMNS["last_post"], COLUMNS["first"], COLUMNS["last"]
@@ -221,11 +221,12 @@ def _earliest(machine: TileMachine, state: State) -> Any:
         if not possible:
             continue
         request = max(ready, state.unit[FREE, unit])
-        if unit in (_LOAD, _STORE):
+        engine = constants.engines >> unit & 1
+        if engine:
             request = max(request, state.in_flight[unit, state.unit[TRANSFERS, unit] % constants.outstanding])
         start = request
         if table[i, _OPCODE] != _BARRIER:
-            if unit in (_LOAD, _STORE):
+            if engine:
                 start = max(request, clock[PORT])
             elif unit == _MATMUL:
                 held = clock[STREAM_FREE] if constants.output_stationary else clock[LOAD_FREE]
@@ -252,7 +253,7 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     clock, table, constants = state.clock, machine.table, machine.constants
     entry = state.queue[unit, state.unit[HEAD, unit]]
     i, dispatch, first, last = entry[0], entry[1], entry[2], entry[3]
-    barrier, transfer = table[i, _OPCODE] == _BARRIER, unit in (_LOAD, _STORE)
+    barrier, transfer = table[i, _OPCODE] == _BARRIER, constants.engines >> unit & 1
     before = state.unit[ACCOUNTED, unit]
     latest, cause = _take_tokens(machine, state, table[i, _WAIT] | (table[i, _FIRST_WAIT] if first else 0))
     if barrier:
@@ -287,7 +288,13 @@ def _execute(machine: TileMachine, wishes: Wishes, state: State, unit: Any, star
     _leave_queue(constants.queue_depth, state, unit, start)
     if not barrier:
         # an operand tile that loads behind the previous operator's last beats does not start the operator
-        _credit(state, table[i, _OPERATOR], max(start, before) if unit == _MATMUL else start, done, unit)
+        _credit(
+            state,
+            table[i, _OPERATOR],
+            max(start, before) if unit == _MATMUL else start,
+            done,
+            constants.ahead >> unit & 1,
+        )
         if start < wishes.record[1] and done > wishes.record[0]:
             _record(state, i, begin + TRANSFER_START if transfer else begin, consumed, done, start)
     clock[CYCLES] = max(clock[CYCLES], done)
@@ -387,12 +394,12 @@ def _leave_queue(depth: Any, state: State, unit: Any, start: Any) -> None:
 
 
 @part()
-def _credit(state: State, operator: Any, visible: Any, done: Any, unit: Any) -> None:
+def _credit(state: State, operator: Any, visible: Any, done: Any, ahead: Any) -> None:
     """Count an execution as its operator's, and as its own the time that no work before it has reached."""
     clock = state.clock
     state.operator[OP_START, operator] = min(state.operator[OP_START, operator], visible)
     state.operator[OP_END, operator] = max(state.operator[OP_END, operator], done)
-    if unit != _LOAD and done > clock[FRONTIER]:
+    if not ahead and done > clock[FRONTIER]:
         state.operator[OP_EXCLUSIVE, operator] += done - clock[FRONTIER]
         clock[FRONTIER] = done
 

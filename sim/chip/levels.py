@@ -32,7 +32,7 @@ def reaches(program: Program) -> list[Reach | None]:
             counts.append(i.m)
         elif i.opcode == Opcode.NEXT:
             counts.pop()
-        if i.opcode not in (Opcode.LOAD, Opcode.STORE):
+        if not i.opcode.unit.spec.memory:
             found.append(None)
             continue
         steps = [stride * (count - 1) for stride, count in zip(i.memory.strides, counts, strict=False)]
@@ -51,7 +51,7 @@ def instruction_levels(program: Program, chip: Chip) -> list[int]:
         When the addresses of a transfer begin in one level and end in another, or beyond the last.
     """
     if len(chip.memory) < 2:
-        return [0 if i.opcode in (Opcode.LOAD, Opcode.STORE) else NO_LEVEL for i in program.instructions]
+        return [0 if i.opcode.unit.spec.memory else NO_LEVEL for i in program.instructions]
     names, bases = list(chip.memory), chip.level_bases
     levels = []
     for number, (i, reach) in enumerate(zip(program.instructions, reaches(program), strict=True)):
@@ -86,7 +86,7 @@ def level_traffic(program: Program, chip: Chip, executions: np.ndarray) -> np.nd
             continue
         i = program.instructions[number]
         times = int(executions[number]) * program.tiles_of(number, chip.tile_count)
-        store = i.opcode == Opcode.STORE
+        store = i.opcode.unit.spec.memory == "write"
         row = traffic[i.operator, level]
         row[WRITE if store else READ] += times * moved_bytes(memories[level], i.m, i.n)
         row[USEFUL_WRITE if store else USEFUL_READ] += times * i.m * i.n

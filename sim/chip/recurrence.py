@@ -142,9 +142,9 @@ def empty_snapshots(loops: Any) -> Snapshots:
 
 
 @part(inside=False)
-def _moves(shift: Any, before: Any, after: Any) -> Any:
+def _moves(machine: TileMachine, shift: Any, before: Any, after: Any) -> Any:
     """Whether the marks, too, allow the time from ``before`` to ``after`` to be repeated."""
-    if owners_move(shift, before, after, before, after) < 0:
+    if owners_move(machine.constants, shift, before, after, before, after) < 0:
         return False
     mark = before[TIMES_END]
     operators = before[OP_HIGH] - before[OP_LOW] + 1
@@ -187,7 +187,7 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
             continue
         old = snapshots.anchor[level, choice]
         shift = shift_between(old, now)
-        if shift < 0 or not _moves(shift, old, now):
+        if shift < 0 or not _moves(machine, shift, old, now):
             continue
         periods = remaining // iterations
         if protect[1] > protect[0] and horizon(now) < protect[1]:
@@ -306,7 +306,7 @@ def _repeat(machine: TileMachine, protect: Any, state: State, entered: Any, left
     # `left` has queues of its own, so its sections begin elsewhere
     mark, gone_mark = now[TIMES_END], left[TIMES_END]
     total, gone_total = now[MARKS_END], left[MARKS_END]
-    acted = owners_move(shift, entered, now, entered, left)
+    acted = owners_move(machine.constants, shift, entered, now, entered, left)
     if acted < 0:
         return False
     anything, work = acted & 1 > 0, acted & 2 > 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from siliconloom.arch.isa import SEMAPHORES, Unit
+from siliconloom.arch.isa import SEMAPHORES
 from siliconloom.arch.kernels import part
 from siliconloom.sim.chip.state import (
     ACCOUNTED,
@@ -48,7 +48,6 @@ from siliconloom.sim.timing.rows import copy_row, same_rows
 WIDTH = 6144
 """Longest snapshot; a state that needs more is run, not jumped."""
 _OPERATOR = COLUMNS["operator"]
-_LOAD, _STORE = int(Unit.LOAD), int(Unit.STORE)
 COUNTS_END, TIMES_END, MARKS_END, SUMS_END, OP_LOW, OP_HIGH, PC_LOW, PC_HIGH, FLAGS, QUEUED_END = range(10)
 """Places in a snapshot's header: where its sections end; operators and instructions it counts; predicates of outer
 loops; where the times that always shift end."""
@@ -91,8 +90,9 @@ def capture(
     """
     clock, depth, outstanding = state.clock, state.started.shape[1], state.in_flight.shape[1]
     refill, array_rows, gap = _offsets(machine.constants)
-    waiting, left, tokens = 0, 0, 0
+    waiting, left, tokens, engines = 0, 0, 0, 0
     for unit in range(1, UNITS):
+        engines += machine.constants.engines >> unit & 1
         waiting += state.unit[LENGTH, unit]
         left += min(state.unit[DISPATCHED, unit], depth) - state.unit[LENGTH, unit]
         for place in range(state.unit[LENGTH, unit]):  # instructions of earlier operators are still to be counted
@@ -102,7 +102,7 @@ def capture(
         tokens += state.semaphore[TOKENS, s]
     operators, instructions = op_high - op_low + 1, pc_high - pc_low + 1
     counts_end = _HEADER + _COUNTED_UNITS + SEMAPHORES + 3 * waiting
-    times_end = counts_end + 5 + 4 * UNITS + waiting + left + 2 * outstanding + tokens
+    times_end = counts_end + 5 + 4 * UNITS + waiting + left + engines * outstanding + tokens
     marks_end = times_end + UNITS + 2 + 2 * operators
     sums_end = marks_end + _S_EXECUTIONS + instructions + operators
     if sums_end > snapshot.shape[0]:
@@ -146,8 +146,8 @@ def capture(
         ):
             snapshot[when] = state.started[unit, number % depth] + refill
             when += 1
-    for unit in range(_LOAD, _STORE + 1):
-        for place in range(outstanding):
+    for unit in range(1, UNITS):
+        for place in range(outstanding if machine.constants.engines >> unit & 1 else 0):
             snapshot[when] = state.in_flight[unit, (state.unit[TRANSFERS, unit] + place) % outstanding]
             when += 1
     for s in range(SEMAPHORES):
@@ -225,8 +225,8 @@ def restore(machine: TileMachine, state: State, snapshot: Any) -> None:
         for number in range(state.unit[DISPATCHED, unit] - state.unit[LENGTH, unit]):
             state.started[unit, number % depth] = snapshot[when] - refill
             when += 1
-    for unit in range(_LOAD, _STORE + 1):
-        for place in range(outstanding):
+    for unit in range(1, UNITS):
+        for place in range(outstanding if machine.constants.engines >> unit & 1 else 0):
             state.in_flight[unit, (state.unit[TRANSFERS, unit] + place) % outstanding] = snapshot[when]
             when += 1
     for s in range(SEMAPHORES):
@@ -277,17 +277,17 @@ def shift_between(before: Any, after: Any) -> Any:
 
 
 @part(inside=False)
-def owners_move(shift: Any, before: Any, after: Any, begun: Any, ended: Any) -> Any:
+def owners_move(constants: Any, shift: Any, before: Any, after: Any, begun: Any, ended: Any) -> Any:
     """Whether every mark whose owner acted from ``begun`` to ``ended`` is ``shift`` later in ``after`` than ``before``.
 
-    Minus one when one is not; otherwise whether anything acted, plus two when that was more than loads.
+    Minus one when one is not; otherwise whether anything acted, plus two when that was more than reads of main memory.
     """
     mark, acted, acting = before[TIMES_END], begun[MARKS_END] + S_STARTS, ended[MARKS_END] + S_STARTS
     anything, work = False, False
     for unit in range(1, UNITS):
         if ended[acting + unit] == begun[acted + unit]:
             continue
-        anything, work = True, work or unit != _LOAD
+        anything, work = True, work or not constants.ahead >> unit & 1
         if after[mark + unit] - before[mark + unit] != shift:
             return -1
     if work and after[mark + M_FRONTIER] - before[mark + M_FRONTIER] != shift:

@@ -12,6 +12,7 @@ import numpy as np
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Opcode, Program, Unit
+from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
 from siliconloom.sim.chip.levels import instruction_levels
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Int, Timing, Work
@@ -74,6 +75,10 @@ class UnitConstants(NamedTuple):
     outstanding: int
     fetch_first: int
     fetch_interval: int
+    engines: int
+    """A bit per unit: it shares the memory port."""
+    ahead: int
+    """A bit per unit: it reads main memory, so what it does is counted with the work that it is for."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,10 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
     """The tile's `UnitConstants`; a bare array has no sequencer and operands that are always there."""
     array = tile.array
     stationary = int(array.dataflow == "output_stationary")
+    sharing = {
+        "engines": sum(1 << unit for unit in memory_units()),
+        "ahead": sum(1 << unit for unit in memory_units("read")),
+    }
     if isinstance(tile, SystolicTile):
         return UnitConstants(
             issue_cycles=0,
@@ -152,6 +161,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
             outstanding=1,
             fetch_first=0,
             fetch_interval=0,
+            **sharing,
         )
     sequencer, (fetch_first, fetch_interval) = tile.sequencer, fetch_cycles(chip)
     return UnitConstants(
@@ -168,6 +178,7 @@ def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
         outstanding=tile.dma.outstanding,
         fetch_first=fetch_first,
         fetch_interval=fetch_interval,
+        **sharing,
     )
 
 

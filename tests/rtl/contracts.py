@@ -2,9 +2,10 @@
 
 from operator import attrgetter
 
-from amaranth import Array, Mux, Signal
+from amaranth import Array, Cat, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor
@@ -138,10 +139,44 @@ class SemaphoreContract(Contract):
         ]
 
 
+class ArbiterContract(Contract):
+    """First is who has asked for the most cycles, and of those the lowest; nobody is put off for `PATIENCE` cycles."""
+
+    PATIENCE = 15
+
+    def __init__(self, circuit):
+        properties = "assume_patience assert_first assert_one invariant_order cover_overtakes cover_waits cover_ties"
+        super().__init__(circuit, properties)
+
+    def state(self, m, c):
+        ages = [Signal(range(self.PATIENCE + 1), name=f"age_{user}") for user in range(c.users)]
+        for user, age in enumerate(ages):
+            m.d.sync += age.eq(Mux(c.asks[user] & ~c.taken[user], age + 1, 0))
+        users = range(c.users)
+        wanted = [
+            ~Cat(
+                c.asks[o] & ((ages[o] > ages[u]) | ((ages[o] == ages[u]) if o < u else 0)) for o in users if o != u
+            ).any()
+            for u in users
+        ]
+        leads = c.asks & c.first
+        m.d.comb += [
+            self.assume_patience.eq(Cat(age != self.PATIENCE for age in ages).all()),
+            self.assert_first.eq(c.first == Cat(wanted)),
+            self.assert_one.eq(implies(c.asks.any(), (leads != 0) & ((leads & (leads - 1)) == 0))),
+            self.invariant_order.eq(
+                Cat(older == (ages[high] > ages[low]) for (high, low), older in c.older.items()).all()
+            ),
+            self.cover_overtakes.eq(c.asks.all() & c.first[c.users - 1]),
+            self.cover_waits.eq(c.asks.all() & c.first[0] & (ages[0] == 3)),
+            self.cover_ties.eq(c.asks.all() & (ages[0] == 1) & (ages[c.users - 1] == 1)),
+        ]
+
+
 def monitor(kind, *parameters, reset="sync"):
     """The contract of a circuit made with these parameters."""
     circuit = Library("proof", reset).make(kind, *parameters)
-    contracts = {Queue: QueueContract, SemaphoreCounter: SemaphoreContract}
+    contracts = {Queue: QueueContract, SemaphoreCounter: SemaphoreContract, FirstComeArbiter: ArbiterContract}
     for base, contract in contracts.items():
         if isinstance(circuit, base):
             return contract(circuit)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
 from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.cells.arbiter import FirstComeArbiter
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.skipif(
     [
         *[(Queue, (4, depth), depth + 3) for depth in (1, 2, 3, 4, 8)],
         *[(SemaphoreCounter, (width,), 4) for width in (2, 3, 12)],
+        *[(FirstComeArbiter, (users,), 6) for users in (2, 3, 4)],
     ],
 )
 def test_the_contract_holds_in_every_cycle(kind, parameters, depth):
@@ -68,6 +70,17 @@ class QueueThatStoresWhatItDoesNotAccept(Queue):
 
 
 BUGS = {
+    "arbiter prefers the lower": (
+        broken(FirstComeArbiter, comb("first", lambda c: Cat(1, ~c.asks[0]))),
+        (2,),
+        "assert_first",
+    ),
+    "arbiter forgets who waits": (
+        broken(FirstComeArbiter, lambda m, c: m.d.sync.__iadd__(c.older[2, 1].eq(0))),
+        (3,),
+        "assert_first",
+    ),
+    "arbiter lets two go first": (broken(FirstComeArbiter, comb("first", lambda c: Const(3, 2))), (2,), "assert_one"),
     "slice accepts without room": (broken(RegisterSlice, comb("i.ready", lambda c: 1)), (4,), "assert_ready"),
     "slice shows what is coming": (
         broken(RegisterSlice, comb("o.payload", lambda c: c.i.payload)),
@@ -289,6 +302,7 @@ def test_the_simulated_queue_is_a_deque(width, depth, data):
 BLOCKS = [
     *[(Queue, shape) for shape in [(1, 1), (8, 2), (8, 3), (1024, 2), (128, 16), (300, 5)]],
     *[(SemaphoreCounter, (width,)) for width in (2, 3, 12)],
+    *[(FirstComeArbiter, (users,)) for users in (2, 3)],
 ]
 
 
@@ -313,6 +327,7 @@ def test_verilator_has_nothing_to_complain_about(reset, tmp_path):
     [
         (Queue, (0, 2), "the width of a queue is at least 1 (got 0)"),
         (Queue, (8, 0), "the depth of a queue is at least 1 (got 0)"),
+        (FirstComeArbiter, (1,), "the users of an arbiter are at least 2 (got 1)"),
         (SemaphoreCounter, (1,), "the width of a semaphore is at least 2, that of what is given (got 1)"),
     ],
 )

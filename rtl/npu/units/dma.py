@@ -3,12 +3,6 @@
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
 from siliconloom.rtl.npu.dma import LoadEngine, StoreEngine
-from siliconloom.rtl.npu.geometry import Geometry
-
-
-def _in_flight(geometry: Geometry) -> int:
-    return geometry.outstanding
-
 
 UNIT_CIRCUITS.add(
     Unit.LOAD,
@@ -18,7 +12,6 @@ UNIT_CIRCUITS.add(
         read="read",
         busy="held",
         counts_issue=False,
-        in_flight=_in_flight,
     ),
 )
 UNIT_CIRCUITS.add(
@@ -29,6 +22,5 @@ UNIT_CIRCUITS.add(
         read="read",
         busy="held",
         counts_issue=False,
-        in_flight=_in_flight,
     ),
 )

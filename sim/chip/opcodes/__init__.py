@@ -1,8 +1,9 @@
 """How long each opcode keeps its unit, and what an execution counts: a row each, registered by this folder's modules.
 
-The kernel treats an instruction of any unit but load, store and matmul alike: it holds its unit for ``duration`` cycles
-from its start, has then read its operands, and is complete ``completion`` cycles later. What is registered elsewhere is
-found in the same way.
+The kernel treats an instruction of any unit but the array alike: it holds its unit for ``duration`` cycles from its
+start, has then read its operands, and is complete ``completion`` cycles later. One of a unit that reads or writes main
+memory (`UnitSpec.memory`) holds the memory port for its ``duration``, too, and has its operands `TRANSFER_START` later.
+What is registered elsewhere is found in the same way.
 """
 
 from __future__ import annotations

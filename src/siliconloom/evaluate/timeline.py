@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from siliconloom.arch import Chip, LoomError
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.isa import Opcode
+from siliconloom.arch.isa import Opcode, Unit
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.quantity import DURATION, parse
 from siliconloom.arch.timeline import EVENT_BYTES, Span, Timeline
@@ -18,7 +18,6 @@ from siliconloom.sim.chip.engine import run
 TRACE_LIMIT = 200_000
 """Most instruction executions in a trace: about 40 MB."""
 JUMPS_TRACK = 15
-WORK = (Opcode.LOAD, Opcode.STORE, Opcode.MATMUL, Opcode.VECTOR)
 SHORT_ROWS = 120
 """Executions that a short timeline shows, about."""
 
@@ -57,7 +56,7 @@ def timeline_of(simulation: Simulation, window: tuple[int, int] | None = None) -
     chip, program, outcome = simulation.chip, simulation.plan.program, simulation.run
     rows = len(outcome.trace) + len(outcome.folds)
     require_memory(f"--trace: {rows:,} events", rows * EVENT_BYTES, "--window FROM:TO has fewer")
-    total = int(outcome.executions[[x.opcode in WORK for x in program.instructions]].sum())
+    total = int(outcome.executions[[x.opcode.unit != Unit.SEQUENCER for x in program.instructions]].sum())
     recorded = len(outcome.trace)
     facts = {
         "chip_digest": chip.digest,
