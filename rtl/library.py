@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 from amaranth import ClockDomain, Instance, Module, Shape, Signal, Value
 from amaranth._toolchain.yosys import YosysError, find_yosys
 from amaranth.back import rtlil
-from amaranth.hdl._ir import PortDirection
+from amaranth.hdl._ast import SignalSet
+from amaranth.hdl._ir import Fragment, PortDirection
 from amaranth.lib import data, wiring
 
 from siliconloom.arch.budget import require_library
@@ -98,6 +99,7 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         self.library, self.module_name, self.has_reset = library, name, reset
         clocks = {"clk": wiring.In(1)} | ({library.reset_port: wiring.In(1)} if reset else {})
         super().__init__({**clocks, **ports})
+        self._awaited: list[Signal] = []
         self._split: dict[tuple[Any, ...], dict[str, Signal]] = {}
         for path, member, value in self.signature.flatten(self):
             if _is_split(path, member):
@@ -167,6 +169,8 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         for path, member, value in placed.signature.flatten(placed):
             if path[0] not in connections:
                 Value.cast(value).name = "_".join((name, *path))
+                if member.flow == wiring.In:
+                    self._awaited.append(Value.cast(value))
             side = "i" if member.flow == wiring.In else "o"
             if _is_split(path, member):
                 ports |= {f"{side}_{child.port_name(path, field)}": value[field] for field, _ in member.shape}
@@ -177,10 +181,16 @@ class Circuit(wiring.Component):  # type: ignore[misc] # Amaranth has no type hi
         return placed
 
     def rtlil(self) -> str:
-        """The module as Yosys reads it."""
+        """The module as Yosys reads it; raises `TypeError` when nothing drives a stream of what is placed in it."""
         sides = {True: PortDirection.Input, False: PortDirection.Output}
         ports = {name: (port.value, sides[port.is_input]) for name, port in self.ports().items()}
-        return str(rtlil.convert(self, name=self.module_name, ports=ports, emit_src=False))
+        self._awaited = []
+        fragment = Fragment.get(self, None)
+        driven = SignalSet(signal for each in fragment.statements.values() for signal in each._lhs_signals())
+        missing = sorted(signal.name for signal in self._awaited if signal not in driven)
+        if missing:
+            raise TypeError(f"{self.module_name}: nothing drives {', '.join(missing)}")
+        return str(rtlil.convert(fragment, name=self.module_name, ports=ports, emit_src=False))
 
     def written(self) -> str | None:
         """Verilog of the module, from ``module`` to ``endmodule``, when it is written and not elaborated."""
