@@ -147,7 +147,7 @@ def _check_room(i: Instruction, tile: NpuTile, number: int, counts: Sequence[int
 def _conflicts(
     i: Instruction, tile: NpuTile, number: int, counts: Sequence[int], users: dict[tuple[int, bool], tuple[str, int]]
 ) -> Iterator[Violation]:
-    """Sides of banks and of the accumulator that are another user's already; ``users`` are those so far, with their first instructions."""
+    """Sides of banks, and of the accumulator, that another uses already; ``users`` are those so far."""
     bank_bytes = tile.scratchpad.capacity // tile.scratchpad.banks
     for access in accesses(i, tile):
         if access.port == "sums":

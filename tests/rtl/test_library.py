@@ -1,14 +1,25 @@
 """Circuits inside circuits: the names of ports, what a placed circuit is to its parent, and what is refused."""
 
+import gc
 import re
 
 import pytest
 from amaranth import Signal
+from amaranth._unused import MustUse
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature, connect, flipped
 
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Circuits that are refused while they are elaborated are no mistake here; Amaranth warns when they are freed."""
+    monkeypatch.setattr(MustUse, "_MustUse__silence", True)
+    yield
+    gc.collect()
+
 
 BEAT = data.StructLayout({"data": 4, "last": 1})
 PORT = Signature({"enable": Out(1), "address": Out(3), "data": In(8)})
