@@ -2,7 +2,7 @@
 
 from siliconloom.mapper.experts.balance import PLACEMENTS, Placement, place_evenly, place_loads
 from siliconloom.mapper.experts.copies import Copies, balance_copies, copy_hot, expert_hops
-from siliconloom.mapper.experts.place import Placed, place_experts
+from siliconloom.mapper.experts.place import ExpertPlacement, place_experts
 from siliconloom.mapper.experts.routing import (
     Routing,
     fanout_of,
@@ -19,7 +19,7 @@ __all__ = [
     "PLACEMENTS",
     "Copies",
     "ModelRouting",
-    "Placed",
+    "ExpertPlacement",
     "Placement",
     "Routing",
     "RoutingTrace",

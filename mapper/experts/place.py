@@ -22,7 +22,7 @@ Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class ExpertPlacement:
     """A placement and what it costs.
 
     Parameters
@@ -55,7 +55,7 @@ def place_experts(
     imbalance: float | None = None,
     together: float = 0.0,
     exhaustive: bool | None = None,
-) -> Placed:
+) -> ExpertPlacement:
     """Place every layer's experts on ``gpus``, equally many on each.
 
     Experts are placed on nodes first, with the fewest hops between them, then on the GPUs of each node.
@@ -92,7 +92,7 @@ def place_experts(
     bound = hops
     if not exact or nodes > 1 or together or imbalance is not None:
         bound = sum(float(t.sum()) - most_kept(t, experts // gpus) for t in routing.transitions)
-    return Placed(
+    return ExpertPlacement(
         gpu,
         hops,
         hops_of(routing.transitions, gpu // each),

@@ -77,7 +77,7 @@ class VectorConditions:
 
 
 @dataclass(frozen=True)
-class Phase:
+class VectorPhase:
     """What the unit does in this cycle.
 
     Parameters
@@ -104,7 +104,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPlace:
     """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
 
     ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the
@@ -121,7 +121,7 @@ class Place:
     outer_last: Signal
 
 
-class Walk(NamedTuple):
+class BlockWalk(NamedTuple):
     """An address that moves with the slots, and where the outer loop is."""
 
     now: Signal
@@ -146,10 +146,10 @@ class Addresses:
         Pulse: from the beginning, for the second pass.
     """
 
-    source: Walk
-    operand: Walk
-    target: Walk
-    line: Walk
+    source: BlockWalk
+    operand: BlockWalk
+    target: BlockWalk
+    line: BlockWalk
     pitch: Signal
     result_pitch: Signal
     parameters: Signal
@@ -308,7 +308,7 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += self.misaligned.eq(self.taken & inside.any())
         return by_row
 
-    def _phases(self, m: Module, what: VectorConditions) -> tuple[Phase, Place]:
+    def _phases(self, m: Module, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
         """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
         entry, cols = what.entry, self.geometry.array.cols
         once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
@@ -330,10 +330,10 @@ class VectorUnitCircuit(Circuit):
             inner_last.eq(Mux(reducing, block_last, row_last)),
             outer_last.eq(Mux(reducing, row_last, block_last)),
         ]
-        phase = Phase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
-        return phase, Place(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last)
+        phase = VectorPhase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
+        return phase, BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last)
 
-    def _addresses(self, m: Module, what: VectorConditions, phase: Phase, place: Place) -> Addresses:
+    def _addresses(self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace) -> Addresses:
         """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
         entry, cols, wide = what.entry, self.geometry.array.cols, self._wide
         turns, transposes = what.turns, what.is_["transpose"]
@@ -361,8 +361,8 @@ class VectorUnitCircuit(Circuit):
         )
 
     def _walk(
-        self, m: Module, name: str, step: tuple[Value, Any, Any], phase: Phase, place: Place, restart: Signal
-    ) -> Walk:
+        self, m: Module, name: str, step: tuple[Value, Any, Any], phase: VectorPhase, place: BlockPlace, restart: Signal
+    ) -> BlockWalk:
         """One address: ``step`` is where it begins, what it moves by from row to row, and from block to block."""
         begin, by_one_row, by_one_block = step
         now, outer, inner_step, outer_step, onward = (
@@ -379,9 +379,11 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += now.eq(Mux(place.inner_last, onward, now + inner_step))
             with m.If(place.inner_last):
                 m.d.sync += outer.eq(onward)
-        return Walk(now, outer)
+        return BlockWalk(now, outer)
 
-    def _advance(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> None:
+    def _advance(
+        self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
+    ) -> None:
         """From one address to the next, until the pass is over."""
         cols, setup, skip = self.geometry.array.cols, phase.setup, addresses.skip
         row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
@@ -409,7 +411,9 @@ class VectorUnitCircuit(Circuit):
                 with m.If(place.inner_last & place.outer_last):
                     m.d.sync += [phase.active.eq(0), phase.draining.eq(1), phase.timer.eq(self.geometry.vector_latency)]
 
-    def _drain(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> None:
+    def _drain(
+        self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
+    ) -> None:
         """The end of a pass: the second one follows that in which a row function reduces, else it is done."""
         with m.If(phase.draining):
             m.d.sync += phase.timer.eq(phase.timer - 1)
@@ -428,7 +432,13 @@ class VectorUnitCircuit(Circuit):
                     m.d.comb += self.done.eq(1)
 
     def _begin(
-        self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses, by_row: Signal
+        self,
+        m: Module,
+        what: VectorConditions,
+        phase: VectorPhase,
+        place: BlockPlace,
+        addresses: Addresses,
+        by_row: Signal,
     ) -> None:
         """The issue of an instruction."""
         new, cols, wide = what.new, self.geometry.array.cols, self._wide
@@ -460,7 +470,9 @@ class VectorUnitCircuit(Circuit):
                 m.d.sync += [register.eq(at) for register in walk]
             m.d.sync += [register.eq(new.a >> log2(self.geometry.results)) for register in addresses.line]
 
-    def _slots(self, m: Module, what: VectorConditions, phase: Phase, place: Place, addresses: Addresses) -> list[Slot]:
+    def _slots(
+        self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
+    ) -> list[Slot]:
         """What goes with each slot down the pipeline, by the stage."""
         entry, cols, slots = what.entry, self.geometry.array.cols, phase.slots
         limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
@@ -504,7 +516,7 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += keep[stage].eq(keep[stage - 1])
         return keep
 
-    def _parameters(self, m: Module, what: VectorConditions, phase: Phase) -> Arriving:
+    def _parameters(self, m: Module, what: VectorConditions, phase: VectorPhase) -> Arriving:
         """Parameters: they arrive one cycle after their address."""
         cols = self.geometry.array.cols
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
