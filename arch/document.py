@@ -268,7 +268,10 @@ class _Reader:
         if node.tag != self.loader.resolve(yaml.ScalarNode, node.value, (plain, not plain)):
             raise DescriptionError(f"not valid YAML: {NO_TAGS}", position=where, path=_dotted(path), value=node.tag)
         try:
-            return self.loader.construct_object(node)
+            value = self.loader.construct_object(node)
+            if type(value) is int:
+                str(value)  # raises where it has more digits than can be shown, as in hexadecimal
+            return value
         except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
             rule = "not valid YAML: not a value of the kind that it looks like"
             raise DescriptionError(rule, position=where, path=_dotted(path), value=node.value) from None

@@ -229,6 +229,10 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:
     """One matmul instruction per GEMM: a bare array gets its operands from outside, in order, without delay."""
+    if chip.tile_count > 1:
+        raise NotSupported(
+            f"{chip.tile_count} bare arrays, which nothing joins (tile_count); use a chip with an npu tile"
+        )
     drafts: list[Instruction] = []
     names: list[str] = []
     mapped: list[MappedTask] = []

@@ -35,6 +35,8 @@ class StepTime:
         Seconds that the busiest chip waits for messages: sums, tokens to and from experts, gradients, parameters.
     stages
         Layers of each stage.
+    sharing
+        Of the pipeline, what gathering shared parameters and scattering gradients adds to its microbatches.
     """
 
     seconds: float
@@ -46,6 +48,7 @@ class StepTime:
     memory: MemoryUse
     microbatches: int
     stages: tuple[int, ...]
+    sharing: float = 0.0
 
 
 class Planner:

@@ -228,6 +228,7 @@ class Trainer(Planner):
             memory=self.memory(plan),
             microbatches=micro,
             stages=tuple(found.counts),
+            sharing=micro * each,
         )
 
 

@@ -255,6 +255,49 @@ def test_a_system_of_one_chip_is_the_chip(chip, phase, layers, batch):
     assert one["traffic_bytes"][memory] == alone["traffic_bytes"][memory]
 
 
+FOUR = (
+    *["--set", "plan.data=4", "--set", "plan.tensor=1", "--set", "plan.pipeline=1", "--set", "workload.phase=training"],
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from([0, 1, 2, 3]),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from([4, 8]),
+    st.sampled_from(["npu-datacenter", "h100"]),
+)
+def test_a_training_step_is_what_its_operators_add_up_to(zero, recompute, batch, chip):
+    """Its bound counted the optimizer in every microbatch and on every replica; what is computed again had no rows."""
+    sets = ["--set", f"plan.zero={zero}", "--set", f"plan.recompute={recompute}", "--set", f"workload.batch={batch}"]
+    sets += ["--set", "workload.layers=2", "--set", "workload.sequence=64", "--set", "plan.overlap_gradients=true"]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(SYSTEM)
+        file.flush()
+        name = file.name if chip == "npu-datacenter" else "dgx-h100"
+        found = printed("sim", name, "gpt2", *FOUR, *sets)
+        again = printed("sim", name, "gpt2", *FOUR, *sets, "--set", "plan.recompute=none")
+    assert 0 < found["bound"]["achieved"] <= 1
+    left = sum(o["seconds"] for o in found["operators"] if o["name"].startswith("gradients"))
+    assert added_up(found) == pytest.approx(found["seconds"], rel=1e-6)
+    assert left >= 0
+    assert (found["energy_j"] > again["energy_j"]) == (recompute != "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["npu-datacenter", "gpt2", "plan.microbatch=1"], "plan.microbatch: npu-datacenter is one chip"),
+        (["systolic-ws-8", "gpt2-block-gemms", "tile_count=2"], "not supported: 2 bare arrays"),
+        (["npu-edge", "gpt2", "tile.array.rows=0x" + "f" * 5000], "not valid YAML: not a value of the kind"),
+    ],
+)
+def test_keys_that_change_nothing_and_numbers_that_cannot_be_shown_are_refused(arguments, told, capsys):
+    machine, model, change = arguments
+    assert main(["sim", machine, model, "--set", change]) == 2
+    assert told in capsys.readouterr().err
+
+
 def added_up(result):
     """Seconds of the operators, without those that one spends beside another."""
     overlap = sum(o.get("overlap_cycles") or 0 for o in result["operators"])

@@ -60,7 +60,8 @@ def command(
         raise LoomError("--search looks for a mapping, and --mapping gives one")
     unsupported = [name for name, value in options.items() if value]
     if unsupported and (machine.chip is None or machine.system is not None or computes_in_memory(machine, graph)):
-        where = "a chip whose memory computes" if machine.chip is not None and machine.system is None else "a system"
+        alone = machine.chip is not None and machine.system is None
+        where = "a chip whose memory computes" if alone else "a system" if machine.chip is not None else "GPUs"
         raise NotSupported(f"{' and '.join(unsupported)} for {where}")
     seen, wanted = None, 0
     if trace is not None and machine.chip is not None:

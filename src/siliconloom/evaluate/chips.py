@@ -64,13 +64,13 @@ def chip_system_result(
     stored, graph = graph, machine.fitted(graph)
     steps = PlannedStep(cluster, policy, graph, fixed or {})
     part = ChipPart.of(machine, steps)
-    plan, times, chip = steps.plan, steps.microbatches, part.chip
+    plan, chip = steps.plan, part.chip
     shared = plan.data * plan.tensor * plan.context
     joules = {name: shared * value for name, value in part.energy.items()}
     joules |= {name: watts * steps.seconds * plan.chips for name, watts in standing_power(machine.chip).items()}
     peak = machine.peak(graph.precision) * plan.chips
     bound = part.bound
-    each = bound.lower_bound_cycles * times / (plan.pipeline * chip.clock)
+    each = bound.lower_bound_cycles / (plan.pipeline * chip.clock)
     arithmetic = max(steps.flops - 2 * shared * part.memory_macs, 0.0) / peak
     floor = arithmetic if plan.attention_chips else max(each, arithmetic)
     if steps.seconds < floor * (1 - 1e-9):
@@ -125,8 +125,8 @@ def _messages(steps: PlannedStep) -> list[dict[str, Any]]:
             "name": operator.name,
             "block": operator.block,
             "kind": operator.operation,
-            "repeat": operator.repeat * steps.microbatches,
-            "seconds": steps.waits[operator.name] * operator.repeat * steps.microbatches,
+            "repeat": operator.repeat * steps.executions(operator.name),
+            "seconds": steps.waits[operator.name] * operator.repeat * steps.executions(operator.name),
             "macs": 0,
             "bound": "links",
             "shape": operator.shape,

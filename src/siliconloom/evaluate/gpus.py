@@ -79,13 +79,14 @@ def gpu_system_result(
     found = machine.predicted(part, groups=groups, unfused=plan.attention == "unfused")
     predicted = zip(found.kernels, found.seconds.tolist(), strict=True)
     seconds = [steps.waits.get(kernel.operator, alone) for kernel, alone in predicted]  # messages take the fabric's
-    busy = sum(s * k.repeat for s, k in zip(seconds, found.kernels, strict=True))
+    times = [kernel.repeat * steps.executions(kernel.operator) for kernel in found.kernels]
+    busy = sum(s * n for s, n in zip(seconds, times, strict=True))
     kernels_s, overhead = steps.seconds, _stack_seconds(stack, steps, found)
     steps.seconds += overhead
     work = kernel_flops(found.operations)
-    rounds = steps.microbatches * plan.data * plan.tensor * plan.context
-    idle = steps.seconds * gpu.idle_power * plan.chips - busy * rounds * gpu.idle_power
-    joules = found.total_joules * rounds + max(idle, 0.0)
+    shared = plan.data * plan.tensor * plan.context
+    idle = steps.seconds * gpu.idle_power * plan.chips - busy * shared * gpu.idle_power
+    joules = float(np.dot(found.joules, times)) * shared + max(idle, 0.0)
     peak = gpu.peak_flops(found.operations.dtypes()[0]) * plan.chips
     flops = steps.flops
     floor = max(flops / peak, _in_line(found, plan) * steps.microbatches / plan.pipeline)
@@ -95,22 +96,21 @@ def gpu_system_result(
     measured = measured_kernels(machine, graph, found, one_node=one_node)
     operators: list[dict[str, Any]] = []
     for i, (kernel, known) in enumerate(zip(found.kernels, measured, strict=True)):
-        times = kernel.repeat * steps.microbatches
         row = {
             "name": kernel.operator,
             "kind": kernel.row["op"],
-            "repeat": times,
+            "repeat": times[i],
             "fused": kernel.fused,
-            "seconds": seconds[i] * kernel.repeat * steps.microbatches,
-            "macs": round(float(work[i]) / 2) * times,
+            "seconds": seconds[i] * times[i],
+            "macs": round(float(work[i]) / 2) * times[i],
             "bound": found.bound[i],
-            "roofline_s": float(found.roofline[i]) * times,
-            "energy_j": float(found.joules[i]) * kernel.repeat * rounds,
+            "roofline_s": float(found.roofline[i]) * times[i],
+            "energy_j": float(found.joules[i]) * times[i] * shared,
             "error": float(found.error[i]),
             "shape": kernel.row,
         }
         if known is not None:
-            row["measured_s"] = known.seconds * times
+            row["measured_s"] = known.seconds * times[i]
             row |= {"measured_error": known.spread, "measured_in": list(known.sources)}
         operators.append(row)
     return {

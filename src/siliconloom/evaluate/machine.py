@@ -92,7 +92,7 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
     if machine_kind(name) == "chip":
         default = Plan()
         for key, value in plan.items():
-            if value != getattr(default, key, None):
+            if value != getattr(default, key, None) or key == "microbatch":  # a chip takes the whole batch at once
                 raise LoomError(f"plan.{key}: {name} is one chip; a plan is of a system (loom list)")
         chip = load_chip(name, rest)
         return DescribedMachine(chip.name, chip=chip)

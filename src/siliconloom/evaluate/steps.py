@@ -27,6 +27,7 @@ from siliconloom.mapper.system.search import ANY, too_much
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
 from siliconloom.workloads.graph import is_optimizer
+from siliconloom.workloads.roles import Pass
 
 
 class ModelTooLarge(LoomError):
@@ -51,6 +52,8 @@ class PlannedStep:
         self.waits: dict[str, float] = {}
         self.optimizer = 0.0
         """Seconds of the update that ends a training step."""
+        self.again: frozenset[str] = frozenset()
+        """Operators that the backward pass computes again (``plan.recompute``)."""
         self.updated: dict[str, float] = {}
         """The share of the parameters of its part that one chip updates, by the optimizers of the part's blocks."""
         self.layers: Layers | None = None
@@ -108,10 +111,13 @@ class PlannedStep:
             self.notes.append(routed.note(plan))
         self.flops = 2.0 * planner.passes * planner.macs  # of the scores only those that a causal mask leaves
         times, self.waits = operator_seconds(self.part, plan, planner.cluster.machine, planner.cluster.fabrics[0])
+        self.again = _computed_again(self.part, plan, planner)
         for operator in self.part.operators():
             if isinstance(operator, SharedAttention):
-                repeat = operator.repeat * step.microbatches
+                repeat = operator.repeat * self.executions(operator.name)
                 self.add(operator.name, "shared_attention", repeat, times[operator.name], operator.macs, operator.shape)
+        if step.sharing:
+            self.add("shared parameters and gradients, left over", "all_gather", 1, step.sharing)
         if step.gradients:
             self.add("gradients, left over", "all_reduce", 1, step.gradients)
         if isinstance(planner, Trainer):
@@ -119,6 +125,10 @@ class PlannedStep:
             blocks = {b.name: b for b in planner.layers.blocks(plan, plan.microbatch)}
             updates = [o for o in self.part.operators() if is_optimizer(o)]
             self.updated = {o.name: planner.updated(plan, blocks[o.forward_block]) for o in updates}
+
+    def executions(self, name: str) -> int:
+        """How often a step does what an operator does in one pass: once a pass, twice where it is computed again."""
+        return self.microbatches * (2 if name in self.again else 1)
 
     @property
     def idle(self) -> list[str]:
@@ -164,6 +174,17 @@ class PlannedStep:
         """Add a row to the others."""
         row = {"name": name, "kind": kind, "repeat": repeat, "fused": False, "seconds": seconds * repeat}
         self.others.append(row | {"macs": macs * repeat, "bound": "", "error": 0.0, "shape": dict(shape or {})})
+
+
+def _computed_again(part: Graph, plan: Plan, planner: Server | Trainer) -> frozenset[str]:
+    """Operators of the forward pass that ``plan.recompute`` repeats: those of layers, or their attention."""
+    if plan.recompute == "none":
+        return frozenset()
+    forward = [o for o in part.operators() if o.place.step is Pass.FORWARD]
+    if plan.recompute == "selective":
+        return frozenset(o.name for o in forward if isinstance(o, Attention))
+    blocks = {b.name: b for b in planner.layers.blocks(plan, plan.microbatch)}
+    return frozenset(o.name for o in forward if blocks[o.block].entering)
 
 
 def working_note(chips: int, of: int) -> str:
