@@ -40,7 +40,8 @@ class AttentionLowering:
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
         tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads) * whole.kv_len
-        self.q_base = context.input_of(task.operator, shape.batch * shape.q_len * self.q_row)
+        queries = whole.batch * whole.q_len * whole.heads * whole.head_dim
+        self.q_base = context.input_of(task.operator, size(queries))
         self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
         if not shape.values_in_keys:
             self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)

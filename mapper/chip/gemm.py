@@ -36,7 +36,7 @@ class GemmLowering:
             size(shape.k * shape.n),
             size(shape.m * shape.stored_n),
         )
-        self.a_base = context.input_of(task.operator, shape.batch * self.a_bytes)
+        self.a_base = context.input_of(task.operator, size(whole.batch * whole.m * whole.k))
         if shape.weight:
             self.b_base = context.parameters(task.operator)
         else:

@@ -137,6 +137,10 @@ def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) 
     program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
     whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
+    if mapping.placement is not None:
+        placed = {demand.item for demand in mapping.placement.demands}
+        if not placed.issuperset(memory.items.values()):
+            raise AssertionError("an object is not as large as its place: a bug")
     used = memory.used if mapping.placement is None else sum(mapping.placement.used.values())
     bound = graph_bound(chip, graph, mapping.placement)
     return MappedWorkload(

@@ -171,13 +171,14 @@ class VectorLowering:
         size = shape.dtype.size
         self.row = size(shape.cols)
         self.plane = self.row * shape.rows
-        name = task.operator.name
-        whole = task.operator.output_bytes
-        if shape.function == VectorFunction.GATHER and task.operator.weight_bytes > whole:
-            self.sources = [context.parameters(task.operator)]  # the rows it takes stand for any of its table
+        name, whole = task.operator.name, task.operator
+        assert isinstance(whole, Vector)
+        operand = size(whole.rows * whole.cols)  # of the same size whatever part of it a tile has
+        if shape.function == VectorFunction.GATHER and whole.weight_bytes > whole.output_bytes:
+            self.sources = [context.parameters(whole)]  # the rows it takes stand for any of its table
         else:
-            self.sources = [context.input_of(task.operator, self.plane)]
-        self.sources += [context.memory.take(name, f"operand {n}", self.plane) for n in range(1, shape.inputs)]
+            self.sources = [context.input_of(whole, operand)]
+        self.sources += [context.memory.take(name, f"operand {n}", operand) for n in range(1, shape.inputs)]
         self.constants = context.parameters(task.operator) if shape.constants else 0
         self.target = context.output_of(task, self.plane * shape.outputs)
 

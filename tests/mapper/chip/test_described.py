@@ -36,8 +36,9 @@ def check_same(chip, graph):
     read = again(mapped, graph)
     assert read.program.instructions == mapped.program.instructions
     assert [t.runs for t in read.tasks] == [t.runs for t in mapped.tasks]  # estimates included
-    if mapped.placement is not None:
+    if mapped.placement is not None:  # an object was placed with the size that it had under another choice
         assert read.placement.homes == mapped.placement.homes
+        assert {d.item for d in read.placement.demands} == {d.item for d in mapped.placement.demands}
     return mapped
 
 
@@ -56,6 +57,7 @@ def test_a_mapping_that_is_written_and_read_is_the_same_program(seed):
         ("npu-datacenter", (), "decode"),
         ("csd-flash", (("memory.dram.capacity", "100 MiB"),), "prefill"),
         ("sn40l", (), "decode"),
+        ("sn40l", (), "training"),
         ("tpu-v4", (), "training"),
     ],
 )

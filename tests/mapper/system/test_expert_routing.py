@@ -12,7 +12,7 @@ from siliconloom.arch.planned import PlanResult
 from siliconloom.arch.result import Result
 from siliconloom.cli import main
 from siliconloom.evaluate.cluster import cluster_of
-from siliconloom.mapper.experts import Trace
+from siliconloom.mapper.experts import RoutingTrace
 from siliconloom.mapper.system.experts import RoutedExperts, read_routed, routing_of_model
 from siliconloom.mapper.system.inference import Server
 from siliconloom.mapper.system.plan import Plan, parse_plan
@@ -26,7 +26,7 @@ WHOLE = {"data": 4, "tensor": 2, "pipeline": 1, "microbatch": 1}
 
 
 def routed_of(loads, placement="balanced"):
-    return RoutedExperts(Trace("made", "", 1, np.asarray(loads, float)), placement)
+    return RoutedExperts(RoutingTrace("made", "", 1, np.asarray(loads, float)), placement)
 
 
 def loads_by(seed, sharp=1.0):
