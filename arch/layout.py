@@ -9,7 +9,7 @@ its operands lie as blocks of R rows and panels of C columns of full depth.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,19 +36,39 @@ def panel_beats(array: SystolicArray, k: Count) -> Count:
     return k // array.rows * fold_beats(array, array.rows) + fold_beats(array, k % array.rows)
 
 
-def panel_rows(array: SystolicArray, k: int) -> int:
+def panel_rows(array: SystolicArray, k: Count) -> Count:
     """Rows that a panel of ``k`` rows takes in memory: its folds, the last one filled up to whole beats."""
     return panel_beats(array, k) * array.load_rows
 
 
-def stationary_values(array: SystolicArray, outer: int, k: int) -> int:
+def stationary_values(array: SystolicArray, outer: Count, k: Count) -> Count:
     """Values that the stationary operand takes in memory: ``outer`` columns of ``k`` rows."""
     return padded(outer, array.cols) * panel_rows(array, k)
 
 
-def moving_values(array: SystolicArray, beats: int, k: int) -> int:
+def moving_values(array: SystolicArray, beats: Count, k: Count) -> Count:
     """Values that the moving operand takes in memory: ``beats`` rows of ``k``."""
     return beats * padded(k, array.rows)
+
+
+class ProductValues(NamedTuple):
+    """What a product takes of local memory: values of both operands, and lines of C sums."""
+
+    a: Any
+    b: Any
+    lines: Any
+
+
+def product_values(array: SystolicArray, m: Count, n: Count, k: Count) -> ProductValues:
+    """What C[m,n] = A[m,k] B[k,n] takes of local memory: values of A and of B, and lines of C sums."""
+    if array.dataflow == "output_stationary":
+        a, b = -(-m // array.rows) * k * array.rows, -(-n // array.cols) * k * array.cols
+        return ProductValues(a, b, -(-n // array.cols) * m)
+    by_input = array.dataflow == "input_stationary"
+    outer, beats = (m, n) if by_input else (n, m)
+    stays, moves = stationary_values(array, outer, k), moving_values(array, beats, k)
+    a, b = (stays, moves) if by_input else (moves, stays)
+    return ProductValues(a, b, -(-outer // array.cols) * beats)
 
 
 def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
@@ -77,11 +97,13 @@ def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[V
 
 
 __all__ = [
+    "ProductValues",
     "fold_beats",
     "fold_tile",
     "moving_values",
     "packed",
     "padded",
+    "product_values",
     "panel_beats",
     "panel_rows",
     "stationary_values",

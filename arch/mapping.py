@@ -15,14 +15,20 @@ Size = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class DescribedLayout(Description):
-    """Bytes of a slot of each ring; a ring has two slots. All but the last two lie in the scratchpad."""
+    """Bytes of a slot of each ring; ``partial`` and ``context`` lie in the accumulator, the others in the scratchpad.
+
+    A ring has two slots; ``chained`` and ``gates`` have one.
+    """
 
     weights: Bytes = Field(description="stationary operands of the array")
     moving: Bytes = Field(description="moving operands of the array")
-    vector: Bytes = Field(description="operands of the vector unit")
+    vector: Bytes = Field(default=0, description="first operands of the vector unit")
+    second: Bytes = Field(default=0, description="second operands of the vector unit")
     results: Bytes = Field(description="what is stored")
     probabilities: Bytes = Field(default=0, description="of attention, from the vector unit to the array")
-    constants: Bytes = Field(default=0, description="what requantises columns, parameters of norms")
+    constants: Bytes = Field(default=0, description="what requantises columns, parameters of functions")
+    chained: Bytes = Field(default=0, description="from one function of the vector unit to the next")
+    gates: Bytes = Field(default=0, description="what a gated function takes as its second operand")
     partial: Bytes = Field(description="sums of products, in the accumulator")
     context: Bytes = Field(default=0, description="sums of attention's second product, in the accumulator")
 
@@ -97,7 +103,9 @@ class DescribedPlace(Description):
     """Where an object lies: its units (parameters of a layer, keys, values) in the order of the levels."""
 
     operator: str
-    role: str = Field(description="parameters, keys, values, scales, input, operand N, residual or result")
+    role: str = Field(
+        description="parameters, keys, values, scales, functions, table, input, operand N, residual or result"
+    )
     levels: dict[str, Annotated[int, Field(ge=1, le=LARGEST)]] = Field(
         min_length=1, description="units in each memory level"
     )

@@ -37,6 +37,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
     VectorFunction.SILU: Op.GELU,
     VectorFunction.RELU: Op.GELU,
     VectorFunction.ADD: Op.ADD,
+    VectorFunction.COMBINE: Op.ADD,
     VectorFunction.MULTIPLY: Op.ADD,
     VectorFunction.ROPE: Op.ROPE,
     VectorFunction.GATHER: Op.EMBEDDING,

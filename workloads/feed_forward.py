@@ -73,5 +73,5 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
         parts.append(_gated(builder, "shared_", SHARED, x, x.elements, tokens, width, hidden, spec.activation))
     summands = spec.top_k + len(parts) - 1
     parts.append(route.part(tokens * spec.top_k))
-    add = VectorFunction.ADD
-    return builder.vector("combine", Role.COMBINE, add, *parts, rows=tokens, cols=hidden, inputs=summands)
+    combine = VectorFunction.COMBINE
+    return builder.vector("combine", Role.COMBINE, combine, *parts, rows=tokens, cols=hidden, inputs=summands)

@@ -340,11 +340,13 @@ class Vector(Operator):
     def passes(self) -> int:
         """How often the vector unit goes through its function: once for each element that a top-k takes.
 
-        More than two operands are weighted and added one by one; two go through together.
+        More than two operands are added one by one, the first two together; where they are weighted, each by itself.
         """
         if self.function == VectorFunction.TOP_K:
             return self.chosen
-        return self.inputs if self.function == VectorFunction.ADD and self.inputs > 2 else 1
+        if self.function == VectorFunction.COMBINE:
+            return self.inputs
+        return max(self.inputs - 1, 1) if self.function == VectorFunction.ADD else 1
 
     @property
     def vector_elements(self) -> int:

@@ -38,7 +38,7 @@ def training_graph(forward: Dataflow, blocks: list[Block], hidden: int) -> Dataf
     """One training step.
 
     Gradients, like the operands, are at the precision of their forward operator. Where a value is used more than
-    once, ``<name>.gradient`` sums what flows back; an `ADD` passes its gradient on as it is. The sums of a bias
+    once, ``<name>.gradient`` sums what flows back; an `ADD` or a `COMBINE` passes its gradient on as it is. The sums of a bias
     gradient are part of the weight gradient.
 
     Parameters
@@ -124,7 +124,7 @@ class _Step:
         if isinstance(operator, Attention):
             return self._attention(operator, common, place)
         assert isinstance(operator, Vector)
-        if operator.function is VectorFunction.ADD:
+        if operator.function in (VectorFunction.ADD, VectorFunction.COMBINE):
             return [maker for maker, _ in self.gradients.get(operator.name, [])]
         return self._vector(operator, common, place)
 

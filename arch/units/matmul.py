@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from siliconloom.arch.access import SUM_BYTES, Access
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import moving_values, stationary_values
+from siliconloom.arch.layout import product_values
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 
 
@@ -17,20 +17,13 @@ def operands(i: Instruction) -> list[str]:
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
-    array = tile.array
-    cols, rows = array.cols, array.rows
-    if array.dataflow == "output_stationary":
-        yield Access("moving", False, i.a, -(-i.m // rows) * i.k * rows)
-        yield Access("loaded", False, i.b, -(-i.n // cols) * i.k * cols)
-        lines = -(-i.n // cols) * i.m
-    else:
-        by_input = array.dataflow == "input_stationary"
-        outer, beats = (i.m, i.n) if by_input else (i.n, i.m)
-        stays, moves = (i.a, i.b) if by_input else (i.b, i.a)
-        yield Access("moving", False, moves, moving_values(array, beats, i.k))
-        yield Access("loaded", False, stays, stationary_values(array, outer, i.k))
-        lines = -(-outer // cols) * beats
-    yield Access("sums", True, i.c, lines * cols * SUM_BYTES)
+    values = product_values(tile.array, i.m, i.n, i.k)
+    moving = [(i.a, values.a), (i.b, values.b)]
+    if tile.array.dataflow == "input_stationary":
+        moving.reverse()
+    for port, (address, size) in zip(("moving", "loaded"), moving, strict=True):
+        yield Access(port, False, address, size)
+    yield Access("sums", True, i.c, values.lines * tile.array.cols * SUM_BYTES)
 
 
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:

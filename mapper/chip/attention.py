@@ -14,13 +14,19 @@ a slot.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.mapper.chip.attention_cost import AttentionPart, AttentionTiling, query_parts
+from siliconloom.mapper.chip.attention_cost import (
+    AttentionLayout,
+    AttentionPart,
+    AttentionTiling,
+    is_masked,
+    query_parts,
+)
 from siliconloom.mapper.chip.builder import SLOTS, affine
-from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
@@ -35,19 +41,20 @@ class AttentionLowering:
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
-        self.q_row, self.o_row = size(shape.heads * shape.head_dim), size(shape.heads * shape.v_head_dim)
+        self.layout = layout = AttentionLayout(context.tile, shape)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
-        tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads) * whole.kv_len
-        queries = whole.batch * whole.q_len * whole.heads * whole.head_dim
-        self.q_base = context.input_of(task.operator, size(queries))
-        self.k_base = memory.take(name, "keys", tokens * self.k_row, repeat)
+        all_of = AttentionLayout(context.tile, whole)
+        pairs, tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads), whole.batch * whole.q_len
+        self.q_base = context.input_of(task.operator, tokens * all_of.q_row)
+        self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
+        self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:
-            self.v_base = memory.take(name, "values", tokens * self.v_row, repeat)
-        self.scale_bytes = PARAMETER_BYTES * shape.v_head_dim
+            self.v_base = memory.take(name, "values", self.v_unit, repeat)
+        self.scale_bytes = layout.constants
         self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
-        self.o_base = context.output_of(task, shape.batch * shape.q_len * self.o_row)
+        self.o_base = context.output_of(task, tokens * all_of.o_row)
 
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""
@@ -77,7 +84,11 @@ class AttentionLowering:
         def scores(queries: Walk) -> None:
             self._load_q(part, sequence, head, queries)
             self._load_k(part, sequence, head, None)
-            self._scores(queries.size, part.keys, VectorFunction.SOFTMAX, moving=True)
+            mask = None
+            if is_masked(self.shape):  # a query sees itself and what comes before it
+                seen = self.shape.kv_len - self.shape.q_len + part.query_start + queries.start - part.key_start
+                mask = affine(seen, (queries.loop, queries.size))
+            self._scores(queries.size, part.keys, VectorFunction.SOFTMAX, moving=True, mask=mask)
 
         def context(queries: Walk) -> None:
             self._load_v(part, sequence, head, None)
@@ -154,9 +165,25 @@ class AttentionLowering:
             self._store(part, sequence, head, queries)
 
     def _load_q(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
-        address = self._rows(self.q_base, self.q_row, self.k_row, part, sequence, head, queries)
-        width = self.subset.size * self.k_row
-        self.nest.load(self.context.rings.moving, queries.size, width, self.q_row, address)
+        address = self._rows(self.q_base, self.layout.q_row, self.layout.q_head, part, sequence, head, queries)
+        ring, heads, local = self.context.rings.moving, self.subset.size, self.layout.q_local()
+        for number, width in self._stacked(self.layout.q_head, local):
+            self.nest.load(
+                ring,
+                queries.size,
+                width,
+                self.layout.q_row,
+                replace(address, base=address.base + number * self.layout.q_head),
+                opens=number == 0,
+                closes=width > self.layout.q_head or number == heads - 1,
+                offset=number * local,
+                local_pitch=heads * local,
+            )
+
+    def _stacked(self, row: int, local: int) -> list[tuple[int, int]]:
+        """Heads that are moved by themselves, as each is filled up to whole lines, or all of them; and their bytes."""
+        heads = self.subset.size
+        return [(0, heads * row)] if row == local or heads == 1 else [(number, row) for number in range(heads)]
 
     def _rows(
         self, base: int, row: int, width: int, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk
@@ -171,10 +198,44 @@ class AttentionLowering:
         )
 
     def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
-        self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
+        """A tile of keys: of each block of positions what belongs to the head."""
+        layout, shape = self.layout, self.shape
+        if not layout.blocks:
+            return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
+        count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
+        cols, pitch = layout.array.cols, shape.kv_heads * layout.key_block
+        terms = [
+            (self.context.layer, self.k_unit),
+            (sequence.loop, shape.kv_heads * layout.key_plane),
+            (head.loop, layout.key_block),
+        ]
+        if keys is not None:
+            terms.append((keys.loop, keys.size // cols * pitch))
+        where = affine(self.k_base + start // cols * pitch, *terms)
+        self.nest.load(self.context.rings.weights, -(-count // cols), layout.key_block, pitch, where)
+        return None
 
     def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
-        self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
+        """A tile of values: of each panel of columns so many positions."""
+        layout, shape = self.layout, self.shape
+        if not layout.blocks:
+            return self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
+        count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
+        cols = layout.array.cols
+        line = self.dtype.size(cols)
+        terms = [
+            (self.context.layer, self.v_unit),
+            (sequence.loop, shape.kv_heads * layout.value_plane),
+            (head.loop, layout.value_plane),
+        ]
+        if keys is not None:
+            terms.append((keys.loop, keys.size * line))
+        local = layout.value_panel(count)
+        where = affine(self.v_base + start // cols * cols * line, *terms)
+        panels = -(-shape.v_head_dim // cols)
+        # positions are filled up to whole beats of a fold, as its rows are
+        self.nest.load(self.context.rings.weights, panels, local, layout.positions * line, where, local_pitch=local)
+        return None
 
     def _load_cache(
         self, base: int, row: int, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None
@@ -184,7 +245,7 @@ class AttentionLowering:
         plane = shape.kv_len * row
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
         terms = [
-            (self.context.layer, shape.batch * shape.kv_heads * plane),
+            (self.context.layer, self.k_unit if base == self.k_base else self.v_unit),
             (sequence.loop, shape.kv_heads * plane),
             (head.loop, plane),
         ]
@@ -204,6 +265,7 @@ class AttentionLowering:
         offset: int = 0,
         opens: bool = True,
         closes: bool = True,
+        mask: Address | None = None,
     ) -> None:
         """S = Q K^T, then probabilities; the keys begin ``offset`` tokens into a slot that is waited for and freed."""
         builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
@@ -235,6 +297,9 @@ class AttentionLowering:
             self.dtype,
             rings.partial,
             rings.probabilities,
+            parameters=rings.constants,
+            inputs=1 if mask is None else 2,
+            mask=mask,
             wait=rings.partial.full_bit | rings.probabilities.free_bit,
             release=rings.partial.free_bit,
             post=rings.probabilities.full_bit,
@@ -282,6 +347,8 @@ class AttentionLowering:
             self.dtype,
             rings.context,
             rings.results,
+            parameters=rings.constants,
+            parameter_offset=self.layout.softmax_bytes,
             wait=wait,
             release=rings.context.free_bit,
             post=post,
@@ -294,9 +361,21 @@ class AttentionLowering:
         rings.context.read()
 
     def _store(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
-        address = self._rows(self.o_base, self.o_row, self.v_row, part, sequence, head, queries)
-        width = self.subset.size * self.v_row
-        self.nest.store(self.context.rings.results, queries.size, width, self.o_row, address, final=self.final)
+        address = self._rows(self.o_base, self.layout.o_row, self.layout.o_head, part, sequence, head, queries)
+        ring, heads, local = self.context.rings.results, self.subset.size, self.layout.o_local()
+        for number, width in self._stacked(self.layout.o_head, local):
+            self.nest.store(
+                ring,
+                queries.size,
+                width,
+                self.layout.o_row,
+                replace(address, base=address.base + number * self.layout.o_head),
+                final=self.final,
+                opens=number == 0,
+                closes=width > self.layout.o_head or number == heads - 1,
+                offset=number * local,
+                local_pitch=heads * local,
+            )
 
 
 Stage = Callable[[Walk], None]

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 
 from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.layout import padded, panel_rows, product_values
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -17,12 +18,13 @@ from siliconloom.arch.timing import (
     STORE_WRITE,
     TRANSFER_START,
 )
-from siliconloom.arch.vector import ROW_LIMIT, VectorFunction
+from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES
+from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.tiling import SLACK
+from siliconloom.mapper.chip.transfers import unit_of
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Attention
@@ -79,12 +81,12 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     tilings = [
         (queries, keys, heads)
-        for keys in _halvings(most_keys)
+        for keys in dict.fromkeys(min(padded(k, costs.tile.array.cols), most_keys) for k in _halvings(most_keys))
         for queries in _halvings(most_queries)
-        for heads in _halvings(shape.heads // shape.kv_heads)
+        for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
     ]
-    needs = [attention_needs(shape, *tiling, most_keys) for tiling in tilings]
+    needs = [attention_needs(costs.tile, shape, *tiling, most_keys) for tiling in tilings]
     needed = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
@@ -98,23 +100,99 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
     return found
 
 
-def attention_needs(shape: Attention, queries: int, keys: int, heads: int, most_keys: int) -> dict[str, int]:
+def is_masked(shape: Attention) -> bool:
+    """Whether a query sees other keys than its neighbours do."""
+    return (shape.causal and shape.q_len > 1) or shape.window is not None
+
+
+def most_heads(shape: Attention) -> int:
+    """Heads that may be stacked as rows: a mask moves on by one column with every row."""
+    return 1 if is_masked(shape) else shape.heads // shape.kv_heads
+
+
+class AttentionLayout:
+    """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
+
+    Keys lie transposed, in blocks of as many positions as the array has columns: block by block, in each of them head
+    by head, as the vector unit transposes them. Values lie head by head in panels of as many columns, position by
+    position. An array that keeps no weights has its keys and values token by token.
+    """
+
+    def __init__(self, tile: NpuTile, shape: Attention) -> None:
+        self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
+        self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local())
+        self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
+        self.positions = padded(shape.kv_len, self.array.cols)
+        self.blocks = tile.array.dataflow == "weight_stationary" and not shape.values_in_keys
+        size = shape.precision.size
+        self.key_block = size(panel_rows(self.array, shape.head_dim) * self.array.cols)
+        if self.blocks:
+            self.key_plane = self.positions // self.array.cols * self.key_block
+        else:
+            self.key_plane = shape.kv_len * size(shape.head_dim)
+        width = padded(shape.v_head_dim, self.array.cols) if self.blocks else shape.v_head_dim
+        self.value_plane = self.positions * size(width) if self.blocks else shape.kv_len * size(width)
+        self.softmax_bytes = vector_cost(VectorFunction.SOFTMAX).parameter_bytes(1, self.lanes)
+        self.constants = attention_constants(tile, shape)
+
+    def _heads(self, dim: int, local: int) -> tuple[int, int]:
+        """From head to head in main memory, and from row to row: filled up where a head would not begin as it must."""
+        bus, row = self.tile.dma.bytes_per_cycle, self.shape.precision.size(dim)
+        if row % unit_of(bus, row) and bus & bus - 1 == 0:
+            return local, self.shape.heads * local
+        return row, row_bytes(self.tile, self.shape.heads * dim, self.shape.precision.bits)
+
+    def q_local(self) -> int:
+        """From head to head of a tile of queries."""
+        return self.shape.precision.size(padded(self.shape.head_dim, self.array.rows))
+
+    def o_local(self) -> int:
+        """From head to head of a tile of results."""
+        return self.shape.precision.size(padded(self.shape.v_head_dim, self.lanes))
+
+    def key_tile(self, keys: int) -> int:
+        """A tile of keys as the array takes it."""
+        if self.shape.values_in_keys:
+            return self.shape.precision.size(keys * self.shape.head_dim)
+        return self.shape.precision.size(product_values(self.array, 1, keys, self.shape.head_dim).b)
+
+    def value_tile(self, keys: int) -> int:
+        """A tile of values as the array takes it."""
+        return self.shape.precision.size(product_values(self.array, 1, self.shape.v_head_dim, keys).b)
+
+    def value_panel(self, keys: int) -> int:
+        """From panel to panel of a tile of values."""
+        return self.shape.precision.size(panel_rows(self.array, keys) * self.array.cols)
+
+
+def attention_constants(tile: NpuTile, shape: Attention) -> int:
+    """Bytes of parameters: softmax's, then what requantises the columns of a head."""
+    parameters = ((VectorFunction.SOFTMAX, 1), (VectorFunction.REQUANTIZE, shape.v_head_dim))
+    return sum(vector_cost(function).parameter_bytes(cols, tile.vector.lanes) for function, cols in parameters)
+
+
+def attention_needs(
+    tile: NpuTile, shape: Attention, queries: int, keys: int, heads: int, most_keys: int
+) -> dict[str, int]:
     """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`.
 
     ``most_keys`` are those that some part of the queries reads.
     """
-    size, wide = shape.precision.size, shape.precision.accumulator.size
-    rows, tile = queries * heads, keys * max(shape.head_dim, shape.v_head_dim)
+    made, size, wide = AttentionLayout(tile, shape), shape.precision.size, shape.precision.accumulator.size
+    rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
-        tile *= SLOTS
+        cached *= SLOTS
+    cols = tile.array.cols
+    scores = product_values(tile.array, rows, keys, shape.head_dim)
+    context = product_values(tile.array, rows, shape.v_head_dim, keys)
     return {
-        "weights": size(tile),
-        "moving": size(rows * shape.head_dim),
-        "partial": wide(rows * keys),
-        "probabilities": size(rows * keys),
-        "context": wide(rows * shape.v_head_dim),
-        "results": size(rows * shape.v_head_dim),
-        "constants": PARAMETER_BYTES * shape.v_head_dim,
+        "weights": cached,
+        "moving": max(size(scores.a), rows * made.q_local()),
+        "partial": wide(scores.lines * cols),
+        "probabilities": max(size(context.a), rows * size(padded(keys, made.lanes))),
+        "context": wide(context.lines * cols),
+        "results": rows * made.o_local(),
+        "constants": made.constants,
     }
 
 
@@ -145,12 +223,13 @@ class _Costs:
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
+        self.layout = AttentionLayout(chip.tile, shape)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
         merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-        loads = [self.transfer(1, keys * width)[1] for width in (shape.head_dim, shape.v_head_dim)]
+        loads = [self.cached(self.layout.key_tile(keys))[1], self.cached(self.layout.value_tile(keys))[1]]
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
             product_pace(array, rows, shape.v_head_dim, keys),
@@ -159,6 +238,11 @@ class _Costs:
             loads[0],
             0 if shape.values_in_keys else loads[1],
         )
+
+    def cached(self, size: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of a tile of the cache."""
+        memory = self.chip.nearest
+        return moved_bytes(memory, 1, size), access_cycles(self.chip, memory, 1, size)
 
     def _transfer(self, rows: int, elements: int) -> tuple[int, int]:
         """Bytes moved and port cycles of ``rows`` rows of so many elements."""
@@ -182,8 +266,10 @@ class _Costs:
                     array += count * sum(n * (t.scores + t.context) for n, _, t in row)
                     vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
-                    width = shape.head_dim + (0 if shape.values_in_keys else shape.v_head_dim)
-                    reads += count * (q_moved + sum(n * self.transfer(1, size * width)[0] for n, size, _ in row))
+                    for n, size, _ in row:
+                        values = 0 if shape.values_in_keys else self.layout.value_tile(size)
+                        reads += count * n * (self.cached(self.layout.key_tile(size))[0] + self.cached(values)[0])
+                    reads += count * q_moved
                     writes += count * o_moved
                     port += count * (q_held + o_held) + cached
                     tiles += count * sum(n for n, _, _ in row)
@@ -197,7 +283,7 @@ class _Costs:
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
-        lead = fetch + self.transfer(1, PARAMETER_BYTES * shape.v_head_dim)[1] + 2 * self.arrive
+        lead = fetch + self.cached(self.layout.constants)[1] + 2 * self.arrive
         edge = lead + self.out + self.away + last // 2
         cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
         return AttentionTiling(
@@ -239,4 +325,13 @@ def _halvings(total: int) -> list[int]:
     return sizes
 
 
-__all__ = ["AttentionTiling", "AttentionPart", "choose_attention_tilings", "query_parts"]
+__all__ = [
+    "AttentionLayout",
+    "AttentionPart",
+    "AttentionTiling",
+    "attention_constants",
+    "choose_attention_tilings",
+    "is_masked",
+    "most_heads",
+    "query_parts",
+]

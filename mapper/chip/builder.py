@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.transfers import Piece, pieces
 
 SLOTS = 2
-LONGEST_ROW = 2**24 - 1
-"""Bytes that a transfer's row may have."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,21 @@ class Ring:
         return local
 
 
+@dataclass(frozen=True)
+class Region:
+    """One slot of local memory that a unit both fills and empties: its instructions go one after the other."""
+
+    base: int
+
+    def write_slot(self) -> _Local:
+        """Where a result goes."""
+        return _Local(self.base, 0, 0)
+
+    def read_slot(self) -> _Local:
+        """Where it lies."""
+        return _Local(self.base, 0, 0)
+
+
 @dataclass
 class _Draft:
     fields: dict[str, object]
@@ -113,7 +127,9 @@ class _Draft:
 class ProgramBuilder:
     """Collects instructions in program order."""
 
-    def __init__(self) -> None:
+    def __init__(self, bus: int | None = None) -> None:
+        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.aligned_pieces`."""
+        self.bus = bus
         self.drafts: list[_Draft] = []
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
@@ -128,11 +144,11 @@ class ProgramBuilder:
         self.semaphores.append(Semaphore(name, initial, cause))
         return len(self.semaphores) - 1
 
-    def ring(self, name: str, base: int, slot_bytes: int) -> Ring:
-        """Declare a ring at ``base`` with two slots of ``slot_bytes`` each."""
+    def ring(self, name: str, base: int, slot_bytes: int, slots: int = SLOTS) -> Ring:
+        """Declare a ring at ``base`` with two slots of ``slot_bytes`` each, or one."""
         full = self.semaphore(f"{name}_full", 0, "operands")
-        free = self.semaphore(f"{name}_free", SLOTS, "buffer")
-        made = Ring(name, base, slot_bytes, full, free)
+        free = self.semaphore(f"{name}_free", slots, "buffer")
+        made = Ring(name, base, slot_bytes if slots > 1 else 0, full, free)
         self.rings.append(made)
         return made
 
@@ -186,18 +202,21 @@ class ProgramBuilder:
 
         Rows that adjoin on both sides become one long row, if it ``joins``.
         """
-        slot = ring.write_slot()
-        slot.base += offset
-        self._add(
-            opcode=Opcode.LOAD,
-            **_rows(rows, row_bytes, pitch, local_pitch, joins),
-            memory=memory,
-            a=slot,
-            wait=wait | (ring.free_bit if opens else 0),
-            post=ring.full_bit if closes else 0,
-            first_wait=first_wait,
-            first=first,
-        )
+        pieces = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins)
+        for piece in pieces:
+            begins, ends = piece is pieces[0], piece is pieces[-1]
+            slot = ring.write_slot()
+            slot.base += offset + piece.offset
+            self._add(
+                opcode=Opcode.LOAD,
+                **piece.fields,
+                memory=_later(memory, piece.offset),
+                a=slot,
+                wait=wait | ring.free_bit if opens and begins else wait if begins else 0,
+                post=ring.full_bit if closes and ends else 0,
+                first_wait=first_wait if begins else 0,
+                first=first if begins else 0,
+            )
         if closes:
             ring.written()
 
@@ -217,18 +236,21 @@ class ProgramBuilder:
         local_pitch: int | None = None,
     ) -> None:
         """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
-        slot = ring.read_slot()
-        slot.base += offset
-        self._add(
-            opcode=Opcode.STORE,
-            **_rows(rows, row_bytes, pitch, local_pitch),
-            memory=memory,
-            a=slot,
-            wait=ring.full_bit if opens else 0,
-            release=ring.free_bit if closes else 0,
-            last_post=last_post,
-            last=last,
-        )
+        pieces = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, True)
+        for piece in pieces:
+            begins, ends = piece is pieces[0], piece is pieces[-1]
+            slot = ring.read_slot()
+            slot.base += offset + piece.offset
+            self._add(
+                opcode=Opcode.STORE,
+                **piece.fields,
+                memory=_later(memory, piece.offset),
+                a=slot,
+                wait=ring.full_bit if opens and begins else 0,
+                release=ring.free_bit if closes and ends else 0,
+                last_post=last_post if ends else 0,
+                last=last if ends else 0,
+            )
         if closes:
             ring.read()
 
@@ -279,10 +301,10 @@ class ProgramBuilder:
         rows: int,
         cols: int,
         dtype: DataType,
-        source: Ring | None,
-        target: Ring,
+        source: Ring | Region,
+        target: Ring | Region,
         *,
-        second: Ring | None = None,
+        second: Ring | Region | None = None,
         parameters: Ring | None = None,
         inputs: int = 1,
         wait: int = 0,
@@ -292,10 +314,19 @@ class ProgramBuilder:
         first: int = 0,
         last_post: int = 0,
         last: int = 0,
-        mask_offset: int | None = None,
+        mask: Address | None = None,
+        source_offset: int = 0,
+        parameter_offset: int = 0,
     ) -> None:
-        """Target = function(source, second); without ``source`` it works in place. Cursors are moved by the caller."""
-        output = target.write_slot()
+        """Target = function(source, second). Cursors are moved by the caller.
+
+        The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
+        second operand.
+        """
+        operand, held = source.read_slot(), parameters.read_slot() if parameters else None
+        operand.base += source_offset
+        if held is not None:
+            held.base += parameter_offset
         self._add(
             opcode=Opcode.VECTOR,
             function=function,
@@ -303,10 +334,10 @@ class ProgramBuilder:
             n=cols,
             k=inputs,
             dtype=dtype,
-            a=source.read_slot() if source else target.write_slot(),
-            b=second.read_slot() if second else Address(base=mask_offset or 0),
-            c=output,
-            d=parameters.read_slot() if parameters else Address(),
+            a=operand,
+            b=second.read_slot() if second else mask or Address(),
+            c=target.write_slot(),
+            d=held or Address(),
             wait=wait,
             release=release,
             post=post,
@@ -323,17 +354,31 @@ class ProgramBuilder:
         made = Draft if draft else Program
         return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
+    def _pieces(
+        self,
+        ring: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        local_pitch: int | None,
+        memory: Address,
+        offset: int,
+        joins: bool,
+    ) -> list[Piece]:
+        """A transfer as the DMA takes it, its rows packed in local memory unless said otherwise."""
+        local = row_bytes if local_pitch is None else local_pitch
+        places = memory.base | ring.base + offset | ring.slot_bytes
+        for stride in memory.strides:
+            places |= abs(stride)
+        return pieces(self.bus, rows, row_bytes, pitch, local, places, joins=joins)
+
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
         self.working.append(self.tiles)
 
 
-def _rows(rows: int, row_bytes: int, pitch: int, local_pitch: int | None, joins: bool = True) -> dict[str, int]:
-    """Shape of a transfer, its rows packed in local memory unless said otherwise; rows that adjoin are one long row."""
-    local_pitch = row_bytes if local_pitch is None else local_pitch
-    if joins and rows > 1 and pitch == row_bytes == local_pitch and rows * row_bytes <= LONGEST_ROW:
-        return {"m": 1, "n": rows * row_bytes, "pitch": 0, "local_pitch": 0}
-    return {"m": rows, "n": row_bytes, "pitch": pitch, "local_pitch": local_pitch}
+def _later(address: Address, offset: int) -> Address:
+    return replace(address, base=address.base + offset) if offset else address
 
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:

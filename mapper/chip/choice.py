@@ -12,20 +12,20 @@ from functools import partial
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.mapper.chip.attention_cost import AttentionTiling, choose_attention_tilings
+from siliconloom.mapper.chip.attention_cost import (
+    AttentionTiling,
+    attention_constants,
+    attention_needs,
+    choose_attention_tilings,
+)
 from siliconloom.mapper.chip.bounds import operator_bound
-from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES, GemmMemories
+from siliconloom.mapper.chip.epilogue import column_bytes, function_bytes
+from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories
 from siliconloom.mapper.chip.layout import Layout, layouts
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, choose_tilings
-from siliconloom.mapper.chip.vector import (
-    VectorTiling,
-    choose_vector_tilings,
-    constant_elements,
-    too_small,
-    vector_shape,
-)
+from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, candidates, choose_tilings
+from siliconloom.mapper.chip.vector import VectorLayout, VectorTiling, choose_vector_tilings, too_small, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import NOWHERE
 
@@ -111,9 +111,8 @@ def choose_layouts(
     LoomError
         When there is none.
     """
-    operators = graph.operators()
-    constants = _constant_bytes(tile, operators)
-    candidates = list(layouts(tile, constants, any(isinstance(o, Attention) for o in operators)))
+    tasks = [task for part in parts for task in part.tasks]
+    divisions = layouts(tile, _constant_bytes(tile, tasks), _least(tasks, tile))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
@@ -121,10 +120,10 @@ def choose_layouts(
     most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for part, task, shape in shapes:
         if shape not in alike:
-            alike[shape] = _pool(chip, candidates, task, shape[1], measure, most)
+            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most)
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
-    fitting = [number for number in range(len(candidates)) if all(pool.under[number] for pool in alike.values())]
+    fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
     if not fitting:
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
         raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator")
@@ -160,10 +159,10 @@ def choose_layouts(
             pool.simulate(pick)
 
     def rivals(layout: Layout, name: str, levels: tuple[str, ...]) -> list[Chosen]:
-        return pools[name, levels].rivals(candidates.index(layout))
+        return pools[name, levels].rivals(divisions.index(layout))
 
     return [
-        (candidates[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
+        (divisions[number], [{name: pool.chosen(pick) for name, (pool, pick) in made.items()} for made in picks])
         for _, number, picks in choices
     ], rivals
 
@@ -207,16 +206,40 @@ def _total(parts: Sequence[Part], choice: Choice) -> int:
     )
 
 
-def _constant_bytes(tile: NpuTile, operators: list[Operator]) -> set[int]:
-    """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less.
-
-    It depends on no array: a smaller one must not have a division of the buffers that a larger one lacks.
-    """
-    norms = [o.precision.size(constant_elements(o)) for o in operators if isinstance(o, Vector)]
-    norms += [PARAMETER_BYTES * o.v_head_dim for o in operators if isinstance(o, Attention)]
-    widest = max((o.n for o in operators if isinstance(o, Gemm)), default=0)
+def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
+    """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less."""
+    lanes = tile.vector.lanes
+    most, widest = [0], 0
+    for task in tasks:
+        if isinstance(task.operator, Gemm):
+            shape = gemm_shape(task.operator, task)
+            per, once = column_bytes(shape.passes, lanes), function_bytes(shape.passes, lanes)
+            widest = max(widest, per * -(-shape.stored_n // lanes) + once)
+            most.append(per * -(-min(shape.stored_n, tile.array.cols) // lanes) + once)
+        elif isinstance(task.operator, Attention):
+            most.append(attention_constants(tile, task.operator))
+        else:
+            most.append(vector_shape(tile, task.operator).constants)
     shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
-    return {max([0, *norms, min(PARAMETER_BYTES * widest, share)]) for share in shares}
+    return {max(*most, min(widest, share)) for share in shares}
+
+
+def _least(tasks: Sequence[Task], tile: NpuTile) -> dict[str, int]:
+    """Bytes of a slot of every ring that the smallest tiles of the tasks take."""
+    least: dict[str, int] = {}
+    for task in tasks:
+        operator = task.operator
+        if isinstance(operator, Gemm):
+            shape = gemm_shape(operator, task)
+            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape))
+            needs = GemmLayout(tile, shape).needs(m, n, k)
+        elif isinstance(operator, Attention):
+            needs = attention_needs(tile, operator, 1, min(tile.array.cols, operator.kv_len), 1, operator.kv_len)
+        else:
+            needs = VectorLayout(tile, vector_shape(tile, operator)).least()
+        for ring, need in needs.items():
+            least[ring] = max(least.get(ring, 0), int(need))
+    return least
 
 
 Kind = tuple[int, int, int]
@@ -370,7 +393,8 @@ def _tilings(
     if isinstance(part, Attention):
         return choose_attention_tilings(chip, candidates, part)
     if isinstance(part, Vector):
-        return choose_vector_tilings(chip, candidates, vector_shape(part))
+        assert isinstance(chip.tile, NpuTile)
+        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part))
     raise NotSupported(f"operators of kind {part.kind}")
 
 

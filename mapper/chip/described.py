@@ -21,22 +21,25 @@ from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedTa
 from siliconloom.arch.vector import ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
-from siliconloom.mapper.chip.attention_cost import AttentionTiling, attention_needs, attention_tiling, query_parts
-from siliconloom.mapper.chip.builder import LONGEST_ROW, SLOTS
+from siliconloom.mapper.chip.attention_cost import (
+    AttentionTiling,
+    attention_needs,
+    attention_tiling,
+    most_heads,
+    query_parts,
+)
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
-from siliconloom.mapper.chip.gemm_cost import GemmMemories
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
+from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import GemmTiling, gemm_needs, gemm_tiling
-from siliconloom.mapper.chip.vector import VectorTiling, vector_needs, vector_shape, vector_tiling
+from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling, grains
+from siliconloom.mapper.chip.transfers import LONGEST_ROW
+from siliconloom.mapper.chip.vector import VectorLayout, VectorTiling, vector_shape, vector_tiling
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-
-ACCUMULATED = ("partial", "context")
-"""Rings that lie in the accumulator."""
 
 
 def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
@@ -162,10 +165,10 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
         ("tile.scratchpad", tile.scratchpad.capacity, [ring for ring in sizes if ring not in ACCUMULATED]),
         ("tile.accumulator", tile.accumulator.capacity, ACCUMULATED),
     ):
-        taken = SLOTS * sum(sizes[ring] for ring in rings)
+        taken = sum(slots_of(tile, ring, sizes[ring]) * sizes[ring] for ring in rings)
         if taken > capacity:
             raise document.error(
-                f"two slots each of {', '.join(rings)} take {taken:,} B of {name}'s {key}, which has {capacity:,} B: "
+                f"the slots of {', '.join(rings)} take {taken:,} B of {name}'s {key}, which has {capacity:,} B: "
                 f"{taken - capacity:,} B too much",
                 ("layout",),
             )
@@ -183,6 +186,11 @@ class _Reader:
     layout: Layout
     entries: dict[str, list[tuple[int, int, DescribedTask]]] = field(default_factory=dict)
     """By operator: repetition from which on it counts, its place in the list, and the entry; in order."""
+
+    @property
+    def tile(self) -> NpuTile:
+        assert isinstance(self.chip.tile, NpuTile)
+        return self.chip.tile
 
     def __post_init__(self) -> None:
         for index, task in enumerate(self.described.tasks):
@@ -291,9 +299,10 @@ class _Reader:
         if described.resident and described.k != shape.k:
             rule = f"an operand stays only where tiles have the whole depth, k {shape.k}"
             raise self.document.error(rule, (*at, "resident"), value=True)
-        needs = {ring: int(need) for ring, need in gemm_needs(shape, *sizes).items()}  # type: ignore[arg-type]
+        self._check_grains(part.name, at, shape, sizes)
+        needs = GemmLayout(self.tile, shape).needs(*sizes)
         self._check_room(part.name, at, needs)
-        if shape.weight and needs["weights"] > LONGEST_ROW:
+        if shape.packed and needs["weights"] > LONGEST_ROW:
             rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, at, value=f"{needs['weights']:,} B")
         a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
@@ -305,16 +314,16 @@ class _Reader:
         parts = query_parts(part)
         most_keys, most_queries = max(p.keys for p in parts), max(p.queries for p in parts)
         queries, keys, heads = sizes = described.queries, described.keys, described.heads
-        largest = most_queries, most_keys, part.heads // part.kv_heads
+        largest = most_queries, most_keys, most_heads(part)
         self._check_sizes(part.name, at, zip(("queries", "keys", "heads"), sizes, largest, strict=True))
         if queries * heads > ROW_LIMIT:
             rule = f"queries x heads are rows of a softmax, at most {ROW_LIMIT}"
             raise self.document.error(rule, at, value=queries * heads)
-        self._check_room(part.name, at, attention_needs(part, queries, keys, heads, most_keys))
+        self._check_room(part.name, at, attention_needs(self.tile, part, queries, keys, heads, most_keys))
         return attention_tiling(chip, part, queries, keys, heads)
 
     def _vector(self, chip: Chip, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
-        described, shape, at = entry.vector, vector_shape(part), ("tasks", index, "vector")
+        described, shape, at = entry.vector, vector_shape(self.tile, part), ("tasks", index, "vector")
         assert described is not None
         rows, cols = described.rows, described.cols
         self._check_sizes(part.name, at, (("rows", rows, shape.rows), ("cols", cols, shape.cols)))
@@ -328,8 +337,25 @@ class _Reader:
         if shape.dtype.size(cols) > LONGEST_ROW:
             rule = f"a row of a transfer has at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
-        self._check_room(part.name, at, vector_needs(shape, rows, cols))
+        if shape.transposes and rows != min(shape.rows, self.tile.array.cols):
+            rule = (
+                f"{shape.function} takes as many rows as the array has columns, {self.tile.array.cols}, or all of fewer"
+            )
+            raise self.document.error(rule, (*at, "rows"), value=rows)
+        self._check_room(part.name, at, VectorLayout(self.tile, shape).needs(rows, cols))
         return vector_tiling(chip, shape, rows, cols)
+
+    def _check_grains(
+        self, name: str, at: tuple[str | int, ...], shape: GemmShape, sizes: tuple[int, int, int]
+    ) -> None:
+        """Tiles consist of whole panels and folds of the array."""
+        halves = 2 if shape.output_halved else 1
+        wholes = shape.m, shape.n, shape.k
+        for key, size, whole, grain in zip("mnk", sizes, wholes, grains(self.tile, shape), strict=True):
+            unit = grain * halves if key == "n" else grain
+            if size != whole and size % unit:
+                rule = f"tiles of {name} are whole panels and folds of the array: multiples of {unit}, or {whole}"
+                raise self.document.error(rule, (*at, key), value=size)
 
     def _check_sizes(self, name: str, at: tuple[str | int, ...], sizes: Iterable[tuple[str, int, int]]) -> None:
         for key, size, most in sizes:

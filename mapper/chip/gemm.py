@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.isa import Unit
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.layout import padded, product_values
+from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.builder import affine
-from siliconloom.mapper.chip.gemm_cost import PARAMETER_BYTES, GemmShape
+from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
-from siliconloom.mapper.chip.tasks import GATED, Task
+from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
 
@@ -19,9 +21,9 @@ class GemmLowering:
 
     Loop nest, outermost first: batch, then n and m in the order of the tiling, then k. The operand of the outer loop
     is *resident* when its tile spans all of k: it is loaded once and kept while the inner loop runs. Parameters lie in
-    memory tile by tile (they are rearranged once, off line); everything else lies row by row. What requantising needs
-    of each column (its bias among it) is loaded once for each tile of columns, or for each result tile when those take
-    turns.
+    memory tile by tile, each in the order in which the array takes it (they are rearranged once, off line); everything
+    else lies row by row, as `gemm_cost.GemmLayout` says. What the vector unit needs, of each column and of functions,
+    is loaded once for each tile of columns, or for each result tile when those take turns.
     """
 
     def __init__(self, context: Context, task: Task, shape: GemmShape, tiling: GemmTiling) -> None:
@@ -29,26 +31,31 @@ class GemmLowering:
         self.nest = Nest(context, task.depends)
         self.n_outer = tiling.order == "n_outer"
         self.scales = "outer" if self.n_outer else "batch" if tiling.n >= shape.n else "tile"
-        size, memory, name, whole = shape.dtype.size, context.memory, task.operator.name, task.operator
+        memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
-        self.a_bytes, self.b_bytes, self.c_bytes = (
-            size(shape.m * shape.k),
-            size(shape.k * shape.n),
-            size(shape.m * shape.stored_n),
-        )
-        self.a_base = context.input_of(task.operator, size(whole.batch * whole.m * whole.k))
-        if shape.weight:
-            self.b_base = context.parameters(task.operator)
+        self.layout = layout = GemmLayout(context.tile, shape)
+        # objects have the same size for every share: parts of a task in several memory levels may be shared differently
+        all_of = GemmLayout(context.tile, gemm_shape(whole, task))
+        rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
+        self.a_bytes, self.c_bytes = shape.m * layout.a_row, shape.m * layout.c_row
+        self.a_base = context.input_of(task.operator, rows * all_of.a_row)
+        if shape.packed:
+            self.b_bytes = layout.b_tile(shape.n, shape.k)
+            second = whole.batch * all_of.b_tile(whole.n, whole.k)
         else:
-            self.b_base = memory.take(name, "operand 1", size(whole.batch * whole.k * whole.n))
-        self.scale_bytes = PARAMETER_BYTES * whole.batch * whole.n
-        self.scale_base = memory.take(name, "scales", self.scale_bytes, task.operator.repeat)
-        self.c_base = context.output_of(task, shape.batch * self.c_bytes)
-        # of the same size for every share: parts of a task in several memory levels may be shared differently
-        added = max(
-            size(whole.batch * whole.m * whole.n) // (2 if shape.output_halved else 1), shape.batch * self.c_bytes
-        )
-        self.residual_base = memory.take(name, "residual", added) if shape.residual else 0
+            self.b_bytes = shape.k * layout.b_row
+            second = whole.batch * whole.k * all_of.b_row
+        if shape.weight:
+            self.b_base = memory.take(name, "parameters", max(second, whole.weight_bytes), whole.repeat)
+        else:
+            self.b_base = memory.take(name, "operand 1", second)
+        self.column_bytes, self.scale_bytes = layout.columns(shape.stored_n), whole.batch * all_of.columns(columns)
+        self.scale_base = memory.take(name, "scales", self.scale_bytes, whole.repeat)
+        self.table_base = 0
+        if layout.function_bytes:
+            self.table_base = memory.take(name, "functions", layout.function_bytes, whole.repeat)
+        self.c_base = context.output_of(task, rows * all_of.c_row)
+        self.residual_base = memory.take(name, "residual", rows * all_of.c_row) if shape.residual else 0
 
     def emit(self) -> None:
         """Write the task."""
@@ -103,7 +110,7 @@ class GemmLowering:
         last_post, last = when(k.last, rings.partial.full_bit)
         self.context.builder.matmul(
             m.size,
-            n.size,
+            self.shape.whole_n(self.layout.array, n.size),
             k.size,
             self.shape.dtype,
             rings.moving,
@@ -123,7 +130,7 @@ class GemmLowering:
             rings.moving.read()
 
     def _load_a(self, batch: Walk, m: Walk, k: Walk | None) -> None:
-        size, row = self.shape.dtype.size, self.shape.dtype.size(self.shape.k)
+        size, row = self.shape.dtype.size, self.layout.a_row
         terms, base, width = (
             [(batch.loop, self.a_bytes), (m.loop, m.size * row)],
             self.a_base + m.start * row,
@@ -132,24 +139,25 @@ class GemmLowering:
         if k is not None:
             base, width = base + size(k.start), k.size
             terms.append((k.loop, size(k.size)))
-        self.nest.load(self.context.rings.moving, m.size, size(width), row, affine(base, *terms))
+        local = self.layout.a_local(width)
+        self.nest.load(self.context.rings.moving, m.size, size(width), row, affine(base, *terms), local_pitch=local)
 
     def _load_b(self, batch: Walk, n: Walk, k: Walk | None) -> None:
-        shape, size, ring = self.shape, self.shape.dtype.size, self.context.rings.weights
+        shape, layout, size, ring = self.shape, self.layout, self.shape.dtype.size, self.context.rings.weights
         k_start, k_size = (0, shape.k) if k is None else (k.start, k.size)
-        if shape.weight:
-            terms = [
-                (self.context.layer, shape.batch * self.b_bytes),
-                (batch.loop, self.b_bytes),
-                (n.loop, size(shape.k * n.size)),
-            ]
-            base, step = self.b_base + size(n.start * shape.k) + size(k_start * n.size), size(k_size * n.size)
-            rows, width, pitch = 1, step, step
+        terms = [(batch.loop, self.b_bytes)]
+        if shape.packed:
+            base = self.b_base + layout.b_tile(n.start, shape.k) + layout.b_tile(n.size, k_start)
+            rows, width = 1, layout.b_tile(n.size, k_size)
+            step = pitch = width
+            terms.append((n.loop, layout.b_tile(n.size, shape.k)))
+            if shape.weight:
+                terms.append((self.context.layer, shape.batch * self.b_bytes))
         else:
-            row = size(shape.n)
-            terms = [(batch.loop, self.b_bytes), (n.loop, size(n.size))]
-            base, step = self.b_base + size(n.start) + k_start * row, k_size * row
-            rows, width, pitch = k_size, size(n.size), row
+            pitch = layout.b_row
+            terms.append((n.loop, size(n.size)))
+            base, step = self.b_base + size(n.start) + k_start * pitch, k_size * pitch
+            rows, width = k_size, size(n.size)
         if k is not None:
             terms.append((k.loop, step))
         self.nest.load(ring, rows, width, pitch, affine(base, *terms), depends=not shape.weight)
@@ -164,20 +172,28 @@ class GemmLowering:
         ring.read()
 
     def _load_scales(self, batch: Walk, n: Walk | None) -> None:
-        start, cols = (0, self.shape.n) if n is None else (n.start, n.size)
-        width = PARAMETER_BYTES * cols
-        terms = [(self.context.layer, self.scale_bytes), (batch.loop, PARAMETER_BYTES * self.shape.n)]
+        layout, constants = self.layout, self.context.rings.constants
+        start, cols = (0, self.shape.stored_n) if n is None else self._stored(n)
+        width = layout.columns(cols)
+        terms = [(self.context.layer, self.scale_bytes), (batch.loop, self.column_bytes)]
         if n is not None:
             terms.append((n.loop, width))
-        address = affine(self.scale_base + PARAMETER_BYTES * start, *terms)
-        self.nest.load(self.context.rings.constants, 1, width, width, address, depends=False)
+        address = affine(self.scale_base + layout.columns(start), *terms)
+        more = layout.function_bytes
+        self.nest.load(constants, 1, width, width, address, depends=False, closes=not more)
+        if more:
+            address = affine(self.table_base, (self.context.layer, more))
+            self.nest.load(constants, 1, more, more, address, depends=False, opens=False, offset=width)
+
+    def _stored(self, n: Walk) -> tuple[int, int]:
+        """First column that is stored of a tile, and how many."""
+        return (n.start // 2, n.size // 2) if self.shape.output_halved else (n.start, n.size)
 
     def _epilogue(self, batch: Walk, n: Walk, m: Walk) -> None:
         """Requantise, activate, add the residual; then store the tile."""
-        builder, rings, shape, size = self.context.builder, self.context.rings, self.shape, self.shape.dtype.size
-        cols = n.size // 2 if shape.output_halved else n.size
-        start = n.start // 2 if shape.output_halved else n.start
-        row = size(shape.stored_n)
+        rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
+        start, cols = self._stored(n)
+        row, local = self.layout.c_row, self.layout.c_local(cols)
         where = [(batch.loop, self.c_bytes), (m.loop, m.size * row), (n.loop, size(cols))]
         offset = m.start * row + size(start)
         wait, release = rings.partial.full_bit | rings.results.free_bit, rings.partial.free_bit
@@ -185,33 +201,47 @@ class GemmLowering:
         if per_tile:
             self._load_scales(batch, n)
             wait |= rings.constants.full_bit
-        functions = shape.functions
-        for index, function in enumerate(functions):
-            second = None
-            if function == VectorFunction.ADD:
-                self.nest.load(rings.vector, m.size, size(cols), row, affine(self.residual_base + offset, *where))
-                second, wait, release = rings.vector, wait | rings.vector.full_bit, release | rings.vector.free_bit
-            last = index == len(functions) - 1
-            post = rings.results.full_bit | (rings.constants.free_bit if per_tile else 0)
-            builder.vector(
-                function,
-                m.size,
-                n.size if function in GATED else cols,
-                shape.dtype,
-                rings.partial if index == 0 else None,
-                rings.results,
-                second=second,
-                inputs=2 if second else 1,
-                wait=wait,
-                release=release,
-                post=post if last else 0,
-            )
-            wait = release = 0
-            if second:
-                second.read()
+        if shape.residual:
+            residual = affine(self.residual_base + offset, *where)
+            self.nest.load(rings.second, m.size, size(cols), row, residual, local_pitch=local)
+        post = rings.results.full_bit | (rings.constants.free_bit if per_tile else 0)
+        self._passes(m.size, cols, wait, release, post)
         rings.partial.written()
         rings.partial.read()
         rings.results.written()
         if per_tile:
             rings.constants.read()
-        self.nest.store(rings.results, m.size, size(cols), row, affine(self.c_base + offset, *where))
+        place = affine(self.c_base + offset, *where)
+        self.nest.store(rings.results, m.size, size(cols), row, place, local_pitch=local)
+
+    def _passes(self, rows: int, cols: int, wait: int, release: int, post: int) -> None:
+        """The vector unit's instructions on a result tile.
+
+        The first waits for sums, parameters and room for results; the last that reads sums releases them, and the last
+        of all posts.
+        """
+        rings, layout, passes = self.context.rings, self.layout, self.shape.passes
+        lanes, parameters = layout.lanes, 0
+        half = product_values(layout.array, rows, padded(cols, layout.array.cols), 1).lines
+        sums = max(index for index, each in enumerate(passes) if each.source == "partial")
+        for index, each in enumerate(passes):
+            added = each.second == "second"
+            self.context.builder.vector(
+                each.function,
+                rows,
+                cols,
+                self.shape.dtype,
+                getattr(rings, each.source),
+                getattr(rings, each.target),
+                second=getattr(rings, each.second) if each.second else None,
+                parameters=rings.constants,
+                inputs=2 if each.second else 1,
+                wait=(wait if index == 0 else 0) | (rings.second.full_bit if added else 0),
+                release=(release if index == sums else 0) | (rings.second.free_bit if added else 0),
+                post=post if index == len(passes) - 1 else 0,
+                source_offset=each.half * half * layout.array.cols * SUM_BYTES,
+                parameter_offset=parameters,
+            )
+            parameters += vector_cost(each.function).parameter_bytes(cols, lanes)
+            if added:
+                rings.second.read()

@@ -7,6 +7,7 @@ pace, and before and behind its work come the stages that nothing hides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, Memory, NpuTile, VectorUnit
+from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray, VectorUnit
+from siliconloom.arch.layout import Count, padded, product_values
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
+from siliconloom.mapper.chip.epilogue import Pass, column_bytes, epilogue, function_bytes
+from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 
@@ -25,8 +29,6 @@ Int = NDArray[np.int64]
 Order = Literal["n_outer", "m_outer"]
 ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
 
-PARAMETER_BYTES = 8
-"""Of each column, for requantising its sums: a bias, a multiplier, a shift, and the zero point it is clipped around."""
 LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
 
@@ -37,7 +39,7 @@ class GemmShape:
 
     ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
     gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
-    added from memory.
+    added from memory, and ``listed`` that the product stands by itself: its operands come from outside.
     """
 
     batch: int
@@ -49,11 +51,88 @@ class GemmShape:
     functions: tuple[VectorFunction, ...]
     output_halved: bool
     residual: bool
+    listed: bool = False
 
     @property
     def stored_n(self) -> int:
         """Columns of the result that is stored."""
         return self.n // 2 if self.output_halved else self.n
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Instructions of the vector unit on every result tile."""
+        return epilogue(self.functions)
+
+    @property
+    def packed(self) -> bool:
+        """The second operand lies in memory tile by tile, in the order in which the array takes it.
+
+        So do parameters, and operands that come from outside. Where it is another operator's result it lies row by row.
+        """
+        return self.weight or self.listed
+
+    def whole_n(self, array: SystolicArray, n: Count) -> Count:
+        """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
+        return 2 * padded(n // 2, array.cols) if self.output_halved else n
+
+
+class GemmLayout:
+    """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
+
+    Rows of activations are filled up to whole lines of the array, so that rows that adjoin in memory do in the
+    scratchpad.
+    """
+
+    def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
+        self.array, self.lanes, self.shape = tile.array, tile.vector.lanes, shape
+        self.by_rows = tile.array.dataflow == "weight_stationary"
+        bits = shape.dtype.bits
+        self.a_row, self.b_row, self.c_row = (
+            row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
+        )
+        passes = shape.passes
+        self.column_bytes, self.function_bytes = column_bytes(passes, self.lanes), function_bytes(passes, self.lanes)
+
+    def size(self, elements: Count) -> Count:
+        """Bytes of so many operands."""
+        return -(-elements * self.shape.dtype.bits // 8)
+
+    def a_local(self, k: Count) -> Count:
+        """From row to row of a moving tile of ``k`` columns."""
+        return self.size(padded(k, self.array.rows) if self.by_rows else k)
+
+    def b_tile(self, n: Count, k: Count) -> Count:
+        """A tile of the second operand as the array takes it."""
+        return self.size(product_values(self.array, 1, self.shape.whole_n(self.array, n), k).b)
+
+    def c_local(self, cols: Count) -> Count:
+        """From row to row of a result tile of ``cols`` columns."""
+        return self.size(padded(cols, self.lanes))
+
+    def columns(self, cols: Count) -> Count:
+        """What requantises ``cols`` columns of results."""
+        return self.column_bytes * -(-cols // self.lanes)
+
+    def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
+        """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
+        shape, array = self.shape, self.array
+        values = product_values(array, m, shape.whole_n(array, n), k)
+        cols = n // 2 if shape.output_halved else n
+        result = m * self.c_local(cols)
+        needs = {
+            "weights": self.size(values.b),
+            "moving": self.size(values.a),
+            "partial": values.lines * array.cols * (shape.dtype.accumulator.bits // 8),
+            "results": result,
+            "constants": self.columns(cols) + self.function_bytes,
+        }
+        targets = {each.target for each in shape.passes} - {"results"}
+        return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
+
+
+def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
+    """Bytes from row to row of a matrix of activations in main memory."""
+    return -(-padded(elements, tile.array.rows) * bits // 8)
 
 
 @dataclass(frozen=True)
@@ -86,27 +165,46 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     assert isinstance(tile, NpuTile)
     bits, array, unit = shape.dtype.bits, tile.array, tile.vector
     sums = 2 if shape.output_halved else 1
+    layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)
     m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
 
-    a = _Transfers(chip, memories.a, bits, shape.k)
-    b = _Transfers(chip, memories.b, bits, None if shape.weight else shape.n)
-    c = _Transfers(chip, memories.c, bits, shape.stored_n)
+    c_tiles = -(-shape.stored_n // columns)
+    a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
+    c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
+    a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places)
+    c = _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places)
     c_parts = _parts(shape.stored_n, columns)
     a_bytes, a_time = a.total(m_parts, k_parts)
-    b_bytes, b_time = b.total(k_parts, n_parts)
     c_bytes, c_time = c.total(m_parts, c_parts)
-    p, p_rows = _Transfers(chip, memories.b, 8, None), np.full_like(n, PARAMETER_BYTES)
-    p_bytes, p_time = p.total(_parts(PARAMETER_BYTES, p_rows), n_parts)
+    if shape.packed:
+        b_places = np.where(n_tiles > 1, layout.b_tile(n, shape.k), 0)
+        b: _Transfers = _Tiles(
+            chip,
+            memories.b,
+            lambda deep, wide: layout.b_tile(wide, deep),
+            lambda wide: b_places | np.where(k_tiles > 1, layout.b_tile(wide, k), 0),
+        )
+    else:
+        b_places = np.where(n_tiles > 1, layout.size(n), 0) | np.where(k_tiles > 1, k * layout.b_row, 0)
+        b = _Transfers(chip, memories.b, bits, layout.b_row, layout.size, b_places)
+    b_bytes, b_time = b.total(k_parts, n_parts)
+    one, extra = np.ones_like(n), np.full_like(n, layout.function_bytes)
+    p_places = np.where(c_tiles > 1, layout.columns(columns), 0)
+    p = _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places)
+    p_bytes, p_time = p.total([(one, one)], c_parts)
+    f = _Tiles(chip, memories.b, lambda _, size: size, np.zeros_like)
+    f_bytes, f_time = f.total([(one, n_tiles)], [(extra, one)])
+    p_bytes, p_time = p_bytes + f_bytes, p_time + f_time
 
     compute = vector = np.zeros((1, 1, 1), np.int64)
     for tall, m_count in m_parts:
         for wide, n_count in n_parts:
             for deep, k_count in k_parts:
                 if m_count.any() and n_count.any() and k_count.any():
-                    pace = matmul_pace(array, tall, wide, np.maximum(deep, 1))
+                    pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1))
                     compute = compute + m_count * n_count * k_count * pace
             vector = vector + m_count * n_count * _epilogue(shape, unit, tall, wide)
 
@@ -116,13 +214,13 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     loads = 2 - whole_k.astype(np.int64)
     sequencer = results * (
         k_tiles * ((1 + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
-        + (len(shape.functions) + 1 + shape.residual) * issue
+        + (len(shape.passes) + 1 + shape.residual) * issue
         + tile.sequencer.loop_cycles
     )
 
     # What one tile takes at each stage.
     start = QUEUE_POP + TRANSFER_START
-    a_one, b_one, c_one, p_one = a.one(m, k), b.one(k, n), c.one(m, columns), p.one(p_rows, n)
+    a_one, b_one, c_one, p_one = a.one(m, k), b.one(k, n), c.one(m, columns), p.one(one, columns)
     arrive = chip.cycles(max(memories.a.latency, memories.b.latency)) + start + LOAD_WRITE
     away = chip.cycles(memories.c.latency) + start + STORE_WRITE
     first = first_load(array, k)
@@ -194,16 +292,23 @@ def _waits(uses: Int) -> Int:
 def _epilogue(shape: GemmShape, unit: VectorUnit, m: Int, n: Int) -> Int:
     """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
     total, columns = np.zeros((1, 1, 1), np.int64), n // (2 if shape.output_halved else 1)
-    for index, function in enumerate(shape.functions):
-        total = total + vector_cycles(unit, function, m, n if shape.output_halved and index == 0 else columns)
+    for each in shape.passes:
+        total = total + vector_cycles(unit, each.function, m, columns)
     return total
 
 
 class _Transfers:
-    """Transfers of the tiles of one operand; ``width`` is that of its rows, ``None`` if it lies tile by tile."""
+    """Transfers of the tiles of one operand that lies row by row.
 
-    def __init__(self, chip: Chip, memory: Memory, bits: int, width: int | None) -> None:
-        self.chip, self.memory, self.bits, self.width = chip, memory, bits, width
+    ``pitch`` is from row to row in memory, ``local`` gives that of a tile's columns in local memory; tiles begin at
+    multiples of ``places``.
+    """
+
+    def __init__(
+        self, chip: Chip, memory: Memory, bits: int, pitch: int, local: Callable[[Int], Int], places: Int
+    ) -> None:
+        self.chip, self.memory, self.bits = chip, memory, bits
+        self.pitch, self.local, self.places = pitch, local, places
 
     def one(self, rows: Int, cols: Int) -> Int:
         """Port cycles of one tile."""
@@ -221,11 +326,31 @@ class _Transfers:
         return size, time
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        return self._moved(rows, -(-cols * self.bits // 8), np.asarray(self.pitch), self.local(cols), self.places)
+
+    def _moved(self, rows: Int, width: Int, pitch: Int, local: Int, places: Int) -> tuple[Int, Int]:
         """Rows that adjoin are one row, as the builder makes them."""
-        joins = np.ones_like(cols, dtype=np.bool_) if self.width is None else cols == self.width
-        lines = np.where(joins, 1, rows)
-        width = -(-np.where(joins, rows * cols, cols) * self.bits // 8)
-        return moved_bytes(self.memory, lines, width), access_cycles(self.chip, self.memory, lines, width)
+        bus = self.chip.tile.dma.bytes_per_cycle  # type: ignore[union-attr]
+        made = moved_rows(bus, rows, width, pitch, local, places)
+        return moved_bytes(self.memory, *made), access_cycles(self.chip, self.memory, *made)
+
+
+class _Tiles(_Transfers):
+    """Transfers of the tiles of one operand that lies tile by tile.
+
+    ``size`` gives the bytes of one of so many rows and columns, ``begins`` what those of so many columns begin at
+    multiples of.
+    """
+
+    def __init__(
+        self, chip: Chip, memory: Memory, size: Callable[[Int, Int], Int], begins: Callable[[Int], Int]
+    ) -> None:
+        super().__init__(chip, memory, 8, 0, lambda cols: cols, np.zeros(1, np.int64))
+        self.size, self.begins = size, begins
+
+    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        width = self.size(rows, cols)
+        return self._moved(np.ones_like(width), width, width, width, self.begins(cols))
 
 
 Parts = list[tuple[Int, Int]]
@@ -237,4 +362,4 @@ def _parts(total: int, size: Int) -> Parts:
     return [(size, full), (rest, (rest > 0).astype(np.int64))]
 
 
-__all__ = ["PARAMETER_BYTES", "GemmCosts", "GemmMemories", "GemmShape", "ORDERS", "Order", "gemm_costs"]
+__all__ = ["GemmCosts", "GemmLayout", "GemmMemories", "GemmShape", "ORDERS", "Order", "gemm_costs", "row_bytes"]

@@ -1,16 +1,42 @@
-"""How a tile's local memory is divided into rings."""
+"""How a tile's local memory is divided into rings: whole banks for each kind of them.
+
+A side of a scratchpad bank, its read port or its write port, has one user in a program. So what one unit fills and one
+port empties, `BANKED` says which rings those are, has banks of its own. A scratchpad with fewer banks than that is
+divided by bytes; the assembler refuses such a program, which can be timed only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 
+from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile
-from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Ring
+from siliconloom.arch.layout import padded
+from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
 
 GRAIN = 64
-"""Slots are multiples of this many bytes."""
+"""Slots are multiples of this many bytes, and of a line of every unit."""
+
+BANKED = (
+    ("weights",),
+    ("moving",),
+    ("vector",),
+    ("second", "constants"),
+    ("results",),
+    ("probabilities",),
+    ("chained",),
+    ("gates",),
+)
+"""Rings that may share banks, as the same unit fills them and the same port empties them."""
+OPTIONAL = ("vector", "second", "probabilities", "chained", "gates")
+"""Rings that not every workload needs; what requantises and what is stored, each does."""
+ACCUMULATED = ("partial", "context")
+"""Rings that lie in the accumulator."""
+SINGLE = ("chained", "gates")
+"""Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
+LARGE = 8
+"""Parameters that take more than this part of the scratchpad have one slot."""
 
 SHARES = (
     # weights, moving operands, vector inputs, results, attention probabilities
@@ -26,11 +52,12 @@ SHARES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Slot sizes in bytes; each ring has two slots.
+    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
-    ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` the vector unit, ``results`` the
-    store unit, ``probabilities`` go from vector unit to array, ``constants`` hold norm parameters; ``partial`` and
-    ``context`` lie in the accumulator memory.
+    ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
+    and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
+    vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
+    operand. ``partial`` and ``context`` lie in the accumulator memory.
     """
 
     weights: int
@@ -41,50 +68,178 @@ class Layout:
     constants: int
     partial: int
     context: int
+    second: int = 0
+    chained: int = 0
+    gates: int = 0
 
 
-def layouts(tile: NpuTile, constant_bytes: Iterable[int], attention: bool) -> list[Layout]:
-    """Divisions of the tile's memories to try, for each size of the constants; empty when not even those fit."""
-    made = []
-    for needed, shares in product(sorted(set(constant_bytes)), SHARES):
-        constants = -(-needed // GRAIN) * GRAIN
-        free = tile.scratchpad.capacity - SLOTS * constants
-        if free < 5 * SLOTS * GRAIN:
-            continue
-        used = shares if attention else (*shares[:4], 0)
-        slots = [free * share // (sum(used) * SLOTS) // GRAIN * GRAIN for share in used]
-        half = tile.accumulator.capacity // SLOTS
-        context = half // 4 // GRAIN * GRAIN if attention else 0
-        partial = (half - context) // GRAIN * GRAIN
-        if min(slots[:4]) > 0 and partial > 0:
-            made.append(Layout(slots[0], slots[1], slots[2], slots[3], slots[4], constants, partial, context))
-    return made
+def slots_of(tile: NpuTile, ring: str, size: int) -> int:
+    """Slots of a ring, by its name in `Layout`, whose slots are of this size."""
+    large = ring == "constants" and LARGE * size > tile.scratchpad.capacity
+    return 1 if ring in SINGLE or large else SLOTS
+
+
+def grain_of(tile: NpuTile) -> int:
+    """Bytes that slots are multiples of: a line of every unit, where lines are powers of two."""
+    array = tile.array
+    lines = (array.rows, array.load_rows * array.cols, tile.vector.lanes, tile.dma.bytes_per_cycle)
+    return max(GRAIN, *(line for line in lines if line & line - 1 == 0))
+
+
+def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, int]) -> list[Layout]:
+    """Divisions of the tile's memories to try, for each size of the constants; empty when not even those fit.
+
+    Parameters
+    ----------
+    tile
+        With scratchpad and accumulator.
+    constant_bytes
+        Sizes of what the vector unit's functions need, to choose from.
+    least
+        Bytes that slots must have at least, by ring; of those of `OPTIONAL` and of ``context`` only those there is a
+        use for.
+    """
+    grain = grain_of(tile)
+    sums = _floor(tile.accumulator.capacity // SLOTS, SUM_BYTES * tile.array.cols)
+    context = _floor(sums // 4, SUM_BYTES * tile.array.cols) if "context" in least else 0
+    partial = sums - context
+    made: dict[Layout, None] = {}
+    for size in sorted(set(constant_bytes)):
+        needs = {ring: padded(need, grain) for ring, need in least.items()} | {"constants": padded(size, grain)}
+        for shares in SHARES:
+            wanted = _wanted(shares, needs)
+            slots = _banked(tile, wanted, needs, grain) or _by_bytes(tile, wanted, needs, grain)
+            if slots and partial > 0 and all(slots[ring] > 0 for ring in wanted):
+                made[Layout(**(dict.fromkeys(OPTIONAL, 0) | slots), partial=partial, context=context)] = None
+    return list(made)
+
+
+def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
+    """Parts of the scratchpad by ring, constants left out; what is computed in several steps is as large as results."""
+    weights, moving, vector, results, probabilities = shares
+    every = {"weights": weights, "moving": moving, "vector": vector, "second": results, "results": results}
+    every |= {"probabilities": probabilities, "chained": results // SLOTS, "gates": results // SLOTS}
+    return {ring: share for ring, share in every.items() if ring in needed or ring not in OPTIONAL}
+
+
+def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
+    """Slots of rings that have banks of their own; nothing where there are too few banks."""
+    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    kinds = [[ring for ring in rings if ring in wanted or ring == "constants"] for rings in BANKED]
+    kinds = [rings for rings in kinds if rings]
+    taken = [_bytes(tile, rings, least) for rings in kinds]
+    shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
+    banks = _apportioned(tile.scratchpad.banks, shares, [max(-(-size // bank), 1) for size in taken])
+    if not banks:
+        return {}
+    slots = {"constants": least["constants"]}
+    for rings, count in zip(kinds, banks, strict=True):
+        free = count * bank - _bytes(tile, [ring for ring in rings if ring == "constants"], least)
+        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring != "constants"}
+    return slots
+
+
+def _bytes(tile: NpuTile, rings: Iterable[str], sizes: Mapping[str, int]) -> int:
+    """Bytes that rings take whose slots have these sizes."""
+    return sum(slots_of(tile, ring, sizes.get(ring, 0)) * sizes.get(ring, 0) for ring in rings)
+
+
+def _apportioned(banks: int, shares: list[int], least: list[int]) -> list[int]:
+    """Banks for each share, by its size and at least so many; nothing where there are fewer than that."""
+    left = banks - sum(least)
+    if left < 0:
+        return []
+    given = list(least)
+    for _ in range(left):  # to the one that has the least for its share
+        place = max(range(len(shares)), key=lambda n: (shares[n] / given[n], -n))
+        given[place] += 1
+    return given
+
+
+def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
+    """Slots of rings that lie back to back, whatever the banks: what each needs, the rest by shares."""
+    free = tile.scratchpad.capacity - _bytes(tile, ["constants", *wanted], least)
+    if free < 0:
+        return {}
+    total = sum(wanted.values())
+    slots = {
+        ring: _floor(free * share // (total * slots_of(tile, ring, 0)), grain) + least.get(ring, 0)
+        for ring, share in wanted.items()
+    }
+    return {"constants": least["constants"]} | slots
+
+
+def _floor(value: int, unit: int) -> int:
+    return value // unit * unit
+
+
+def bases(tile: NpuTile, layout: Layout) -> dict[str, int]:
+    """Where each ring begins in its memory: at a bank of its kind, or back to back where there are too few banks."""
+    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    return _placed(tile, layout, bank if banks_of(tile, layout) <= tile.scratchpad.banks else 1)
+
+
+def banks_of(tile: NpuTile, layout: Layout) -> int:
+    """Banks that the rings take when each kind of them has its own."""
+    bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    return sum(-(-_bytes(tile, rings, vars(layout)) // bank) for rings in BANKED)
+
+
+def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
+    places, base = {}, 0
+    for rings in BANKED:
+        for ring in rings:
+            places[ring] = base
+            base += slots_of(tile, ring, getattr(layout, ring)) * getattr(layout, ring)
+        base = -(-base // bank) * bank
+    base = 0
+    for ring in ACCUMULATED:
+        places[ring] = base
+        base += slots_of(tile, ring, getattr(layout, ring)) * getattr(layout, ring)
+    return places
 
 
 @dataclass(frozen=True)
 class Rings:
-    """The rings of a program, laid out back to back."""
+    """The rings of a program."""
 
     weights: Ring
     moving: Ring
     vector: Ring
+    second: Ring
     results: Ring
     probabilities: Ring
     constants: Ring
     partial: Ring
     context: Ring
+    chained: Region
+    gates: Region
 
 
-def declare_rings(builder: ProgramBuilder, layout: Layout) -> Rings:
+def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
     """Declare the rings of ``layout``; scratchpad and accumulator each start at local address 0."""
-    made, base = {}, 0
-    for name in ("weights", "moving", "vector", "results", "probabilities", "constants"):
-        size = getattr(layout, name)
-        made[name] = builder.ring(name, base, size)
-        base += SLOTS * size
-    base = 0
-    for name in ("partial", "context"):
-        size = getattr(layout, name)
-        made[name] = builder.ring(name, base, size)
-        base += SLOTS * size
-    return Rings(**made)
+    places = bases(tile, layout)
+    made = {
+        each.name: Region(places[each.name])
+        if each.name in SINGLE
+        else builder.ring(
+            each.name, places[each.name], size := getattr(layout, each.name), slots_of(tile, each.name, size)
+        )
+        for each in fields(Rings)
+    }
+    return Rings(**made)  # type: ignore[arg-type]
+
+
+__all__ = [
+    "ACCUMULATED",
+    "BANKED",
+    "Layout",
+    "Rings",
+    "SINGLE",
+    "bases",
+    "banks_of",
+    "declare_rings",
+    "grain_of",
+    "layouts",
+    "slots_of",
+]

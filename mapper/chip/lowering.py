@@ -146,6 +146,7 @@ class Nest:
         opens: bool = True,
         closes: bool = True,
         offset: int = 0,
+        local_pitch: int | None = None,
     ) -> None:
         """Load into ``ring``; the first load that ``depends`` on earlier results waits for them."""
         semaphores, levels = 0, 0
@@ -163,6 +164,7 @@ class Nest:
             opens=opens,
             closes=closes,
             offset=offset,
+            local_pitch=local_pitch,
         )
 
     def store(
@@ -177,6 +179,7 @@ class Nest:
         opens: bool = True,
         closes: bool = True,
         offset: int = 0,
+        local_pitch: int | None = None,
     ) -> None:
         """Store from ``ring``; the task's last store tells the next task (not when ``final`` is false)."""
         semaphores, levels = 0, 0
@@ -193,6 +196,7 @@ class Nest:
             opens=opens,
             closes=closes,
             offset=offset,
+            local_pitch=local_pitch,
         )
 
 

@@ -6,11 +6,20 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from siliconloom.arch.description import Chip, Held
+from siliconloom.arch.description import Chip, Held, NpuTile
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.layout import padded
 from siliconloom.arch.quantity import format_bytes
 
 ALIGNMENT = 64
+"""Bytes that objects begin at multiples of, at least."""
+
+
+def alignment_of(chip: Chip) -> int:
+    """Bytes that objects begin at multiples of: where a long row of a transfer may."""
+    bus = chip.tile.dma.bytes_per_cycle if isinstance(chip.tile, NpuTile) else 1
+    return max(ALIGNMENT, bus if bus & bus - 1 == 0 else 1)
+
 
 Key = tuple[str, str]
 """Operator and role of an object: ``("layer.qkv", "parameters")``."""
@@ -23,8 +32,8 @@ class Item:
     Parameters
     ----------
     operator, role
-        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``scales``, ``input``, ``operand N``,
-        ``residual`` or ``result``.
+        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``scales``, ``functions``, ``table``, ``input``,
+        ``operand N``, ``residual`` or ``result``.
     units, unit_bytes
         Equal parts that may lie in different levels, such as the parameters of each layer.
     """
@@ -41,7 +50,7 @@ class Item:
     @property
     def held(self) -> Held:
         """What a memory level must hold for the object to lie there."""
-        if self.role in ("parameters", "scales"):
+        if self.role in ("parameters", "scales", "functions", "table"):
             return "parameters"
         return "cache" if self.role in ("keys", "values") else "activations"
 
@@ -78,6 +87,7 @@ class MemoryMap:
         self.chip, self.homes, self.repetition = chip, homes, 0
         bases = dict(zip(chip.memory, chip.level_bases, strict=True)) if levels else {}
         self._level_bases = [bases[name] for name in levels]
+        self._alignment = alignment_of(chip)
         self.items: dict[Key, Item] = {}
         self.used = 0
         self._starts: dict[Key, int] = {}
@@ -90,7 +100,7 @@ class MemoryMap:
             raise AssertionError(f"{operator}: {role} taken twice with different sizes")
         if item.key not in self._starts:
             self._starts[item.key] = self.used
-            self.used += -(-item.size // ALIGNMENT) * ALIGNMENT
+            self.used += padded(item.size, self._alignment)
         unit = self.repetition if units > 1 else 0
         if self.homes is None:
             return self._base(role) + self._starts[item.key] + unit * unit_bytes
@@ -134,4 +144,4 @@ def no_room(chip: Chip, needed: int) -> LoomError:
     return LoomError(f"the workload needs {format_bytes(needed)} of {chip.name}'s " + " and ".join(levels))
 
 
-__all__ = ["ALIGNMENT", "Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "no_room"]
+__all__ = ["Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "alignment_of", "no_room"]

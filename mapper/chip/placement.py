@@ -23,7 +23,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.quantity import format_bytes
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.memory import ALIGNMENT, Home, Item, Key, MemoryMap, no_room
+from siliconloom.mapper.chip.memory import Home, Item, Key, MemoryMap, alignment_of, no_room
 from siliconloom.sim.timing.units import access_cycles, moved_bytes
 
 
@@ -167,7 +167,8 @@ def assign_units(chip: Chip, demands: Sequence[Demand], counts: Counts) -> Place
 
 def _grain(chip: Chip) -> list[int]:
     """Bytes at whose multiples objects begin in each level: whole stripes, so that rows begin at a port."""
-    return [max(ALIGNMENT, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
+    least = alignment_of(chip)
+    return [max(least, level.stripe if level.channels > 1 else 1) for level in chip.memory.values()]
 
 
 def _queue(demands: Sequence[Demand], rule: Callable[[Demand], float]) -> list[int]:

@@ -155,9 +155,9 @@ def lower_tasks(
     layout, tilings = choice
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    builder = ProgramBuilder()
+    builder = ProgramBuilder(tile.dma.bytes_per_cycle)
     builder.tiles = chip.tile_count
-    rings = declare_rings(builder, layout)
+    rings = declare_rings(builder, tile, layout)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs = dict[str, int](), dict[str, tuple[int, int]]()
     tasks, runs = list[Task](), list[list[tuple[int, Tiling, Share]]]()
@@ -192,7 +192,7 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()
     else:
-        VectorLowering(context, task, vector_shape(part), tiling).emit()
+        VectorLowering(context, task, vector_shape(context.tile, part), tiling).emit()
 
 
 def blocks_of(

@@ -303,7 +303,7 @@ class LayerWriter:
                 post=probabilities.full_bit,
                 first_wait=rings["parameters"].full_bit,
                 last_post=rings["parameters"].free_bit,
-                mask_offset=past if masked else None,
+                mask=Address(base=past) if masked else None,
             )
             self.sums.read()
             rings["parameters"].read()

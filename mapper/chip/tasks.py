@@ -8,11 +8,11 @@ from typing import Any
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_cost import GemmShape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
-GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         functions=functions,
         output_halved=any(f in GATED for f in functions),
         residual=VectorFunction.ADD in functions,
+        listed=not task.depends,
     )

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from math import lcm
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.mapper.chip.builder import LONGEST_ROW
-from siliconloom.mapper.chip.gemm_cost import ORDERS, PARAMETER_BYTES, GemmMemories, GemmShape, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmLayout, GemmMemories, GemmShape, Order, gemm_costs
 from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest
 
 SLACK = 1.0025
 """Among tilings within a quarter of a per cent of the fastest, the one that moves the fewest bytes is taken."""
 
 FINE = 8
-"""Even divisions are also rounded up to multiples of this, which is a small part of any array."""
+"""Even divisions are also rounded up to multiples of this."""
 
 Int = NDArray[np.int64]
 
@@ -59,20 +60,14 @@ def choose_tilings(
     assert isinstance(tile, NpuTile)
     if memories is None:
         memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest)
-    array = tile.array
-    sizes = (
-        _sizes(shape.m, 1),
-        2 * _sizes(shape.n // 2, array.cols) if shape.output_halved else _sizes(shape.n, array.cols),
-        _sizes(shape.k, array.rows),
-    )
     if not layouts:
         return []
-    sizes = _trimmed(layouts, shape, *sizes)
+    sizes = _trimmed(tile, layouts, shape, *candidates(tile, shape))
     if not all(map(len, sizes)):
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    fits = [_fits(layout, shape, m, n, k) for layout in layouts]
+    fits = [_fits(tile, layout, shape, m, n, k) for layout in layouts]
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
     costs = gemm_costs(chip, memories, shape, m, n, k)
@@ -115,54 +110,61 @@ def _best(costs: Sequence[Int], among: Int, kept: int) -> list[int]:
     return [int(least[np.argmin(cycles[least])]), *map(int, few)]
 
 
-def _trimmed(layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int) -> tuple[Int, Int, Int]:
+def _trimmed(
+    tile: NpuTile, layouts: Sequence[Layout], shape: GemmShape, m: Int, n: Int, k: Int
+) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
     rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
     widest = Layout(*rooms)
     return (
-        m[_fits(widest, shape, m, n[:1], k[:1])],
-        n[_fits(widest, shape, m[:1], n, k[:1])],
-        k[_fits(widest, shape, m[:1], n[:1], k)],
+        m[_fits(tile, widest, shape, m, n[:1], k[:1])],
+        n[_fits(tile, widest, shape, m[:1], n, k[:1])],
+        k[_fits(tile, widest, shape, m[:1], n[:1], k)],
     )
 
 
-def gemm_needs(shape: GemmShape, m: Int, n: Int, k: Int) -> dict[str, Int]:
-    """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
-    bits, wide = shape.dtype.bits, shape.dtype.accumulator.bits // 8
-    outputs = n // 2 if shape.output_halved else n
-    needs = {
-        "weights": -(-k * n * bits // 8),
-        "moving": -(-m * k * bits // 8),
-        "partial": m * n * wide,
-        "results": -(-m * outputs * bits // 8),
-        "constants": PARAMETER_BYTES * n,
-    }
-    return needs | ({"vector": needs["results"]} if shape.residual else {})
-
-
-def _fits(layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
-    needs = gemm_needs(shape, m, n, k)
+def _fits(tile: NpuTile, layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
+    needs = GemmLayout(tile, shape).needs(m, n, k)
     fits: Any = True
     for ring, need in needs.items():
         room = getattr(layout, ring)
-        if ring == "weights" and shape.weight:  # such a tile is one row of a transfer
+        if ring == "weights" and shape.packed:  # such a tile is one row of a transfer
             room = min(room, LONGEST_ROW)
         fits = fits & (need <= room)
     return np.asarray(fits, np.bool_)
 
 
-def _sizes(total: int, grain: int) -> Int:
-    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain`` or of few.
+def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
+    """What tiles of m, n and k are multiples of, where they are not the whole dimension: panels and folds are whole.
 
-    A smaller array must not have a candidate that a larger one lacks. Powers of two begin below any array, and of its
-    sizes that cut the dimension into as many tiles, the finely rounded one needs the least room and the fewest folds.
+    Those of n are of results' columns, where a gated activation halves them.
     """
-    sizes = {total}
-    size = FINE // 2
+    array = tile.array
+    if array.dataflow == "weight_stationary":
+        return 1, array.cols, array.rows
+    return (array.cols, 1, array.rows) if array.dataflow == "input_stationary" else (array.rows, array.cols, 1)
+
+
+def candidates(tile: NpuTile, shape: GemmShape) -> tuple[Int, Int, Int]:
+    """Sizes of tiles to try along m, n and k."""
+    m, n, k = grains(tile, shape)
+    bus, layout, bits = tile.dma.bytes_per_cycle, GemmLayout(tile, shape), shape.dtype.bits
+    beat = max(bus * 8 // bits, 1)
+    rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
+    columns = _sizes(shape.stored_n, n, beat)
+    return (_sizes(shape.m, m, rows), 2 * columns if shape.output_halved else columns, _sizes(shape.k, k, beat))
+
+
+def _sizes(total: int, grain: int, beat: int) -> Int:
+    """Candidate tile sizes along a dimension: powers of two and even divisions, in multiples of ``grain``.
+
+    Those that are also multiples of ``beat`` begin where a long row of a transfer may.
+    """
+    sizes, size = {total}, grain
     while size < total:
         sizes.add(size)
         size *= 2
     for parts in range(2, 17):
         even = -(-total // parts)
-        sizes |= {min(total, -(-even // each) * each) for each in (min(FINE, grain), grain)}
+        sizes |= {min(total, -(-even // each) * each) for each in (grain, lcm(grain, FINE), lcm(grain, beat))}
     return np.array(sorted(sizes), np.int64)

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.isa import Address
+from siliconloom.arch.layout import padded
 from siliconloom.arch.timing import LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
-from siliconloom.mapper.chip.builder import LONGEST_ROW, SLOTS, affine
+from siliconloom.mapper.chip.builder import SLOTS, affine
+from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
-from siliconloom.mapper.chip.lowering import Context, Nest, when
+from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.tasks import Task
+from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Operator, Vector
 
@@ -33,7 +37,10 @@ class VectorTiling:
 
 @dataclass(frozen=True)
 class VectorShape:
-    """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it."""
+    """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it.
+
+    ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them.
+    """
 
     function: VectorFunction
     rows: int
@@ -44,33 +51,89 @@ class VectorShape:
     constants: int
     dtype: DataType
 
+    @property
+    def seconds(self) -> int:
+        """Bytes that the vector unit reads as its second operand, for each of its first: of a matrix, or of a table."""
+        second = self.function.spec.second
+        return second if self.inputs == 1 else min(second, 1)
 
-def constant_elements(operator: Vector) -> int:
-    """Parameters that stay on chip while the operator runs; a gather reads only the rows it needs."""
-    return 0 if operator.function in (VectorFunction.GATHER, VectorFunction.OPTIMIZER) else operator.weights
+    @property
+    def table(self) -> bool:
+        """The second operand is no result of another operator."""
+        return self.inputs == 1 and self.seconds > 0
+
+    @property
+    def firsts(self) -> int:
+        """Operands that lie where it reads its first one; the others come one by one, where it reads its second."""
+        return 1 if self.seconds else self.inputs
+
+    @property
+    def chained(self) -> bool:
+        """What is computed of the first operands is the first operand of what comes next."""
+        return self.seconds > 0 and self.passes > 1
+
+    @property
+    def transposes(self) -> bool:
+        return self.function.spec.transposes
 
 
-def vector_shape(part: Operator) -> VectorShape:
+def vector_shape(tile: NpuTile, part: Operator) -> VectorShape:
     """What a tile computes of an operator."""
     assert isinstance(part, Vector)
+    function = part.function
+    constants = vector_cost(function).parameter_bytes(part.cols, tile.vector.lanes)
     return VectorShape(
-        part.function,
-        part.rows,
-        part.cols,
-        part.inputs,
-        part.outputs,
-        part.passes,
-        constant_elements(part),
-        part.precision,
+        function, part.rows, part.cols, part.inputs, part.outputs, part.passes, constants, part.precision
     )
+
+
+class VectorLayout:
+    """Rows of operands and results in memory, and their tiles in local memory; everything in bytes.
+
+    A transposed matrix lies in blocks of as many columns as the array has, each of them whole: keys in the order in
+    which the array takes them.
+    """
+
+    def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
+        self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
+        self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
+        self.line = shape.dtype.size(self.block)
+
+    @property
+    def plane(self) -> int:
+        """One operand, or one result."""
+        if self.shape.transposes:
+            return -(-self.shape.rows // self.block) * self.shape.cols * self.line
+        return self.shape.rows * self.row
+
+    def least(self) -> dict[str, int]:
+        """What the smallest tiles take."""
+        by_row = vector_cost(self.shape.function).by_row
+        return self.needs(
+            min(self.shape.rows, self.block if self.shape.transposes else 1), self.shape.cols if by_row else 1
+        )
+
+    def local(self, cols: int) -> int:
+        """From row to row of a tile of ``cols`` columns."""
+        return self.shape.dtype.size(padded(cols, self.lanes))
+
+    def needs(self, rows: int, cols: int) -> dict[str, int]:
+        """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
+        each = rows * self.local(cols)
+        result = cols * self.local(rows) if self.shape.transposes else each
+        needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
+        needs["constants"] = self.shape.constants
+        needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
+        return needs | ({"chained": each} if self.shape.chained else {})
 
 
 def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorShape) -> list[list[VectorTiling]]:
     """For each layout the two cheapest tiles, the best first: few pay for latencies less often, several overlap."""
     costs: dict[tuple[int, int], VectorTiling] = {}
     found = []
+    assert isinstance(chip.tile, NpuTile)
     for layout in layouts:
-        sizes = _sizes(layout, shape)
+        sizes = _sizes(chip.tile, layout, shape)
         for size in sizes:
             if size not in costs:
                 costs[size] = _cost(chip, shape, *size)
@@ -78,71 +141,88 @@ def choose_vector_tilings(chip: Chip, layouts: Sequence[Layout], shape: VectorSh
     return found
 
 
-def vector_needs(shape: VectorShape, rows: int, cols: int) -> dict[str, int]:
-    """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
-    each = shape.dtype.size(rows * cols)
-    return {
-        "vector": shape.inputs * each,
-        "results": shape.outputs * each,
-        "constants": shape.dtype.size(shape.constants),
-    }
-
-
 def vector_tiling(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     """A tiling of these sizes with what it should take."""
     return _cost(chip, shape, rows, cols)
 
 
-def _sizes(layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
+def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int, int]]:
     """Rows and columns of tiles to try; a single row that does not fit is cut when the function allows it."""
-    size, by_row = shape.dtype.size, vector_cost(shape.function).by_row
-    if size(shape.constants) > layout.constants:
-        return []
-    cols = min(shape.cols, LONGEST_ROW)
-    room = min(layout.vector // shape.inputs, layout.results // shape.outputs)
-    if size(cols) > room:
-        if by_row:
-            return []
-        cols = max(1, room * 8 // shape.dtype.bits)
-    rows = min(shape.rows, max(1, room // size(cols)))
+    made, by_row = VectorLayout(tile, shape), vector_cost(shape.function).by_row
+
+    def fits(rows: int, cols: int) -> bool:
+        return all(need <= getattr(layout, ring) for ring, need in made.needs(rows, cols).items())
+
+    lanes, bus = made.lanes, tile.dma.bytes_per_cycle
+    several = max(1, bus // lowest(made.row))  # so many rows begin where a long row of a transfer may
+    rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
+    if shape.transposes:
+        rows = {min(shape.rows, made.block)}
+    cols = (
+        {shape.cols} if by_row else {min(shape.cols, padded(c, min(lanes, MOST_FINE))) for c in _halvings(shape.cols)}
+    )
+    cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
-        rows = min(rows, ROW_LIMIT)
-    sizes = [(r, cols) for r in _halvings(rows)]
-    return sizes if by_row else [*sizes, *((1, c) for c in _halvings(cols)[1:])]
+        rows = {min(r, ROW_LIMIT) for r in rows}
+    if not cols:
+        return []
+    most, least = max(cols), min(rows)
+    tall = [(r, most) for r in sorted(rows, reverse=True) if fits(r, most)]
+    flat = [(least, c) for c in sorted(cols, reverse=True) if c < most and fits(least, c)]
+    return tall[:MOST] + flat[:MOST]
+
+
+MOST_FINE = 64
+"""Columns that tiles are multiples of, where there are more lanes than that."""
+MOST = 12
+"""Heights, and widths of single rows, that are costed for a layout."""
 
 
 def _halvings(total: int) -> list[int]:
-    """A size and what its halves, quarters and so on round up to, down to a 64th."""
-    return sorted({-(-total // (1 << n)) for n in range(7)}, reverse=True)
+    """A size and what its halves, quarters and so on round up to, down to a single one."""
+    return sorted({-(-total // (1 << n)) for n in range(total.bit_length() + 1)}, reverse=True)
 
 
 def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     """What a tile size moves and takes: each unit's own cycles, and how the buffers' turn-around paces them."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    memory, size, unit = chip.nearest, shape.dtype.size, tile.vector
+    memory, size, unit, made = chip.nearest, shape.dtype.size, tile.vector, VectorLayout(tile, shape)
+    places = (rows * made.row if rows < shape.rows else 0) | (size(cols) if cols < shape.cols else 0)
+
+    def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
+        made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places)
+        shapes = [(piece.fields["m"], piece.fields["n"]) for piece in made]
+        return sum(moved_bytes(memory, *s) for s in shapes), sum(access_cycles(chip, memory, *s) for s in shapes)
+
     read = written = port = vector = tiles = 0
     for tall, many in _parts(shape.rows, rows):
         for wide, count in _parts(shape.cols, cols):
-            lines, width = (1, size(tall * wide)) if wide == shape.cols else (tall, size(wide))
-            moved, held = moved_bytes(memory, lines, width), access_cycles(chip, memory, lines, width)
-            tiles += many * count
-            read += many * count * shape.inputs * moved
-            written += many * count * shape.outputs * moved
-            port += many * count * (shape.inputs + shape.outputs) * held
-            vector += many * count * shape.passes * vector_cycles(unit, shape.function, tall, wide)
-    one = port // (tiles * (shape.inputs + shape.outputs))
-    load, compute, store = one * shape.inputs, vector // tiles, one * shape.outputs
+            times, local = many * count, made.local(wide)
+            operand = transfer(tall, size(wide), made.row, local, places)
+            table = transfer(tall, shape.seconds * size(wide), shape.seconds * made.row, shape.seconds * local, places)
+            others = 1 if shape.table else shape.inputs - shape.firsts
+            result = operand
+            if shape.transposes:
+                result = transfer(wide, made.line, made.line, made.local(tall), wide * made.line)
+            tiles += times
+            read += times * (shape.firsts * operand[0] + others * table[0])
+            written += times * shape.outputs * result[0]
+            port += times * (shape.firsts * operand[1] + others * table[1] + shape.outputs * result[1])
+            vector += times * shape.passes * vector_cycles(unit, shape.function, tall, wide)
+    operands = shape.inputs + shape.table
+    one = port // (tiles * (operands + shape.outputs))
+    load, compute, store = one * operands, vector // tiles, one * shape.outputs
     latency = chip.cycles(memory.latency)
     arrive = latency + QUEUE_POP + TRANSFER_START + LOAD_WRITE
     away = latency + QUEUE_POP + TRANSFER_START + STORE_WRITE
     fetch, _ = fetch_cycles(chip)
-    issued = shape.inputs + shape.outputs + shape.passes
+    issued = operands + shape.outputs + shape.passes
     sequencer = tiles * (issued * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
     constants = 0
     if shape.constants:
-        constants = access_cycles(chip, memory, 1, size(shape.constants))
-        read += moved_bytes(memory, 1, size(shape.constants))
+        constants = access_cycles(chip, memory, 1, shape.constants)
+        read += moved_bytes(memory, 1, shape.constants)
     waits = max(-(-tiles // SLOTS) - 1, 0)
     paces = (
         port + arrive + compute + away,
@@ -163,97 +243,137 @@ def _parts(total: int, size: int) -> list[tuple[int, int]]:
 
 
 class VectorLowering:
-    """Writes one operator: constants once, then tile by tile."""
+    """Writes one operator: parameters once, then tile by tile."""
 
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task.depends)
-        size = shape.dtype.size
-        self.row = size(shape.cols)
-        self.plane = self.row * shape.rows
-        name, whole = task.operator.name, task.operator
+        self.layout = layout = VectorLayout(context.tile, shape)
+        name, whole, memory = task.operator.name, task.operator, context.memory
         assert isinstance(whole, Vector)
-        operand = size(whole.rows * whole.cols)  # of the same size whatever part of it a tile has
+        # of the same size whatever part of it a tile has
+        all_of = VectorLayout(context.tile, vector_shape(context.tile, whole))
+        operand = whole.rows * all_of.row
         if shape.function == VectorFunction.GATHER and whole.weight_bytes > whole.output_bytes:
             self.sources = [context.parameters(whole)]  # the rows it takes stand for any of its table
         else:
             self.sources = [context.input_of(whole, operand)]
-        self.sources += [context.memory.take(name, f"operand {n}", operand) for n in range(1, shape.inputs)]
-        self.constants = context.parameters(task.operator) if shape.constants else 0
-        self.target = context.output_of(task, self.plane * shape.outputs)
+        self.sources += [memory.take(name, f"operand {n}", operand) for n in range(1, shape.inputs)]
+        self.sources, self.seconds = self.sources[: shape.firsts], self.sources[shape.firsts :]
+        if shape.table:
+            self.seconds = [memory.take(name, "table", shape.seconds * operand)]
+        self.constants, self.step = 0, 0
+        if shape.constants:
+            self.step = max(vector_shape(context.tile, whole).constants, whole.weight_bytes)
+            self.constants = memory.take(name, "parameters", self.step, whole.repeat)
+        self.target = context.output_of(task, all_of.plane * shape.outputs)
 
     def emit(self) -> None:
         """Write the task."""
-        rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
+        rings, shape, layout, size = self.context.rings, self.shape, self.layout, self.shape.dtype.size
         if shape.constants:
-            width = size(shape.constants)
-            self.nest.load(
-                rings.constants, 1, width, width, affine(self.constants, (self.context.layer, width)), depends=False
-            )
+            width, where = shape.constants, affine(self.constants, (self.context.layer, self.step))
+            self.nest.load(rings.constants, 1, width, width, where, depends=False)
         for rows in self.nest.walk(shape.rows, self.tiling.rows):
             for cols in self.nest.walk(shape.cols, self.tiling.cols):
-                where = [(rows.loop, rows.size * self.row), (cols.loop, size(cols.size))]
-                offset = rows.start * self.row + size(cols.start)
+                local = layout.local(cols.size)
                 for index, base in enumerate(self.sources):
                     self.nest.load(
                         rings.vector,
                         rows.size,
                         size(cols.size),
-                        self.row,
-                        affine(base + offset, *where),
+                        layout.row,
+                        self._place(base, rows, cols),
                         opens=index == 0,
                         closes=index == len(self.sources) - 1,
-                        offset=index * size(rows.size * cols.size),
+                        offset=index * rows.size * local,
+                        local_pitch=local,
                     )
                 masks = [rows.first, cols.first], [rows.last, cols.last]
                 first = None if None in masks[0] else sum(m or 0 for m in masks[0])
                 last = None if None in masks[1] else sum(m or 0 for m in masks[1])
                 first_wait, first_levels = when(first if shape.constants else None, rings.constants.full_bit)
                 last_post, last_levels = when(last if shape.constants else None, rings.constants.free_bit)
-                self._compute(rows.size, cols.size, (first_wait, first_levels), (last_post, last_levels))
+                self._compute(rows, cols, (first_wait, first_levels), (last_post, last_levels))
                 rings.vector.read()
                 rings.results.written()
-                for index in range(shape.outputs):
-                    base = self.target + index * self.plane
-                    self.nest.store(
-                        rings.results,
-                        rows.size,
-                        size(cols.size),
-                        self.row,
-                        affine(base + offset, *where),
-                        opens=index == 0,
-                        closes=index == shape.outputs - 1,
-                        offset=index * size(rows.size * cols.size),
-                    )
+                self._store(rows, cols)
         if shape.constants:
             rings.constants.read()
 
-    def _compute(self, rows: int, cols: int, first: tuple[int, int], last: tuple[int, int]) -> None:
-        """One instruction for each pass; all but the first go on with what the one before left in the result.
+    def _place(self, base: int, rows: Walk, cols: Walk, many: int = 1) -> Address:
+        """Where a tile begins of a matrix of ``many`` bytes for one of an operand's."""
+        row, size = many * self.layout.row, self.shape.dtype.size
+        offset = rows.start * row + many * size(cols.start)
+        return affine(base + offset, (rows.loop, rows.size * row), (cols.loop, many * size(cols.size)))
 
-        Of more than two operands the first is weighted alone, each other one added to the sum.
+    def _store(self, rows: Walk, cols: Walk) -> None:
+        """Store the results; a tile of a transposed matrix is one block of columns."""
+        rings, shape, layout, size = self.context.rings, self.shape, self.layout, self.shape.dtype.size
+        if shape.transposes:
+            line = layout.line
+            block = shape.cols * line
+            where = affine(
+                self.target + rows.start // layout.block * block + cols.start * line,
+                (rows.loop, block),
+                (cols.loop, cols.size * line),
+            )
+            self.nest.store(rings.results, cols.size, line, line, where, local_pitch=layout.local(rows.size))
+            return
+        local = layout.local(cols.size)
+        for index in range(shape.outputs):
+            self.nest.store(
+                rings.results,
+                rows.size,
+                size(cols.size),
+                layout.row,
+                self._place(self.target + index * layout.plane, rows, cols),
+                opens=index == 0,
+                closes=index == shape.outputs - 1,
+                offset=index * rows.size * local,
+                local_pitch=local,
+            )
+
+    def _compute(self, rows: Walk, cols: Walk, first: tuple[int, int], last: tuple[int, int]) -> None:
+        """One instruction for each pass over what lies there.
+
+        Operands beyond the second are added to what the instruction before left.
         """
         rings, shape = self.context.rings, self.shape
-        summed = shape.passes > 1 and shape.inputs > 1
+        freed = 0 if shape.chained else shape.passes - 1
         for index in range(shape.passes):
             begins, ends = index == 0, index == shape.passes - 1
+            if shape.seconds:
+                self._load_second(self.seconds[index], rows, cols)
             self.context.builder.vector(
                 shape.function,
-                rows,
-                cols,
+                rows.size,
+                cols.size,
                 shape.dtype,
-                rings.vector,
-                rings.results,
-                second=rings.constants if shape.constants else None,
-                inputs=(1 if begins else 2) if summed else shape.inputs,
-                wait=rings.vector.full_bit | rings.results.free_bit if begins else 0,
-                release=rings.vector.free_bit if ends else 0,
+                rings.vector if begins or not shape.chained else rings.chained,
+                rings.results if ends or not shape.chained else rings.chained,
+                second=rings.second if shape.seconds else None,
+                parameters=rings.constants if shape.constants else None,
+                inputs=2 if shape.chained else shape.inputs,
+                wait=(rings.vector.full_bit | rings.results.free_bit if begins else 0)
+                | (rings.second.full_bit if shape.seconds else 0),
+                release=(rings.vector.free_bit if index == freed else 0)
+                | (rings.second.free_bit if shape.seconds else 0),
                 post=rings.results.full_bit if ends else 0,
                 first_wait=first[0] if begins else 0,
                 first=first[1] if begins else 0,
                 last_post=last[0] if ends else 0,
                 last=last[1] if ends else 0,
             )
+            if shape.seconds:
+                rings.second.read()
+
+    def _load_second(self, base: int, rows: Walk, cols: Walk) -> None:
+        """Load what the vector unit reads as its second operand."""
+        many, size = self.shape.seconds, self.shape.dtype.size
+        width, row, local = many * size(cols.size), many * self.layout.row, many * self.layout.local(cols.size)
+        where = self._place(base, rows, cols, many)
+        self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local)
 
 
 def too_small(chip: Chip, what: str) -> LoomError:

@@ -47,7 +47,7 @@ def test_a_program_is_proven_when_the_assembler_takes_it_and_only_then(seed, mov
 
 def test_both_users_of_a_bank_are_named():
     """Whoever is second in the program is no more to blame than the first."""
-    done = simulate("npu-edge", "gpt2-block-gemms")
+    done = simulate("npu-edge", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
     (first, *_), program = violations(done.plan.program, done.chip), done.plan.program
     assert "bank conflict" in str(first.error)
     assert len(first.instructions) == 2

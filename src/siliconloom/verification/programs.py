@@ -206,7 +206,7 @@ class _Writer:
                     sums_ring,
                     rings["out"],
                     inputs=2 if masked else 1,
-                    mask_offset=self.chance.choice([0, 1, out_cols]) if masked else None,
+                    mask=Address(base=self.chance.choice([0, 1, out_cols])) if masked else None,
                     parameters=parameters,
                     wait=sums_ring.full_bit | rings["out"].free_bit,
                     first_wait=parameters.full_bit,

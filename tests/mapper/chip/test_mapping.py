@@ -6,8 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, NotSupported, chip_names, load_chip
+from siliconloom.arch.assembler import accesses
 from siliconloom.arch.isa import WORD_BITS, Opcode, decode_program
 from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.layout import ACCUMULATED, SINGLE, bases, slots_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import Counter, run
 from siliconloom.workloads import load_workload, workload_names
@@ -104,18 +106,27 @@ def test_any_gemm_is_tiled_exactly_once(tmp_path, shapes, dataflow, scratchpad, 
 def check_local_addresses(plan):
     """No slot is read or written beyond its end, and no slot outside its memory."""
     layout, tile = plan.layout, plan.chip.tile
-    ends, base = [], 0
-    for name in ("weights", "moving", "vector", "results", "probabilities", "constants"):
-        size = getattr(layout, name)
-        ends.append((base, size))
-        base += 2 * size
-    assert base <= tile.scratchpad.capacity
+    sizes = {ring: getattr(layout, ring) for ring in bases(tile, layout)}
+    slots = {ring: slots_of(tile, ring, size) for ring, size in sizes.items()}
+    places = {ring: base for ring, base in bases(tile, layout).items() if sizes[ring]}
     assert 2 * (layout.partial + layout.context) <= tile.accumulator.capacity
+    size = max(i.dtype.bits for i in plan.program.instructions) // 8
     for i in plan.program.instructions:
-        if i.opcode in (Opcode.LOAD, Opcode.STORE):
-            start, size = next((b, s) for b, s in ends if s and b <= i.a.base < b + s)
-            assert i.a.slot == size
-            assert i.a.base - start + i.m * i.n <= size
+        if not i.opcode.spec.sizes or (i.opcode == Opcode.VECTOR and not i.function.spec.circuit):
+            continue
+        for access in accesses(i, tile):
+            sums = access.port == "sums"
+            if sums and not access.writes and tile.vector.lanes != tile.array.cols:
+                continue  # no circuit yet that takes lines of another width than it reads
+            near = [r for r, base in places.items() if base <= access.address.base and (r in ACCUMULATED) == sums]
+            ring = max(near, key=places.get)
+            start, held = access.address.base - places[ring], sizes[ring]
+            if slots[ring] > 1 and ring not in SINGLE:
+                assert access.address.slot == held
+            values = 1 if sums or access.port in ("load", "store") or ring == "constants" else size
+            assert start + values * access.size <= held, (ring, i)
+            end = places[ring] + slots[ring] * held
+            assert end <= (tile.accumulator if sums else tile.scratchpad).capacity
 
 
 @pytest.mark.parametrize(("chip", "workload"), [("npu-edge", "gpt2"), ("npu-datacenter", "llama3-8b")])
@@ -151,7 +162,7 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
     graph = gemms(tmp_path, [(m, n, k)])
     chosen = run(map_workload(chip, graph).program, chip).cycles
     others = []
-    for layout in plan_module.layouts(chip.tile, [1024], False):
+    for layout in plan_module.layouts(chip.tile, [1024], {}):
         with mock.patch.object(plan_module, "layouts", lambda *_, layout=layout: [layout]):
             others.append(run(map_workload(chip, graph).program, chip).cycles)
     assert chosen <= 1.25 * min(others) + 200

@@ -1,0 +1,117 @@
+"""Transfers as a DMA takes them: rows that adjoin are one long row, and what does not begin where it must is cut.
+
+A row longer than the bus begins at the bus's multiples, in main memory as in local memory; a shorter one stays within
+one window of the next power of two (`arch.units.dma`). *Places* are all that decide where a transfer begins, its
+address' base and strides on both sides, joined by ``or``: their lowest bit says what all of them are multiples of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int = NDArray[np.int64]
+
+LONGEST_ROW = 2**24 - 1
+"""Bytes that a transfer's row may have, and rows that it may have."""
+ANYWHERE = 1 << 62
+"""What nothing but zeros is a multiple of."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One transfer of those that an operand takes: its shape, and where it begins."""
+
+    offset: int
+    fields: dict[str, int]
+
+
+class Rows(NamedTuple):
+    """Rows of all transfers that an operand takes, and bytes of each."""
+
+    rows: Int
+    width: Int
+
+
+def pieces(
+    bus: int | None, rows: int, width: int, pitch: int, local_pitch: int, places: int, *, joins: bool = True
+) -> list[Piece]:
+    """Transfers that move ``rows`` x ``width`` bytes.
+
+    Parameters
+    ----------
+    bus
+        Bytes of the DMA's data buses; nothing is cut for a bus that is no power of two, or none.
+    rows, width, pitch, local_pitch
+        The operand in bytes, and from row to row in main memory and in local memory.
+    places
+        See above.
+    joins
+        Rows that adjoin may become one.
+    """
+    adjoin = rows == 1 or (joins and pitch == width == local_pitch)
+    total = rows * width
+    ruled = bus is not None and bus & bus - 1 == 0
+    long = adjoin and total <= LONGEST_ROW
+    if long and not (ruled and places & unit_of(bus, total) - 1):
+        return [Piece(0, _fields(1, total, 0, 0))]
+    if not ruled:
+        return [Piece(0, _fields(rows, width, pitch, local_pitch))]
+    if rows > 1 and not (places | pitch | local_pitch) & unit_of(bus, width) - 1:
+        return [Piece(0, _fields(rows, width, pitch, local_pitch))]
+    assert bus is not None
+    if adjoin:
+        part = min(lowest(places | total), bus)
+        if total // part <= LONGEST_ROW:
+            return [Piece(0, _fields(total // part, part, part, part))]
+    part = min(lowest(places | width | (pitch | local_pitch if rows > 1 else 0)), bus)
+    return [Piece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part)]
+
+
+def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int) -> Rows:
+    """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
+    adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
+    total = rows * width
+    if bus & bus - 1:
+        return Rows(np.where(adjoin, 1, rows), np.where(adjoin, total, width))
+    several = np.where(rows > 1, pitch | local_pitch, 0)
+    whole = adjoin & (places & _units(bus, total) - 1 == 0)
+    by_row = (rows > 1) & ((places | several) & _units(bus, width) - 1 == 0)
+    joined_part = np.minimum(_lowest(places | total), bus)
+    column = np.minimum(_lowest(places | width | several), bus)
+    part = np.where(adjoin, joined_part, column)
+    lines = np.where(whole, 1, np.where(by_row, rows, total // np.maximum(part, 1)))
+    return Rows(lines, np.where(whole, total, np.where(by_row, width, part)))
+
+
+def unit_of(bus: int | None, width: int) -> int:
+    """What a row of ``width`` bytes must begin at multiples of."""
+    assert bus is not None
+    return bus if width > bus else 1 << (width - 1).bit_length()
+
+
+def lowest(places: int) -> int:
+    """The largest power of two that all places are multiples of."""
+    return places & -places or ANYWHERE
+
+
+def _fields(rows: int, width: int, pitch: int, local_pitch: int) -> dict[str, int]:
+    return {"m": rows, "n": width, "pitch": pitch if rows > 1 else 0, "local_pitch": local_pitch if rows > 1 else 0}
+
+
+def _units(bus: int, width: Int) -> Int:
+    up = np.ones_like(width)
+    for shift in range(bus.bit_length() - 1):
+        up = np.where(width > 1 << shift, 1 << shift + 1, up)
+    return up
+
+
+def _lowest(places: Int) -> Int:
+    low = places & -places
+    return np.where(low == 0, ANYWHERE, low)
+
+
+__all__ = ["LONGEST_ROW", "Piece", "Rows", "lowest", "moved_rows", "pieces", "unit_of"]
