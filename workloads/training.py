@@ -38,8 +38,8 @@ def training_graph(forward: Dataflow, blocks: list[Block], hidden: int) -> Dataf
     """One training step.
 
     Gradients, like the operands, are at the precision of their forward operator. Where a value is used more than
-    once, ``<name>.gradient`` sums what flows back; an `ADD` or a `COMBINE` passes its gradient on as it is. The sums of a bias
-    gradient are part of the weight gradient.
+    once, ``<name>.gradient`` sums what flows back; an `ADD` or a `COMBINE` passes its gradient on as it is. The sums of
+    a bias gradient are part of the weight gradient.
 
     Parameters
     ----------

@@ -248,7 +248,7 @@ class VectorLowering:
     def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
         self.context, self.task, self.shape, self.tiling = context, task, shape, tiling
         self.nest = Nest(context, task.depends)
-        self.layout = layout = VectorLayout(context.tile, shape)
+        self.layout = VectorLayout(context.tile, shape)
         name, whole, memory = task.operator.name, task.operator, context.memory
         assert isinstance(whole, Vector)
         # of the same size whatever part of it a tile has
