@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Chip, Held, NpuTile
@@ -111,6 +111,11 @@ class MemoryMap:
         if len(self._level_bases) < 2:
             return sum(self._level_bases)
         return self._level_bases[0 if role == "input" else 2 if role in ("result", "residual") else 1]
+
+    def objects(self) -> Iterator[tuple[int, Item]]:
+        """Every object with its address, where all lie one behind the other."""
+        for key, start in self._starts.items():
+            yield self._base(key[1]) + start, self.items[key]
 
     def owner(self) -> Owner:
         """Find objects by address, where all lie one behind the other."""

@@ -84,6 +84,8 @@ class MappedWorkload:
         Which memory level holds what; ``None`` where there is one level at most.
     mapping
         What the program is lowered from; ``None`` on a bare array.
+    memory
+        Where every object lies in main memory; ``None`` on a bare array.
     """
 
     chip: Chip
@@ -96,6 +98,7 @@ class MappedWorkload:
     notes: tuple[str, ...] = ()
     placement: Placement | None = None
     mapping: Mapping | None = None
+    memory: MemoryMap | None = None
 
     @property
     def estimated_cycles(self) -> int:
@@ -144,7 +147,7 @@ def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) 
     used = memory.used if mapping.placement is None else sum(mapping.placement.used.values())
     bound = graph_bound(chip, graph, mapping.placement)
     return MappedWorkload(
-        chip, graph, whole, drafted.tasks, mapping.choice[0], used, bound, notes, mapping.placement, mapping
+        chip, graph, whole, drafted.tasks, mapping.choice[0], used, bound, notes, mapping.placement, mapping, memory
     )
 
 

@@ -204,7 +204,7 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
             others = 1 if shape.table else shape.inputs - shape.firsts
             result = operand
             if shape.transposes:
-                result = transfer(wide, made.line, made.line, made.local(tall), wide * made.line)
+                result = transfer(wide, size(tall), made.line, made.local(tall), wide * made.line)
             tiles += times
             read += times * (shape.firsts * operand[0] + others * table[0])
             written += times * shape.outputs * result[0]
@@ -318,7 +318,9 @@ class VectorLowering:
                 (rows.loop, block),
                 (cols.loop, cols.size * line),
             )
-            self.nest.store(rings.results, cols.size, line, line, where, local_pitch=layout.local(rows.size))
+            # of a block that is not full only what is new: the other columns may hold something already
+            width, local = size(rows.size), layout.local(rows.size)
+            self.nest.store(rings.results, cols.size, width, line, where, local_pitch=local)
             return
         local = layout.local(cols.size)
         for index in range(shape.outputs):

@@ -24,6 +24,8 @@ from siliconloom.verification.parity import Findings, Parity, ParityStream, span
 from siliconloom.verification.programs import RandomProgram, random_program
 
 TRACE = 1_000_000
+LIMIT = 1_000_000
+"""Cycles after which a tile counts as hanging, where nothing else is said."""
 STALL, STALLED = 96, 4
 """Every fourth random program runs on a memory that hesitates with this chance in 256."""
 
@@ -134,6 +136,7 @@ def check_programs(
     *,
     simulator: str = "verilator",
     stall: Sequence[int] = (),
+    limit: int = LIMIT,
     spent: Spent | None = None,
 ) -> list[ProgramParity]:
     """Build the tile of ``chip`` and run named programs on it.
@@ -148,6 +151,8 @@ def check_programs(
         ``icarus`` or ``verilator``.
     stall
         For each program, how much its memory hesitates (see `ProgramCase`); none where left out.
+    limit
+        Cycles after which the tile counts as hanging.
     spent
         The time that building and running took is added to it.
 
@@ -159,7 +164,7 @@ def check_programs(
     bundle = bundle_of(chip)
     stalls = [*stall, *[0] * (len(programs) - len(stall))]
     cases = [
-        ProgramCase(made.program, made.memory, made.base, stall=each)
+        ProgramCase(made.program, made.memory, made.base, stall=each, limit=limit)
         for (_, made), each in zip(programs, stalls, strict=True)
     ]
     with verilog(bundle) as (sources, folder):

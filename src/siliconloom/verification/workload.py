@@ -1,0 +1,153 @@
+"""The very program that ``loom sim`` times, on the RTL: a workload's, with made-up values in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch import Chip
+from siliconloom.arch.assembler import violations
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import WORD_BYTES
+from siliconloom.arch.layout import padded
+from siliconloom.arch.vector import Parameters, VectorFunction
+from siliconloom.arch.verified import VerifiedNpu
+from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
+from siliconloom.mapper.chip.tasks import gemm_shape
+from siliconloom.rtl.bench.runner import Spent
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes
+from siliconloom.verification.npu import check_programs
+from siliconloom.verification.parity import Findings
+from siliconloom.verification.programs import RandomProgram
+from siliconloom.workloads import Attention, Gemm, Vector
+
+Bytes = NDArray[np.uint8]
+MOST_BYTES = 1 << 28
+"""Main memory that a bench holds at most."""
+WIDE = 74.0
+"""Standard deviation of int8 numbers of which each is as likely as any other."""
+AIM = 48.0
+"""Standard deviation of results that multipliers and shifts are made for: few are cut off, few are zero."""
+NORMAL = 256.0
+"""What a norm's one is, before its parameters."""
+SLACK = 4
+"""How many times longer than predicted a program may run before the tile counts as hanging."""
+
+
+def refuse_unproven(mapped: MappedWorkload) -> None:
+    """Raise `NotSupported` for a program that the tile does not run as it is, with the operators it is about."""
+    chip, program, names = mapped.chip, mapped.program, mapped.program.operators
+    why: dict[str, str] = {}
+    for violation in violations(program, chip):
+        for number in violation.instructions or range(len(program.instructions)):
+            why.setdefault(names[program.instructions[number].operator], str(violation.error).split(": ", 1)[-1])
+    if why:
+        first, reason = next(iter(why.items()))
+        more = f", and {len(why) - 1} more" if len(why) > 1 else ""
+        raise NotSupported(f"RTL of {mapped.graph.name} on {chip.name}: operator {first}{more}: {reason}")
+
+
+def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent) -> Findings:
+    """Run a mapped workload's program on RTL, simulator and golden model, from a memory of made-up values.
+
+    Raises
+    ------
+    NotSupported
+        For programs that the tile does not run as they are, several tiles, and more memory than a bench holds.
+    LoomError
+        When the simulator is missing or the description has no RTL.
+    """
+    chip, graph = mapped.chip, mapped.graph
+    geometry_of(chip)
+    if chip.tile_count > 1:
+        raise NotSupported(f"RTL of a workload on {chip.tile_count} tiles (tile_count); the Verilog is of one")
+    refuse_unproven(mapped)
+    made = filled(mapped, seed)
+    limit = SLACK * duration(mapped.program, chip)
+    name = f"{graph.name}, {graph.phase.value}"
+    found = check_programs(chip, [(name, made)], simulator=simulator, limit=limit, spent=spent)
+    return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
+
+
+def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
+    """The program of a mapping with a memory of made-up values.
+
+    Operands are random; multipliers and shifts are such that results are neither cut off nor zero.
+    """
+    assert mapped.memory is not None
+    bus = geometry_of(mapped.chip).bus
+    base = padded(mapped.memory.used, max(bus, WORD_BYTES))
+    size = padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
+    if size > MOST_BYTES:
+        raise NotSupported(
+            f"RTL of {mapped.graph.name} on {mapped.chip.name}: it needs {size:,} B of main memory, a bench holds "
+            f"{MOST_BYTES:,} B"
+        )
+    chance = np.random.default_rng(seed)
+    memory = chance.integers(0, 256, size, np.uint8)
+    tasks = {task.task.operator.name: task for task in mapped.tasks}
+    lanes = mapped.chip.tile.vector.lanes if isinstance(mapped.chip.tile, NpuTile) else 1
+    for address, item in mapped.memory.objects():
+        if item.operator in tasks and item.role in ("scales", "functions", "parameters"):
+            for unit in range(item.units):
+                place = address + unit * item.unit_bytes
+                for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, lanes, chance):
+                    memory[place : place + len(part)] = part
+                    place += len(part)
+    return RandomProgram(mapped.program, memory, base)
+
+
+def _parameters(mapped: MappedTask, role: str, size: int, lanes: int, chance: np.random.Generator) -> Iterator[Bytes]:
+    """Parameters of one operator's functions, one after the other as they lie in the object ``role``."""
+    operator = mapped.task.operator
+    block = lanes * 8
+    if isinstance(operator, Gemm):
+        if role == "scales":
+            yield columns(size // block, WIDE * WIDE * operator.k**0.5, lanes, chance)
+        elif role == "functions":
+            for each in gemm_shape(operator, mapped.task).passes:
+                yield from once(each.function, lanes, chance)
+    elif isinstance(operator, Attention) and role == "scales":
+        scalars = b"".join(part.tobytes() for part in once(VectorFunction.SOFTMAX, lanes, chance))
+        yield np.frombuffer(scalars, np.uint8)
+        yield columns((size - len(scalars)) // block, WIDE * NORMAL / 2, lanes, chance)
+    elif isinstance(operator, Vector) and role == "parameters":
+        if Parameters.COLUMNS in operator.function.spec.parameters:
+            yield columns(size // block, NORMAL, lanes, chance)
+        else:
+            yield from once(operator.function, lanes, chance)
+
+
+def columns(blocks: int, deviation: float, lanes: int, chance: np.random.Generator) -> Bytes:
+    """Biases, multipliers and shifts that bring values of a standard deviation to `AIM`."""
+    count = blocks * lanes
+    multiplier = chance.integers(1 << 13, 1 << 14, count) * chance.choice([-1, 1], count)
+    shift = np.clip(np.rint(np.log2(np.abs(multiplier) * deviation / AIM)), 0, 62).astype(np.int64)
+    bias = np.rint(chance.normal(0, deviation / 4, count)).astype(np.int64)
+    return parameter_planes(bias, multiplier, shift, lanes).reshape(-1)
+
+
+def once(function: VectorFunction, lanes: int, chance: np.random.Generator) -> Iterator[Bytes]:
+    """Scalars and table of a function, each filled up to whole lines."""
+    for group in function.spec.parameters:
+        if group is Parameters.SCALARS:
+            # of a sum of scores the product with 2^-13 is a logarithm in 1/256; of two operands each counts for half
+            first, second = chance.integers(1 << 13, 1 << 14, 2).tolist()
+            shift = 18 if function is VectorFunction.SOFTMAX else 20 if function.spec.name == "multiply" else 14
+            yield _lines(scalar_bytes(first, second, shift), lanes)
+        elif group is Parameters.TABLE:
+            yield _lines(chance.integers(0, 256, 256, np.uint8), lanes)
+
+
+def _lines(values: Bytes, lanes: int) -> Bytes:
+    made = np.zeros(padded(len(values), lanes), np.uint8)
+    made[: len(values)] = values
+    return made
+
+
+__all__ = ["filled", "refuse_unproven", "verify_workload"]
