@@ -37,7 +37,8 @@ class AskedOfRtl(VerifiedPart):
     seed: int = Field(description="of the random work")
     simulator: Literal["icarus", "verilator"] = Field(description="what ran the Verilog")
     cases: int | None = Field(description="random cases of each sort of work; none of an npu tile")
-    programs: int | None = Field(description="random programs of an npu tile; none of others")
+    programs: int | None = Field(description="random programs of an npu tile; none of others, and of a workload")
+    workload: str | None = Field(default=None, description="whose program was run, where one was given")
     tools: dict[str, str] = Field(description="versions of the simulator and of what wrote and drove the Verilog")
 
 

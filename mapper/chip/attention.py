@@ -41,11 +41,11 @@ class AttentionLowering:
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
-        self.layout = layout = AttentionLayout(context.tile, shape)
+        self.layout = layout = AttentionLayout(context.tile, context.chip.nearest, shape)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
-        all_of = AttentionLayout(context.tile, whole)
+        all_of = AttentionLayout(context.tile, context.chip.nearest, whole)
         pairs, tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads), whole.batch * whole.q_len
         self.q_base = context.input_of(task.operator, tokens * all_of.q_row)
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
@@ -198,21 +198,21 @@ class AttentionLowering:
         )
 
     def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
-        """A tile of keys: of each block of positions what belongs to the head."""
+        """A tile of keys: so many blocks of positions."""
         layout, shape = self.layout, self.shape
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols, pitch = layout.array.cols, shape.kv_heads * layout.key_block
+        cols, block = layout.array.cols, layout.key_block
         terms = [
             (self.context.layer, self.k_unit),
             (sequence.loop, shape.kv_heads * layout.key_plane),
-            (head.loop, layout.key_block),
+            (head.loop, layout.key_plane),
         ]
         if keys is not None:
-            terms.append((keys.loop, keys.size // cols * pitch))
-        where = affine(self.k_base + start // cols * pitch, *terms)
-        self.nest.load(self.context.rings.weights, -(-count // cols), layout.key_block, pitch, where)
+            terms.append((keys.loop, keys.size // cols * block))
+        where = affine(self.k_base + start // cols * block, *terms)
+        self.nest.load(self.context.rings.weights, -(-count // cols), block, block, where)
         return None
 
     def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
@@ -221,8 +221,7 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols = layout.array.cols
-        line = self.dtype.size(cols)
+        cols, line = layout.array.cols, layout.value_line
         terms = [
             (self.context.layer, self.v_unit),
             (sequence.loop, shape.kv_heads * layout.value_plane),
@@ -230,11 +229,10 @@ class AttentionLowering:
         ]
         if keys is not None:
             terms.append((keys.loop, keys.size * line))
-        local = layout.value_panel(count)
+        rows, width, pitch, local = layout.value_rows(count)
         where = affine(self.v_base + start // cols * cols * line, *terms)
-        panels = -(-shape.v_head_dim // cols)
-        # positions are filled up to whole beats of a fold, as its rows are
-        self.nest.load(self.context.rings.weights, panels, local, layout.positions * line, where, local_pitch=local)
+        # whole panels: positions are filled up to whole beats of a fold, as its rows are
+        self.nest.load(self.context.rings.weights, rows, width, pitch, where, local_pitch=local)
         return None
 
     def _load_cache(

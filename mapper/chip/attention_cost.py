@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import Chip, Memory, NpuTile
 from siliconloom.arch.layout import padded, panel_rows, product_values
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
@@ -86,7 +86,7 @@ def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Atten
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
     ]
-    needs = [attention_needs(costs.tile, shape, *tiling, most_keys) for tiling in tilings]
+    needs = [attention_needs(chip, shape, *tiling, most_keys) for tiling in tilings]
     needed = np.array([[*need.values()] for need in needs], np.int64).reshape(len(needs), -1)
     found: list[list[AttentionTiling]] = []
     for layout in layouts:
@@ -113,12 +113,12 @@ def most_heads(shape: Attention) -> int:
 class AttentionLayout:
     """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
 
-    Keys lie transposed, in blocks of as many positions as the array has columns: block by block, in each of them head
-    by head, as the vector unit transposes them. Values lie head by head in panels of as many columns, position by
-    position. An array that keeps no weights has its keys and values token by token.
+    Keys lie head by head and transposed, in blocks of as many positions as the array has columns. Values lie head by
+    head in panels of as many columns, position by position; where heads are narrower than a panel only their own
+    columns do, if fewer bytes move so. An array that keeps no weights has its keys and values token by token.
     """
 
-    def __init__(self, tile: NpuTile, shape: Attention) -> None:
+    def __init__(self, tile: NpuTile, memory: Memory, shape: Attention) -> None:
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local())
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
@@ -130,10 +130,22 @@ class AttentionLayout:
             self.key_plane = self.positions // self.array.cols * self.key_block
         else:
             self.key_plane = shape.kv_len * size(shape.head_dim)
-        width = padded(shape.v_head_dim, self.array.cols) if self.blocks else shape.v_head_dim
-        self.value_plane = self.positions * size(width) if self.blocks else shape.kv_len * size(width)
+        self.line = size(self.array.cols)
+        self.value_line = self._value_line(memory)
+        self.panels = -(-shape.v_head_dim // self.array.cols)
+        if self.blocks:
+            self.value_plane = self.positions * self.panels * self.value_line
+        else:
+            self.value_plane = shape.kv_len * size(shape.v_head_dim)
         self.softmax_bytes = vector_cost(VectorFunction.SOFTMAX).parameter_bytes(1, self.lanes)
         self.constants = attention_constants(tile, shape)
+
+    def _value_line(self, memory: Memory) -> int:
+        """From position to position of a panel of values in main memory."""
+        own = self.shape.precision.size(self.shape.v_head_dim)
+        line, bus = padded(own, memory.access_bytes), self.tile.dma.bytes_per_cycle
+        begins = bus & bus - 1 or not (line | self.line) & unit_of(bus, own) - 1
+        return line if line < self.line and begins else self.line
 
     def _heads(self, dim: int, local: int) -> tuple[int, int]:
         """From head to head in main memory, and from row to row: filled up where a head would not begin as it must."""
@@ -160,6 +172,12 @@ class AttentionLayout:
         """A tile of values as the array takes it."""
         return self.shape.precision.size(product_values(self.array, 1, self.shape.v_head_dim, keys).b)
 
+    def value_rows(self, keys: int) -> tuple[int, int, int, int]:
+        """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
+        if self.value_line < self.line:
+            return keys, self.shape.precision.size(self.shape.v_head_dim), self.value_line, self.line
+        return self.panels, self.value_panel(keys), self.positions * self.line, self.value_panel(keys)
+
     def value_panel(self, keys: int) -> int:
         """From panel to panel of a tile of values."""
         return self.shape.precision.size(panel_rows(self.array, keys) * self.array.cols)
@@ -172,13 +190,16 @@ def attention_constants(tile: NpuTile, shape: Attention) -> int:
 
 
 def attention_needs(
-    tile: NpuTile, shape: Attention, queries: int, keys: int, heads: int, most_keys: int
+    chip: Chip, shape: Attention, queries: int, keys: int, heads: int, most_keys: int
 ) -> dict[str, int]:
     """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`.
 
     ``most_keys`` are those that some part of the queries reads.
     """
-    made, size, wide = AttentionLayout(tile, shape), shape.precision.size, shape.precision.accumulator.size
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    made = AttentionLayout(tile, chip.nearest, shape)
+    size, wide = shape.precision.size, shape.precision.accumulator.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
         cached *= SLOTS
@@ -223,13 +244,13 @@ class _Costs:
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
-        self.layout = AttentionLayout(chip.tile, shape)
+        self.layout = AttentionLayout(chip.tile, chip.nearest, shape)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
         merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
-        loads = [self.cached(self.layout.key_tile(keys))[1], self.cached(self.layout.value_tile(keys))[1]]
+        loads = [self.cached(self.layout.key_tile(keys))[1], self.values(keys)[1]]
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
             product_pace(array, rows, shape.v_head_dim, keys),
@@ -243,6 +264,13 @@ class _Costs:
         """Bytes moved and port cycles of a tile of the cache."""
         memory = self.chip.nearest
         return moved_bytes(memory, 1, size), access_cycles(self.chip, memory, 1, size)
+
+    def values(self, keys: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of a tile of values."""
+        if not self.layout.blocks:
+            return self.cached(self.layout.value_tile(keys))
+        (rows, width, *_), memory = self.layout.value_rows(keys), self.chip.nearest
+        return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
 
     def _transfer(self, rows: int, elements: int) -> tuple[int, int]:
         """Bytes moved and port cycles of ``rows`` rows of so many elements."""
@@ -267,8 +295,8 @@ class _Costs:
                     vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     for n, size, _ in row:
-                        values = 0 if shape.values_in_keys else self.layout.value_tile(size)
-                        reads += count * n * (self.cached(self.layout.key_tile(size))[0] + self.cached(values)[0])
+                        values = 0 if shape.values_in_keys else self.values(size)[0]
+                        reads += count * n * (self.cached(self.layout.key_tile(size))[0] + values)
                     reads += count * q_moved
                     writes += count * o_moved
                     port += count * (q_held + o_held) + cached

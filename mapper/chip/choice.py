@@ -112,7 +112,7 @@ def choose_layouts(
         When there is none.
     """
     tasks = [task for part in parts for task in part.tasks]
-    divisions = layouts(tile, _constant_bytes(tile, tasks), _least(tasks, tile))
+    divisions = layouts(tile, _constant_bytes(tile, tasks), _least(tasks, chip, tile))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
@@ -224,7 +224,7 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
     return {max(*most, min(widest, share)) for share in shares}
 
 
-def _least(tasks: Sequence[Task], tile: NpuTile) -> dict[str, int]:
+def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
     """Bytes of a slot of every ring that the smallest tiles of the tasks take."""
     least: dict[str, int] = {}
     for task in tasks:
@@ -234,7 +234,7 @@ def _least(tasks: Sequence[Task], tile: NpuTile) -> dict[str, int]:
             m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape))
             needs = GemmLayout(tile, shape).needs(m, n, k)
         elif isinstance(operator, Attention):
-            needs = attention_needs(tile, operator, 1, min(tile.array.cols, operator.kv_len), 1, operator.kv_len)
+            needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, operator.kv_len)
         else:
             needs = VectorLayout(tile, vector_shape(tile, operator)).least()
         for ring, need in needs.items():

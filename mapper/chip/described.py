@@ -319,7 +319,7 @@ class _Reader:
         if queries * heads > ROW_LIMIT:
             rule = f"queries x heads are rows of a softmax, at most {ROW_LIMIT}"
             raise self.document.error(rule, at, value=queries * heads)
-        self._check_room(part.name, at, attention_needs(self.tile, part, queries, keys, heads, most_keys))
+        self._check_room(part.name, at, attention_needs(chip, part, queries, keys, heads, most_keys))
         return attention_tiling(chip, part, queries, keys, heads)
 
     def _vector(self, chip: Chip, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:

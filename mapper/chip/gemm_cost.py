@@ -29,6 +29,8 @@ Int = NDArray[np.int64]
 Order = Literal["n_outer", "m_outer"]
 ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
 
+LONG_ROW = 8
+"""Beats of the DMA from which on a row is filled up to whole ones."""
 LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
 
@@ -131,8 +133,13 @@ class GemmLayout:
 
 
 def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
-    """Bytes from row to row of a matrix of activations in main memory."""
-    return -(-padded(elements, tile.array.rows) * bits // 8)
+    """Bytes from row to row of a matrix of activations in main memory.
+
+    Rows are filled up to whole lines of the array; long ones also to whole beats of the DMA, so that parts of them
+    begin where they must.
+    """
+    row, bus = -(-padded(elements, tile.array.rows) * bits // 8), tile.dma.bytes_per_cycle
+    return padded(row, bus) if row >= LONG_ROW * bus else row
 
 
 @dataclass(frozen=True)

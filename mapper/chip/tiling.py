@@ -160,10 +160,11 @@ def _sizes(total: int, grain: int, beat: int) -> Int:
 
     Those that are also multiples of ``beat`` begin where a long row of a transfer may.
     """
-    sizes, size = {total}, grain
-    while size < total:
-        sizes.add(size)
-        size *= 2
+    sizes = {total}
+    for size in {grain, lcm(grain, beat)}:
+        while size < total:
+            sizes.add(size)
+            size *= 2
     for parts in range(2, 17):
         even = -(-total // parts)
         sizes |= {min(total, -(-even // each) * each) for each in (grain, lcm(grain, FINE), lcm(grain, beat))}

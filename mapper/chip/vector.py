@@ -19,7 +19,7 @@ from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
-from siliconloom.workloads import Operator, Vector
+from siliconloom.workloads import Attention, Operator, Vector
 
 
 @dataclass(frozen=True)
@@ -266,6 +266,8 @@ class VectorLowering:
         if shape.constants:
             self.step = max(vector_shape(context.tile, whole).constants, whole.weight_bytes)
             self.constants = memory.take(name, "parameters", self.step, whole.repeat)
+        served = context.graph.dataflow[task.serves] if task.serves else None
+        self.head = served.head_dim if isinstance(served, Attention) else shape.cols
         self.target = context.output_of(task, all_of.plane * shape.outputs)
 
     def emit(self) -> None:
@@ -311,16 +313,7 @@ class VectorLowering:
         """Store the results; a tile of a transposed matrix is one block of columns."""
         rings, shape, layout, size = self.context.rings, self.shape, self.layout, self.shape.dtype.size
         if shape.transposes:
-            line = layout.line
-            block = shape.cols * line
-            where = affine(
-                self.target + rows.start // layout.block * block + cols.start * line,
-                (rows.loop, block),
-                (cols.loop, cols.size * line),
-            )
-            # of a block that is not full only what is new: the other columns may hold something already
-            width, local = size(rows.size), layout.local(rows.size)
-            self.nest.store(rings.results, cols.size, width, line, where, local_pitch=local)
+            self._store_transposed(rows, cols)
             return
         local = layout.local(cols.size)
         for index in range(shape.outputs):
@@ -335,6 +328,35 @@ class VectorLowering:
                 offset=index * rows.size * local,
                 local_pitch=local,
             )
+
+    def _store_transposed(self, rows: Walk, cols: Walk) -> None:
+        """Store one block of columns of every head, where attention finds it.
+
+        Of a block that is not full only what is new: its other columns may hold something already.
+        """
+        shape, layout, store = self.shape, self.layout, self.nest.store
+        line, block = layout.line, self.head * layout.line
+        plane = -(-shape.rows // layout.block) * block
+        width, local = shape.dtype.size(rows.size), layout.local(rows.size)
+        base, ring = self.target + rows.start // layout.block * block, self.context.rings.results
+        along = (rows.loop, block)
+        if cols.size % self.head or (width < line and plane > block):
+            # heads, or parts of one, by themselves
+            for at in range(0, cols.size, step := min(self.head, cols.size)):
+                first = cols.start + at
+                where = affine(
+                    base + first // self.head * plane + first % self.head * line,
+                    along,
+                    (cols.loop, cols.size // self.head * plane if cols.size >= self.head else step * line),
+                )
+                ends = at + step >= cols.size
+                store(ring, step, width, line, where, opens=at == 0, closes=ends, offset=at * local, local_pitch=local)
+            return
+        where = affine(base + cols.start // self.head * plane, along, (cols.loop, cols.size // self.head * plane))
+        if width < line or plane == block:
+            store(ring, cols.size, width, line, where, local_pitch=local)
+        else:
+            store(ring, cols.size // self.head, block, plane, where, local_pitch=self.head * local)
 
     def _compute(self, rows: Walk, cols: Walk, first: tuple[int, int], last: tuple[int, int]) -> None:
         """One instruction for each pass over what lies there.

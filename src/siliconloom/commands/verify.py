@@ -11,6 +11,10 @@ from siliconloom.commands.options import Json, Machine, Set
 
 def command(
     chip: Machine,
+    workload: Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKLOAD]", help="Run the program that loom sim times, in place of random work."),
+    ] = None,
     sets: Set = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
@@ -21,12 +25,15 @@ def command(
         ),
     ] = 8,
     programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
+    mapping: Annotated[
+        str | None, typer.Option("--mapping", metavar="FILE", help="Of the workload, as loom map -o writes it.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
-    """Build the RTL of a chip, run random work on it, and print RTL cycles beside the model's."""
-    from siliconloom.arch import CheckFailed, LoomError, load_chip, machine_kind
+    """Build the RTL of a chip, run random work or a workload's program on it, and print RTL cycles beside the model's."""
+    from siliconloom.arch import CheckFailed, LoomError, NotSupported, load_chip, machine_kind
     from siliconloom.arch.chip_ring import load_ring
-    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.errors import nearest_name
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import Terminal, console
@@ -38,9 +45,21 @@ def command(
         near = nearest_name(simulator, simulators)
         hint = f"; did you mean '{near}'?" if near else ""
         raise LoomError(f"--simulator: must be one of {', '.join(simulators)} (got '{simulator}'){hint}")
-    check_outputs({"--json": json_file}, (chip,))
+    check_outputs({"--json": json_file}, tuple(name for name in (chip, workload, mapping) if name))
     assignments = parse_assignments(sets or [])
-    described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
+    mapped = None
+    if workload is None:
+        if mapping is not None:
+            raise LoomError("--mapping is of a workload; name it behind the chip")
+        described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
+    else:
+        from siliconloom.arch.overrides import split_overrides
+        from siliconloom.evaluate.mapping import load_plan
+
+        if machine_kind(chip) == "system":
+            raise NotSupported(f"RTL of a workload on a system ({chip}); name one of its chips")
+        described = load_chip(chip, split_overrides(assignments)[0])
+        mapped, _ = load_plan(chip, workload, assignments, None if mapping is None else Document.load(mapping))
     record = run_verification(
         described,
         overrides=assignments,
@@ -48,6 +67,7 @@ def command(
         simulator=simulator,
         cases=cases,
         programs=programs,
+        workload=mapped,
         watcher=Terminal(json_file != "-"),
     )
     if json_file != "-":

@@ -13,6 +13,7 @@ from siliconloom.arch.description import PimTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.verified import Verified, totals_of
+from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.bench.runner import Spent, require_simulator, tool_versions
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.sim.dram.memory import effective
@@ -20,6 +21,7 @@ from siliconloom.verification.array import verify_array
 from siliconloom.verification.link import verify_ring
 from siliconloom.verification.npu import verify_programs
 from siliconloom.verification.pim import verify_pim
+from siliconloom.verification.workload import refuse, verify_workload
 
 
 def verify(
@@ -30,9 +32,10 @@ def verify(
     simulator: str = "verilator",
     cases: int = 8,
     programs: int = 8,
+    workload: MappedWorkload | None = None,
     watcher: Watcher = NOBODY,
 ) -> Verified:
-    """Build the RTL of ``described``, run random work on it, and compare values and cycles.
+    """Build the RTL of ``described``, run random work or a workload on it, and compare values and cycles.
 
     A whole npu tile runs ``programs`` random programs (`siliconloom.verification.npu`), a PIM tile ``cases`` random
     sequences of macros and more (`siliconloom.verification.pim`), a ring of npu chips ``cases`` sequences of packets,
@@ -47,6 +50,8 @@ def verify(
         What ``--set`` changed in it; the record keeps them.
     seed, simulator, cases, programs
         Of the random work, what runs the Verilog, how much work.
+    workload
+        Mapped to the chip: its program runs in place of random ones (`siliconloom.verification.workload`).
     watcher
         Is told what is under way.
 
@@ -62,13 +67,18 @@ def verify(
     options: dict[str, Any] = {"seed": seed, "simulator": simulator, "spent": spent}
     counts: dict[str, int | None] = {"cases": cases, "programs": None}
     machines: list[Chip | System] = [described]
+    if workload is not None:
+        refuse(described, workload)
     with watcher.stage(f"building and running {described.name} with {simulator} ..."):
         if isinstance(described, System):
             machines.append(ring_parts(described)[0])
             found = verify_ring(described, cases=cases, **options)
         else:
             chip = effective(described)
-            if isinstance(chip.tile, PimTile):
+            if workload is not None:
+                counts = {"cases": None, "programs": None}
+                found = verify_workload(workload, **options)
+            elif isinstance(chip.tile, PimTile):
                 found = verify_pim(chip, cases=cases, **options)
             elif chip.tile.kind == "npu" and has_npu_rtl(chip):
                 counts = {"cases": None, "programs": programs}
@@ -85,6 +95,7 @@ def verify(
                 "seed": seed,
                 "simulator": simulator,
                 "tools": tool_versions(simulator),
+                "workload": None if workload is None else workload.graph.name,
                 **counts,
             },
             "verified": found.verified,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch import Chip
+from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
@@ -39,8 +39,19 @@ SLACK = 4
 """How many times longer than predicted a program may run before the tile counts as hanging."""
 
 
-def refuse_unproven(mapped: MappedWorkload) -> None:
-    """Raise `NotSupported` for a program that the tile does not run as it is, with the operators it is about."""
+def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
+    """Raise `NotSupported` where there is no RTL that runs a mapped workload as it is, with what stands in the way."""
+    if isinstance(described, System):
+        raise NotSupported(
+            f"RTL of {mapped.graph.name} on a system ({described.name}); of its chips by themselves it is"
+        )
+    if not isinstance(described.tile, NpuTile):
+        raise NotSupported(f"RTL of {mapped.graph.name} on a {described.tile.kind} tile; programs run on npu tiles")
+    if described.tile_count > 1:
+        raise NotSupported(
+            f"RTL of {mapped.graph.name} on {described.tile_count} tiles (tile_count); Verilog is of one"
+        )
+    geometry_of(mapped.chip)
     chip, program, names = mapped.chip, mapped.program, mapped.program.operators
     why: dict[str, str] = {}
     for violation in violations(program, chip):
@@ -58,15 +69,11 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
     Raises
     ------
     NotSupported
-        For programs that the tile does not run as they are, several tiles, and more memory than a bench holds.
+        For more memory than a bench holds; for what the tile does not run see `refuse`.
     LoomError
-        When the simulator is missing or the description has no RTL.
+        When the simulator is missing.
     """
     chip, graph = mapped.chip, mapped.graph
-    geometry_of(chip)
-    if chip.tile_count > 1:
-        raise NotSupported(f"RTL of a workload on {chip.tile_count} tiles (tile_count); the Verilog is of one")
-    refuse_unproven(mapped)
     made = filled(mapped, seed)
     limit = SLACK * duration(mapped.program, chip)
     name = f"{graph.name}, {graph.phase.value}"
@@ -150,4 +157,4 @@ def _lines(values: Bytes, lanes: int) -> Bytes:
     return made
 
 
-__all__ = ["filled", "refuse_unproven", "verify_workload"]
+__all__ = ["filled", "refuse", "verify_workload"]
