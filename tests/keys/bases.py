@@ -239,7 +239,7 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
     "pim": command("sim pim-hbm gemms.yaml --set workload.precision=bf16"),
     "neupims": command(NEUPIMS),
-    "neupims many": command(NEUPIMS.replace("batch=16", "batch=256")),
+    "neupims many": command(NEUPIMS.replace("batch=16", "batch=512")),
     "unequal": _unequal,
     "link": _linked,
     "ring engine": _ring,

@@ -56,8 +56,9 @@ ROWS = (
         "DescribedLayout",
         "mapped",
         "layout.",
-        "weights=50000B moving=31000B vector=15000B results=18000B probabilities=12000B constants!8B context=7000B "
-        "partial=25000B&&layout.context=7000B partial!1MiB",
+        "weights=50000B&&layout.moving=20000B moving=20000B vector=7000B results=15000B probabilities=7000B constants!8B context=7000B "
+        "second=9000B chained=15000B gates=64B&&layout.moving=20000B "
+        "partial=25000B&&layout.context=7000B partial!1MiB weights!60000B",
     ),
     (
         "DescribedTask",
@@ -83,7 +84,7 @@ ROWS = (
     ),
     ("DescribedAttention", "mapped", "tasks.7.attention.", "queries=2 keys=16 heads!2"),
     ("DescribedVector", "mapped", "tasks.0.vector.", "rows=2 cols=96"),
-    ("DescribedPlace", "placed", "placement.6.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
+    ("DescribedPlace", "placed", "placement.7.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
     ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),
