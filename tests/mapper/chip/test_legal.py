@@ -1,0 +1,161 @@
+"""Mapped programs are legal by construction: what the search proposes, the tile runs."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import Chip, LoomError, load_chip
+from siliconloom.arch.assembler import violations
+from siliconloom.arch.isa import Opcode
+from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.layout import BANKED, bases, slots_of
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.transfers import moved_rows, pieces, unit_of
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.workloads import load_workload
+
+MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "gpt2-block-gemms")
+UNBUILT = ("gather", "rescale", "softmax_online", "top_k", "combine")
+"""Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
+
+
+@st.composite
+def tiles(draw):
+    """Chips whose tile has RTL, of any shape that RTL is built for."""
+    rows, cols, bus = (2 ** draw(st.integers(1, most)) for most in (5, 5, 8))
+    line = max(bus, cols)
+    return Chip.model_validate(
+        {
+            "kind": "chip",
+            "name": "any",
+            "clock": "1 GHz",
+            "tile": {
+                "kind": "npu",
+                "array": {
+                    "rows": rows,
+                    "cols": cols,
+                    "dataflow": "weight_stationary",
+                    "load_rows": 2 ** draw(st.integers(0, rows.bit_length() - 1)),
+                },
+                "scratchpad": {
+                    "capacity": f"{2 ** draw(st.integers(18, 21))} B",
+                    "banks": 2 ** draw(st.integers(3, 5)),
+                },
+                "accumulator": {"capacity": f"{4 * cols * 2 ** draw(st.integers(8, 12))} B"},
+                "vector": {"lanes": cols, "latency": 16},
+                "dma": {"bytes_per_cycle": bus, "port_bytes": min(line, 128)},
+                "sequencer": {"program_words": 4096},
+            },
+            "memory": {
+                "dram": {
+                    "kind": "lpddr5",
+                    "capacity": "4 TiB",
+                    "bandwidth": f"{bus} GB/s",
+                    "latency": "50 ns",
+                    "access_bytes": bus,
+                }
+            },
+        }
+    )
+
+
+def wrong(chip, program):
+    """Rules that a program breaks, functions without a circuit left out."""
+    found = [str(violation.error) for violation in violations(program, chip)]
+    return [text for text in found if not any(f"no circuit for the vector function {f};" in text for f in UNBUILT)]
+
+
+def mapped_if_it_fits(chip, graph):
+    """The mapping; a chip whose buffers cannot hold the smallest tiles makes no example."""
+    try:
+        return map_workload(chip, graph)
+    except LoomError as error:
+        if "cannot hold two tiles" not in str(error):
+            raise
+        reject()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(chip=tiles(), model=st.sampled_from(MODELS), decode=st.booleans(), length=st.integers(1, 300))
+def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, decode, length):
+    geometry_of(chip)
+    if model.endswith("gemms"):
+        sets = []
+    elif decode and model != "bert-base":
+        sets = [("phase", "decode"), ("context", str(length)), ("layers", "1")]
+    else:
+        sets = [("sequence", str(min(length, 128))), ("layers", "1")]
+    plan = mapped_if_it_fits(chip, load_workload(model, sets))
+    assert wrong(chip, plan.program) == []
+    places = bases(chip.tile, plan.layout)
+    bank = chip.tile.scratchpad.capacity // chip.tile.scratchpad.banks
+    ends = [
+        (places[kind[0]], places[kind[-1]] + slots_of(chip.tile, kind[-1], size) * size)
+        for kind in BANKED
+        if (size := getattr(plan.layout, kind[-1]))
+    ]
+    owners = [b for start, end in ends for b in range(start // bank, -(-end // bank))]
+    assert len(owners) == len(set(owners)), "a bank has rings of two kinds"
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 130), n=st.integers(1, 130), k=st.integers(1, 130), batch=st.integers(1, 3), chip=tiles())
+def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip):
+    file = tmp_path_factory.mktemp("any") / "any.yaml"
+    file.write_text(f"kind: gemms\nprecision: int8\ngemms:\n  - {{name: a, m: {m}, n: {n}, k: {k}, batch: {batch}}}\n")
+    plan = map_workload(chip, load_workload(str(file)))
+    assert wrong(chip, plan.program) == []
+
+
+@pytest.mark.parametrize("sets", [[("sequence", "32")], [("phase", "decode"), ("context", "200")]])
+def test_the_edge_npu_runs_gpt2_but_for_the_gathering_of_its_embeddings(sets):
+    done = simulate("npu-edge", load_workload("gpt2", [("layers", "2"), *sets]))
+    rows = done.result()["operators"]
+    assert {row["name"] for row in rows if row["hardware"] != "proven"} <= {"embedding.tokens", "embedding.positions"}
+    assert simulate("npu-edge", "gpt2-block-gemms").result()["hardware"]["word"] == "proven"
+
+
+def test_too_few_banks_are_shared_and_the_result_says_so():
+    done = simulate("npu-edge", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
+    assert set(done.result()["hardware"]["why"]) == {"bank conflict"}
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    bus=st.sampled_from([4, 16, 64, 256, 48]),
+    rows=st.integers(1, 20),
+    width=st.integers(1, 700),
+    pads=st.tuples(st.sampled_from([0, 0, 1, 16, 64]), st.sampled_from([0, 0, 16])),
+    places=st.one_of(st.just(0), st.integers(0, 4000), st.integers(0, 200).map(lambda n: 16 * n)),
+)
+def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, width, pads, places):
+    pitch, local = width + pads[0], width + pads[1]
+    made = pieces(bus, rows, width, pitch, local, places)
+    touched = []
+    for piece in made:
+        m, n = piece.fields["m"], piece.fields["n"]
+        for row in range(m):
+            memory = piece.offset + row * piece.fields["pitch"]
+            inside = piece.offset + row * piece.fields["local_pitch"]
+            touched += [(memory + b, inside + b) for b in range(n)]
+        begins = [places, piece.offset, *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ())]
+        if bus & bus - 1 == 0:
+            assert not [b for b in begins if b % unit_of(bus, n)]
+    assert sorted(touched) == sorted((r * pitch + b, r * local + b) for r in range(rows) for b in range(width))
+    arrays = (np.array([value]) for value in (rows, width, pitch, local, places))
+    lines, size = moved_rows(bus, *arrays)
+    assert sum(p.fields["m"] for p in made) == lines[0]
+    assert made[0].fields["n"] == size[0]
+
+
+def test_what_is_gated_takes_two_halves_of_the_sums():
+    """A gated activation requantises both halves of its columns, each with parameters of its own."""
+    plan = map_workload(load_chip("npu-edge"), load_workload("llama3-8b", [("layers", "1"), ("sequence", "16")]))
+    names = plan.program.operators
+    functions = [
+        i.function.value
+        for i in plan.program.instructions
+        if i.opcode == Opcode.VECTOR and names[i.operator] == "layer.gate_up"
+    ]
+    assert functions[:3] == ["requantize", "requantize", "gated_silu"]

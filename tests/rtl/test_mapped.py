@@ -1,0 +1,134 @@
+"""The program that ``loom sim`` times, on the RTL: mapped workloads on small tiles, every cycle and every byte."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.machine import verify
+from siliconloom.verification.npu import check_programs
+from siliconloom.verification.workload import filled
+from siliconloom.workloads import load_workload
+
+GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "vocab_size": 40,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}
+PRODUCTS = """kind: gemms
+precision: int8
+gemms:
+  - {name: a, m: 9, n: 21, k: 50}
+  - {name: b, m: 1, n: 4, k: 3}
+  - {name: c, m: 17, n: 8, k: 8, batch: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def chip():
+    """A small tile with a bus as wide as four lines."""
+    sets = {
+        "tile.array.rows": 8,
+        "tile.array.cols": 8,
+        "tile.array.load_rows": 2,
+        "tile.scratchpad.capacity": "32 KiB",
+        "tile.accumulator.capacity": "8 KiB",
+        "tile.vector.lanes": 8,
+        "tile.dma.bytes_per_cycle": 32,
+        "tile.dma.port_bytes": 32,
+        "memory.dram.access_bytes": 32,
+        "memory.dram.bandwidth": "25.6 GB/s",
+        "memory.dram.latency": "30 ns",
+    }
+    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+
+
+def graph(folder, model, *sets):
+    """A workload of a configuration, or of a list of products."""
+    file = folder / ("model.yaml" if isinstance(model, str) else "config.json")
+    file.write_text(model if isinstance(model, str) else json.dumps(model))
+    made = load_workload(str(file), list(sets))
+    for name in list(made.dataflow):  # the gathering of embeddings has no circuit: rows are copied in its place
+        operator = made.dataflow[name]
+        if getattr(operator, "function", None) == VectorFunction.GATHER:
+            made.dataflow.add(replace(operator, function=VectorFunction.COPY, weights=0))
+    return made
+
+
+def mapped(chip, made):
+    return map_workload(chip, made, lambda program: duration(program, chip))
+
+
+def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
+    """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it."""
+    works = [
+        (PRODUCTS, ()),
+        (GPT2, (("sequence", "11"),)),
+        (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
+        (LLAMA, (("sequence", "16"),)),
+    ]
+    programs = [
+        (str(number), filled(mapped(chip, graph(tmp_path, model, *sets)), number))
+        for number, (model, sets) in enumerate(works)
+    ]
+    for parity in check_programs(chip, programs):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+def test_a_program_with_another_address_leaves_other_bytes(chip, tmp_path):
+    """The bytes of one weight tile further are other bytes: what is compared is not blind to them."""
+    made = filled(mapped(chip, graph(tmp_path, PRODUCTS)), 3)
+    right, wrong = made.loaded(), made.loaded()
+    GoldenMachine(chip, right).run(made.program)
+    place = next(n for n, i in enumerate(made.program.instructions) if i.opcode == Opcode.LOAD)
+    moved = list(made.program.instructions)
+    moved[place] = replace(moved[place], memory=replace(moved[place].memory, base=moved[place].memory.base + 32))
+    GoldenMachine(chip, wrong).run(Program(tuple(moved), made.program.semaphores, made.program.operators))
+    assert not np.array_equal(right, wrong)
+
+
+def test_made_up_values_are_neither_cut_off_nor_zero(chip, tmp_path):
+    work = mapped(chip, graph(tmp_path, GPT2, ("sequence", "16")))
+    made = filled(work, 5)
+    memory = made.loaded()
+    GoldenMachine(chip, memory).run(made.program)
+    for address, item in work.memory.objects():
+        if item.role == "result" and item.operator not in ("embedding.tokens", "embedding.positions"):
+            values = memory[address : address + item.size].view(np.int8)
+            assert np.mean(np.abs(values.astype(int)) >= 127) < 0.4, item
+            assert np.mean(values != 0) > 0.2, item
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "why"),
+    [
+        ("npu-edge", [("tile_count", "2")], "2 tiles"),
+        ("npu-edge", [("tile.scratchpad.banks", "2")], "bank conflict"),
+        ("npu-datacenter", [], "no circuit for the number format bf16"),
+        ("systolic-ws-8", [], "systolic tile"),
+    ],
+)
+def test_what_the_tile_does_not_run_is_refused_with_its_reason(name, sets, why, tmp_path):
+    described = load_chip(name, sets)
+    file = tmp_path / "list.yaml"
+    file.write_text(PRODUCTS.replace("precision: int8\n", "" if "bf16" in why else "precision: int8\n"))
+    work = map_workload(described, load_workload(str(file)))
+    with pytest.raises(NotSupported, match=why):
+        verify(described, workload=work)
