@@ -61,7 +61,7 @@ from siliconloom.sim.timing.recurrence import (
     STATE,
     TIME,
     WORK,
-    Seen,
+    KnownStates,
     add_times,
     coming,
     earn,
@@ -108,9 +108,9 @@ state in which the open loop began, or -1 when that is not to be kept, its horiz
 class Snapshots(NamedTuple):
     """The states kept during a run."""
 
-    loops: Seen
+    loops: KnownStates
     """What whole loops did. A transition's outcome is the ledger before it, then the one after it."""
-    visits: Seen
+    visits: KnownStates
     """A room per level: ends of iterations of the open loop, each with its ledger."""
     level: Any
     credit: Any
@@ -234,7 +234,7 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
 
 
 @part()
-def _forget_visits(visits: Seen, anchored: Any) -> None:
+def _forget_visits(visits: KnownStates, anchored: Any) -> None:
     """Begin a loop's search for a period anew: it is another loop, or the room is full."""
     forget(visits)
     anchored[ANCHORED] = -1

@@ -31,7 +31,7 @@ from siliconloom.sim.timing.recurrence import (
     STATES,
     TIME,
     WORK,
-    Seen,
+    KnownStates,
     add_times,
     coming,
     earn,
@@ -83,18 +83,18 @@ def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> bool:
     pool = min(POOL, EACH * known)
     seen = empty_seen(4 * known + 4, known, _COLUMNS, pool=pool, kind=np.int32, keys=_KEYS)
     scratch, latest = np.empty(LONGEST, np.int64), np.zeros(2, np.int64)
-    run = Blocks(pattern, next_known, seen, scratch, latest, full_credit())
+    run = TraceBlocks(pattern, next_known, seen, scratch, latest, full_credit())
     return bool(_run_blocks(machine, state, trace, run, counts))
 
 
-class Blocks(NamedTuple):
+class TraceBlocks(NamedTuple):
     """What there is to know of a trace's blocks, and what is seen of them."""
 
     pattern: Any
     """Per block the first one with the same pattern, -1 when there is no other."""
     next_known: Any
     """Per block the next one, itself included, whose pattern has others."""
-    seen: Seen
+    seen: KnownStates
     """A transition's outcome is when each request entered, then of each one answered how far it lies from the first,
     and when."""
     scratch: Any
@@ -104,7 +104,7 @@ class Blocks(NamedTuple):
 
 
 @kernel(**UNCOUNTED)
-def _run_blocks(machine: Any, state: Any, trace: Any, run: Blocks, counts: Any) -> Any:
+def _run_blocks(machine: Any, state: Any, trace: Any, run: TraceBlocks, counts: Any) -> Any:
     clock, blocks, seen, scratch = state.clock, len(run.pattern), run.seen, run.scratch
     refreshing = machine.policy.refresh != NO_REFRESH
     here, phase, live = -1, -1, True  # the state is snapshot `here`; `live`: the arrays of `state` are in it
@@ -162,7 +162,7 @@ def _run_blocks(machine: Any, state: Any, trace: Any, run: Blocks, counts: Any) 
 
 
 @part(inside=False)
-def _found(seen: Seen, key: Any, distance: Any, phase: Any) -> Any:
+def _found(seen: KnownStates, key: Any, distance: Any, phase: Any) -> Any:
     """What is known of a block, be it one without refresh that is over before the next, or one with; or -1."""
     key[_REFRESH], key[_PHASE] = _QUIET, _QUIET
     found = find(seen)
@@ -191,7 +191,7 @@ def _begin(state: Any, new: Any, distance: Any, phase: Any) -> None:
 
 
 @part(inside=False)
-def _keep(seen: Seen, state: Any, trace: Any, new: Any, n: Any, began: Any) -> None:
+def _keep(seen: KnownStates, state: Any, trace: Any, new: Any, n: Any, began: Any) -> None:
     """After a block was run: keep what came of it."""
     clock, outcome, answers = state.clock, seen.outcome, state.clock[ANSWERED]
     first = place_of_outcome(seen, BLOCK + 2 * answers)
@@ -214,7 +214,7 @@ def _keep(seen: Seen, state: Any, trace: Any, new: Any, n: Any, began: Any) -> N
 
 
 @part(inside=False)
-def _repeat(seen: Seen, state: Any, trace: Any, known: Any, latest: Any) -> None:
+def _repeat(seen: KnownStates, state: Any, trace: Any, known: Any, latest: Any) -> None:
     """Let a block happen as it did before, but for the arrays of queues and banks."""
     outcome, clock = seen.outcome, state.clock
     n, now, first = clock[OFFERED], clock[NOW], known[OUTCOME]
@@ -232,7 +232,7 @@ def _repeat(seen: Seen, state: Any, trace: Any, known: Any, latest: Any) -> None
 
 
 @part(inside=False)
-def _awaken(machine: Any, state: Any, trace: Any, seen: Seen, snapshot: Any, phase: Any) -> None:
+def _awaken(machine: Any, state: Any, trace: Any, seen: KnownStates, snapshot: Any, phase: Any) -> None:
     """Bring the arrays of the state to a snapshot that was reached without them."""
     first = seen.first[snapshot]
     restore(machine, state, trace, seen.numbers[first : first + seen.length[snapshot]])
@@ -241,7 +241,7 @@ def _awaken(machine: Any, state: Any, trace: Any, seen: Seen, snapshot: Any, pha
 
 @kernel(**UNCOUNTED)
 def _find_patterns(machine: Any, trace: Any, pattern: Any, next_known: Any, slots: Any) -> Any:
-    """Write ``pattern`` and ``next_known`` of `Blocks`, with empty ``slots``; how many blocks have one with others."""
+    """Write ``pattern`` and ``next_known`` of `TraceBlocks`, with empty ``slots``; how many blocks have others alike."""
     blocks, mask = len(pattern), len(slots) - 1
     for k in range(blocks):
         n = k * BLOCK
@@ -288,7 +288,7 @@ def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
 
 
 @part(inside=False)
-def _arrivals(seen: Seen, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
+def _arrivals(seen: KnownStates, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
     """Which arrivals a block has relative to now: 0 when all its requests are there, -1 when there is no room."""
     if trace.cycle[n + BLOCK - 1] <= now:
         return 0

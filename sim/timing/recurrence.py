@@ -19,9 +19,9 @@ Restoring
     From a row, a now, marks and sums it makes a state that writes down the same row.
 
 States are interned by `intern`: one number each. A *transition* is a row of integers: what followed (`NEXT`, `TIME`,
-`OUTCOME`), the key under which it is found (`STATE`, `WORK` and as many more as `Seen.keys` says), and columns of the
-component. The row that would come next, `coming`, is where a key is written to be looked for and a transition is made
-before it is kept. Where a transition leads back to the state that it began in, it may be repeated any number of times.
+`OUTCOME`), the key under which it is found (`STATE`, `WORK` and as many more as `KnownStates.keys` says), and columns of
+the component. The row that would come next, `coming`, is where a key is written to be looked for and a transition is
+made before it is kept. Where a transition leads back to the state that it began in, it may be repeated any number of times.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LIMIT = 2**62
 """First value that no time, and no sum, may take."""
 
 NEXT, TIME, OUTCOME, STATE, WORK = range(5)
-"""Columns of `Seen.transition`: the state that followed and how long it took, where its outcome begins; the state and
-the work that it is found by. The rest of the key comes behind, then what the component keeps."""
+"""Columns of `KnownStates.transition`: the state that followed and how long it took, where its outcome begins; the state
+and the work that it is found by. The rest of the key comes behind, then what the component keeps."""
 MORE = 5
-"""First column of `Seen.transition` that is the component's."""
+"""First column of `KnownStates.transition` that is the component's."""
 
 NUMBERS, STATES, TRANSITIONS, OUTCOMES = range(4)
-"""Entries of `Seen.used`."""
+"""Entries of `KnownStates.used`."""
 
 CREDIT, PAUSE, RESUME = range(3)
 """Entries of a credit: what is left of it; how long the next pause is; number of the first look-up behind one."""
@@ -54,7 +54,7 @@ MOST, WORTH, AGAIN = 2048, 4, 128
 lasts `MOST` look-ups, and each one twice as long as that before, until all credit is earned back."""
 
 
-class Seen(NamedTuple):
+class KnownStates(NamedTuple):
     """States and transitions that are known; slots hold one more than a number, 0 where nothing is."""
 
     used: Any
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 def empty_seen(
     states: int, transitions: int, columns: int, *, pool: int, kind: Any = np.int64, keys: int = 2, levels: int = 0
-) -> Seen:
+) -> KnownStates:
     """Room for what is seen; pages that are never written cost nothing.
 
     Parameters
@@ -99,7 +99,7 @@ def empty_seen(
     def zeros(*shape: int) -> Any:
         return np.zeros((*lead, *shape), np.int64)
 
-    return Seen(
+    return KnownStates(
         zeros(4),
         _unused((*lead, pool), kind),
         zeros(states),
@@ -131,9 +131,9 @@ def slots_for(entries: int) -> int:
 
 
 @part()
-def room(seen: Seen, number: Any) -> Any:
+def room(seen: KnownStates, number: Any) -> Any:
     """One of several rooms that were made together."""
-    return Seen(
+    return KnownStates(
         seen.used[number],
         seen.numbers[number],
         seen.first[number],
@@ -148,7 +148,7 @@ def room(seen: Seen, number: Any) -> Any:
 
 
 @part(inside=False)
-def forget(seen: Seen) -> None:
+def forget(seen: KnownStates) -> None:
     """Make room: nothing is known any more."""
     if seen.used[STATES] == 0:
         return
@@ -161,7 +161,7 @@ def forget(seen: Seen) -> None:
 
 
 @part(inside=False)
-def intern(seen: Seen, row: Any, length: Any, adding: Any) -> Any:
+def intern(seen: KnownStates, row: Any, length: Any, adding: Any) -> Any:
     """The number of a state; -1 when it has no length, is not known and not to be added, or there is no room for it."""
     if length < 0:
         return -1
@@ -185,13 +185,13 @@ def intern(seen: Seen, row: Any, length: Any, adding: Any) -> Any:
 
 
 @part()
-def coming(seen: Seen) -> Any:
+def coming(seen: KnownStates) -> Any:
     """The number of the transition that would be kept next, whose row is free to be written."""
     return seen.used[TRANSITIONS]
 
 
 @part(inside=False)
-def _slot_of_key(seen: Seen) -> Any:
+def _slot_of_key(seen: KnownStates) -> Any:
     """The slot of the transition with the key of `coming`, or the free one where it would stand."""
     slots, row = seen.transition_slots, seen.transition[coming(seen), STATE:]
     hash = 0
@@ -204,13 +204,13 @@ def _slot_of_key(seen: Seen) -> Any:
 
 
 @part()
-def find(seen: Seen) -> Any:
+def find(seen: KnownStates) -> Any:
     """The transition with the key that was written to `coming`, or -1."""
     return seen.transition_slots[_slot_of_key(seen)] - 1
 
 
 @part()
-def place_of_outcome(seen: Seen, length: Any) -> Any:
+def place_of_outcome(seen: KnownStates, length: Any) -> Any:
     """Where an outcome of this length may be written, or -1 when nothing more can be kept."""
     first = seen.used[OUTCOMES]
     full = coming(seen) + 1 >= len(seen.transition) or first + length > len(seen.outcome)
@@ -218,13 +218,13 @@ def place_of_outcome(seen: Seen, length: Any) -> Any:
 
 
 @part()
-def take_outcome(seen: Seen, length: Any) -> None:
+def take_outcome(seen: KnownStates, length: Any) -> None:
     """Keep as many numbers of outcomes more."""
     seen.used[OUTCOMES] += length
 
 
 @part()
-def keep(seen: Seen) -> None:
+def keep(seen: KnownStates) -> None:
     """Let the transition that was written to `coming` be found, and no older one with the same key."""
     slot = _slot_of_key(seen)
     seen.used[TRANSITIONS] += 1
