@@ -241,7 +241,7 @@ def _awaken(machine: Any, state: Any, trace: Any, seen: KnownStates, snapshot: A
 
 @kernel(**UNCOUNTED)
 def _find_patterns(machine: Any, trace: Any, pattern: Any, next_known: Any, slots: Any) -> Any:
-    """Write ``pattern`` and ``next_known`` of `TraceBlocks`, with empty ``slots``; how many blocks have others alike."""
+    """Write ``pattern`` and ``next_known`` of `TraceBlocks` with empty ``slots``; how many blocks have others alike."""
     blocks, mask = len(pattern), len(slots) - 1
     for k in range(blocks):
         n = k * BLOCK

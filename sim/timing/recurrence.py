@@ -19,9 +19,10 @@ Restoring
     From a row, a now, marks and sums it makes a state that writes down the same row.
 
 States are interned by `intern`: one number each. A *transition* is a row of integers: what followed (`NEXT`, `TIME`,
-`OUTCOME`), the key under which it is found (`STATE`, `WORK` and as many more as `KnownStates.keys` says), and columns of
+`OUTCOME`), the key under which it is found (`STATE`, `WORK` and more where `KnownStates.keys` says so), and columns of
 the component. The row that would come next, `coming`, is where a key is written to be looked for and a transition is
-made before it is kept. Where a transition leads back to the state that it began in, it may be repeated any number of times.
+made before it is kept. Where a transition leads back to the state that it began in, it may be repeated as often as is
+asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LIMIT = 2**62
 """First value that no time, and no sum, may take."""
 
 NEXT, TIME, OUTCOME, STATE, WORK = range(5)
-"""Columns of `KnownStates.transition`: the state that followed and how long it took, where its outcome begins; the state
+"""Columns of `KnownStates.transition`: the state that followed, how long it took, where its outcome begins; the state
 and the work that it is found by. The rest of the key comes behind, then what the component keeps."""
 MORE = 5
 """First column of `KnownStates.transition` that is the component's."""
