@@ -179,9 +179,11 @@ def emit_library(compiled: Any, path: Path) -> bool:
         reloc="pic",
         codemodel="small",
     )
-    passes = binding.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1)))
+    # once more: now that nothing but the kernel is called from outside, its parts may be put into it
+    options = binding.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
     runtime = [f.name for f in module.functions if f.is_declaration and f.name.startswith(("NRT_", "Py", "numba_"))]
     if runtime:
         return False

@@ -142,7 +142,7 @@ def run(
     tables = build_tables(program, chip)
     state = initial_state(tables, len(program.operators), trace_limit, FOLD_LIMIT if trace_limit else 0)
     machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
-    snapshots = fast.empty_snapshots(machine.loops)
+    snapshots = fast.empty_snapshots()
     wishes = Wishes(not exact, window or NOTHING, (window or EVERYTHING) if trace_limit else NOTHING)
     expected = program_events(tables) if progress else 0
 
@@ -177,7 +177,7 @@ def duration(program: Program, chip: Chip) -> int:
     tables = build_tables(program, chip, counted=False)
     state = initial_state(tables, len(program.operators), 0, 0)
     machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
-    snapshots, wishes, status = fast.empty_snapshots(machine.loops), Wishes(True, NOTHING, NOTHING), kernel.RUNNING
+    snapshots, wishes, status = fast.empty_snapshots(), Wishes(True, NOTHING, NOTHING), kernel.RUNNING
     while status == kernel.RUNNING:
         status = int(kernel.run(machine, wishes, snapshots, state, SLICE))
     if status != kernel.DONE:

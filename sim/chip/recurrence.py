@@ -1,7 +1,9 @@
 """Fast-forward: when a tile returns to a state it was in before, the time between is repeated by arithmetic.
 
-`back_edge` looks for a period of a loop, `enter` and `leave` remember what a whole loop did from a given state; states
-are compared as snapshots (`sim.chip.snapshot`). ``docs/engine.md`` has the proof.
+What is known stands in rooms of `sim.timing.recurrence`: of a program, what whole loops did from a given state (`enter`
+and `leave`); of each open loop, the states in which its iterations ended (`back_edge`), since to be in one again means
+a period. `_repeat` does either again. Rows, horizons and ledgers are those of `sim.chip.snapshot`; ``docs/engine.md``
+has the proof.
 """
 
 from __future__ import annotations
@@ -13,33 +15,28 @@ import numpy as np
 from siliconloom.arch.isa import LEVELS, Opcode
 from siliconloom.arch.kernels import part
 from siliconloom.sim.chip.snapshot import (
-    COUNTS_END,
     FLAGS,
     M_CYCLES,
     M_FRONTIER,
     M_OPERATORS,
-    MARKS_END,
     OP_HIGH,
     OP_LOW,
     PC_HIGH,
     PC_LOW,
     S_EVENTS,
-    S_STARTS,
-    SUMS_END,
     TIMES_END,
     WIDTH,
     capture,
-    copy_snapshot,
-    horizon,
+    ledger_length,
+    marks_end,
     owners_move,
     restore,
     same_lengths,
-    shift_between,
 )
 from siliconloom.sim.chip.state import (
     BODY,
     COUNT,
-    CYCLES,
+    ENTERED,
     EVENTS,
     FOLDED,
     INDEX,
@@ -56,104 +53,126 @@ from siliconloom.sim.chip.state import (
     Wishes,
 )
 from siliconloom.sim.chip.tables import COLUMNS, Tables
+from siliconloom.sim.timing.recurrence import (
+    MORE,
+    NEXT,
+    OUTCOME,
+    RESUME,
+    STATE,
+    TIME,
+    WORK,
+    KnownStates,
+    add_times,
+    coming,
+    earn,
+    empty_seen,
+    find,
+    forget,
+    full_credit,
+    intern,
+    keep,
+    place_of_outcome,
+    room,
+    spend,
+    take_outcome,
+)
+from siliconloom.sim.timing.rows import copy_row
 
-RECENT = 4
-"""Iterations just before this one that it is compared with: the usual periods are 1 to 4."""
 EAGER = 48
-"""Iterations for which every snapshot is kept; later only the one at the last power of two (Brent)."""
-CHOICES = 4
-"""Entry states remembered per loop."""
+"""Iterations for which every state is kept; later only the one at the last power of two (Brent)."""
+VISITS = EAGER + 32
+"""Most states that are kept of one loop's iterations."""
+KNOWN = 1 << 12
+"""Most whole loops that are known of a program before all are forgotten."""
+POOL = 500_000
+"""Most numbers of their states, of their ledgers, and of both of all visits: arrays that NumPy leaves in small pages,
+of which only those that are used cost time."""
+
+BEGAN = MORE
+"""Column of a transition: horizon of the state that it began in."""
+ITERATION = MORE + 1
+"""Column of an iteration's end: which it was."""
+_COLUMNS = MORE + 2
 
 IDLE = frozenset((Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER, Opcode.END))
 """Instructions that give an operator no work."""
 
-END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS, PLACE = range(6)
+END, OPERATOR_LOW, OPERATOR_HIGH, FIRST_LEVELS, LAST_LEVELS = range(5)
 """Rows of `find_loops`."""
 
-ANCHORED = 0
-POWER = RECENT + 1
-PENDING = RECENT + 2
-"""Columns of `Snapshots.level`: the iteration in which each of the level's snapshots was taken (first the one at a
-power of two), or -1; that power; which entry the open loop will complete, or -1."""
-
-COMPLETE, TURN = range(2)
-"""Rows of `Snapshots.entry`: whether both snapshots of an entry are there; which of a loop's entries is used next."""
+ANCHORED, POWER, ANCHOR, PENDING, PENDING_BEGAN, PENDING_OUTCOME = range(6)
+"""Columns of `Snapshots.level`: the iteration at the last power of two, or -1, that power, and the state then; the
+state in which the open loop began, or -1 when that is not to be kept, its horizon, and where its ledger stands."""
 
 
 class Snapshots(NamedTuple):
-    """The snapshots kept during a run."""
+    """The states kept during a run."""
 
-    anchor: Any
-    """Per level: one snapshot at a power of two, then the most recent ones."""
-    entered: Any
-    left: Any
-    """Per entry: snapshots at a loop's entry and after its end."""
+    loops: KnownStates
+    """What whole loops did. A transition's outcome is the ledger before it, then the one after it."""
+    visits: KnownStates
+    """A room per level: ends of iterations of the open loop, each with its ledger."""
     level: Any
-    entry: Any
-    scratch: Any
-    """The snapshot of now, and the one to go on from."""
+    credit: Any
+    row: Any
+    """The state of now, and the `ledger` beside it."""
+    ledger: Any
+
+
+class Passage(NamedTuple):
+    """What led from one state of a tile to another, or back to it."""
+
+    row: Any
+    left: Any
+    """The rows of both."""
+    begun: Any
+    ended: Any
+    """The ledgers before and after it."""
+    cycles: int
 
 
 def find_loops(tables: Tables) -> Any:
     """What there is to know of each loop, in the column of the instruction that opens it.
 
     Rows: its last instruction; lowest and highest operator that does work inside; loop levels that instructions inside
-    have a ``first`` and a ``last`` predicate on; the first of the loop's `CHOICES` entries in an `Snapshots`.
+    have a ``first`` and a ``last`` predicate on.
     """
     columns = [COLUMNS[name] for name in ("opcode", "operator", "first", "last")]
     rows = tables.instructions[:, columns].tolist()
-    found = np.full((6, max(len(rows), 1)), -1, np.int64)
-    # of each open loop: where it begins, its place, operators inside that do work, operators inside, both predicates
-    opened: list[list[Any]] = [[0, 0, [], [], 0, 0]]
-    place = 0
+    found = np.full((5, max(len(rows), 1)), -1, np.int64)
+    # of each open loop: where it begins, operators inside that do work, operators inside, both predicates
+    opened: list[list[Any]] = [[0, [], [], 0, 0]]
     for pc, (opcode, operator, first, last) in enumerate(rows):
         if opcode == Opcode.LOOP:
-            opened.append([pc, place, [], [], 0, 0])
-            place += CHOICES
+            opened.append([pc, [], [], 0, 0])
         inner = opened[-1]
         if opcode not in IDLE:
-            inner[2].append(operator)
-        inner[3].append(operator)
-        inner[4] |= first
-        inner[5] |= last
+            inner[1].append(operator)
+        inner[2].append(operator)
+        inner[3] |= first
+        inner[4] |= last
         if opcode == Opcode.NEXT:
-            start, number, works, all_, first, last = opened.pop()
+            start, works, all_, first, last = opened.pop()
             counted = works or all_
-            found[:, start] = pc, min(counted), max(counted), first, last, number
+            found[:, start] = pc, min(counted), max(counted), first, last
             outer = opened[-1]
-            outer[2] += works
-            outer[3] += all_
-            outer[4] |= first
-            outer[5] |= last
+            outer[1] += works
+            outer[2] += all_
+            outer[3] |= first
+            outer[4] |= last
     return found
 
 
-def empty_snapshots(loops: Any) -> Snapshots:
-    """Room for the snapshots of a run; pages that are never written cost nothing."""
-    places = max(int(loops[PLACE].max()) + CHOICES, 1)
+def empty_snapshots() -> Snapshots:
+    """Room for the states of a run; pages that are never written cost nothing."""
     return Snapshots(
-        anchor=np.zeros((LEVELS, RECENT + 1, WIDTH), np.int64),
-        entered=np.zeros((places, WIDTH), np.int64),
-        left=np.zeros((places, WIDTH), np.int64),
-        level=np.full((LEVELS, RECENT + 3), -1, np.int64),
-        entry=np.zeros((2, places), np.int64),
-        scratch=np.zeros((2, WIDTH), np.int64),
+        loops=empty_seen(2 * KNOWN, KNOWN, _COLUMNS, pool=POOL),
+        visits=empty_seen(VISITS, VISITS, _COLUMNS, pool=POOL // LEVELS, levels=LEVELS),
+        level=np.full((LEVELS, 6), -1, np.int64),
+        credit=full_credit(),
+        row=np.zeros(WIDTH, np.int64),
+        ledger=np.zeros(WIDTH, np.int64),
     )
-
-
-@part(inside=False)
-def _moves(machine: TileMachine, shift: Any, before: Any, after: Any) -> Any:
-    """Whether the marks, too, allow the time from ``before`` to ``after`` to be repeated."""
-    if owners_move(machine.constants, shift, before, after, before, after) < 0:
-        return False
-    mark = before[TIMES_END]
-    operators = before[OP_HIGH] - before[OP_LOW] + 1
-    for at in range(mark + M_OPERATORS, mark + M_OPERATORS + operators):
-        if after[at + operators] != before[at + operators]:
-            return False
-        if after[at] - before[at] != shift and after[at] != 0:
-            return False
-    return True
 
 
 @part(inside=False)
@@ -163,92 +182,71 @@ def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state:
     ``state.clock`` must be up to date and the level's index already that of the iteration to come. The last iteration
     is never jumped, nor is an event in the cycles of ``wishes.protect``.
     """
-    clock, loops, protect = state.clock, machine.loops, wishes.protect
+    clock, loops = state.clock, machine.loops
     level = clock[LEVEL] - 1
     index, opened = state.loop[INDEX, level], state.loop[BODY, level] - 1
     remaining = state.loop[COUNT, level] - 1 - index
     if remaining < 1:
         return True
-    now, anchored = snapshots.scratch[0], snapshots.level[level]
-    waits = index > EAGER and anchored[0] >= 0 and index - anchored[0] < anchored[POWER]
-    if waits and not same_lengths(state, snapshots.anchor[level, 0]):
+    row, ledger, anchored = snapshots.row, snapshots.ledger, snapshots.level[level]
+    visits = room(snapshots.visits, level)
+    anchors = anchored[ANCHORED] < 0 or index - anchored[ANCHORED] >= anchored[POWER]
+    kept = anchors or index <= EAGER
+    if not kept and not same_lengths(state, visits.numbers[visits.first[anchored[ANCHOR]] :]):
         return True
-    if not capture(
-        machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, loops[END, opened], now
-    ):
+    end = loops[END, opened]
+    now = capture(machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, end, row, ledger)
+    here = intern(visits, row, row[TIMES_END], kept) if now >= 0 else -1
+    if here < 0:
+        if kept:
+            _forget_visits(visits, anchored)
         return True
-    for back in range(RECENT + 1):
-        choice = 0 if back == RECENT else 1 + (index - 1 - back) % RECENT
-        taken = anchored[choice]
-        if taken < 0 or (back < RECENT and taken != index - 1 - back):
-            continue
-        iterations = index - taken
-        if iterations > remaining:
-            continue
-        old = snapshots.anchor[level, choice]
-        shift = shift_between(old, now)
-        if shift < 0 or not _moves(machine, shift, old, now):
-            continue
-        periods = remaining // iterations
-        if protect[1] > protect[0] and horizon(now) < protect[1]:
-            room = protect[0] - clock[CYCLES]
-            periods = 0 if room < 0 else min(periods, room // shift) if shift > 0 else periods
-        if periods < 1:
-            return True
-        began = clock[SEQ]
-        if not _jump(machine, state, old, now, shift, periods):
-            return False
-        state.loop[INDEX, level] += periods * iterations
-        _fold(state, loops[END, opened], began, shift, periods, iterations)
-        return True
-    if index <= EAGER:
-        choice = 1 + index % RECENT
-        anchored[choice] = index
-        copy_snapshot(now, snapshots.anchor[level, choice])
-    if anchored[0] < 0 or index - anchored[0] >= anchored[POWER]:
-        anchored[POWER] = 1 if anchored[0] < 0 else 2 * anchored[POWER]
-        anchored[0] = index
-        copy_snapshot(now, snapshots.anchor[level, 0])
+    visit = visits.transition[coming(visits)]
+    visit[STATE], visit[WORK] = here, opened
+    found = find(visits)
+    if found >= 0:
+        before = visits.transition[found]
+        iterations, cycles = index - before[ITERATION], now - before[BEGAN]
+        if iterations <= remaining:
+            period = Passage(row, row, visits.outcome[before[OUTCOME] :], ledger, cycles)
+            began = clock[SEQ]
+            times = _repeat(machine, wishes, state, period, ledger, now, cycles, remaining // iterations)
+            if times < 0:
+                return False
+            if times > 0:
+                state.loop[INDEX, level] += times * iterations
+                clock[PERIODS] += times
+                _fold(state, end, began, cycles, times, iterations)
+                return True
+    length = ledger_length(row)
+    place = place_of_outcome(visits, length)
+    if kept and place < 0:
+        _forget_visits(visits, anchored)
+    elif kept:
+        copy_row(ledger, visits.outcome[place:], length)
+        take_outcome(visits, length)
+        visit[NEXT], visit[TIME], visit[OUTCOME], visit[BEGAN], visit[ITERATION] = here, 0, place, now, index
+        keep(visits)
+        if anchors:
+            anchored[POWER] = 1 if anchored[ANCHORED] < 0 else 2 * anchored[POWER]
+            anchored[ANCHORED], anchored[ANCHOR] = index, here
     return True
 
 
-@part(inside=False)
-def _jump(machine: TileMachine, state: State, old: Any, now: Any, shift: Any, periods: Any) -> Any:
-    """Go on from ``now`` with ``periods`` times what led there from ``old``; false when a number would not fit."""
-    mark, sums = now[TIMES_END], now[MARKS_END]
-    if shift > 0 and periods >= (TIME_LIMIT - now[mark + M_CYCLES]) // shift:
-        return False
-    for at in range(sums, now[SUMS_END]):
-        rise = now[at] - old[at]
-        if rise > 0 and periods >= (TIME_LIMIT - now[at]) // rise:
-            return False
-        now[at] += periods * rise
-    for at in range(now[COUNTS_END], sums):
-        if at < mark or now[at] != old[at]:
-            now[at] += periods * shift
-    state.clock[SKIPPED] += now[sums + S_EVENTS] - state.clock[EVENTS]
-    state.clock[PERIODS] += periods
-    restore(machine, state, now)
-    return True
-
-
-@part(inside=False)
-def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> None:
-    clock = state.clock
-    if clock[FOLDED] < state.folds.shape[0]:
-        row = state.folds[clock[FOLDED]]
-        row[0], row[1], row[2], row[3], row[4], row[5] = pc, began, clock[SEQ], shift, periods, iterations
-    clock[FOLDED] += 1
+@part()
+def _forget_visits(visits: KnownStates, anchored: Any) -> None:
+    """Begin a loop's search for a period anew: it is another loop, or the room is full."""
+    forget(visits)
+    anchored[ANCHORED] = -1
 
 
 @part(inside=False)
 def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At a loop's first instruction: true when the whole loop was jumped because it began in this state before."""
-    clock, loops = state.clock, machine.loops
+    clock, loops, seen, credit = state.clock, machine.loops, snapshots.loops, snapshots.credit
     opened, level = clock[PC], clock[LEVEL]
     if level < LEVELS:
-        for choice in range(RECENT + 1):
-            snapshots.level[level, choice] = -1
+        _forget_visits(room(snapshots.visits, level), snapshots.level[level])
         snapshots.level[level, PENDING] = -1
     again, flags = False, 0
     for outer in range(level):
@@ -260,86 +258,119 @@ def enter(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: Sta
             flags |= (loops[LAST_LEVELS, opened] & 1 << outer) << LEVELS
     if not again:
         return False
-    end, now = loops[END, opened], snapshots.scratch[0]
+    end, row, ledger = loops[END, opened], snapshots.row, snapshots.ledger
     interval = machine.constants.fetch_interval
     if interval and machine.constants.fetch_first + interval * (end + 1) > clock[SEQ]:
         return False  # instructions of the loop are still being fetched
-    if not capture(machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, end, now):
+    asked = state.clock[ENTERED]
+    state.clock[ENTERED] += 1
+    if asked < credit[RESUME]:
         return False
-    now[FLAGS] = flags
-    for place in range(loops[PLACE, opened], loops[PLACE, opened] + CHOICES):
-        if not snapshots.entry[COMPLETE, place]:
-            continue
-        entered, left = snapshots.entered[place], snapshots.left[place]
-        if _repeat(machine, wishes.protect, state, entered, left, now, snapshots.scratch[1]):
+    now = capture(machine, state, loops[OPERATOR_LOW, opened], loops[OPERATOR_HIGH, opened], opened, end, row, ledger)
+    if now < 0:
+        return False
+    row[FLAGS] = flags
+    length = ledger_length(row)
+    here, place = intern(seen, row, row[TIMES_END], True), place_of_outcome(seen, 2 * length)
+    if here < 0 or place < 0:
+        forget(seen)
+        for each in range(LEVELS):
+            snapshots.level[each, PENDING] = -1
+        return False
+    key = seen.transition[coming(seen)]
+    key[STATE], key[WORK] = here, opened
+    found = find(seen)
+    if found >= 0:
+        known = seen.transition[found]
+        begun, ended = seen.outcome[known[OUTCOME] :], seen.outcome[known[OUTCOME] + length :]
+        loop, began = Passage(row, seen.numbers[seen.first[known[NEXT]] :], begun, ended, known[TIME]), clock[SEQ]
+        if _repeat(machine, wishes, state, loop, ledger, now, now - known[BEGAN], 1) > 0:
             clock[PC] = end + 1
+            clock[LOOKUPS] += 1
+            _fold(state, end, began, clock[SEQ] - began, 1, 0)
+            earn(credit)
             return True
-    turn = snapshots.entry[TURN]
-    place = loops[PLACE, opened] + turn[loops[PLACE, opened]] % CHOICES
-    turn[loops[PLACE, opened]] += 1
-    snapshots.entry[COMPLETE, place] = 0
-    copy_snapshot(now, snapshots.entered[place])
-    snapshots.level[level, PENDING] = place
+    spend(credit, asked)
+    copy_row(ledger, seen.outcome[place:], length)
+    take_outcome(seen, 2 * length)
+    pending = snapshots.level[level]
+    pending[PENDING], pending[PENDING_BEGAN], pending[PENDING_OUTCOME] = here, now, place
     return False
 
 
 @part(inside=False)
 def leave(machine: TileMachine, snapshots: Snapshots, state: State) -> None:
     """After a loop's last iteration: remember what the loop has done from the state it began in."""
-    level = state.clock[LEVEL]
-    place = snapshots.level[level, PENDING]
-    if place < 0:
+    pending, seen, row, ledger = snapshots.level[state.clock[LEVEL]], snapshots.loops, snapshots.row, snapshots.ledger
+    began_in = pending[PENDING]
+    if began_in < 0:
         return
-    snapshots.level[level, PENDING] = -1
-    entered = snapshots.entered[place]
-    snapshots.entry[COMPLETE, place] = capture(
-        machine, state, entered[OP_LOW], entered[OP_HIGH], entered[PC_LOW], entered[PC_HIGH], snapshots.left[place]
-    )
+    pending[PENDING] = -1
+    entered = seen.numbers[seen.first[began_in] :]
+    opened, length = entered[PC_LOW], ledger_length(entered)
+    now = capture(machine, state, entered[OP_LOW], entered[OP_HIGH], opened, entered[PC_HIGH], row, ledger)
+    after = intern(seen, row, row[TIMES_END], True) if now >= 0 else -1
+    if after < 0 or place_of_outcome(seen, 0) < 0:
+        return
+    copy_row(ledger, seen.outcome[pending[PENDING_OUTCOME] + length :], length)
+    known = seen.transition[coming(seen)]
+    known[NEXT], known[TIME], known[OUTCOME] = after, now - pending[PENDING_BEGAN], pending[PENDING_OUTCOME]
+    known[STATE], known[WORK], known[BEGAN] = began_in, opened, pending[PENDING_BEGAN]
+    keep(seen)
 
 
 @part(inside=False)
-def _repeat(machine: TileMachine, protect: Any, state: State, entered: Any, left: Any, now: Any, outcome: Any) -> Any:
-    """Do from ``now`` what led from ``entered`` to ``left``; false when the states, or their marks, differ."""
-    shift = shift_between(entered, now)
-    if shift < 0:
-        return False
-    # `left` has queues of its own, so its sections begin elsewhere
-    mark, gone_mark = now[TIMES_END], left[TIMES_END]
-    total, gone_total = now[MARKS_END], left[MARKS_END]
-    acted = owners_move(machine.constants, shift, entered, now, entered, left)
+def _repeat(
+    machine: TileMachine, wishes: Wishes, state: State, known: Passage, ledger: Any, now: Any, shift: Any, times: Any
+) -> Any:
+    """Do again, up to ``times`` times, what led from the state of now to another, or back to it.
+
+    ``ledger`` is the one of now, which is ``shift`` later than that passage began. How often it was done; 0 when marks,
+    or cycles in which nothing may be jumped, stand against it; -1 when a number would not fit. Unless it was done,
+    nothing has changed.
+    """
+    begun, ended, cycles, row = known.begun, known.ended, known.cycles, known.row
+    acted = owners_move(machine.constants, row, shift, begun, ended, ledger)
     if acted < 0:
-        return False
-    anything, work = acted & 1 > 0, acted & 2 > 0
-    operators = now[OP_HIGH] - now[OP_LOW] + 1
+        return 0
+    operators, sums = row[OP_HIGH] - row[OP_LOW] + 1, marks_end(row)
     for each in range(M_OPERATORS, M_OPERATORS + operators):
-        before, after, here = entered[mark + each], left[gone_mark + each], now[mark + each]
-        if before == after and before != 0 and here - before != shift:
-            return False
-        if now[mark + operators + each] == TIME_LIMIT and left[gone_mark + operators + each] != TIME_LIMIT:
-            return False
-    protected = protect[1] > protect[0] and horizon(now) < protect[1]
-    if protected and left[gone_mark + M_CYCLES] + shift > protect[0]:
-        return False
-    if left[gone_mark + M_CYCLES] + shift >= TIME_LIMIT:
-        return False
-    clock, began = state.clock, now[now[COUNTS_END]]
-    copy_snapshot(left, outcome)
-    for at in range(left[COUNTS_END], gone_mark):
-        outcome[at] += shift
+        if begun[each] == ended[each] and begun[each] != 0 and ledger[each] - begun[each] != shift:
+            return 0
+        if ledger[operators + each] == TIME_LIMIT and ended[operators + each] != TIME_LIMIT:
+            return 0
+    later = shift - cycles  # what comes first is so much later than `ended`, and each time after it `cycles` more
+    if wishes.protect[1] > wishes.protect[0] and now < wishes.protect[1]:
+        free = wishes.protect[0] - ended[M_CYCLES] - later
+        if free < cycles:
+            return 0
+        times = min(times, free // cycles) if cycles > 0 else times
+    if cycles > 0 and times >= (TIME_LIMIT - ended[M_CYCLES] - later) // cycles:
+        return -1
+    clock, events = state.clock, ledger[sums + S_EVENTS]
+    if not add_times(ledger[sums:], begun[sums:], ended[sums:], ledger_length(row) - sums, times):
+        return -1
+    # in a period ``ended`` is ``ledger``, whose sums have changed now
+    later += times * cycles
     for unit in range(UNITS):
-        idle = left[gone_total + S_STARTS + unit] == entered[total + S_STARTS + unit]
-        outcome[gone_mark + unit] = now[mark + unit] if idle else left[gone_mark + unit] + shift
-    outcome[gone_mark + M_FRONTIER] = left[gone_mark + M_FRONTIER] + shift if work else now[mark + M_FRONTIER]
-    outcome[gone_mark + M_CYCLES] = left[gone_mark + M_CYCLES] + shift if anything else now[mark + M_CYCLES]
+        if acted >> unit & 1:
+            ledger[unit] = ended[unit] + later
+    if acted & ~machine.constants.ahead:
+        ledger[M_FRONTIER] = ended[M_FRONTIER] + later
+    if acted:
+        ledger[M_CYCLES] = ended[M_CYCLES] + later
     for each in range(M_OPERATORS, M_OPERATORS + operators):
-        before, after, here = entered[mark + each], left[gone_mark + each], now[mark + each]
-        outcome[gone_mark + each] = here if before == after else max(here, after + shift)
-    for each in range(now[SUMS_END] - total):
-        outcome[gone_total + each] += now[total + each] - entered[total + each]
-        if outcome[gone_total + each] >= TIME_LIMIT:
-            return False
-    restore(machine, state, outcome)
-    clock[SKIPPED] += left[gone_total + S_EVENTS] - entered[total + S_EVENTS]
-    clock[LOOKUPS] += 1
-    _fold(state, now[PC_HIGH], began, clock[SEQ] - began, 1, 0)
-    return True
+        if ended[each] != begun[each]:
+            ledger[each] = max(ledger[each], ended[each] + later)
+    restore(machine, state, known.left, now + times * cycles, ledger)
+    clock[SKIPPED] += clock[EVENTS] - events
+    return times
+
+
+@part(inside=False)
+def _fold(state: State, pc: Any, began: Any, shift: Any, periods: Any, iterations: Any) -> None:
+    clock = state.clock
+    if clock[FOLDED] < state.folds.shape[0]:
+        row = state.folds[clock[FOLDED]]
+        row[0], row[1], row[2], row[3], row[4], row[5] = pc, began, clock[SEQ], shift, periods, iterations
+    clock[FOLDED] += 1

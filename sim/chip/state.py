@@ -18,11 +18,11 @@ TIME_LIMIT = 2**62
 """First value that no time, and no number of events, may take."""
 
 PC, LEVEL, SEQ, PORT, LOAD_FREE, STREAM_FREE, LAST_BEAT, FRONTIER, CYCLES, EVENTS = range(10)
-SKIPPED, PERIODS, LOOKUPS, TRACED, FOLDED = range(10, 15)
+SKIPPED, PERIODS, LOOKUPS, TRACED, FOLDED, ENTERED = range(10, 16)
 """Entries of `State.clock`: next instruction, open loops; time of the sequencer, and until when the memory port, the
 array's loader and its operand stream are taken; last beat of an output-stationary stream; end of the work whose time
 has been given to an operator; end of the run; events, and how many of them, periods and look-ups were jumps; rows of
-trace and folds."""
+trace and folds; loops that were looked up."""
 
 FREE, READY, DONE, CONSUMED, ACCOUNTED, STARTS, WAITING, HEAD, LENGTH, DISPATCHED, TRANSFERS, STUCK = range(12)
 """Rows of `State.unit`: when the unit can take work, can see its next instruction, has finished, has read its
@@ -100,7 +100,7 @@ def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: 
         return np.zeros(shape, np.int64)
 
     state = State(
-        clock=zeros(15),
+        clock=zeros(16),
         unit=zeros(12, UNITS),
         queue=zeros(UNITS, depth, 4),
         started=zeros(UNITS, depth),

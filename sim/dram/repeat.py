@@ -5,8 +5,8 @@ reads and writes, banks, rows, columns, and the first row and column after it. A
 occurs more than once the machine's snapshot (`sim.dram.snapshot`) is taken. Snapshot, pattern, arrivals relative to now
 and, where a refresh was due or pending, the cycles until the next and whose turn it is, decide everything up to the
 start of the next block; what it was is kept under them: cycles, counts, when each request entered and was answered, the
-next snapshot. Where all of them are met again, that is what happens again; they are compared number by number, hashes
-only find them. A block without refresh also happens like that whenever the next refresh is not due before its end.
+next snapshot. Where all of them are met again, that is what happens again (`sim.timing.recurrence`). A block without
+refresh also happens like that whenever the next refresh is not due before its end.
 
 The last block is always run: only there does the controller see that nothing else will come.
 """
@@ -18,47 +18,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from siliconloom.arch.kernels import kernel
+from siliconloom.arch.kernels import UNCOUNTED, kernel, part
 from siliconloom.sim.dram.kernel import advance
 from siliconloom.sim.dram.snapshot import restore, restore_phase, take_phase, take_snapshot
-from siliconloom.sim.dram.state import (
-    ANSWERED,
-    BURSTS,
-    FINISH,
-    HITS,
-    LAST,
-    LEFT,
-    MISSES,
-    NEVER,
-    NEXT_REFRESH,
-    NO_REFRESH,
-    NOW,
-    OFFERED,
-    REFRESHES,
+from siliconloom.sim.dram.state import ANSWERED, FINISH, LAST, LEFT, NEVER, NEXT_REFRESH, NO_REFRESH, NOW, OFFERED, SUMS
+from siliconloom.sim.timing.recurrence import (
+    MORE,
+    NEXT,
+    OUTCOME,
+    RESUME,
+    STATE,
+    STATES,
+    TIME,
+    WORK,
+    KnownStates,
+    add_times,
+    coming,
+    earn,
+    empty_seen,
+    find,
+    full_credit,
+    intern,
+    keep,
+    place_of_outcome,
+    slots_for,
+    spend,
+    take_outcome,
 )
-from siliconloom.sim.timing.rows import copy_row, mixed, same_rows, slot_of
+from siliconloom.sim.timing.rows import copy_row, mixed, slot_of
 
 BLOCK = 64
 """Requests between two looks at the machine's state."""
-POOL = 1 << 22
-"""Most numbers kept of snapshots, and of outcomes."""
+POOL, EACH = 1 << 22, 2048
+"""Most numbers kept of snapshots, and of outcomes: of a whole trace, and for each block that has others like it."""
 LONGEST = 1 << 15
 """Numbers in the longest snapshot that is looked up."""
-CREDIT, WORTH, AGAIN = 2048, 4, 128
-"""Most misses that are paid in advance; misses that a block which was known pays for; those after a pause. A pause
-lasts `CREDIT` blocks, and each one twice as long as that before, until all credit is earned back."""
-LARGEST = 2**31 - 1
-"""Largest number that is kept."""
-
-_SNAPSHOT, _PATTERN, _ARRIVALS, _REFRESH, _PHASE = range(5)
+_ARRIVALS, _REFRESH, _PHASE = range(MORE, MORE + 3)
+"""The rest of a transition's key; its work is the pattern."""
 _KEYS = 5
-_CYCLES, _NEXT, _PHASE_LATER, _REFRESH_LATER, _OUTCOME, _ANSWERS, _LAST, _FINISH = range(5, 13)
-_LEFT, _HITS, _MISSES, _REFRESHES, _BURSTS, _QUIET_SO_FAR = range(13, 19)
-_EDGE = 19
-"""Columns of `SeenStates.edge`: what decides a block; how long it took, what follows, what it added."""
+_PHASE_LATER, _REFRESH_LATER, _ANSWERS, _LAST, _FINISH, _QUIET_SO_FAR = range(MORE + 3, MORE + 9)
+_BEGUN, _ENDED = MORE + 9, MORE + 9 + SUMS
+_COLUMNS = _ENDED + SUMS
+"""Other columns of a transition: what follows, what it added, sums before and after it."""
 _QUIET = -1
 """Refresh and phase of a block that no refresh was due or pending in."""
-_NUMBERS, _SNAPSHOTS, _EDGES, _OUTCOMES = range(4)
 REQUESTS, BLOCKS, SNAPSHOTS = range(3)
 
 
@@ -71,182 +74,175 @@ class Collapse:
     snapshots: int
 
 
-class SeenStates(NamedTuple):
-    """What was seen; `used` says how much of each array is."""
-
-    used: Any
-    numbers: Any
-    """Snapshots and arrivals one after the other; `first` and `length` say where each lies."""
-    first: Any
-    length: Any
-    snapshot_slots: Any
-    edge: Any
-    edge_slots: Any
-    outcome: Any
-    """Per edge: when each request entered; then of each one answered how far it lies from the first, and when."""
-
-
-@kernel()
-def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> Any:
+def collapsed(machine: Any, state: Any, trace: Any, counts: Any) -> bool:
     """Run a whole trace, and no stretch twice; as `advance`. ``counts`` gets the numbers of a `Collapse`."""
-    clock = state.clock
-    pattern, next_known = _patterns(machine, trace)
-    blocks = len(pattern)
-    known = 0
-    for k in range(blocks):
-        known += pattern[k] >= 0
-    if not known:
-        return advance(machine, state, trace, NEVER)
-    memory = _empty(known)
-    scratch = np.empty(LONGEST, np.int64)
-    latest = np.zeros(2, np.int64)
+    blocks = max((len(trace.cycle) - 1) // BLOCK, 0)
+    pattern, next_known = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
+    known = int(_find_patterns(machine, trace, pattern, next_known, np.zeros(slots_for(blocks), np.int64)))
+    # states are taken at both ends of a block; phases and arrivals are kept like states
+    pool = min(POOL, EACH * known)
+    seen = empty_seen(4 * known + 4, known, _COLUMNS, pool=pool, kind=np.int32, keys=_KEYS)
+    scratch, latest = np.empty(LONGEST, np.int64), np.zeros(2, np.int64)
+    run = TraceBlocks(pattern, next_known, seen, scratch, latest, full_credit())
+    return bool(_run_blocks(machine, state, trace, run, counts))
+
+
+class TraceBlocks(NamedTuple):
+    """What there is to know of a trace's blocks, and what is seen of them."""
+
+    pattern: Any
+    """Per block the first one with the same pattern, -1 when there is no other."""
+    next_known: Any
+    """Per block the next one, itself included, whose pattern has others."""
+    seen: KnownStates
+    """A transition's outcome is when each request entered, then of each one answered how far it lies from the first,
+    and when."""
+    scratch: Any
+    latest: Any
+    """Last answer and end of the last burst before the stretch that is run."""
+    credit: Any
+
+
+@kernel(**UNCOUNTED)
+def _run_blocks(machine: Any, state: Any, trace: Any, run: TraceBlocks, counts: Any) -> Any:
+    clock, blocks, seen, scratch = state.clock, len(run.pattern), run.seen, run.scratch
     refreshing = machine.policy.refresh != NO_REFRESH
     here, phase, live = -1, -1, True  # the state is snapshot `here`; `live`: the arrays of `state` are in it
-    credit, pause, resume = CREDIT, CREDIT, 0
     moving = True
     while clock[LEFT] > 0 and moving:
         n = clock[OFFERED]
         k = n // BLOCK
-        target = next_known[max(k, resume)] if max(k, resume) < blocks else blocks
+        resume = max(k, run.credit[RESUME])
+        target = run.next_known[resume] if resume < blocks else blocks
         if k >= blocks or target != k:
             if not live:
-                _awaken(machine, state, trace, memory, here, phase)
+                _awaken(machine, state, trace, seen, here, phase)
                 live = True
-            _note_latest(clock, latest)
+            _note_latest(clock, run.latest)
             moving = advance(machine, state, trace, target * BLOCK if target < blocks else NEVER)
             here = -1
             continue
         if here < 0:
-            here = _intern(memory, scratch, take_snapshot(machine, state, trace, scratch))
-            phase = _intern(memory, scratch, take_phase(state, scratch))
-        arrivals = _arrivals(memory, trace, scratch, n, clock[NOW])
+            here = intern(seen, scratch, take_snapshot(machine, state, trace, scratch), True)
+            phase = intern(seen, scratch, take_phase(state, scratch), True)
         distance = clock[NEXT_REFRESH] - clock[NOW] if refreshing else NEVER
-        searched = here >= 0 and phase >= 0 and arrivals >= 0
+        new = seen.transition[coming(seen)]
+        new[STATE], new[WORK], new[_ARRIVALS] = here, run.pattern[k], _arrivals(seen, trace, scratch, n, clock[NOW])
+        searched = here >= 0 and phase >= 0 and new[_ARRIVALS] >= 0
         if searched:
-            edge = _find(memory, here, pattern[k], arrivals, _QUIET, _QUIET)
-            if edge < 0 or memory.edge[edge, _CYCLES] > distance:
-                edge = _find(memory, here, pattern[k], arrivals, distance, phase)
-            if edge >= 0:
-                _repeat(memory, state, trace, edge, latest)
-                here, live = memory.edge[edge, _NEXT], False
-                if memory.edge[edge, _REFRESH] != _QUIET:
-                    phase = memory.edge[edge, _PHASE_LATER]
+            found = _found(seen, new, distance, phase)
+            if found >= 0:
+                known = seen.transition[found]
+                _repeat(seen, state, trace, known, run.latest)
+                here, live = known[NEXT], False
+                if known[_REFRESH] != _QUIET:
+                    phase = known[_PHASE_LATER]
                 counts[REQUESTS] += BLOCK
                 counts[BLOCKS] += 1
-                credit = min(credit + WORTH, CREDIT)
-                if credit == CREDIT:
-                    pause = CREDIT
+                earn(run.credit)
                 continue
         if not live:
-            _awaken(machine, state, trace, memory, here, phase)
+            _awaken(machine, state, trace, seen, here, phase)
             live = True
-        credit -= 1
-        if credit == 0:
-            credit, resume, pause = AGAIN, k + 1 + pause, 2 * pause
-        new = memory.edge[memory.used[_EDGES]]
-        new[_SNAPSHOT], new[_PATTERN], new[_ARRIVALS] = here, pattern[k], arrivals
-        _begin(state, new, distance, phase, latest)
+        spend(run.credit, k)
+        _note_latest(clock, run.latest)
+        _begin(state, new, distance, phase)
+        began = clock[NOW]
         moving = advance(machine, state, trace, n + BLOCK)
         if moving:
-            here = _intern(memory, scratch, take_snapshot(machine, state, trace, scratch))
-            phase = _intern(memory, scratch, take_phase(state, scratch))
+            here = intern(seen, scratch, take_snapshot(machine, state, trace, scratch), True)
+            phase = intern(seen, scratch, take_phase(state, scratch), True)
             if searched and here >= 0 and phase >= 0:
-                new[_NEXT], new[_PHASE_LATER] = here, phase
-                _keep(memory, state, trace, new, n)
-    _note_latest(clock, latest)
-    clock[LAST], clock[FINISH] = latest[0], latest[1]
-    counts[SNAPSHOTS] = memory.used[_SNAPSHOTS]
+                new[NEXT], new[_PHASE_LATER] = here, phase
+                _keep(seen, state, trace, new, n, began)
+    _note_latest(clock, run.latest)
+    clock[LAST], clock[FINISH] = run.latest[0], run.latest[1]
+    counts[SNAPSHOTS] = seen.used[STATES]
     return moving
 
 
-@kernel()
+@part(inside=False)
+def _found(seen: KnownStates, key: Any, distance: Any, phase: Any) -> Any:
+    """What is known of a block, be it one without refresh that is over before the next, or one with; or -1."""
+    key[_REFRESH], key[_PHASE] = _QUIET, _QUIET
+    found = find(seen)
+    if found >= 0 and seen.transition[found, TIME] <= distance:
+        return found
+    key[_REFRESH], key[_PHASE] = distance, phase
+    return find(seen)
+
+
+@part()
 def _note_latest(clock: Any, latest: Any) -> None:
     """Put the last answer and end of a burst aside, so that those of the next stretch are seen alone."""
     latest[0], latest[1] = max(latest[0], clock[LAST]), max(latest[1], clock[FINISH])
     clock[LAST], clock[FINISH], clock[ANSWERED] = 0, 0, 0
 
 
-@kernel()
-def _begin(state: Any, edge: Any, distance: Any, phase: Any, latest: Any) -> None:
+@part(inside=False)
+def _begin(state: Any, new: Any, distance: Any, phase: Any) -> None:
     """Before a block is run: write down where everything stands."""
     clock = state.clock
-    _note_latest(clock, latest)
     quiet = True
     for pending in state.due.flat:
         quiet = quiet and pending == 0
-    edge[_QUIET_SO_FAR], edge[_REFRESH], edge[_PHASE], edge[_CYCLES] = quiet, distance, phase, clock[NOW]
-    edge[_LEFT], edge[_HITS], edge[_MISSES] = clock[LEFT], clock[HITS], clock[MISSES]
-    edge[_REFRESHES], edge[_BURSTS], edge[_REFRESH_LATER] = clock[REFRESHES], clock[BURSTS], clock[NEXT_REFRESH]
+    new[_QUIET_SO_FAR], new[_REFRESH], new[_PHASE], new[_REFRESH_LATER] = quiet, distance, phase, clock[NEXT_REFRESH]
+    copy_row(clock[LEFT:], new[_BEGUN:], SUMS)
 
 
-@kernel()
-def _keep(memory: Any, state: Any, trace: Any, edge: Any, n: Any) -> None:
+@part(inside=False)
+def _keep(seen: KnownStates, state: Any, trace: Any, new: Any, n: Any, began: Any) -> None:
     """After a block was run: keep what came of it."""
-    clock, outcome = state.clock, memory.outcome
-    first, answers, began = memory.used[_OUTCOMES], clock[ANSWERED], edge[_CYCLES]
-    if first + BLOCK + 2 * answers > len(outcome) or clock[NOW] - began > LARGEST:
+    clock, outcome, answers = state.clock, seen.outcome, state.clock[ANSWERED]
+    first = place_of_outcome(seen, BLOCK + 2 * answers)
+    if first < 0 or clock[NOW] - began > seen.largest:
         return
-    if edge[_QUIET_SO_FAR] and clock[NEXT_REFRESH] == edge[_REFRESH_LATER]:
-        edge[_REFRESH], edge[_PHASE] = _QUIET, _QUIET
-    edge[_REFRESH_LATER] = clock[NEXT_REFRESH] - clock[NOW]
-    edge[_CYCLES] = clock[NOW] - began
-    edge[_LAST] = clock[LAST] - began if clock[LAST] else -NEVER
-    edge[_FINISH] = clock[FINISH] - began if clock[FINISH] else -NEVER
-    edge[_LEFT], edge[_HITS] = clock[LEFT] - edge[_LEFT], clock[HITS] - edge[_HITS]
-    edge[_MISSES], edge[_BURSTS] = clock[MISSES] - edge[_MISSES], clock[BURSTS] - edge[_BURSTS]
-    edge[_REFRESHES] = clock[REFRESHES] - edge[_REFRESHES]
-    edge[_OUTCOME], edge[_ANSWERS] = first, answers
+    if new[_QUIET_SO_FAR] and clock[NEXT_REFRESH] == new[_REFRESH_LATER]:
+        new[_REFRESH], new[_PHASE] = _QUIET, _QUIET
+    new[_REFRESH_LATER] = clock[NEXT_REFRESH] - clock[NOW]
+    new[_LAST] = clock[LAST] - began if clock[LAST] else -NEVER
+    new[_FINISH] = clock[FINISH] - began if clock[FINISH] else -NEVER
+    copy_row(clock[LEFT:], new[_ENDED:], SUMS)
+    new[TIME], new[OUTCOME], new[_ANSWERS] = clock[NOW] - began, first, answers
     for i in range(BLOCK):
         outcome[first + i] = trace.entered[n + i] - began
-    first += BLOCK
     for i in range(answers):
-        request = trace.answered[i]
-        outcome[first + 2 * i], outcome[first + 2 * i + 1] = request - n, trace.done[request] - began
-    memory.used[_OUTCOMES] = first + 2 * answers
-    memory.used[_EDGES] += 1
-    slot, mask = _slot(memory, edge), len(memory.edge_slots) - 1
-    while memory.edge_slots[slot] >= 0:
-        slot = slot + 1 & mask
-    memory.edge_slots[slot] = memory.used[_EDGES] - 1
+        request, at = trace.answered[i], first + BLOCK + 2 * i
+        outcome[at], outcome[at + 1] = request - n, trace.done[request] - began
+    take_outcome(seen, BLOCK + 2 * answers)
+    keep(seen)
 
 
-@kernel()
-def _repeat(memory: Any, state: Any, trace: Any, number: Any, latest: Any) -> None:
+@part(inside=False)
+def _repeat(seen: KnownStates, state: Any, trace: Any, known: Any, latest: Any) -> None:
     """Let a block happen as it did before, but for the arrays of queues and banks."""
-    edge, outcome, clock = memory.edge[number], memory.outcome, state.clock
-    n, now, first = clock[OFFERED], clock[NOW], edge[_OUTCOME]
+    outcome, clock = seen.outcome, state.clock
+    n, now, first = clock[OFFERED], clock[NOW], known[OUTCOME]
     for i in range(BLOCK):
         trace.entered[n + i] = now + outcome[first + i]
     first += BLOCK
-    for i in range(edge[_ANSWERS]):
+    for i in range(known[_ANSWERS]):
         trace.done[n + outcome[first + 2 * i]] = now + outcome[first + 2 * i + 1]
-    clock[NOW] = now + edge[_CYCLES]
+    clock[NOW] = now + known[TIME]
     clock[OFFERED] = n + BLOCK
-    if edge[_REFRESH] != _QUIET:
-        clock[NEXT_REFRESH] = clock[NOW] + edge[_REFRESH_LATER]
-    clock[LEFT] += edge[_LEFT]
-    clock[HITS] += edge[_HITS]
-    clock[MISSES] += edge[_MISSES]
-    clock[REFRESHES] += edge[_REFRESHES]
-    clock[BURSTS] += edge[_BURSTS]
-    latest[0], latest[1] = max(latest[0], now + edge[_LAST]), max(latest[1], now + edge[_FINISH])
+    if known[_REFRESH] != _QUIET:
+        clock[NEXT_REFRESH] = clock[NOW] + known[_REFRESH_LATER]
+    add_times(clock[LEFT:], known[_BEGUN:], known[_ENDED:], SUMS, 1)
+    latest[0], latest[1] = max(latest[0], now + known[_LAST]), max(latest[1], now + known[_FINISH])
 
 
-@kernel()
-def _awaken(machine: Any, state: Any, trace: Any, memory: Any, snapshot: Any, phase: Any) -> None:
+@part(inside=False)
+def _awaken(machine: Any, state: Any, trace: Any, seen: KnownStates, snapshot: Any, phase: Any) -> None:
     """Bring the arrays of the state to a snapshot that was reached without them."""
-    first = memory.first[snapshot]
-    restore(machine, state, trace, memory.numbers[first : first + memory.length[snapshot]])
-    restore_phase(state, memory.numbers[memory.first[phase] :])
+    first = seen.first[snapshot]
+    restore(machine, state, trace, seen.numbers[first : first + seen.length[snapshot]])
+    restore_phase(state, seen.numbers[seen.first[phase] :])
 
 
-@kernel()
-def _patterns(machine: Any, trace: Any) -> Any:
-    """Per block the first one with the same pattern, -1 when there is no other; and the next that has others."""
-    blocks = max((len(trace.cycle) - 1) // BLOCK, 0)
-    pattern, repeats = np.empty(blocks, np.int64), np.zeros(blocks, np.int64)
-    slots = np.full(_table(blocks), -1, np.int64)
-    mask = len(slots) - 1
+@kernel(**UNCOUNTED)
+def _find_patterns(machine: Any, trace: Any, pattern: Any, next_known: Any, slots: Any) -> Any:
+    """Write ``pattern`` and ``next_known`` of `TraceBlocks` with empty ``slots``; how many blocks have others alike."""
+    blocks, mask = len(pattern), len(slots) - 1
     for k in range(blocks):
         n = k * BLOCK
         hash = 0
@@ -257,23 +253,25 @@ def _patterns(machine: Any, trace: Any) -> Any:
             word += trace.bank[i] * 8 + trace.channel[i] * 2 + trace.write[i]
             hash = mixed(hash, word)
         slot = slot_of(hash, slots)
-        while slots[slot] >= 0 and not _same_pattern(machine, trace, slots[slot] * BLOCK, n):
+        while slots[slot] > 0 and not _same_pattern(machine, trace, (slots[slot] - 1) * BLOCK, n):
             slot = slot + 1 & mask
-        if slots[slot] < 0:
-            slots[slot] = k
-        pattern[k] = slots[slot]
-        repeats[slots[slot]] += 1
-    next_known, following = np.empty(blocks, np.int64), blocks
+        next_known[k] = 0  # here, of the first one of its pattern: how many others there are
+        if slots[slot] == 0:
+            slots[slot] = k + 1
+        else:
+            next_known[slots[slot] - 1] += 1
+        pattern[k] = slots[slot] - 1
+    known, following = 0, blocks
     for k in range(blocks - 1, -1, -1):
-        if repeats[pattern[k]] == 1:
+        if pattern[k] == k and next_known[k] == 0:
             pattern[k] = -1
         else:
-            following = k
+            known, following = known + 1, k
         next_known[k] = following
-    return pattern, next_known
+    return known
 
 
-@kernel()
+@part(inside=False)
 def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
     rows, columns = machine.shape.rows - 1, machine.shape.columns - 1
     row, column = trace.row[b] - trace.row[a], trace.column[b] - trace.column[a]
@@ -289,94 +287,12 @@ def _same_pattern(machine: Any, trace: Any, a: Any, b: Any) -> Any:
     return True
 
 
-@kernel()
-def _table(entries: Any) -> Any:
-    """A power of two with room to spare."""
-    size = 16
-    while size < 2 * entries + 2:
-        size *= 2
-    return size
-
-
-@kernel()
-def _empty(known: Any) -> Any:
-    snapshots = 4 * known + 4  # at both ends of a block; phase; arrivals
-    return SeenStates(
-        np.zeros(4, np.int64),
-        np.empty(POOL, np.int32),
-        np.empty(snapshots, np.int64),
-        np.empty(snapshots, np.int64),
-        np.full(_table(snapshots), -1, np.int64),
-        np.empty((known + 1, _EDGE), np.int64),
-        np.full(_table(known), -1, np.int64),
-        np.empty(POOL, np.int32),
-    )
-
-
-@kernel()
-def _intern(memory: Any, numbers: Any, length: Any) -> Any:
-    """The number of this snapshot, new or not; -1 when there is none or no room."""
-    if length < 0:
-        return -1
-    hash, largest = length, 0
-    for i in range(length):
-        hash = mixed(hash, numbers[i])
-        largest = max(largest, numbers[i])
-    if largest > LARGEST:
-        return -1
-    mask = len(memory.snapshot_slots) - 1
-    slot = slot_of(hash, memory.snapshot_slots)
-    while memory.snapshot_slots[slot] >= 0:
-        found = memory.snapshot_slots[slot]
-        if memory.length[found] == length and same_rows(memory.numbers[memory.first[found] :], numbers, length):
-            return found
-        slot = slot + 1 & mask
-    new, first = memory.used[_SNAPSHOTS], memory.used[_NUMBERS]
-    if new >= len(memory.first) or first + length > len(memory.numbers):
-        return -1
-    copy_row(numbers, memory.numbers[first:], length)
-    memory.first[new], memory.length[new] = first, length
-    memory.used[_SNAPSHOTS], memory.used[_NUMBERS] = new + 1, first + length
-    memory.snapshot_slots[slot] = new
-    return new
-
-
-@kernel()
-def _arrivals(memory: Any, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
+@part(inside=False)
+def _arrivals(seen: KnownStates, trace: Any, scratch: Any, n: Any, now: Any) -> Any:
     """Which arrivals a block has relative to now: 0 when all its requests are there, -1 when there is no room."""
     if trace.cycle[n + BLOCK - 1] <= now:
         return 0
     for i in range(BLOCK):
         scratch[i] = max(trace.cycle[n + i] - now, 0)
-        if scratch[i] > LARGEST:
-            return -1
-    found = _intern(memory, scratch, BLOCK)
-    return found + 1 if found >= 0 else -1
-
-
-@kernel()
-def _slot(memory: Any, edge: Any) -> Any:
-    hash = 0
-    for i in range(_KEYS):
-        hash = mixed(hash, edge[i] & 0xFFFFFFFFFF)
-    return slot_of(hash, memory.edge_slots)
-
-
-@kernel()
-def _find(memory: Any, snapshot: Any, pattern: Any, arrivals: Any, refresh: Any, phase: Any) -> Any:
-    """The edge with this key, or -1; the edge that would be next serves to look for it."""
-    key = memory.edge[memory.used[_EDGES]]
-    key[_SNAPSHOT], key[_PATTERN], key[_ARRIVALS], key[_REFRESH], key[_PHASE] = (
-        snapshot,
-        pattern,
-        arrivals,
-        refresh,
-        phase,
-    )
-    slot, mask = _slot(memory, key), len(memory.edge_slots) - 1
-    while memory.edge_slots[slot] >= 0:
-        found = memory.edge_slots[slot]
-        if same_rows(memory.edge[found], key, _KEYS):
-            return found
-        slot = slot + 1 & mask
-    return -1
+    number = intern(seen, scratch, BLOCK, True)
+    return number + 1 if number >= 0 else -1

@@ -1,9 +1,10 @@
 """A snapshot of a DRAM in mid-trace, relative to now and to the request that comes next, and back.
 
-Two states with equal snapshots do the same from here on with requests that are equal relative to theirs. A cycle of
-`sim.dram.kernel` only compares times with the present one, so a time that has passed counts as now; it only compares
-rows and lines for equality, so they are taken relative to the next request's, around the end of the memory; it only
-asks which of two requests is older, so requests are taken by how far they lie behind the next. That a refresh is
+Two states with equal snapshots do the same from here on with requests that are equal relative to theirs
+(`sim.timing.recurrence` has the contract). A cycle of `sim.dram.kernel` only compares times with the present one, so a
+time that has passed counts as now; it only compares rows and lines for equality, so they are taken relative to the next
+request's, around the end of the memory; it only asks which of two requests is older, so requests are taken by how far
+they lie behind the next. That a refresh is
 pending is part of a snapshot; how far the next one is and whose turn it will be (the *phase*) is left to the caller.
 """
 

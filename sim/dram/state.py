@@ -17,12 +17,15 @@ ACT, PRE, READ, WRITE, REFRESH, READ_CLOSE, WRITE_CLOSE = range(7)
 NEVER = 2**62
 """A time that does not come."""
 
-NOW, OFFERED, LEFT, NEXT_REFRESH, DUE_RANK = range(5)
-HITS, MISSES, REFRESHES, BURSTS = range(5, 9)
+NOW, OFFERED = range(2)
+LEFT, HITS, MISSES, REFRESHES, BURSTS = range(2, 7)
+NEXT_REFRESH, DUE_RANK = range(7, 9)
 LAST, FINISH, LOGGED, ANSWERED = range(9, 13)
-"""Entries of `DramState.clock`: cycle; requests that were taken, and those not done; next refresh and its rank; column
-commands on an open row, activations, refreshes, column commands; last answer, end of the last burst; rows of the log
-and of `CommandTrace.answered`."""
+"""Entries of `DramState.clock`: cycle; requests that were taken; the sums: requests not done, column commands on an
+open row, activations, refreshes, column commands; next refresh and its rank; last answer, end of the last burst; rows
+of the log and of `CommandTrace.answered`."""
+SUMS = 5
+"""Sums in the clock, from `LEFT` on."""
 
 TO_ACT, TO_READ, TO_WRITE = range(3)
 """Columns of `DramState.group` and `DramState.rank`: the first cycle in which any of its banks may have the command."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from siliconloom.arch import LoomError, NotSupported, load_chip, load_system
+from siliconloom.arch import LoomError, NotSupported, load_chip, load_system, memo
 from siliconloom.arch.result import Result
 from siliconloom.arch.system import Policy
 from siliconloom.evaluate.channels import row_stream, stream_bandwidth
@@ -15,6 +15,18 @@ from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.system import load_machine, system_step
 from siliconloom.reproduce import neupims, neupims_artifact
 from siliconloom.workloads import load_workload
+
+
+@pytest.fixture(scope="module")
+def remembered():
+    """What the tests of this file find, most of it of the same few layers."""
+    return memo.Memo(None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch, remembered):
+    """What a test finds was found by it or by another one of this file: not by an earlier process."""
+    monkeypatch.setattr(memo.Shared, "memo", remembered)
 
 
 def decode(model="gpt2", batch=8, context=200, **sets):

@@ -12,6 +12,7 @@ from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.cli import main
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import SIDECAR, build_rtl
+from siliconloom.verification.emission import complete_rtl
 from tests.rtl import npu
 
 PIM_SMALL = (
@@ -143,24 +144,22 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
     ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge", tuple(npu.SMALL.items()))]
 )
 def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets):
+    """In two processes with hash seeds that differ, one of them this one, which has made the tile of many tests."""
     code = (
         "import json, sys; from siliconloom.arch import load_chip; "
         "from siliconloom.verification.emission import complete_rtl; "
         "made = complete_rtl(load_chip(sys.argv[1], json.loads(sys.argv[2]))); "
         "sys.stdout.write(''.join(k + v for k, v in made.files.items()))"
     )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", code, name, json.dumps(sets)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": s},
-        ).stdout
-        for s in ("1", "77")
-    }
-    assert len(texts) == 1
-    text = texts.pop()
+    text = subprocess.run(
+        [sys.executable, "-c", code, name, json.dumps(sets)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "77" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},
+    ).stdout
+    made = npu.npu() if sets else complete_rtl(load_chip(name))
+    assert text == "".join(name + content for name, content in made.files.items())
     assert os.getcwd() not in text
     assert os.path.expanduser("~") not in text or os.path.expanduser("~") == "/"
     assert not re.search(r"20\d\d-\d\d-\d\d", text), "no dates"

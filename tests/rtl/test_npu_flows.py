@@ -178,6 +178,7 @@ def test_the_bench_passes_on_verilator(folder):
     if path is None:
         pytest.skip("verilator is not installed")
     flags = "CFG_CXXFLAGS_STD_NEWEST=-std=gnu++20 CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_CXXFLAGS_PCH_I=-include"
+    flags += " OPT_FAST=-O0"  # to optimize takes longer than the bench
     (command,) = re.findall(r"^verilator --binary .*", npu().files["README.md"], re.M)
     built = run([*command.split(), "-MAKEFLAGS", flags], folder, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
     assert built.returncode == 0, built.stderr

@@ -65,6 +65,18 @@ def test_random_pipelines_on_random_machines(program, chip):
     assert same(fast, exact) == [], disassemble(program)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines(iterations=16), chips(), st.integers(1, 5), st.integers(3000, 20_000))
+def test_rooms_that_are_full_cost_jumps_and_nothing_else(program, chip, known, pool):
+    exact = run(program, chip, exact=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recurrence, "KNOWN", known)
+        patch.setattr(recurrence, "POOL", pool)
+        fast = run(program, chip)
+    assert same(fast, exact) == [], disassemble(program)
+    event("fewer jumps" if fast.events > run(program, chip).events else "as many")
+
+
 def test_loops_that_no_clock_could_run_through_are_an_error_at_once():
     loops = [Instruction(opcode=Opcode.LOOP, m=2**24 - 1)] * 4
     ends = [Instruction(opcode=Opcode.NEXT)] * 4
