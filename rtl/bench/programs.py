@@ -79,6 +79,13 @@ class ProgramCase:
         ]
         return replace(self.program, instructions=tuple(moved)).encode(), self.base + self.origin
 
+    def put_back(self, memory: Bytes) -> None:
+        """Put the program as it was written in the place of its moved words, if these are unharmed."""
+        moved, own = (np.frombuffer(words, np.uint8) for words in (self.placed()[0], self.program.encode()))
+        here = memory[self.base : self.base + len(own)]
+        if np.array_equal(here, moved):
+            here[:] = own
+
 
 EACH = 0xFFFFFFFF
 """Every beat is an error."""
@@ -207,13 +214,15 @@ def run_programs(
         values = found["registers"] | {
             name: found["registers"][f"{name}_low"] | found["registers"][f"{name}_high"] << 32 for name in counters
         }
+        memory = memory_image(folder / f"result_{index}.hex", bus)[: len(cases[index].memory)]
+        cases[index].put_back(memory)
         outcome = ProgramOutcome(
             ended=found["ended"],
             cycles=values["cycles"],
             cause=Cause(values["error"] & 15),
             instruction=values["error"] >> 8,
             counters={u: {c: values[f"{u}_{c}"] for c in COUNTERS} for u in UNITS},
-            memory=memory_image(folder / f"result_{index}.hex", bus)[: len(cases[index].memory)],
+            memory=memory,
         )
         outcome.issued = {u: [] for u in UNITS}
         outcome.completed = {u: [] for u in UNITS}
