@@ -1,4 +1,4 @@
-"""Programs that reach what random ones do not: every loop level, either sign of a stride, `accumulate`, long rows, pages.
+"""Programs that reach what random ones do not: all loop levels, either sign of a stride, `accumulate`, long rows, pages.
 
 Each is written for any npu tile that has RTL, and legal; `directed_programs` names them.
 """
@@ -81,7 +81,7 @@ class Places:
 
 
 def six_levels(chip: Chip) -> RandomProgram:
-    """A load, a copy and a store in six loops each, with strides of either sign at every level, and a slot that is odd."""
+    """A load, a copy and a store in six loops each: strides of either sign at every level, and a slot that is odd."""
     places = Places(_tile(chip))
     counts = [2] * LEVELS
     level = 0
