@@ -3,7 +3,7 @@
 Run ``python -m benchmarks.mutation [--part PART] [--only 3,17] [--write]``; all of it takes about half an hour on one
 core. All bugs of a part are in one build; a file that the circuits read at time 0 says which one acts. A bug is
 killed when a bench prints an error, hangs, or its comparison with the models fails: what `loom verify` and the test
-suite do, with their stimulus. ``--write`` keeps the table in ``benchmarks/results/mutation.json``.
+suite do, with their stimulus. ``--write`` keeps what was run in the table ``benchmarks/results/mutation.json``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--part", action="append", help="array, npu, link, ring, pim; all of them where left out")
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
+    parser.add_argument("--quick", action="store_true", help="the first bench of each part alone")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     mutants = all_mutants()
@@ -43,24 +45,32 @@ def main() -> int:
     with TemporaryDirectory() as name:
         for part in dict.fromkeys(each.part for each in chosen.values()):
             own = {number: each for number, each in chosen.items() if each.part == part}
-            clean, found = run_part(part, own, Path(name) / part, asked.simulator)
+            stages = PARTS[part](Path(name) / part, asked.simulator)[: 1 if asked.quick else None]
+            clean, found = run_part(part, own, Path(name) / part, stages)
             sound &= clean
             rows += found
     killed = sum(row["killed_by"] is not None for row in rows)
     print(f"{killed} of {len(rows)} killed ({100 * killed / max(len(rows), 1):.1f} %)")
-    if asked.write:
-        RESULTS.write_text(
-            json.dumps({"killed": killed, "planted": len(rows), "rows": rows}, indent=1) + "\n", encoding="utf-8"
-        )
+    if asked.write and sound:
+        keep(rows)
     return 0 if sound else 1
 
 
+def keep(rows: list[dict[str, Any]]) -> None:
+    """Put these rows into the table, in the place of what it says of the same bugs."""
+    old = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
+    by_number = {row["number"]: row for row in [*old, *rows]}
+    table = [by_number[number] for number in sorted(by_number)]
+    killed = sum(row["killed_by"] is not None for row in table)
+    record = {"killed": killed, "planted": len(table), "rows": table}
+    RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
 def run_part(
-    part: str, mutants: dict[int, Mutant], folder: Path, simulator: str | None
+    part: str, mutants: dict[int, Mutant], folder: Path, stages: Sequence[Stage]
 ) -> tuple[bool, list[dict[str, Any]]]:
     """Run all of a part's bugs; whether the benches pass without one, and a row for each."""
     began = time.perf_counter()
-    stages = PARTS[part](folder, simulator)
     where = [folder / each for each in FOLDERS[part]]
     for each in where:
         choose(each, 0)
@@ -68,6 +78,8 @@ def run_part(
     print(f"{part}: built and run without a bug in {time.perf_counter() - began:.0f} s", flush=True)
     for name, errors in wrong.items():
         print(f"  {name} fails without a bug: {errors[0]}")
+    if wrong:
+        return False, []
     rows = []
     for number, mutant in mutants.items():
         for each in where:
@@ -105,23 +117,43 @@ def attempted(bench: Callable[[], list[str]]) -> list[str]:
 
 
 def npu_stages(folder: Path, simulator: str | None) -> list[Stage]:
-    """Programs and faults on a tile of 4x4 with two data ports, in changing surroundings."""
+    """Programs and faults on two tiles, in changing surroundings."""
     from siliconloom.verification.directed import directed_programs
-    from siliconloom.verification.programs import random_npu, random_program
+    from siliconloom.verification.programs import random_program
 
-    chip = random_npu(8)
-    dram = chip.memory["dram"].model_copy(update={"latency": 12_000})  # type: ignore[union-attr]
-    chip = chip.model_copy(update={"memory": {"dram": dram}})
-    run = _Tile(chip, folder / "tile", simulator or "verilator")
-    random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
-    extreme = [(f"extreme {n}", random_program(chip, n, extreme=True)) for n in range(100, 108)]
-    return [
-        ("random programs", lambda: run.programs(random, 0)),
-        ("directed programs", lambda: run.programs(directed_programs(chip), 3)),
-        ("faults", run.faults),
-        ("extreme programs", lambda: run.programs(extreme, 1)),
-        ("directed programs, turned", lambda: run.programs(directed_programs(chip), 6)),
-    ]
+    stages: list[Stage] = []
+    for name, chip in npu_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        extreme = [(f"extreme {n}", random_program(chip, n, extreme=True)) for n in range(100, 108)]
+        directed = directed_programs(chip)
+        stages += [
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+            (f"{name}: directed programs", partial(run.programs, directed, 3)),
+            (f"{name}: faults", run.faults),
+            (f"{name}: extreme programs", partial(run.programs, extreme, 1)),
+            (f"{name}: directed programs, turned", partial(run.programs, directed, 6)),
+        ]
+    return stages
+
+
+def npu_chips() -> dict[str, Any]:
+    """A tile of 4x4 with two data ports, and one of 4x2 with a wide port, little bandwidth and short queues."""
+    from siliconloom.verification.programs import random_npu
+
+    def changed(seed: int, dram: dict[str, Any], tile: dict[str, dict[str, Any]]) -> Any:
+        chip = random_npu(seed)
+        memory: Any = chip.memory["dram"]
+        parts = {part: getattr(chip.tile, part).model_copy(update=values) for part, values in tile.items()}
+        memories = {"dram": memory.model_copy(update=dram)}
+        return chip.model_copy(update={"memory": memories, "tile": chip.tile.model_copy(update=parts)})
+
+    narrow = changed(8, {"latency": 12_000}, {})
+    slow = {"latency": 15_000, "bandwidth": 35_200_000_000, "access_bytes": 64}
+    wide = changed(
+        4, slow, {"array": {"load_rows": 4}, "sequencer": {"queue_depth": 1}, "dma": {"bytes_per_cycle": 64}}
+    )
+    return {"two-ports": narrow, "wide-port": wide}
 
 
 class _Tile:
@@ -243,10 +275,15 @@ def ring_stages(folder: Path, simulator: str | None) -> list[Stage]:
     from siliconloom.verification.link import compare_ring
     from siliconloom.verification.link_cases import random_ring_case
 
-    protocol = LinkProtocol(flit_bits=128, wire_cycles=3, packet_flits=4, outstanding=2, credits=8, timeout=20)
+    protocols = {
+        "int8": LinkProtocol(flit_bits=128, wire_cycles=3, packet_flits=4, outstanding=2, credits=8, timeout=20),
+        "int32": LinkProtocol(flit_bits=128, wire_cycles=6, packet_flits=1, outstanding=1, credits=4, timeout=25),
+    }
 
-    def stage(name: str, engine: RingEngine) -> Stage:
-        cases = [random_ring_case(engine, protocol, 3, SEED + n, rate) for n, rate in enumerate((0, 0, 0.01, 0.05, 0.05, 0.05))]
+    def stage(name: str, protocol: LinkProtocol) -> Stage:
+        engine = RingEngine(operand=DataType(name))
+        rates = (0, 0, 0.01, 0.05, 0.05, 0.05)
+        cases = [random_ring_case(engine, protocol, 3, SEED + n, rate) for n, rate in enumerate(rates)]
 
         def bench() -> list[str]:
             options: dict[str, Any] = {"simulator": simulator or "icarus", "folder": folder / name}
@@ -256,8 +293,7 @@ def ring_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
         return f"ring of {name}", bench
 
-    engines = {"int8": RingEngine(operand=DataType.INT8), "int32": RingEngine(operand=DataType.INT32)}
-    return [stage(name, engine) for name, engine in engines.items()]
+    return [stage(name, protocol) for name, protocol in protocols.items()]
 
 
 def pim_stages(folder: Path, simulator: str | None) -> list[Stage]:
@@ -297,7 +333,8 @@ CHANNEL = [
 CHANNELS: dict[str, list[tuple[str, str]]] = {
     "described": [],
     "blocked": [("tile.dual_row_buffer", "false")],
-    "two ranks": [("tile.activate_group", "2"), ("tile.dram.organization.ranks", "2")],
+    "refreshed-often": [("tile.dram.timing.tREFI", "48"), ("tile.dram.timing.tRFC", "30")],
+    "two-ranks": [("tile.activate_group", "2"), ("tile.dram.organization.ranks", "2")],
 }
 PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "npu": npu_stages,
@@ -307,7 +344,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "pim": pim_stages,
 }
 FOLDERS = {
-    "npu": ("tile",),
+    "npu": ("two-ports", "wide-port"),
     "array": ARRAYS,
     "link": ("short", "long"),
     "ring": ("int8", "int32"),

@@ -138,9 +138,9 @@ def accumulated(chip: Chip) -> RandomProgram:
     numbers = np.random.default_rng(2)
     count = blocks * lanes
     planes = parameter_planes(
-        numbers.integers(-(2**20), 2**20, count),
-        numbers.integers(1, 2**15, count),
-        numbers.integers(14, 22, count),
+        numbers.integers(-(2**12), 2**12, count),
+        numbers.integers(8, 64, count),
+        numbers.integers(13, 17, count),
         lanes,
     ).reshape(-1)
     memory[PAGE : PAGE + planes.size] = planes
@@ -194,7 +194,7 @@ def over_pages(chip: Chip) -> RandomProgram:
 
 
 def long_rows(chip: Chip) -> RandomProgram:
-    """Norms of one row as long as fits, of the largest values: no sum may be cut short."""
+    """Norms of one row as long as fits, less a column, of the largest values: no sum may be cut short."""
     tile = _tile(chip)
     lanes, chain, places = tile.vector.lanes, Chain(), Places(tile)
     capacity = tile.scratchpad.capacity
@@ -221,7 +221,7 @@ def long_rows(chip: Chip) -> RandomProgram:
     ):
         chain.add(Opcode.LOAD, m=1, n=columns, memory=Address(base=source), a=Address(base=operand))
         ends = {"a": Address(base=operand), "c": Address(base=out), "d": Address(base=0)}
-        chain.add(Opcode.VECTOR, function=function, m=1, n=columns, k=1, **ends)
+        chain.add(Opcode.VECTOR, function=function, m=1, n=columns - 1, k=1, **ends)
         target = Address(base=RESULTS + number * PAGE)
         chain.add(Opcode.STORE, m=1, n=columns, memory=target, a=Address(base=out))
     return chain.program(memory)
@@ -244,6 +244,27 @@ def full_queues(chip: Chip) -> RandomProgram:
     return chain.program(random_image(np.random.default_rng(7)))
 
 
+def contended_port(chip: Chip) -> RandomProgram:
+    """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
+    places = Places(_tile(chip))
+    size, bank, lanes = places.unit, places.bank, places.tile.vector.lanes
+    first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
+    fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=first), post=0b0001)
+    copy = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
+    chain = [fill, copied]
+    for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):
+        length = min(units * size, bank, apart)
+        store = number % 3 == 1 or number % 5 == 4
+        memory = Address(base=(RESULTS if store else 0) + number * apart)
+        kind, place, bit = (Opcode.STORE, out, 0b0100) if store else (Opcode.LOAD, other, 0b0010)
+        waits = bit if all(each.opcode != kind for each in chain[2:]) else 0
+        chain.append(Instruction(opcode=kind, m=1, n=length, memory=memory, a=Address(base=place), wait=waits))
+    end = Instruction(opcode=Opcode.END)
+    names = [Semaphore(name) for name in ("filled", "load_goes", "store_goes")]
+    return RandomProgram(Program((*chain, end), tuple(names)), random_image(np.random.default_rng(9)))
+
+
 def _tile(chip: Chip) -> NpuTile:
     assert isinstance(chip.tile, NpuTile)
     return chip.tile
@@ -255,6 +276,7 @@ DIRECTED = {
     "rows over pages": over_pages,
     "long rows": long_rows,
     "full queues": full_queues,
+    "contended port": contended_port,
 }
 
 
