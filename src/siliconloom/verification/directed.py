@@ -1,4 +1,4 @@
-"""Programs that reach what random ones do not: all loop levels, either sign of a stride, `accumulate`, long rows, pages.
+"""Programs that reach what random ones do not: every loop level, strides down, `accumulate`, long rows, pages.
 
 Each is written for any npu tile that has RTL, and legal; `directed_programs` names them.
 """
@@ -19,6 +19,8 @@ from siliconloom.sim.golden.npu import parameter_planes
 from siliconloom.verification.programs import RESULTS, RandomProgram, product_sizes, random_image
 
 PAGE = 4096
+Fields = dict[str, Any]
+"""Fields of an instruction by name."""
 ALL_LEVELS = (1 << LEVELS) - 1
 
 
@@ -106,7 +108,7 @@ def six_levels(chip: Chip) -> RandomProgram:
         return Address(base=start, strides=tuple(strides))
 
     first, out = 2 * places.bank, 4 * places.bank
-    one = {"m": 1, "n": size}
+    one: Fields = {"m": 1, "n": size}
     chain.add(
         Opcode.LOAD, nest=nest, **one, memory=walk(0, 3 * size, 0b101001), a=walk(first, size, 0b010110, slot=True)
     )
@@ -138,16 +140,13 @@ def accumulated(chip: Chip) -> RandomProgram:
     numbers = np.random.default_rng(2)
     count = blocks * lanes
     planes = parameter_planes(
-        numbers.integers(-(2**12), 2**12, count),
-        numbers.integers(8, 64, count),
-        numbers.integers(13, 17, count),
-        lanes,
+        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
     ).reshape(-1)
     memory[PAGE : PAGE + planes.size] = planes
     parameters, out = 3 * places.bank, 4 * places.bank
     for size, source, target in ((a_bytes, 0, moving), (b_bytes, 2 * PAGE, weights), (planes.size, PAGE, parameters)):
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
-    product = {"m": m, "n": n, "k": k, "a": Address(base=moving), "b": Address(base=weights)}
+    product: Fields = {"m": m, "n": n, "k": k, "a": Address(base=moving), "b": Address(base=weights)}
     first, second = Address(base=0), Address(base=sums * line)
     chain.add(Opcode.MATMUL, **product, c=first)
     chain.add(Opcode.MATMUL, nest=(2, 3), **product, c=second, overwrite=0b11)
@@ -185,9 +184,9 @@ def over_pages(chip: Chip) -> RandomProgram:
         (rows, width, PAGE - width, 6 * PAGE - 2 * size),
     )
     for m, n, source, target in tries:
-        at = {"m": m, "n": n, "pitch": PAGE, "local_pitch": n}
+        at: Fields = {"m": m, "n": n, "pitch": PAGE, "local_pitch": n}
         chain.add(Opcode.LOAD, **at, memory=Address(base=source), a=Address(base=first))
-        copy = {"m": m * n // lanes, "n": lanes, "k": 1}
+        copy: Fields = {"m": m * n // lanes, "n": lanes, "k": 1}
         chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
         chain.add(Opcode.STORE, **at, memory=Address(base=RESULTS + target), a=Address(base=out))
     return chain.program(random_image(np.random.default_rng(3)))
@@ -220,7 +219,7 @@ def long_rows(chip: Chip) -> RandomProgram:
         for function in (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
     ):
         chain.add(Opcode.LOAD, m=1, n=columns, memory=Address(base=source), a=Address(base=operand))
-        ends = {"a": Address(base=operand), "c": Address(base=out), "d": Address(base=0)}
+        ends: Fields = {"a": Address(base=operand), "c": Address(base=out), "d": Address(base=0)}
         chain.add(Opcode.VECTOR, function=function, m=1, n=columns - 1, k=1, **ends)
         target = Address(base=RESULTS + number * PAGE)
         chain.add(Opcode.STORE, m=1, n=columns, memory=target, a=Address(base=out))
@@ -234,12 +233,12 @@ def full_queues(chip: Chip) -> RandomProgram:
     lanes = places.tile.vector.lanes
     count = min(20, places.bank // size)
     for number in range(count):
-        where = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
+        where: Fields = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
         chain.add(Opcode.LOAD, m=1, n=size, **where)
-    copy = {"m": count * size // lanes, "n": lanes, "k": 1}
+    copy: Fields = {"m": count * size // lanes, "n": lanes, "k": 1}
     chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
     for number in range(count):
-        where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
+        where: Fields = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
         chain.add(Opcode.STORE, m=1, n=size, **where)
     return chain.program(random_image(np.random.default_rng(7)))
 
@@ -250,7 +249,7 @@ def contended_port(chip: Chip) -> RandomProgram:
     size, bank, lanes = places.unit, places.bank, places.tile.vector.lanes
     first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
     fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=first), post=0b0001)
-    copy = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copy: Fields = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
     copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
     chain = [fill, copied]
     for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):

@@ -135,7 +135,12 @@ def _conflicts(faults: _Faults) -> None:
         wait=0b010,
     )
     # row by row: the beats of one long burst come together, at the end of its time
-    rows = {"m": bank // places.unit, "n": places.unit, "pitch": places.unit, "local_pitch": places.unit}
+    rows: dict[str, Any] = {
+        "m": bank // places.unit,
+        "n": places.unit,
+        "pitch": places.unit,
+        "local_pitch": places.unit,
+    }
     again = Instruction(opcode=Opcode.LOAD, **rows, a=Address(base=4 * bank))
     faults.add("two units write a bank", [fill, copy, again, again], Cause.BANK_CONFLICT)
     store = Instruction(
@@ -185,10 +190,9 @@ def _words(faults: _Faults) -> None:
     if most <= PROGRAM_WORDS:
         faults.raw("as many words as there may be", [end] * most, Cause.NONE)
     for opcode, name in ((Opcode.LOAD, "m"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")):
-        sizes = {"m": 1, "n": 1, "k": 1} | {name: 0}
-        faults.raw(
-            f"{opcode.name.lower()} without {name}", [encode(Instruction(opcode=opcode, **sizes)), end], illegal, 0
-        )  # type: ignore[arg-type]
+        sizes: dict[str, Any] = {"m": 1, "n": 1, "k": 1} | {name: 0}
+        word = encode(Instruction(opcode=opcode, **sizes))
+        faults.raw(f"{opcode.name.lower()} without {name}", [word, end], illegal, 0)
 
 
 def _bus(faults: _Faults) -> None:
