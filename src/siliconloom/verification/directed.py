@@ -13,7 +13,8 @@ import numpy as np
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore, Unit
+from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import parameter_planes
 from siliconloom.verification.programs import RESULTS, RandomProgram, product_sizes, random_image
@@ -164,8 +165,8 @@ def accumulated(chip: Chip) -> RandomProgram:
             c=Address(base=out),
             d=Address(base=parameters),
         )
-        target = Address(base=RESULTS + number * PAGE)
-        chain.add(Opcode.STORE, m=1, n=size, memory=target, a=Address(base=out))
+        result = Address(base=RESULTS + number * PAGE)
+        chain.add(Opcode.STORE, m=1, n=size, memory=result, a=Address(base=out))
     return chain.program(memory)
 
 
@@ -238,7 +239,7 @@ def full_queues(chip: Chip) -> RandomProgram:
     copy: Fields = {"m": count * size // lanes, "n": lanes, "k": 1}
     chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
     for number in range(count):
-        where: Fields = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
+        where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
         chain.add(Opcode.STORE, m=1, n=size, **where)
     return chain.program(random_image(np.random.default_rng(7)))
 
