@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
+from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.receiver import LinkReceiver
 from siliconloom.rtl.link.sender import LinkSender
@@ -110,7 +111,7 @@ def run_link_cases(
         settle=SETTLE,
         sender=sender.module_name,
         receiver=receiver.module_name,
-    )
+    ) + protocol_rules("link_bench", axi=False)
     sources = []
     for name, text in texts.items():
         sources.append(folder / f"{name}.v")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import Program
+from siliconloom.arch.isa import Opcode, Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
+from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, axi_lite, register_map
 from siliconloom.rtl.npu.testbench import memory_parameters
@@ -36,19 +37,58 @@ class ProgramCase:
     base
         Address of the program, a multiple of its word.
     stall
-        0: memory answers at once. 1..255: each channel hesitates with this chance in 256, every cycle.
+        0: memory answers at once. 1..255: each channel hesitates with this chance in 256, every cycle, and each burst
+        is answered up to 63 cycles later.
     fail
-        Every read and write of data is answered with an error.
+        Which beat is answered with an error, counted from 1, or `EACH`: of ``read`` (data), ``write`` (answers to
+        bursts), ``fetch`` (the program).
     limit
         Cycles after which the tile counts as hanging.
+    origin
+        Where the memory begins in the tile's addresses, a multiple of 4 KiB a port; the program's addresses are moved.
+    order
+        0: the memory takes an address when it comes and its data afterwards; 1: an address when its data is
+        offered; 2: data first.
+    host
+        0: the plainest host there is. Else the number of one with habits: addresses and data in any order, answers
+        taken late, registers written byte by byte, a start during the run, polling.
+    reset_at
+        Cycles after a first start at which the tile is reset, before the run that counts; 0: none.
     """
 
     program: Program
     memory: Bytes
     base: int
     stall: int = 0
-    fail: bool = False
+    fail: Mapping[str, int] = field(default_factory=dict)
     limit: int = 1_000_000
+    origin: int = 0
+    order: int = 0
+    host: int = 0
+    reset_at: int = 0
+
+    def placed(self) -> tuple[bytes, int]:
+        """The program's words with its addresses counted from the origin, and the address where they stand."""
+        if not self.origin:
+            return self.program.encode(), self.base
+        moved = [
+            replace(each, memory=replace(each.memory, base=each.memory.base + self.origin))
+            if each.opcode in (Opcode.LOAD, Opcode.STORE)
+            else each
+            for each in self.program.instructions
+        ]
+        return replace(self.program, instructions=tuple(moved)).encode(), self.base + self.origin
+
+    def put_back(self, memory: Bytes) -> None:
+        """Put the program as it was written in the place of its moved words, if these are unharmed."""
+        moved, own = (np.frombuffer(words, np.uint8) for words in (self.placed()[0], self.program.encode()))
+        here = memory[self.base : self.base + len(own)]
+        if np.array_equal(here, moved):
+            here[:] = own
+
+
+EACH = 0xFFFFFFFF
+"""Every beat is an error."""
 
 
 @dataclass
@@ -85,13 +125,16 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
     template = Environment(
         loader=PackageLoader("siliconloom.rtl.npu", "."), undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("memory.v.j2")
-    return template.render(
+    rules = f"{top}_bench"
+    text: str = template.render(
         top=top,
+        rules=rules,
         words=words,
         **memory_parameters(geometry),
         reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
     )
+    return text + protocol_rules(rules)
 
 
 def run_programs(
@@ -120,20 +163,31 @@ def run_programs(
     bench.write_text(bench_verilog(chip, top, words), encoding="utf-8")
     plan = register_map()
     registers = {register.name: register.offset for register in plan.registers}
-    reads = ["error", "cycles_low"] + [f"{u}_{c}_low" for u in UNITS for c in COUNTERS]
+    counters = ["cycles", *(f"{unit}_{counter}" for unit in UNITS for counter in COUNTERS)]
+    reads = ["error", *(f"{name}_{half}" for name in counters for half in ("low", "high"))]
     jobs: list[dict[str, Any]] = []
     for index, case in enumerate(cases):
         image = case.memory.copy()
-        code = np.frombuffer(case.program.encode(), np.uint8)
+        encoded, base = case.placed()
+        code = np.frombuffer(encoded, np.uint8)
         image[case.base : case.base + len(code)] = code
         (folder / f"memory_{index}.hex").write_text(hex_image(image, bus, words), encoding="ascii")
-        writes = {"program_low": case.base, "program_high": 0, "program_words": len(case.program.instructions)}
+        writes = {
+            "program_low": base & 0xFFFFFFFF,
+            "program_high": base >> 32,
+            "program_words": len(case.program.instructions),
+        }
         writes |= {f"semaphore_{i}": s.initial for i, s in enumerate(case.program.semaphores)}
         jobs.append(
             {
                 "index": index,
                 "stall": case.stall,
-                "fail": int(case.fail),
+                "fail": dict.fromkeys(FAILING, 0) | dict(case.fail),
+                "order": case.order,
+                "origin": case.origin,
+                "host": case.host,
+                "restart": not case.fail,
+                "reset_at": case.reset_at,
                 "writes": writes,
                 "reads": reads,
                 "limit": case.limit,
@@ -157,14 +211,18 @@ def run_programs(
         raise LoomError("the simulation stopped before its end")
     outcomes = []
     for index, found in enumerate(json.loads(results.read_text(encoding="utf-8"))):
-        values = found["registers"]
+        values = found["registers"] | {
+            name: found["registers"][f"{name}_low"] | found["registers"][f"{name}_high"] << 32 for name in counters
+        }
+        memory = memory_image(folder / f"result_{index}.hex", bus)[: len(cases[index].memory)]
+        cases[index].put_back(memory)
         outcome = ProgramOutcome(
             ended=found["ended"],
-            cycles=values["cycles_low"],
+            cycles=values["cycles"],
             cause=Cause(values["error"] & 15),
             instruction=values["error"] >> 8,
-            counters={u: {c: values[f"{u}_{c}_low"] for c in COUNTERS} for u in UNITS},
-            memory=memory_image(folder / f"result_{index}.hex", bus)[: len(cases[index].memory)],
+            counters={u: {c: values[f"{u}_{c}"] for c in COUNTERS} for u in UNITS},
+            memory=memory,
         )
         outcome.issued = {u: [] for u in UNITS}
         outcome.completed = {u: [] for u in UNITS}
@@ -179,6 +237,7 @@ def run_programs(
     return outcomes
 
 
+FAILING = ("read", "write", "fetch")
 BENCH_PORTS = (
     "clk",
     "rst",
@@ -186,7 +245,9 @@ BENCH_PORTS = (
     "load",
     "dump",
     "stall",
-    "fail",
+    "order",
+    "origin",
+    *(f"fail_{name}" for name in FAILING),
     "irq",
     *(f"s_axi_{name}" for name in axi_lite().members),
 )

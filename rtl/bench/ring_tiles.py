@@ -13,6 +13,7 @@ from siliconloom.arch.ring import RingEngine
 from siliconloom.rtl.bench.link_cases import run_bench, template, write_hex
 from siliconloom.rtl.bench.ring_cases import ChipOutcome, RingCase, read_outcome, wiring, write_case
 from siliconloom.rtl.bench.runner import Spent, require_simulator
+from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.design import ring_chip
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -70,12 +71,13 @@ def run_tile_cases(
         tile=True,
         writes=len(lists[0][0]),
         top=top.module_name,
+        rules="ring_bench",
         words=depth,
         **memory_parameters(geometry),
         reset="rst",
         reset_active="rst",
         extra=_connections(protocol.flit_bits, (chips - 1).bit_length()),
-    )
+    ) + protocol_rules("ring_bench")
     sources = []
     for name, text in texts.items():
         sources.append(folder / f"{name}.v")

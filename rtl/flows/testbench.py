@@ -12,6 +12,7 @@ from pathlib import Path
 from jinja2 import StrictUndefined, Template
 
 from siliconloom.rtl.flows.channels import Channel, Interface, interface_of
+from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.library import Circuit
 
 FOLDER = "bench"
@@ -121,7 +122,7 @@ def _testbench(top: Circuit, interface: Interface, counts: Mapping[str, int]) ->
         compared=sum(counts[channel.name] for channel in interface.outputs),
         wait_bits=WAIT_BITS,
     )
-    return text + "\n"
+    return text + "\n" + protocol_rules(f"tb_{top.module_name}", axi=False)
 
 
 def _range(width: int) -> str:

@@ -41,6 +41,8 @@ class Fetch(Circuit):
         Words that stand in the program memory.
     failed : Out(1)
         One cycle high when a response was an error.
+    idle : Out(1)
+        Everything that was asked for has come.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -57,6 +59,7 @@ class Fetch(Circuit):
             "write_data": Out(8 * geometry.port_bytes),
             "fetched": Out(count),
             "failed": Out(1),
+            "idle": Out(1),
         }
         super().__init__(library, library.name("fetch"), ports, reset=True)
 
@@ -65,7 +68,7 @@ class Fetch(Circuit):
         timing.confirm("FETCH_START", request=1, program_memory=SramWrapper.LATENCY)
         geometry, beats = self.geometry, self.beats
         ask, answer = self.memory.burst, self.memory.beat
-        left = Signal(range(geometry.program_words * beats + 1))
+        left, awaited = (Signal(range(geometry.program_words * beats + 1), name=n) for n in ("left", "awaited"))
         address = Signal(MEMORY_BITS)
         to_page = Signal(range(PAGE // geometry.port_bytes + 1))
         burst = Signal(range(FETCH_BURST + 1))
@@ -92,9 +95,11 @@ class Fetch(Circuit):
             self.write_data.eq(answer.payload.data),
             self.failed.eq(answer.valid & answer.payload.error),
         ]
+        m.d.comb += self.idle.eq(awaited == 0)
         with m.If(self.start):
-            m.d.sync += [self.fetched.eq(0), beat.eq(0)]
+            m.d.sync += [self.fetched.eq(0), beat.eq(0), awaited.eq(self.words * beats)]
         with m.Elif(answer.valid):
+            m.d.sync += awaited.eq(awaited - 1)
             with m.If(beat == beats - 1):
                 m.d.sync += [beat.eq(0), self.fetched.eq(self.fetched + 1)]
             with m.Else():

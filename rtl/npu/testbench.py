@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.isa import WORD_BYTES, Program
 from siliconloom.rtl.flows.channels import interface_of
+from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.flows.testbench import FOLDER, RESET_CYCLES
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import Geometry, log2
@@ -165,8 +166,10 @@ def _testbench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVectors],
         keep_trailing_newline=True,
         trim_blocks=True,
     )
-    return environment.get_template("testbench.v.j2").render(
+    rules = f"tb_{top.module_name}"
+    text: str = environment.get_template("testbench.v.j2").render(
         top=top.module_name,
+        rules=rules,
         folder=FOLDER,
         **memory_parameters(geometry),
         words=len(runs[0].before) // geometry.bus,
@@ -183,6 +186,7 @@ def _testbench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVectors],
         limit=1000 + LIMIT_FACTOR * max(vectors.cycles for vectors in runs),
         status=register_map().by_name["status"].offset,
     )
+    return text + protocol_rules(rules)
 
 
 __all__ = ["ProgramVectors", "program_bench"]

@@ -222,7 +222,7 @@ class NpuTileCircuit(Circuit):
             "fetch",
             start=control.start,
             base=control.program,
-            words=control.words,
+            words=Mux(control.words > self.geometry.program_words, 0, control.words),
         )
         port, burst, beat = self.m_axi_program, fetch.memory.burst, fetch.memory.beat
         m.d.comb += [
@@ -432,11 +432,12 @@ class NpuTileCircuit(Circuit):
     def _course(self, m: Module, run: RunState, parts: Parts, progress: Progress, fault: FirstFault) -> None:
         """The run from its start to its end, good or bad, and what is traced of it."""
         start, sequencer, fronts = parts.control.start, parts.sequencer, parts.fronts.values()
-        quiet, nothing_queued = progress.quiet, progress.nothing_queued
+        # words still on their way after a fault would be taken for those of the next run
+        resting = progress.quiet & progress.nothing_queued & parts.fetch.idle
         over = Signal()
         m.d.comb += [
-            over.eq(run.running & (progress.program_over | sequencer.ended) & quiet & nothing_queued),
-            run.ended.eq(over | (run.draining & quiet & nothing_queued)),
+            over.eq(run.running & (progress.program_over | sequencer.ended) & resting),
+            run.ended.eq(over | (run.draining & resting)),
             self.trace_cycle.eq(run.cycles),
             self.trace_issue.eq(Cat(*(front.work for front in fronts))),
             self.trace_done.eq(Cat(*(front.done.finished for front in fronts))),
@@ -447,7 +448,7 @@ class NpuTileCircuit(Circuit):
             m.d.sync += progress.program_over.eq(1)
         with m.If(over):
             m.d.sync += [run.running.eq(0), run.cycles.eq(run.cycles)]
-        with m.If(run.draining & quiet & nothing_queued):
+        with m.If(run.draining & resting):
             m.d.sync += [run.draining.eq(0), run.cycles.eq(run.cycles)]
         with m.If(start):
             m.d.sync += [

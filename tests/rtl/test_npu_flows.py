@@ -116,6 +116,9 @@ def test_a_memory_that_hesitates_changes_cycles_alone(tmp_path):
     status, out = simulate(folder, f"-Ptb_{TOP}.STALL=100")
     assert status == 0, out
     slow = int(re.search(r"right, (\d+) cycles", out)[1])
+    for order in (1, 2):
+        status, out = simulate(folder, f"-Ptb_{TOP}.STALL=50", f"-Ptb_{TOP}.ORDER={order}")
+        assert status == 0, out
     status, out = simulate(folder)
     assert slow > 1.2 * int(re.search(r"right, (\d+) cycles", out)[1])
 
@@ -158,7 +161,7 @@ def test_a_planted_fault_fails(module, output, fault, words, folder):
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("signal", ["arsize", "awburst"])
+@pytest.mark.parametrize("signal", ["arsize", "awburst", "awlen"])
 def test_a_broken_axi_protocol_fails_though_every_value_is_right(signal, folder):
     """The wire between tile and memory carries something else; the memory's values do not depend on it."""
     bench = folder / "bench" / f"tb_{TOP}.v"

@@ -41,6 +41,7 @@ SMALL = [
 VARIANTS = {
     "as described": (),
     "blocked": (("tile.dual_row_buffer", "false"),),
+    "refreshes that are always late": (("tile.dram.timing.tREFI", "48"), ("tile.dram.timing.tRFC", "30")),
     "per bank": (("tile.commands", "per_bank"),),
     "groups of one, one machine": (("tile.activate_group", "1"), ("tile.bank_machines", "1")),
     "groups of two, two ranks": (("tile.activate_group", "2"), ("tile.dram.organization.ranks", "2")),

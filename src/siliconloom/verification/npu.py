@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 from siliconloom.arch import Chip, LoomError
-from siliconloom.arch.isa import Program, Unit, disassemble
+from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
 from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_programs
@@ -24,10 +25,12 @@ from siliconloom.verification.parity import Findings, Parity, ParityStream, span
 from siliconloom.verification.programs import RandomProgram, random_program
 
 TRACE = 1_000_000
-LIMIT = 1_000_000
-"""Cycles after which a tile counts as hanging, where nothing else is said."""
 STALL, STALLED = 96, 4
 """Every fourth random program runs on a memory that hesitates with this chance in 256."""
+FAR = 0x7123_4567_0000_0000 >> 16
+"""Where a memory far from address 0 begins: beyond 32 bits, at a multiple of the page of any number of ports."""
+SURROUNDINGS = 8
+"""Kinds of `surrounded` runs, taken in turn."""
 
 
 @dataclass(kw_only=True)
@@ -136,7 +139,7 @@ def check_programs(
     *,
     simulator: str = "verilator",
     stall: Sequence[int] = (),
-    limit: int = LIMIT,
+    options: Sequence[Mapping[str, Any]] = (),
     spent: Spent | None = None,
 ) -> list[ProgramParity]:
     """Build the tile of ``chip`` and run named programs on it.
@@ -151,8 +154,8 @@ def check_programs(
         ``icarus`` or ``verilator``.
     stall
         For each program, how much its memory hesitates (see `ProgramCase`); none where left out.
-    limit
-        Cycles after which the tile counts as hanging.
+    options
+        For each program, what else its `ProgramCase` has, as `surrounded` gives it.
     spent
         The time that building and running took is added to it.
 
@@ -162,30 +165,51 @@ def check_programs(
         When the simulator is missing or the description has no RTL.
     """
     bundle = bundle_of(chip)
-    stalls = [*stall, *[0] * (len(programs) - len(stall))]
-    cases = [
-        ProgramCase(made.program, made.memory, made.base, stall=each, limit=limit)
-        for (_, made), each in zip(programs, stalls, strict=True)
-    ]
+    cases = [ProgramCase(made.program, made.memory, made.base) for _, made in programs]
+    for number, each in enumerate(stall):
+        cases[number] = replace(cases[number], stall=each)
+    for number, more in enumerate(options):
+        cases[number] = replace(cases[number], **more)
     with verilog(bundle) as (sources, folder):
         outcomes = run_programs(chip, sources, bundle.top, cases, folder=folder, simulator=simulator, spent=spent)
     return [
-        compare(name, chip, made, outcome, each > 0)
-        for (name, made), outcome, each in zip(programs, outcomes, stalls, strict=True)
+        compare(name, chip, made, outcome, case.stall > 0 or case.order > 0)
+        for (name, made), outcome, case in zip(programs, outcomes, cases, strict=True)
     ]
+
+
+def surrounded(made: RandomProgram, number: int, *, seed: int = 0) -> tuple[RandomProgram, dict[str, Any]]:
+    """``made`` in the surroundings that have their turn: where it stands, and how its `ProgramCase` is otherwise.
+
+    Of every four runs one is on a memory that hesitates, and half of these take writes in another order; the others
+    are exact to the cycle. Every second memory begins beyond 32 bits; hosts have habits, but for the first.
+    """
+    turn = number % SURROUNDINGS
+    if not turn:
+        return made, {}
+    hesitates = turn % STALLED == STALLED - 1
+    room = len(made.memory) // WORD_BYTES - made.base // WORD_BYTES - len(made.program.instructions)
+    return replace(made, base=made.base + max(min(room, 7 * turn), 0) * WORD_BYTES), {
+        "stall": STALL if hesitates else 0,
+        "order": 1 + number // SURROUNDINGS % 2 if turn == SURROUNDINGS - 1 else 0,
+        "origin": FAR if turn % 2 else 0,
+        "host": 1 + 1000 * seed + number,
+        "reset_at": 40 + 13 * turn if turn in (2, 5) else 0,
+    }
 
 
 def verify_programs(
     chip: Chip, *, seed: int, simulator: str, programs: int, spent: Spent, layers: bool = True
 ) -> Findings:
-    """Random programs on the tile of ``chip``, every fourth one on a memory that hesitates; then transformer layers."""
-    made = [(f"random {seed + number}", random_program(chip, seed + number)) for number in range(programs)]
-    stall = [STALL if number % STALLED == STALLED - 1 else 0 for number in range(programs)]
+    """Random programs on the tile of ``chip``, each in other surroundings (`surrounded`); then transformer layers."""
+    around = [surrounded(random_program(chip, seed + n), n, seed=seed) for n in range(programs)]
+    made = [(f"random {seed + number}", each) for number, (each, _) in enumerate(around)]
+    options = [more for _, more in around]
     notes = []
     if layers:
         try:
             made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
         except LoomError as error:
             notes.append(f"no transformer layers: {error}")
-    found = check_programs(chip, made, simulator=simulator, stall=stall, spent=spent)
+    found = check_programs(chip, made, simulator=simulator, options=options, spent=spent)
     return Findings(VerifiedNpu, "the whole tile, by programs", [parity.case() for parity in found], notes=notes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.isa import WORD_BYTES, Address, Program, Unit
 from siliconloom.arch.layout import moving_values, stationary_values
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
@@ -95,6 +95,16 @@ class RandomProgram:
         return memory
 
 
+def product_sizes(array: SystolicArray, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
+    """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
+    if array.dataflow == "weight_stationary":
+        return moving_values(array, m, k), stationary_values(array, n, k), -(-n // array.cols) * m, m, n
+    if array.dataflow == "input_stationary":
+        return stationary_values(array, m, k), moving_values(array, n, k), -(-m // array.cols) * n, n, m
+    panels = -(-n // array.cols)
+    return -(-m // array.rows) * k * array.rows, panels * k * array.cols, panels * m, m, n
+
+
 @dataclass
 class _Writer:
     """Writes segments of a program: each a loop nest that streams operands through rings."""
@@ -141,17 +151,7 @@ class _Writer:
         loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
         while True:
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
-            panels = -(-n // cols)
-            if array.dataflow == "weight_stationary":
-                a_bytes, b_bytes, sums = moving_values(array, m, k), stationary_values(array, n, k), panels * m
-                out_rows, out_cols = m, n
-            elif array.dataflow == "input_stationary":
-                a_bytes, b_bytes = stationary_values(array, m, k), moving_values(array, n, k)
-                sums = -(-m // cols) * n
-                out_rows, out_cols = n, m
-            else:
-                a_bytes, b_bytes, sums = -(-m // rows) * k * rows, panels * k * cols, panels * m
-                out_rows, out_cols = m, n
+            a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(array, m, n, k)
             out_blocks = -(-out_cols // cols)
             parameter_bytes, out_bytes = 8 * cols * out_blocks, out_rows * out_blocks * cols
             fits = max(a_bytes, b_bytes, parameter_bytes, out_bytes) <= self.slot
@@ -332,10 +332,13 @@ def random_image(numbers: np.random.Generator) -> Bytes:
     return numbers.integers(0, 256, MEMORY_BYTES).astype(np.uint8)
 
 
-def random_program(chip: Chip, seed: int, segments: int = 3, *, image: Bytes | None = None) -> RandomProgram:
+def random_program(
+    chip: Chip, seed: int, segments: int = 3, *, image: Bytes | None = None, extreme: bool = False
+) -> RandomProgram:
     """A legal program of a few segments for ``chip``.
 
-    It starts from random memory, or from a copy of ``image`` with nothing but its parameters changed.
+    It starts from random memory, or from a copy of ``image`` with nothing but its parameters changed. Those that are
+    ``extreme`` come from all that there are, with most results saturated or zero.
     """
     chance = random.Random(f"{chip.name} {seed}")
     tile = chip.tile
@@ -352,18 +355,19 @@ def random_program(chip: Chip, seed: int, segments: int = 3, *, image: Bytes | N
     numbers = np.random.default_rng(seed)
     memory = random_image(numbers) if image is None else image.copy()
     lanes = tile.vector.lanes
+    bias, shifts, shift = (2**31, (0, 64), (0, 64)) if extreme else (2**12, (8, 26), (6, 26))
     for base, blocks in writer.parameters:
         count = blocks * lanes
         planes = parameter_planes(
-            numbers.integers(-(2**12), 2**12, count),
+            numbers.integers(-bias, bias, count),
             numbers.integers(-(2**15), 2**15, count),
-            numbers.integers(8, 26, count),
+            numbers.integers(*shifts, count),
             lanes,
         )
         memory[base : base + planes.size] = planes.reshape(-1)
     for base in writer.scalars:
         first, second = (int(x) for x in numbers.integers(-(2**15), 2**15, 2))
-        memory[base : base + SCALAR_BYTES] = scalar_bytes(first, second, int(numbers.integers(6, 26)))
+        memory[base : base + SCALAR_BYTES] = scalar_bytes(first, second, int(numbers.integers(*shift)))
     return RandomProgram(program, memory)
 
 

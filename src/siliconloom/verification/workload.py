@@ -77,7 +77,7 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
     made = filled(mapped, seed)
     limit = SLACK * duration(mapped.program, chip)
     name = f"{graph.name}, {graph.phase.value}"
-    found = check_programs(chip, [(name, made)], simulator=simulator, limit=limit, spent=spent)
+    found = check_programs(chip, [(name, made)], simulator=simulator, options=[{"limit": limit}], spent=spent)
     return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
 
 

@@ -1,0 +1,285 @@
+"""Programs that reach what random ones do not: every loop level, strides down, `accumulate`, long rows, pages.
+
+Each is written for any npu tile that has RTL, and legal; `directed_programs` names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch import Chip
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.opcodes import Unit
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.golden.npu import parameter_planes
+from siliconloom.verification.programs import RESULTS, RandomProgram, product_sizes, random_image
+
+PAGE = 4096
+Fields = dict[str, Any]
+"""Fields of an instruction by name."""
+ALL_LEVELS = (1 << LEVELS) - 1
+
+
+@dataclass
+class Chain:
+    """Instructions one after the other: where the unit changes, the next one waits until the one before is complete.
+
+    ``weak`` says that an instruction is executed in loops of its own, so that it waits in the first round and posts in
+    the last.
+    """
+
+    instructions: list[Instruction] = field(default_factory=list)
+    semaphores: dict[tuple[Unit, Unit], int] = field(default_factory=dict)
+    last: int = -1
+
+    def add(self, opcode: Opcode, *, nest: tuple[int, ...] = (), **fields: Any) -> None:
+        """Append an instruction, inside loops of these counts."""
+        made = Instruction(opcode=opcode, **fields)
+        mask = (1 << len(nest)) - 1
+        if self.last >= 0 and self.instructions[self.last].unit != made.unit:
+            before = self.instructions[self.last]
+            pair = (before.unit, made.unit)
+            bit = 1 << self.semaphores.setdefault(pair, len(self.semaphores))
+            self.instructions[self.last] = (
+                replace(before, last_post=before.last_post | bit) if before.last else replace(before, post=bit)
+            )
+            made = replace(made, first_wait=bit, first=mask) if nest else replace(made, wait=bit)
+        made = replace(made, last=mask) if nest else made
+        self.instructions += [Instruction(opcode=Opcode.LOOP, m=count) for count in nest]
+        self.last = len(self.instructions)
+        self.instructions.append(made)
+        self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
+
+    def program(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> RandomProgram:
+        """The program, ended."""
+        names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
+        end = Instruction(opcode=Opcode.END)
+        return RandomProgram(Program((*self.instructions, end), tuple(names)), memory)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the banks of a tile's scratchpad begin, which units use them, and what its transfers are made of."""
+
+    tile: NpuTile
+
+    @property
+    def bank(self) -> int:
+        """Bytes of a bank."""
+        return self.tile.scratchpad.capacity // self.tile.scratchpad.banks
+
+    @property
+    def unit(self) -> int:
+        """Bytes that are whole lines and whole beats of the bus."""
+        return max(self.tile.dma.bytes_per_cycle, self.tile.array.rows, self.tile.vector.lanes)
+
+    def aligned(self, count: int) -> int:
+        """``count`` rounded up to whole units."""
+        return -(-count // self.unit) * self.unit
+
+
+def six_levels(chip: Chip) -> RandomProgram:
+    """A load, a copy and a store in six loops each: strides of either sign at every level, and a slot that is odd."""
+    places = Places(_tile(chip))
+    counts = [2] * LEVELS
+    level = 0
+    while prod(counts) * places.unit > places.bank:
+        counts[level], level = 1, level + 1
+    nest, chain = tuple(counts), Chain()
+    size = places.unit
+
+    def walk(base: int, step: int, negative: int, *, slot: bool = False) -> Address:
+        """Every multiple of ``step`` once; the levels in ``negative`` run downwards, the innermost may be a slot."""
+        strides, start = [0] * LEVELS, base
+        for number in range(LEVELS):
+            stride = step * prod(counts[number + 1 :])
+            if slot and number == LEVELS - 1:
+                continue
+            if negative >> number & 1:
+                start += stride * (counts[number] - 1)
+                stride = -stride
+            strides[number] = stride
+        if slot:
+            return Address(base=start, strides=tuple(strides), slot=step, parity=1 << LEVELS - 1, odd=1)
+        return Address(base=start, strides=tuple(strides))
+
+    first, out = 2 * places.bank, 4 * places.bank
+    one: Fields = {"m": 1, "n": size}
+    chain.add(
+        Opcode.LOAD, nest=nest, **one, memory=walk(0, 3 * size, 0b101001), a=walk(first, size, 0b010110, slot=True)
+    )
+    lanes = places.tile.vector.lanes
+    chain.add(
+        Opcode.VECTOR,
+        nest=nest,
+        function=VectorFunction.COPY,
+        m=size // lanes,
+        n=lanes,
+        k=1,
+        a=walk(first, size, 0b111000),
+        c=walk(out, size, 0b000111, slot=True),
+    )
+    chain.add(Opcode.STORE, nest=nest, **one, memory=walk(RESULTS, size, 0b011010), a=walk(out, size, 0b100101))
+    return chain.program(random_image(np.random.default_rng(6)))
+
+
+def accumulated(chip: Chip) -> RandomProgram:
+    """Sums that are overwritten, added to by `accumulate`, and overwritten in the first round of two loops only."""
+    tile = _tile(chip)
+    array, places, chain = tile.array, Places(tile), Chain()
+    m, n, k = array.rows + 1, array.cols, array.rows
+    a_bytes, b_bytes, sums, rows, columns = product_sizes(array, m, n, k)
+    blocks, lanes = -(-columns // array.cols), tile.vector.lanes
+    line = 4 * array.cols
+    moving, weights = (places.bank, 0)
+    memory = random_image(np.random.default_rng(1))
+    numbers = np.random.default_rng(2)
+    count = blocks * lanes
+    planes = parameter_planes(
+        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
+    ).reshape(-1)
+    memory[PAGE : PAGE + planes.size] = planes
+    parameters, out = 3 * places.bank, 4 * places.bank
+    for size, source, target in ((a_bytes, 0, moving), (b_bytes, 2 * PAGE, weights), (planes.size, PAGE, parameters)):
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    product: Fields = {"m": m, "n": n, "k": k, "a": Address(base=moving), "b": Address(base=weights)}
+    first, second = Address(base=0), Address(base=sums * line)
+    chain.add(Opcode.MATMUL, **product, c=first)
+    chain.add(Opcode.MATMUL, nest=(2, 3), **product, c=second, overwrite=0b11)
+    chain.add(Opcode.MATMUL, nest=(2,), **product, c=first, accumulate=1)
+    chain.add(Opcode.MATMUL, nest=(2, 2), **product, c=second, overwrite=0b01)
+    size = rows * blocks * lanes
+    for number, sums_at in enumerate((first, second)):
+        chain.add(
+            Opcode.VECTOR,
+            function=VectorFunction.REQUANTIZE,
+            m=rows,
+            n=columns,
+            k=1,
+            a=sums_at,
+            c=Address(base=out),
+            d=Address(base=parameters),
+        )
+        result = Address(base=RESULTS + number * PAGE)
+        chain.add(Opcode.STORE, m=1, n=size, memory=result, a=Address(base=out))
+    return chain.program(memory)
+
+
+def over_pages(chip: Chip) -> RandomProgram:
+    """Loads and stores of rows over the ends of pages, and of rows as long as a bank."""
+    places, chain = Places(_tile(chip)), Chain()
+    bank, size = places.bank, places.unit
+    rows = 3
+    width = places.aligned(bank // 4)
+    first, out = 2 * bank, 4 * bank
+    lanes = places.tile.vector.lanes
+    tries = (
+        (rows, width, PAGE - places.aligned(width // 3), PAGE - size),
+        (1, bank, 5 * PAGE - places.aligned(bank // 2) - size, 3 * PAGE - size),
+        (1, size, 3 * PAGE - size, 5 * PAGE),
+        (rows, width, PAGE - width, 6 * PAGE - 2 * size),
+    )
+    for m, n, source, target in tries:
+        at: Fields = {"m": m, "n": n, "pitch": PAGE, "local_pitch": n}
+        chain.add(Opcode.LOAD, **at, memory=Address(base=source), a=Address(base=first))
+        copy: Fields = {"m": m * n // lanes, "n": lanes, "k": 1}
+        chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
+        chain.add(Opcode.STORE, **at, memory=Address(base=RESULTS + target), a=Address(base=out))
+    return chain.program(random_image(np.random.default_rng(3)))
+
+
+def long_rows(chip: Chip) -> RandomProgram:
+    """Norms of one row as long as fits, less a column, of the largest values: no sum may be cut short."""
+    tile = _tile(chip)
+    lanes, chain, places = tile.vector.lanes, Chain(), Places(tile)
+    capacity = tile.scratchpad.capacity
+    columns = min(capacity // 16, 2048) // lanes * lanes
+    memory = random_image(np.random.default_rng(4))
+    numbers = np.random.default_rng(5)
+    planes = parameter_planes(
+        numbers.integers(-(2**12), 2**12, columns),
+        numbers.integers(-(2**15), 2**15, columns),
+        numbers.integers(8, 20, columns),
+        lanes,
+    ).reshape(-1)
+    row = numbers.choice(np.array([127, -128, -127], np.int8), columns).view(np.uint8)
+    steep = np.where(np.arange(columns) < columns // 2, 127, 126).astype(np.int8).view(np.uint8)
+    memory[: planes.size] = planes
+    memory[4 * PAGE : 4 * PAGE + columns] = row
+    memory[5 * PAGE : 5 * PAGE + columns] = steep
+    operand, out = capacity // 2, 3 * capacity // 4
+    chain.add(Opcode.LOAD, m=1, n=places.aligned(planes.size), memory=Address(base=0), a=Address(base=0))
+    for number, (source, function) in enumerate(
+        (source, function)
+        for source in (4 * PAGE, 5 * PAGE)
+        for function in (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
+    ):
+        chain.add(Opcode.LOAD, m=1, n=columns, memory=Address(base=source), a=Address(base=operand))
+        ends: Fields = {"a": Address(base=operand), "c": Address(base=out), "d": Address(base=0)}
+        chain.add(Opcode.VECTOR, function=function, m=1, n=columns - 1, k=1, **ends)
+        target = Address(base=RESULTS + number * PAGE)
+        chain.add(Opcode.STORE, m=1, n=columns, memory=target, a=Address(base=out))
+    return chain.program(memory)
+
+
+def full_queues(chip: Chip) -> RandomProgram:
+    """More transfers of one kind in a row than any queue holds, then as many of the other."""
+    places, chain = Places(_tile(chip)), Chain()
+    size, first, out = places.unit, 2 * places.bank, 4 * places.bank
+    lanes = places.tile.vector.lanes
+    count = min(20, places.bank // size)
+    for number in range(count):
+        where: Fields = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
+        chain.add(Opcode.LOAD, m=1, n=size, **where)
+    copy: Fields = {"m": count * size // lanes, "n": lanes, "k": 1}
+    chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
+    for number in range(count):
+        where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
+        chain.add(Opcode.STORE, m=1, n=size, **where)
+    return chain.program(random_image(np.random.default_rng(7)))
+
+
+def contended_port(chip: Chip) -> RandomProgram:
+    """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
+    places = Places(_tile(chip))
+    size, bank, lanes = places.unit, places.bank, places.tile.vector.lanes
+    first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
+    fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=first), post=0b0001)
+    copy: Fields = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
+    chain = [fill, copied]
+    for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):
+        length = min(units * size, bank, apart)
+        store = number % 3 == 1 or number % 5 == 4
+        memory = Address(base=(RESULTS if store else 0) + number * apart)
+        kind, place, bit = (Opcode.STORE, out, 0b0100) if store else (Opcode.LOAD, other, 0b0010)
+        waits = bit if all(each.opcode != kind for each in chain[2:]) else 0
+        chain.append(Instruction(opcode=kind, m=1, n=length, memory=memory, a=Address(base=place), wait=waits))
+    end = Instruction(opcode=Opcode.END)
+    names = [Semaphore(name) for name in ("filled", "load_goes", "store_goes")]
+    return RandomProgram(Program((*chain, end), tuple(names)), random_image(np.random.default_rng(9)))
+
+
+def _tile(chip: Chip) -> NpuTile:
+    assert isinstance(chip.tile, NpuTile)
+    return chip.tile
+
+
+DIRECTED = {
+    "six loop levels": six_levels,
+    "accumulated sums": accumulated,
+    "rows over pages": over_pages,
+    "long rows": long_rows,
+    "full queues": full_queues,
+    "contended port": contended_port,
+}
+
+
+def directed_programs(chip: Chip) -> list[tuple[str, RandomProgram]]:
+    """Names and programs for the npu tile of ``chip``."""
+    return [(name, make(chip)) for name, make in DIRECTED.items()]

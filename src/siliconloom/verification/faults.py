@@ -1,0 +1,215 @@
+"""What an npu tile must stop at, and with which cause: programs that no assembler would pass, and errors of the bus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch import Chip
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.faults import Cause
+from siliconloom.arch.isa import SEMAPHORE_LIMIT, WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, encode
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.rtl.bench.programs import EACH, ProgramCase
+from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.ports import prefixes
+from siliconloom.verification.directed import PAGE, Places
+from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS, random_image
+
+LIMIT = 20_000
+"""Cycles in which a tile must have stopped."""
+END = Instruction(opcode=Opcode.END)
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A case that ends with ``cause``, at instruction ``number`` where the tile says which."""
+
+    name: str
+    case: ProgramCase
+    cause: Cause
+    number: int | None = None
+
+
+@dataclass
+class _Faults:
+    """Collects the cases of a tile."""
+
+    chip: Chip
+    tile: NpuTile
+    memory: Any = field(default_factory=lambda: random_image(np.random.default_rng(8)))
+    found: list[Faulty] = field(default_factory=list)
+
+    def add(
+        self, name: str, instructions: list[Instruction], cause: Cause, number: int | None = None, **options: Any
+    ) -> None:
+        """A program of these instructions; three semaphores, the first of which nobody posts."""
+        semaphores = options.pop("semaphores", (Semaphore("never"), Semaphore("one"), Semaphore("two")))
+        program = Program((*instructions, END), semaphores)
+        self.found.append(
+            Faulty(name, ProgramCase(program, self.memory, PROGRAM_BASE, limit=LIMIT, **options), cause, number)
+        )
+
+    def raw(self, name: str, words: list[bytes], cause: Cause, number: int | None = None, *, told: int = 0) -> None:
+        """Words as they are, of which the tile is told another number where ``told``."""
+        program: Any = SimpleNamespace(
+            encode=lambda: b"".join(words), instructions=range(told or len(words)), semaphores=(Semaphore("never"),)
+        )
+        self.found.append(Faulty(name, ProgramCase(program, self.memory, PROGRAM_BASE, limit=LIMIT), cause, number))
+
+
+def fault_cases(chip: Chip) -> list[Faulty]:
+    """Cases for the npu tile of ``chip``; some of them, at a limit, end well."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    faults = _Faults(chip, tile)
+    _limits(faults)
+    _conflicts(faults)
+    _illegal(faults)
+    _words(faults)
+    _bus(faults)
+    return faults.found
+
+
+def _limits(faults: _Faults) -> None:
+    """Local addresses at their limits and beyond, and a semaphore."""
+    tile, places = faults.tile, Places(faults.tile)
+    size, capacity, cols = places.unit, tile.scratchpad.capacity, tile.array.cols
+    sums, line = tile.accumulator.capacity, 4 * cols
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=size)
+    fill = replace(load, n=places.bank, post=0b010)
+    product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, a=Address(), b=Address(base=places.bank), wait=0b010)
+    lines = 1 if tile.array.dataflow != "output_stationary" else tile.array.rows
+    for name, beyond in (("last", 0), ("beyond", 1)):
+        cause = Cause.LOCAL_ADDRESS if beyond else Cause.NONE
+        at = Address(base=capacity - size + beyond * size)
+        faults.add(f"a load to the {name} line", [replace(load, a=at)], cause)
+        faults.add(
+            f"a store from the {name} line",
+            [replace(load, a=replace(at, base=at.base), opcode=Opcode.STORE, memory=Address(base=1 << 16))],
+            cause,
+        )
+        at = Address(base=sums - line + beyond * line)
+        if lines == 1:
+            faults.add(
+                f"sums in the {name} line",
+                [fill, replace(fill, a=Address(base=places.bank), post=0b100), replace(product, c=at, wait=0b110)],
+                cause,
+            )
+        read = Instruction(
+            opcode=Opcode.VECTOR,
+            function=VectorFunction.REQUANTIZE,
+            m=1,
+            n=1,
+            a=at,
+            d=Address(),
+            c=Address(base=places.bank),
+            wait=0b010,
+        )
+        if beyond:
+            faults.add("sums read beyond the accumulator", [fill, read], cause)
+    full = (Semaphore("never"), Semaphore("one", SEMAPHORE_LIMIT), Semaphore("two"))
+    once = replace(load, post=0b010)
+    faults.add("a semaphore above its limit", [once], Cause.SEMAPHORE_OVERFLOW, semaphores=full)
+    nearly = (full[0], Semaphore("one", SEMAPHORE_LIMIT - 1), full[2])
+    faults.add("a semaphore at its limit", [once], Cause.NONE, semaphores=nearly)
+    faults.add("a semaphore that nobody posts", [load, replace(load, wait=1)], Cause.DEADLOCK)
+
+
+def _conflicts(faults: _Faults) -> None:
+    """Two units on one side of a bank."""
+    places = Places(faults.tile)
+    bank, lanes = places.bank, faults.tile.vector.lanes
+    fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=2 * bank), post=0b010)
+    copy = Instruction(
+        opcode=Opcode.VECTOR,
+        m=bank // lanes,
+        n=lanes,
+        k=1,
+        a=Address(base=2 * bank),
+        c=Address(base=4 * bank),
+        wait=0b010,
+    )
+    # row by row: the beats of one long burst come together, at the end of its time
+    rows: dict[str, Any] = {
+        "m": bank // places.unit,
+        "n": places.unit,
+        "pitch": places.unit,
+        "local_pitch": places.unit,
+    }
+    again = Instruction(opcode=Opcode.LOAD, **rows, a=Address(base=4 * bank))
+    faults.add("two units write a bank", [fill, copy, again, again], Cause.BANK_CONFLICT)
+    store = Instruction(
+        opcode=Opcode.STORE, m=1, n=bank, a=Address(base=2 * bank), memory=Address(base=1 << 16), wait=0b100
+    )
+    faults.add("two units read a bank", [replace(fill, post=0b110), copy, store], Cause.BANK_CONFLICT)
+
+
+def _illegal(faults: _Faults) -> None:
+    """Instructions that the tile has no circuit for, or whose addresses do not fit."""
+    size = Places(faults.tile).unit
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=size)
+    vector = Instruction(opcode=Opcode.VECTOR, m=1, n=1)
+    illegal, misaligned = Cause.ILLEGAL_INSTRUCTION, Cause.MISALIGNED_OPERAND
+    faults.add("a function without circuit", [load, replace(vector, function=VectorFunction.TOP_K)], illegal, 1)
+    faults.add("a vector in bf16", [replace(vector, dtype=DataType.BF16)], illegal, 0)
+    norm = replace(vector, function=VectorFunction.RMS_NORM)
+    faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
+    faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
+    bus = faults.tile.dma.bytes_per_cycle
+    if bus > 1:
+        faults.add(
+            "a load within a beat",
+            [load, replace(load, n=2 * bus, memory=Address(base=bus // 2))],
+            Cause.MISALIGNED_TRANSFER,
+            1,
+        )
+        store = replace(load, opcode=Opcode.STORE, n=2 * bus, a=Address(base=bus // 2), memory=Address(base=1 << 16))
+        faults.add("a store within a beat", [store], Cause.MISALIGNED_TRANSFER, 0)
+    if faults.tile.vector.lanes > 1:
+        faults.add("a result within a line", [replace(vector, c=Address(base=1))], misaligned, 0)
+        product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
+        faults.add("sums within a line", [product], misaligned, 0)
+
+
+def _words(faults: _Faults) -> None:
+    """Words that are no program."""
+    end, loop = bytes(WORD_BYTES), encode(Instruction(opcode=Opcode.LOOP, m=2))
+    most = faults.tile.sequencer.program_words
+    illegal, size = Cause.ILLEGAL_INSTRUCTION, Cause.PROGRAM_SIZE
+    faults.raw("an unknown opcode", [b"\x1f" + bytes(WORD_BYTES - 1), end], illegal, 0)
+    faults.raw("no end", [loop], size, 1)
+    faults.raw("a loop that was not opened", [bytes([Opcode.NEXT]) + bytes(WORD_BYTES - 1), end], illegal, 0)
+    faults.raw("seven loops", [loop] * 7 + [end], illegal, 6)
+    faults.raw("no words", [], size, 0)
+    faults.raw("one word too many", [end], size, 0, told=most + 1)
+    if most <= PROGRAM_WORDS:
+        faults.raw("as many words as there may be", [end] * most, Cause.NONE)
+    for opcode, name in ((Opcode.LOAD, "m"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")):
+        sizes: dict[str, Any] = {"m": 1, "n": 1, "k": 1} | {name: 0}
+        word = encode(Instruction(opcode=opcode, **sizes))
+        faults.raw(f"{opcode.name.lower()} without {name}", [word, end], illegal, 0)
+
+
+def _bus(faults: _Faults) -> None:
+    """Answers that are errors: of each beat, and of single ones, first, in the middle and last."""
+    bus = faults.tile.dma.bytes_per_cycle
+    beats, ports = 12, len(prefixes(geometry_of(faults.chip)))
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=beats * bus, memory=Address(base=4 * PAGE - 4 * bus))
+    store = replace(load, opcode=Opcode.STORE, memory=Address(base=20 * PAGE - 4 * bus))
+    bad = Cause.BUS_ERROR
+    for stall in (0, 100):
+        kept = {"stall": stall}
+        told = f", stalled by {stall}" if stall else ""
+        for beat in (1, 5, beats, EACH):
+            faults.add(f"an error of beat {beat} of a load{told}", [load], bad, fail={"read": beat}, **kept)
+        for answer in (1, 2, EACH):
+            # an error on one of several ports is the error of the burst
+            faults.add(f"an error of answer {answer} of a store{told}", [store], bad, fail={"write": answer}, **kept)
+        for beat in (1, 4, EACH):
+            faults.add(f"an error of beat {beat} of the program{told}", [load, load], bad, fail={"fetch": beat}, **kept)
+    faults.add("an error of a beat that never comes", [load], Cause.NONE, fail={"read": beats + ports + 1})

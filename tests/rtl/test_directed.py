@@ -1,0 +1,112 @@
+"""Programs and faults that random ones do not reach, hosts with habits, memories that answer as badly as they may."""
+
+import numpy as np
+import pytest
+
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.faults import Cause
+from siliconloom.arch.isa import Opcode
+from siliconloom.rtl.bench.programs import ProgramCase, run_programs
+from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.emit import build_rtl
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.directed import directed_programs
+from siliconloom.verification.faults import fault_cases
+from siliconloom.verification.npu import compare, surrounded
+from siliconloom.verification.programs import random_npu, random_program
+
+
+def quick_chip():
+    """A tile of 4x4 with two data ports whose memory answers soon."""
+    chip = random_npu(8)
+    dram = chip.memory["dram"].model_copy(update={"latency": 12_000})
+    return chip.model_copy(update={"memory": {"dram": dram}})
+
+
+@pytest.fixture(scope="module")
+def tile(tmp_path_factory):
+    if simulator_path("icarus") is None:
+        pytest.skip("icarus is not installed")
+    chip, folder = quick_chip(), tmp_path_factory.mktemp("directed")
+    bundle = build_rtl(chip)
+    sources = bundle.write(folder / "rtl")
+    return chip, lambda cases: run_programs(
+        chip, sources, bundle.top, cases, folder=folder / "bench", simulator="icarus"
+    )
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 3))
+def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed):
+    chip = random_npu(seed)
+    for name, made in directed_programs(chip):
+        check_program(made.program, chip)
+        assert len(made.program.instructions) <= chip.tile.sequencer.program_words, name
+        after = made.loaded()
+        GoldenMachine(chip, after).run(made.program)
+        assert (after != made.loaded()).sum() > 8, name
+
+
+def test_directed_programs_reach_every_level_either_sign_and_accumulate():
+    programs = dict(directed_programs(quick_chip()))
+    strides = np.array(
+        [
+            getattr(i, name).strides
+            for i in programs["six loop levels"].program.instructions
+            if i.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.VECTOR)
+            for name in ("memory", "a", "c")
+        ]
+    )
+    assert (strides > 0).any(axis=0).all()
+    assert (strides < 0).any(axis=0).all()
+    assert any(i.accumulate for i in programs["accumulated sums"].program.instructions)
+
+
+@pytest.mark.rtl
+@pytest.mark.slow
+def test_a_tile_does_what_it_must_in_every_surrounding(tile, seed):
+    chip, run = tile
+    programs = directed_programs(chip)
+    programs = [*programs, ("extreme", random_program(chip, 7, extreme=True))]
+    made, cases = [], []
+    for number, (name, program) in enumerate(programs):
+        # the day's seed turns the surroundings on by one
+        for step in (number + seed, number + seed + 4):
+            placed, options = surrounded(program, step, seed=seed)
+            made.append((f"{name} in surrounding {step}", placed))
+            cases.append(ProgramCase(placed.program, placed.memory, placed.base, **options))
+    assert {bool(case.origin) for case in cases} == {bool(case.stall) for case in cases} == {False, True}
+    for (name, program), case, outcome in zip(made, cases, run(cases), strict=True):
+        parity = compare(name, chip, program, outcome, stalled=case.stall > 0)
+        assert parity.passed, "\n".join([name, *parity.errors])
+
+
+@pytest.mark.rtl
+def test_every_fault_has_its_cause_and_the_next_run_is_right(tile):
+    chip, run = tile
+    faults = fault_cases(chip)
+    good = min((random_program(chip, n) for n in range(20)), key=lambda each: len(each.program.instructions))
+    cases = []
+    for number, fault in enumerate(faults):
+        cases.append(fault.case)
+        if fault.cause == Cause.BUS_ERROR or number == len(faults) - 1:
+            cases.append(ProgramCase(good.program, good.memory, good.base, host=number))
+    outcomes = iter(run(cases))
+    for number, fault in enumerate(faults):
+        outcome = next(outcomes)
+        assert outcome.ended, f"{fault.name}: hangs"
+        assert outcome.cause == fault.cause, fault.name
+        if fault.number is not None:
+            assert outcome.instruction == fault.number, fault.name
+        if fault.cause == Cause.BUS_ERROR or number == len(faults) - 1:
+            parity = compare(f"after {fault.name}", chip, good, next(outcomes))
+            assert parity.passed, "\n".join([parity.name, *parity.errors])
+
+
+@pytest.mark.rtl
+def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
+    chip, run = tile
+    made = random_program(chip, 4)
+    cycles = [20, 45, 110, 230]
+    cases = [ProgramCase(made.program, made.memory, made.base, reset_at=cycle) for cycle in cycles]
+    for cycle, outcome in zip(cycles, run(cases), strict=True):
+        assert compare(f"reset at {cycle}", chip, made, outcome).passed, cycle
