@@ -15,7 +15,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.mapper.chip.transfers import Piece, pieces
+from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 
 SLOTS = 2
 
@@ -364,7 +364,7 @@ class ProgramBuilder:
         memory: Address,
         offset: int,
         joins: bool,
-    ) -> list[Piece]:
+    ) -> list[TransferPiece]:
         """A transfer as the DMA takes it, its rows packed in local memory unless said otherwise."""
         local = row_bytes if local_pitch is None else local_pitch
         places = memory.base | ring.base + offset | ring.slot_bytes

@@ -13,7 +13,7 @@ GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
 
 
 @dataclass(frozen=True)
-class Pass:
+class EpiloguePass:
     """One instruction on every result tile, over as many columns as are stored.
 
     Parameters
@@ -36,7 +36,7 @@ class Pass:
 
 
 @lru_cache(maxsize=256)
-def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[Pass, ...]:
+def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[EpiloguePass, ...]:
     """Instructions for a product whose results go through ``functions``.
 
     Sums are requantised first of all, column by column; a gated function takes two halves of them.
@@ -44,27 +44,27 @@ def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[Pass, ...]:
     rest = functions[1:] if functions[:1] == (VectorFunction.REQUANTIZE,) else functions
     requantize = VectorFunction.REQUANTIZE
     if not rest:
-        return (Pass(requantize, "partial", "results"),)
-    passes = [Pass(requantize, "partial", "chained")]
+        return (EpiloguePass(requantize, "partial", "results"),)
+    passes = [EpiloguePass(requantize, "partial", "chained")]
     if rest[0] in GATED:
-        passes.append(Pass(requantize, "partial", "gates", half=1))
+        passes.append(EpiloguePass(requantize, "partial", "gates", half=1))
     for index, function in enumerate(rest):
         second: Literal["", "second", "gates"] = (
             "gates" if function in GATED else "second" if function.spec.second else ""
         )
         target: Literal["chained", "results"] = "results" if index == len(rest) - 1 else "chained"
-        passes.append(Pass(function, "chained", target, second=second))
+        passes.append(EpiloguePass(function, "chained", target, second=second))
     return tuple(passes)
 
 
-def column_bytes(passes: tuple[Pass, ...], lanes: int) -> int:
+def column_bytes(passes: tuple[EpiloguePass, ...], lanes: int) -> int:
     """Bytes of parameters for each block of columns."""
     return sum(lanes * vector_cost(each.function).setup for each in passes)
 
 
-def function_bytes(passes: tuple[Pass, ...], lanes: int) -> int:
+def function_bytes(passes: tuple[EpiloguePass, ...], lanes: int) -> int:
     """Bytes of parameters that do not depend on columns: multipliers, tables."""
     return sum(lanes * vector_cost(each.function).once_lines(lanes) for each in passes)
 
 
-__all__ = ["GATED", "Pass", "column_bytes", "epilogue", "function_bytes"]
+__all__ = ["GATED", "EpiloguePass", "column_bytes", "epilogue", "function_bytes"]

@@ -149,7 +149,7 @@ class GemmLowering:
         if shape.packed:
             base = self.b_base + layout.b_tile(n.start, shape.k) + layout.b_tile(n.size, k_start)
             rows, width = 1, layout.b_tile(n.size, k_size)
-            step = pitch = width
+            step = pitch = local = width
             terms.append((n.loop, layout.b_tile(n.size, shape.k)))
             if shape.weight:
                 terms.append((self.context.layer, shape.batch * self.b_bytes))
@@ -157,10 +157,11 @@ class GemmLowering:
             pitch = layout.b_row
             terms.append((n.loop, size(n.size)))
             base, step = self.b_base + size(n.start) + k_start * pitch, k_size * pitch
-            rows, width = k_size, size(n.size)
+            rows, width, local = k_size, size(n.size), layout.b_local(n.size)
         if k is not None:
             terms.append((k.loop, step))
-        self.nest.load(ring, rows, width, pitch, affine(base, *terms), depends=not shape.weight)
+        where = affine(base, *terms)
+        self.nest.load(ring, rows, width, pitch, where, depends=not shape.weight, local_pitch=local)
 
     def _open_scales(self, batch: Walk, n: Walk | None) -> None:
         self._load_scales(batch, n)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from siliconloom.arch.layout import Count, padded, product_values
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.epilogue import Pass, column_bytes, epilogue, function_bytes
+from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -61,7 +61,7 @@ class GemmShape:
         return self.n // 2 if self.output_halved else self.n
 
     @property
-    def passes(self) -> tuple[Pass, ...]:
+    def passes(self) -> tuple[EpiloguePass, ...]:
         """Instructions of the vector unit on every result tile."""
         return epilogue(self.functions)
 
@@ -87,7 +87,7 @@ class GemmLayout:
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
         self.array, self.lanes, self.shape = tile.array, tile.vector.lanes, shape
-        self.by_rows = tile.array.dataflow == "weight_stationary"
+        self.by_rows, self.beat = tile.array.dataflow == "weight_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
         self.a_row, self.b_row, self.c_row = (
             row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
@@ -107,6 +107,10 @@ class GemmLayout:
         """A tile of the second operand as the array takes it."""
         return self.size(product_values(self.array, 1, self.shape.whole_n(self.array, n), k).b)
 
+    def b_local(self, n: Count) -> Count:
+        """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
+        return padded(self.size(n), self.beat)
+
     def c_local(self, cols: Count) -> Count:
         """From row to row of a result tile of ``cols`` columns."""
         return self.size(padded(cols, self.lanes))
@@ -122,7 +126,7 @@ class GemmLayout:
         cols = n // 2 if shape.output_halved else n
         result = m * self.c_local(cols)
         needs = {
-            "weights": self.size(values.b),
+            "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
             "moving": self.size(values.a),
             "partial": values.lines * array.cols * (shape.dtype.accumulator.bits // 8),
             "results": result,
@@ -170,7 +174,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    bits, array, unit = shape.dtype.bits, tile.array, tile.vector
+    array, unit = tile.array, tile.vector
     sums = 2 if shape.output_halved else 1
     layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)
@@ -178,32 +182,13 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     m_tiles, n_tiles, k_tiles = (-(-total // size) for total, size in ((shape.m, m), (shape.n, n), (shape.k, k)))
     whole_k = k_tiles == 1
 
-    c_tiles = -(-shape.stored_n // columns)
-    a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
-    c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
-    a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places)
-    c = _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places)
-    c_parts = _parts(shape.stored_n, columns)
+    a, b, c, p, extra = _operands(chip, memories, shape, layout, (m, n, k), (m_tiles, n_tiles, k_tiles))
+    c_parts, one = _parts(shape.stored_n, columns), np.ones_like(n)
     a_bytes, a_time = a.total(m_parts, k_parts)
-    c_bytes, c_time = c.total(m_parts, c_parts)
-    if shape.packed:
-        b_places = np.where(n_tiles > 1, layout.b_tile(n, shape.k), 0)
-        b: _Transfers = _Tiles(
-            chip,
-            memories.b,
-            lambda deep, wide: layout.b_tile(wide, deep),
-            lambda wide: b_places | np.where(k_tiles > 1, layout.b_tile(wide, k), 0),
-        )
-    else:
-        b_places = np.where(n_tiles > 1, layout.size(n), 0) | np.where(k_tiles > 1, k * layout.b_row, 0)
-        b = _Transfers(chip, memories.b, bits, layout.b_row, layout.size, b_places)
     b_bytes, b_time = b.total(k_parts, n_parts)
-    one, extra = np.ones_like(n), np.full_like(n, layout.function_bytes)
-    p_places = np.where(c_tiles > 1, layout.columns(columns), 0)
-    p = _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places)
+    c_bytes, c_time = c.total(m_parts, c_parts)
     p_bytes, p_time = p.total([(one, one)], c_parts)
-    f = _Tiles(chip, memories.b, lambda _, size: size, np.zeros_like)
-    f_bytes, f_time = f.total([(one, n_tiles)], [(extra, one)])
+    f_bytes, f_time = extra.total([(one, n_tiles)], [(np.full_like(n, layout.function_bytes), one)])
     p_bytes, p_time = p_bytes + f_bytes, p_time + f_time
 
     compute = vector = np.zeros((1, 1, 1), np.int64)
@@ -289,6 +274,51 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
             np.ceil(np.minimum(cycles, LONGEST)).astype(np.int64),
         )
     return found
+
+
+class _Operands(NamedTuple):
+    """Transfers of both operands, results, parameters of columns, and parameters of functions."""
+
+    a: _Transfers
+    b: _Transfers
+    c: _Transfers
+    p: _Transfers
+    extra: _Transfers
+
+
+def _operands(
+    chip: Chip,
+    memories: GemmMemories,
+    shape: GemmShape,
+    layout: GemmLayout,
+    sizes: tuple[Int, Int, Int],
+    tiles: tuple[Int, Int, Int],
+) -> _Operands:
+    """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k."""
+    (m, n, k), (m_tiles, n_tiles, k_tiles), bits = sizes, tiles, shape.dtype.bits
+    columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
+    c_tiles = -(-shape.stored_n // columns)
+    a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
+    c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
+    if shape.packed:
+        b_places = np.where(n_tiles > 1, layout.b_tile(n, shape.k), 0)
+        b: _Transfers = _Tiles(
+            chip,
+            memories.b,
+            lambda deep, wide: layout.b_tile(wide, deep),
+            lambda wide: b_places | np.where(k_tiles > 1, layout.b_tile(wide, k), 0),
+        )
+    else:
+        b_places = np.where(n_tiles > 1, layout.size(n), 0) | np.where(k_tiles > 1, k * layout.b_row, 0)
+        b = _Transfers(chip, memories.b, bits, layout.b_row, layout.b_local, b_places)
+    p_places = np.where(c_tiles > 1, layout.columns(columns), 0)
+    return _Operands(
+        _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places),
+        b,
+        _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places),
+        _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places),
+        _Tiles(chip, memories.b, lambda _, size: size, np.zeros_like),
+    )
 
 
 def _waits(uses: Int) -> Int:

@@ -22,15 +22,15 @@ ANYWHERE = 1 << 62
 
 
 @dataclass(frozen=True)
-class Piece:
+class TransferPiece:
     """One transfer of those that an operand takes: its shape, and where it begins."""
 
     offset: int
     fields: dict[str, int]
 
 
-class Rows(NamedTuple):
-    """Rows of all transfers that an operand takes, and bytes of each."""
+class MovedRows(NamedTuple):
+    """MovedRows of all transfers that an operand takes, and bytes of each."""
 
     rows: Int
     width: Int
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
 def pieces(
     bus: int | None, rows: int, width: int, pitch: int, local_pitch: int, places: int, *, joins: bool = True
-) -> list[Piece]:
+) -> list[TransferPiece]:
     """Transfers that move ``rows`` x ``width`` bytes.
 
     Parameters
@@ -50,33 +50,33 @@ def pieces(
     places
         See above.
     joins
-        Rows that adjoin may become one.
+        MovedRows that adjoin may become one.
     """
     adjoin = rows == 1 or (joins and pitch == width == local_pitch)
     total = rows * width
     ruled = bus is not None and bus & bus - 1 == 0
     long = adjoin and total <= LONGEST_ROW
     if long and not (ruled and places & unit_of(bus, total) - 1):
-        return [Piece(0, _fields(1, total, 0, 0))]
+        return [TransferPiece(0, _fields(1, total, 0, 0))]
     if not ruled:
-        return [Piece(0, _fields(rows, width, pitch, local_pitch))]
+        return [TransferPiece(0, _fields(rows, width, pitch, local_pitch))]
     if rows > 1 and not (places | pitch | local_pitch) & unit_of(bus, width) - 1:
-        return [Piece(0, _fields(rows, width, pitch, local_pitch))]
+        return [TransferPiece(0, _fields(rows, width, pitch, local_pitch))]
     assert bus is not None
     if adjoin:
         part = min(lowest(places | total), bus)
         if total // part <= LONGEST_ROW:
-            return [Piece(0, _fields(total // part, part, part, part))]
+            return [TransferPiece(0, _fields(total // part, part, part, part))]
     part = min(lowest(places | width | (pitch | local_pitch if rows > 1 else 0)), bus)
-    return [Piece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part)]
+    return [TransferPiece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part)]
 
 
-def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int) -> Rows:
+def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int) -> MovedRows:
     """What the transfers of `pieces` move in all, of many operands at once; for what transfers cost."""
     adjoin = (rows == 1) | ((pitch == width) & (width == local_pitch))
     total = rows * width
     if bus & bus - 1:
-        return Rows(np.where(adjoin, 1, rows), np.where(adjoin, total, width))
+        return MovedRows(np.where(adjoin, 1, rows), np.where(adjoin, total, width))
     several = np.where(rows > 1, pitch | local_pitch, 0)
     whole = adjoin & (places & _units(bus, total) - 1 == 0)
     by_row = (rows > 1) & ((places | several) & _units(bus, width) - 1 == 0)
@@ -84,7 +84,7 @@ def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, pl
     column = np.minimum(_lowest(places | width | several), bus)
     part = np.where(adjoin, joined_part, column)
     lines = np.where(whole, 1, np.where(by_row, rows, total // np.maximum(part, 1)))
-    return Rows(lines, np.where(whole, total, np.where(by_row, width, part)))
+    return MovedRows(lines, np.where(whole, total, np.where(by_row, width, part)))
 
 
 def unit_of(bus: int | None, width: int) -> int:
@@ -114,4 +114,4 @@ def _lowest(places: Int) -> Int:
     return np.where(low == 0, ANYWHERE, low)
 
 
-__all__ = ["LONGEST_ROW", "Piece", "Rows", "lowest", "moved_rows", "pieces", "unit_of"]
+__all__ = ["LONGEST_ROW", "TransferPiece", "MovedRows", "lowest", "moved_rows", "pieces", "unit_of"]

@@ -65,7 +65,7 @@ class VectorShape:
     @property
     def firsts(self) -> int:
         """Operands that lie where it reads its first one; the others come one by one, where it reads its second."""
-        return 1 if self.seconds else self.inputs
+        return self.inputs - (self.passes if self.seconds and not self.table else 0)
 
     @property
     def chained(self) -> bool:
@@ -201,14 +201,16 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
             times, local = many * count, made.local(wide)
             operand = transfer(tall, size(wide), made.row, local, places)
             table = transfer(tall, shape.seconds * size(wide), shape.seconds * made.row, shape.seconds * local, places)
-            others = 1 if shape.table else shape.inputs - shape.firsts
+            others = shape.passes
             result = operand
             if shape.transposes:
                 result = transfer(wide, size(tall), made.line, made.local(tall), wide * made.line)
             tiles += times
-            read += times * (shape.firsts * operand[0] + others * table[0])
+            read += times * (shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0))
             written += times * shape.outputs * result[0]
-            port += times * (shape.firsts * operand[1] + others * table[1] + shape.outputs * result[1])
+            port += times * (
+                shape.firsts * operand[1] + (others * table[1] if shape.seconds else 0) + shape.outputs * result[1]
+            )
             vector += times * shape.passes * vector_cycles(unit, shape.function, tall, wide)
     operands = shape.inputs + shape.table
     one = port // (tiles * (operands + shape.outputs))
