@@ -32,7 +32,7 @@ ALLOWED = {
     "rtl.npu": (*CIRCUITS, "rtl.array"),
     "rtl.pim": CIRCUITS,
     "rtl.link": (*CIRCUITS, "rtl.npu"),
-    "rtl.bench": ("arch", "rtl.library", "rtl.array", "rtl.npu", "rtl.link"),
+    "rtl.bench": ("arch", "rtl.library", "rtl.flows", "rtl.array", "rtl.npu", "rtl.link"),
     "rtl.emit": (*CIRCUITS, "rtl.names", "rtl.folder", "rtl.fpga", "rtl.array", "rtl.npu", "rtl.pim"),
     "rtl.synthesis": ("arch", "rtl.emit"),
     "sim.timing": ("arch",),

@@ -43,7 +43,7 @@ def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_wha
         assert len(made.program.instructions) <= chip.tile.sequencer.program_words, name
         after = made.loaded()
         GoldenMachine(chip, after).run(made.program)
-        assert (after != made.loaded()).sum() > 8, name
+        assert (after != made.loaded()).sum() > 1, name
 
 
 def test_directed_programs_reach_every_level_either_sign_and_accumulate():

@@ -130,9 +130,20 @@ def six_levels(chip: Chip) -> RandomProgram:
 
 def accumulated(chip: Chip) -> RandomProgram:
     """Sums that are overwritten, added to by `accumulate`, and overwritten in the first round of two loops only."""
+    array = _tile(chip).array
+    return _sums(chip, array.rows + 1, array.cols, array.rows)
+
+
+def one_line(chip: Chip) -> RandomProgram:
+    """The same for products of one row or column: every fold of k adds to the line that the last one wrote."""
+    array = _tile(chip).array
+    return _sums(chip, *((array.cols, 1) if array.dataflow == "input_stationary" else (1, array.cols)), 5 * array.rows)
+
+
+def _sums(chip: Chip, m: int, n: int, k: int) -> RandomProgram:
+    """Products of this shape, added up in all the ways there are, and their sums as bytes."""
     tile = _tile(chip)
     array, places, chain = tile.array, Places(tile), Chain()
-    m, n, k = array.rows + 1, array.cols, array.rows
     a_bytes, b_bytes, sums, rows, columns = product_sizes(array, m, n, k)
     blocks, lanes = -(-columns // array.cols), tile.vector.lanes
     line = 4 * array.cols
@@ -273,6 +284,7 @@ def _tile(chip: Chip) -> NpuTile:
 DIRECTED = {
     "six loop levels": six_levels,
     "accumulated sums": accumulated,
+    "sums of one line": one_line,
     "rows over pages": over_pages,
     "long rows": long_rows,
     "full queues": full_queues,

@@ -16,6 +16,7 @@ from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_prog
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.npu.circuits import unit_circuits
+from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, run
@@ -189,7 +190,9 @@ def surrounded(made: RandomProgram, number: int, *, seed: int = 0) -> tuple[Rand
         return made, {}
     hesitates = turn % STALLED == STALLED - 1
     room = len(made.memory) // WORD_BYTES - made.base // WORD_BYTES - len(made.program.instructions)
-    return replace(made, base=made.base + max(min(room, 7 * turn), 0) * WORD_BYTES), {
+    # every second program ends a word after a page
+    offset = (1 - len(made.program.instructions)) % (PAGE // WORD_BYTES) if turn % 2 else 7 * turn
+    return replace(made, base=made.base + max(min(room, offset), 0) * WORD_BYTES), {
         "stall": STALL if hesitates else 0,
         "order": 1 + number // SURROUNDINGS % 2 if turn == SURROUNDINGS - 1 else 0,
         "origin": FAR if turn % 2 else 0,
