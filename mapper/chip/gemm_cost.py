@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,10 @@ class GemmShape:
 
     def whole_n(self, array: SystolicArray, n: Count) -> Count:
         """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
-        return 2 * padded(n // 2, array.cols) if self.output_halved else n
+        if not self.output_halved:
+            return n
+        half: Any = padded(n // 2, array.cols)
+        return cast(Count, 2 * half)
 
 
 class GemmLayout:
@@ -103,7 +106,7 @@ class GemmLayout:
         """From row to row of a moving tile of ``k`` columns."""
         return self.size(padded(k, self.array.rows) if self.by_rows else k)
 
-    def b_tile(self, n: Count, k: Count) -> Count:
+    def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
         return self.size(product_values(self.array, 1, self.shape.whole_n(self.array, n), k).b)
 
@@ -296,6 +299,9 @@ def _operands(
 ) -> _Operands:
     """Where the tiles of each operand begin, of so many tiles of these sizes along m, n and k."""
     (m, n, k), (m_tiles, n_tiles, k_tiles), bits = sizes, tiles, shape.dtype.bits
+    a_places: Any
+    b_places: Any
+    c_places: Any
     columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
     c_tiles = -(-shape.stored_n // columns)
     a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)

@@ -30,7 +30,7 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Build the RTL of a chip, run random work or a workload's program on it, and print RTL cycles beside the model's."""
+    """Build the RTL of a chip, run random work or a workload's program, and print RTL cycles beside the model's."""
     from siliconloom.arch import CheckFailed, LoomError, NotSupported, load_chip, machine_kind
     from siliconloom.arch.chip_ring import load_ring
     from siliconloom.arch.document import Document, parse_assignments
