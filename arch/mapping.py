@@ -116,6 +116,9 @@ class DescribedMapping(Description):
 
     kind: Literal["mapping"]
     joined: bool = Field(default=False, description="the tiles work side by side as one (a chip's tiles_join)")
+    banked: bool = Field(
+        default=True, description="each kind of ring has whole banks; false where there are too few of them"
+    )
     layout: DescribedLayout
     tasks: list[DescribedTask] = Field(min_length=1, max_length=10_000)
     placement: list[DescribedPlace] | None = Field(

@@ -30,7 +30,7 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
-from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, slots_of
+from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
 from siliconloom.mapper.chip.program import MappedWorkload
@@ -56,6 +56,9 @@ def mapping_text(mapped: MappedWorkload, *, joined: bool = False) -> str:
     parts, (layout, chosen) = mapped.mapping.parts, mapped.mapping.choice
     sizes = {ring.name: f"{getattr(layout, ring.name)} B" for ring in fields(layout) if getattr(layout, ring.name)}
     data: dict[str, Any] = {"kind": "mapping"} | ({"joined": True} if joined else {})
+    assert isinstance(mapped.chip.tile, NpuTile)
+    if banks_of(mapped.chip.tile, layout) > mapped.chip.tile.scratchpad.banks:
+        data["banked"] = False
     data |= {"layout": sizes, "tasks": _tasks(parts, chosen)}
     if mapped.placement is not None:
         data["placement"] = [
@@ -172,7 +175,21 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
                 f"{taken - capacity:,} B too much",
                 ("layout",),
             )
+    _check_banks(document, described, tile, name, layout)
     return layout
+
+
+def _check_banks(document: Document, described: DescribedMapping, tile: NpuTile, name: str, layout: Layout) -> None:
+    """A bank has rings of one kind, unless the mapping says that there are too few banks for that."""
+    taken, banks = banks_of(tile, layout), tile.scratchpad.banks
+    if described.banked and taken > banks:
+        rule = (
+            f"a bank has rings of one kind (one filler, one port that empties them): these take {taken} banks, "
+            f"{name} has {banks} (tile.scratchpad.banks); with 'banked: false' they share banks, which no tile runs"
+        )
+        raise document.error(rule, ("layout",))
+    if not described.banked and taken <= banks:
+        raise document.error(f"the rings take {taken} of the {banks} banks of {name}: each has its own", ("banked",))
 
 
 @dataclass

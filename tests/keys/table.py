@@ -51,7 +51,7 @@ ROWS = (
     ),
     ("PimTile", "pim rtl", "tile.", "bank_machines=1"),
     # a mapping
-    ("DescribedMapping", "mapped", "", "joined!true placement!{}"),
+    ("DescribedMapping", "mapped", "", "joined!true banked!false placement!{}"),
     (
         "DescribedLayout",
         "mapped",

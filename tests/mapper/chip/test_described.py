@@ -166,6 +166,8 @@ def test_a_mapping_by_hand_is_taken():
         ("tasks:", "placement: []\ntasks:", r"placement: npu-edge has one memory level"),
         ("kind: mapping", "kind: mapping\njoined: maybe", r"joined: "),
         ("vector: 12000 B", "vectors: 12000 B", r"unknown key 'vectors'.*'vector'"),
+        ("weights: 40000 B", "weights: 74000 B", r"layout: a bank has rings of one kind .*18 banks.* has 16"),
+        ("kind: mapping", "kind: mapping\nbanked: false", r"banked: the rings take \d+ of the 16 banks"),
     ],
 )  # fmt: skip
 def test_what_a_mapping_must_not_be_is_said_where_it_stands(old, new, told):
