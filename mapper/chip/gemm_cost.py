@@ -104,7 +104,7 @@ class GemmLayout:
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
-        return self.size(padded(k, self.array.rows) if self.by_rows else k)
+        return self.size(padded(k, self.array.rows))
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
@@ -130,7 +130,7 @@ class GemmLayout:
         result = m * self.c_local(cols)
         needs = {
             "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
-            "moving": self.size(values.a),
+            "moving": self.size(values.a) if self.by_rows else np.maximum(self.size(values.a), m * self.a_local(k)),
             "partial": values.lines * array.cols * (shape.dtype.accumulator.bits // 8),
             "results": result,
             "constants": self.columns(cols) + self.function_bytes,

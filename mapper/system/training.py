@@ -136,10 +136,10 @@ class Trainer(Planner):
                     return _beside(messages, work, parts) if plan.overlap_gradients else messages
 
                 always, scatter, gather = 0.0, sums.scatter, sums.gather
-                if plan.zero >= 2:
+                if plan.zero == 2:
                     always, scatter = left(scatter, backward), 0.0
-                if plan.zero == 3:
-                    always, gather = always + left(gather, forward) + left(gather, backward), 0.0
+                if plan.zero == 3:  # one backward pass hides what is gathered for it and what it scatters
+                    always, scatter, gather = left(scatter + gather, backward) + left(gather, forward), 0.0, 0.0
                 each = max(each, always)
                 if plan.outer > 1:  # the whole sum passes beside the steps until the next one
                     work = self.microbatches(plan) * (forward + backward)
