@@ -56,8 +56,8 @@ ROWS = (
         "DescribedLayout",
         "mapped",
         "layout.",
-        "weights=50000B&&layout.moving=20000B moving=20000B vector=7000B results=15000B probabilities=7000B "
-        "constants!8B context=7000B second=9000B chained=15000B gates=64B&&layout.moving=20000B "
+        "weights=50000B&&layout.moving=16000B moving=20000B vector=7000B results=15000B probabilities=7000B "
+        "constants!8B context=7000B second=9000B chained=15000B gates=64B&&layout.moving=16000B "
         "partial=25000B&&layout.context=7000B partial!1MiB weights!60000B",
     ),
     (
