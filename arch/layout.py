@@ -51,6 +51,15 @@ def moving_values(array: SystolicArray, beats: Count, k: Count) -> Count:
     return beats * padded(k, array.rows)
 
 
+def window_of(bus: int, width: int) -> int:
+    """What a row of ``width`` bytes of a transfer begins at multiples of, on both sides of a DMA of ``bus`` bytes.
+
+    A row longer than the bus begins at the bus's multiples, a shorter one stays within a window of the next power of
+    two.
+    """
+    return bus if width > bus else 1 << (width - 1).bit_length()
+
+
 class ProductValues(NamedTuple):
     """What a product takes of local memory: values of both operands, and lines of C sums."""
 
@@ -108,4 +117,5 @@ __all__ = [
     "panel_rows",
     "stationary_values",
     "unpacked",
+    "window_of",
 ]

@@ -6,6 +6,7 @@ from siliconloom.arch.access import Access, where
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, transfer_operands
+from siliconloom.arch.layout import window_of
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 
 ENTRY = ("m", "n", "pitch", "local_pitch", "memory", "local")
@@ -26,7 +27,7 @@ def check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
     bus = tile.dma.bytes_per_cycle
     for name, address, pitch in (("memory", i.memory, i.pitch), ("local", i.a, i.local_pitch)):
         places = [address.base, *address.strides, address.slot, *([pitch] if i.m > 1 else [])]
-        unit = bus if i.n > bus else 1 << (i.n - 1).bit_length()
+        unit = window_of(bus, i.n)
         wrong = next((p for p in places if p % unit), None)
         if wrong is not None:
             raise IllegalProgram(

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from siliconloom.arch.description import Chip, Memory, NpuTile
-from siliconloom.arch.layout import padded, panel_rows, product_values
+from siliconloom.arch.layout import padded, panel_rows, product_values, window_of
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -24,7 +24,6 @@ from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.tiling import SLACK
-from siliconloom.mapper.chip.transfers import unit_of
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Attention
@@ -144,13 +143,13 @@ class AttentionLayout:
         """From position to position of a panel of values in main memory."""
         own = self.shape.precision.size(self.shape.v_head_dim)
         line, bus = padded(own, memory.access_bytes), self.tile.dma.bytes_per_cycle
-        begins = bus & bus - 1 or not (line | self.line) & unit_of(bus, own) - 1
+        begins = bus & bus - 1 or not (line | self.line) & window_of(bus, own) - 1
         return line if line < self.line and begins else self.line
 
     def _heads(self, dim: int, local: int) -> tuple[int, int]:
         """From head to head in main memory, and from row to row: filled up where a head would not begin as it must."""
         bus, row = self.tile.dma.bytes_per_cycle, self.shape.precision.size(dim)
-        if row % unit_of(bus, row) and bus & bus - 1 == 0:
+        if row % window_of(bus, row) and bus & bus - 1 == 0:
             return local, self.shape.heads * local
         return row, row_bytes(self.tile, self.shape.heads * dim, self.shape.precision.bits)
 

@@ -7,7 +7,7 @@ indices, which the builder writes into the instruction when the enclosing loops 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -128,7 +128,7 @@ class ProgramBuilder:
     """Collects instructions in program order."""
 
     def __init__(self, bus: int | None = None) -> None:
-        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.aligned_pieces`."""
+        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.pieces`."""
         self.bus = bus
         self.drafts: list[_Draft] = []
         self.working: list[int | None] = []
@@ -202,21 +202,15 @@ class ProgramBuilder:
 
         Rows that adjoin on both sides become one long row, if it ``joins``.
         """
-        pieces = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins)
-        for piece in pieces:
-            begins, ends = piece is pieces[0], piece is pieces[-1]
-            slot = ring.write_slot()
-            slot.base += offset + piece.offset
-            self._add(
-                opcode=Opcode.LOAD,
-                **piece.fields,
-                memory=_later(memory, piece.offset),
-                a=slot,
-                wait=wait | ring.free_bit if opens and begins else wait if begins else 0,
-                post=ring.full_bit if closes and ends else 0,
-                first_wait=first_wait if begins else 0,
-                first=first if begins else 0,
-            )
+        self._transfer(
+            Opcode.LOAD,
+            ring.write_slot,
+            self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins),
+            memory,
+            offset,
+            {"wait": wait | (ring.free_bit if opens else 0), "first_wait": first_wait, "first": first},
+            {"post": ring.full_bit if closes else 0},
+        )
         if closes:
             ring.written()
 
@@ -236,21 +230,15 @@ class ProgramBuilder:
         local_pitch: int | None = None,
     ) -> None:
         """Store from the ring's slot and free it; several stores empty one slot with opens/closes."""
-        pieces = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, True)
-        for piece in pieces:
-            begins, ends = piece is pieces[0], piece is pieces[-1]
-            slot = ring.read_slot()
-            slot.base += offset + piece.offset
-            self._add(
-                opcode=Opcode.STORE,
-                **piece.fields,
-                memory=_later(memory, piece.offset),
-                a=slot,
-                wait=ring.full_bit if opens and begins else 0,
-                release=ring.free_bit if closes and ends else 0,
-                last_post=last_post if ends else 0,
-                last=last if ends else 0,
-            )
+        self._transfer(
+            Opcode.STORE,
+            ring.read_slot,
+            self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, True),
+            memory,
+            offset,
+            {"wait": ring.full_bit if opens else 0},
+            {"release": ring.free_bit if closes else 0, "last_post": last_post, "last": last},
+        )
         if closes:
             ring.read()
 
@@ -354,6 +342,29 @@ class ProgramBuilder:
         made = Draft if draft else Program
         return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
+    def _transfer(
+        self,
+        opcode: Opcode,
+        slot: Callable[[], _Local],
+        made: Sequence[TransferPiece],
+        memory: Address,
+        offset: int,
+        begins: dict[str, int],
+        ends: dict[str, int],
+    ) -> None:
+        """One instruction a piece; the first has what ``begins`` the whole transfer, the last what ``ends`` it."""
+        for piece in made:
+            local = slot()
+            local.base += offset + piece.offset
+            self._add(
+                opcode=opcode,
+                **piece.fields,
+                memory=replace(memory, base=memory.base + piece.offset) if piece.offset else memory,
+                a=local,
+                **(begins if piece is made[0] else {}),
+                **(ends if piece is made[-1] else {}),
+            )
+
     def _pieces(
         self,
         ring: Ring,
@@ -375,10 +386,6 @@ class ProgramBuilder:
     def _add(self, **fields: object) -> None:
         self.drafts.append(_Draft({**fields, "operator": self.operator}))
         self.working.append(self.tiles)
-
-
-def _later(address: Address, offset: int) -> Address:
-    return replace(address, base=address.base + offset) if offset else address
 
 
 def affine(base: int, *terms: tuple[Loop, int]) -> Address:

@@ -77,6 +77,21 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vect
     return []
 
 
+def unlaid(task: Task) -> str | None:
+    """Why operands of a task do not lie as the circuits read them, whatever its program says; nothing where they do.
+
+    The program has the cycles of such a task, and no assembler sees what is in its operands.
+    """
+    operator = task.operator
+    if isinstance(operator, Attention) and operator.values_in_keys:
+        return "no layout for a latent cache"  # one tile is read as it lies and transposed
+    if isinstance(operator, Attention) and operator.window is not None and operator.window < operator.kv_len:
+        return "no layout for a sliding window"  # it begins within a block, and masks have no lower edge
+    if isinstance(operator, Gemm) and not operator.weight and task.depends:
+        return "no layout for a product of two results"  # the second one lies in rows, and not in panels
+    return None
+
+
 def _is_expert(operator: Operator) -> bool:
     return isinstance(operator, Gemm) and operator.stored is not None
 

@@ -1,8 +1,8 @@
 """Transfers as a DMA takes them: rows that adjoin are one long row, and what does not begin where it must is cut.
 
-A row longer than the bus begins at the bus's multiples, in main memory as in local memory; a shorter one stays within
-one window of the next power of two (`arch.units.dma`). *Places* are all that decide where a transfer begins, its
-address' base and strides on both sides, joined by ``or``: their lowest bit says what all of them are multiples of.
+A row begins where `arch.layout.window_of` says, in main memory as in local memory. *Places* are all that decide where a
+transfer begins, its address' base and strides on both sides, joined by ``or``: their lowest bit says what all of them
+are multiples of.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from siliconloom.arch.layout import window_of
 
 Int = NDArray[np.int64]
 
@@ -30,7 +32,7 @@ class TransferPiece:
 
 
 class MovedRows(NamedTuple):
-    """MovedRows of all transfers that an operand takes, and bytes of each."""
+    """Rows of all transfers that an operand takes, and bytes of each."""
 
     rows: Int
     width: Int
@@ -50,19 +52,18 @@ def pieces(
     places
         See above.
     joins
-        MovedRows that adjoin may become one.
+        Rows that adjoin may become one.
     """
     adjoin = rows == 1 or (joins and pitch == width == local_pitch)
     total = rows * width
-    ruled = bus is not None and bus & bus - 1 == 0
     long = adjoin and total <= LONGEST_ROW
-    if long and not (ruled and places & unit_of(bus, total) - 1):
+    as_it_is = TransferPiece(0, _fields(rows, width, pitch, local_pitch))
+    if bus is None or bus & bus - 1:
+        return [TransferPiece(0, _fields(1, total, 0, 0)) if long else as_it_is]
+    if long and not places & window_of(bus, total) - 1:
         return [TransferPiece(0, _fields(1, total, 0, 0))]
-    if not ruled:
-        return [TransferPiece(0, _fields(rows, width, pitch, local_pitch))]
-    if rows > 1 and not (places | pitch | local_pitch) & unit_of(bus, width) - 1:
-        return [TransferPiece(0, _fields(rows, width, pitch, local_pitch))]
-    assert bus is not None
+    if rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1:
+        return [as_it_is]
     if adjoin:
         part = min(lowest(places | total), bus)
         if total // part <= LONGEST_ROW:
@@ -87,12 +88,6 @@ def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, pl
     return MovedRows(lines, np.where(whole, total, np.where(by_row, width, part)))
 
 
-def unit_of(bus: int | None, width: int) -> int:
-    """What a row of ``width`` bytes must begin at multiples of."""
-    assert bus is not None
-    return bus if width > bus else 1 << (width - 1).bit_length()
-
-
 def lowest(places: int) -> int:
     """The largest power of two that all places are multiples of."""
     return places & -places or ANYWHERE
@@ -114,4 +109,4 @@ def _lowest(places: Int) -> Int:
     return np.where(low == 0, ANYWHERE, low)
 
 
-__all__ = ["LONGEST_ROW", "TransferPiece", "MovedRows", "lowest", "moved_rows", "pieces", "unit_of"]
+__all__ = ["LONGEST_ROW", "TransferPiece", "MovedRows", "lowest", "moved_rows", "pieces"]

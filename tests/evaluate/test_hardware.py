@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import load_chip
+from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.assembler import check_program, violations
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.isa import Opcode, Program
@@ -16,6 +16,8 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.hardware import hardware_of, hardware_summary
 from siliconloom.sim.dram.memory import effective
 from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.workload import refuse
+from siliconloom.workloads import load_workload
 
 
 @settings(max_examples=60, deadline=None)
@@ -33,7 +35,7 @@ def test_a_program_is_proven_when_the_assembler_takes_it_and_only_then(seed, mov
             program.semaphores,
             program.operators,
         )
-    reasons, broken = hardware_of(chip, program, 1), list(violations(program, chip))
+    reasons, broken = hardware_of(chip, program, [None]), list(violations(program, chip))
     if not broken:
         check_program(program, chip)
         assert reasons == [None]
@@ -52,7 +54,7 @@ def test_both_users_of_a_bank_are_named():
     assert "bank conflict" in str(first.error)
     assert len(first.instructions) == 2
     assert f"instruction {min(first.instructions)};" in str(first.error)
-    reasons = hardware_of(done.chip, program, len(done.plan.tasks))
+    reasons = hardware_of(done.chip, program, [None] * len(done.plan.tasks))
     assert set(reasons) == {"bank conflict"}
 
 
@@ -83,10 +85,37 @@ def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why,
     assert f"<b>{word}</b>" in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("model", "sets", "operator", "why"),
+    [
+        ("deepseek-v3", ["phase=decode", "context=40", "layers=1"], "attention", "no layout for a latent cache"),
+        ("small", ["phase=decode", "context=40"], "attention", "no layout for a sliding window"),
+        ("small", ["sequence=48"], "attention", "no layout for a sliding window"),
+        ("small", ["sequence=12"], "attention", None),
+        ("small", ["phase=training", "sequence=12"], "qkv.weight_gradient", "no layout for a product of two results"),
+    ],
+)
+def test_what_does_not_lie_as_circuits_read_it_is_not_proven(model, sets, operator, why, tmp_path):
+    """The assembler takes the instructions; the operands would not be those of the operator."""
+    small = {"model_type": "mistral", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    small |= {"num_hidden_layers": 1, "intermediate_size": 96, "vocab_size": 64, "max_position_embeddings": 128}
+    small |= {"sliding_window": 20, "rms_norm_eps": 1e-5}
+    (tmp_path / "config.json").write_text(json.dumps(small))
+    file = str(tmp_path / "config.json") if model == "small" else model
+    pairs = [tuple(each.split("=")) for each in sets]
+    chip = load_chip("npu-edge", [("memory.dram.capacity", "4 TiB"), ("tile.scratchpad.capacity", "4 MiB")])
+    done = simulate(chip, load_workload(file, pairs))
+    (row,) = [r for r in done.result()["operators"] if r["name"].endswith(f".{operator}")]
+    assert row["hardware_why"] in (why, "no circuit for rescale" if model == "deepseek-v3" else why)
+    if why is not None:
+        with pytest.raises(NotSupported, match=why):
+            refuse(chip, done.plan)
+
+
 def test_the_verilog_is_of_one_tile():
     chip = effective(load_chip("npu-edge", [("tile_count", "2")]))
     program = random_program(load_chip("npu-edge"), 3).program
-    assert hardware_of(chip, program, 1) == ["the Verilog is of one tile (tile_count)"]
+    assert hardware_of(chip, program, [None]) == ["the Verilog is of one tile (tile_count)"]
 
 
 def test_a_system_says_so_of_a_chip_s_part(tmp_path):

@@ -8,6 +8,9 @@ import typer
 
 from siliconloom.commands.options import Json, Machine, Set
 
+COUNT = 8
+"""Random cases, and programs, where nothing is said."""
+
 
 def command(
     chip: Machine,
@@ -19,12 +22,14 @@ def command(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random shapes, values and stalls.")] = 0,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator.")] = "verilator",
     cases: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--cases", min=1, max=1000, help="Sequences of GEMMs, of macros on a pim tile, of packets on links."
+            "--cases", min=1, max=1000, help="Sequences of GEMMs, of macros on a pim tile, of packets on links; 8."
         ),
-    ] = 8,
-    programs: Annotated[int, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile.")] = 8,
+    ] = None,
+    programs: Annotated[
+        int | None, typer.Option("--programs", min=1, max=1000, help="Programs on an npu tile; 8.")
+    ] = None,
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Of the workload, as loom map -o writes it.")
     ] = None,
@@ -53,6 +58,9 @@ def command(
             raise LoomError("--mapping is of a workload; name it behind the chip")
         described = load_ring(chip, assignments) if machine_kind(chip) == "system" else load_chip(chip, assignments)
     else:
+        given = [name for name, value in (("--cases", cases), ("--programs", programs)) if value is not None]
+        if given:
+            raise LoomError(f"{' and '.join(given)}: of random work; a workload's program runs once")
         from siliconloom.arch.overrides import split_overrides
         from siliconloom.evaluate.mapping import load_plan
 
@@ -65,8 +73,8 @@ def command(
         overrides=assignments,
         seed=seed,
         simulator=simulator,
-        cases=cases,
-        programs=programs,
+        cases=COUNT if cases is None else cases,
+        programs=COUNT if programs is None else programs,
         workload=mapped,
         watcher=Terminal(json_file != "-"),
     )

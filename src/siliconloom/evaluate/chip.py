@@ -23,6 +23,7 @@ from siliconloom.mapper.chip.bounds import Bound, placed_bound
 from siliconloom.mapper.chip.described import is_joined, mapping_digest, mapping_of, refuse_joined
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
+from siliconloom.mapper.chip.tasks import unlaid
 from siliconloom.sim.chip.costs import CostService
 from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
 from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration, run
@@ -343,7 +344,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
     standing = standing_power(chip)
-    reasons = hardware_of(chip, simulation.plan.program, len(simulation.plan.tasks))
+    reasons = hardware_of(chip, simulation.plan.program, [unlaid(mapped.task) for mapped in simulation.plan.tasks])
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]

@@ -18,7 +18,7 @@ PROVEN, SPECIFIED = "proven", "specified"
 specification."""
 
 
-def hardware_of(chip: Chip, program: Program, operators: int) -> list[str | None]:
+def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> list[str | None]:
     """Why each operator of a program is not proven; nothing where it is.
 
     Parameters
@@ -27,15 +27,16 @@ def hardware_of(chip: Chip, program: Program, operators: int) -> list[str | None
         As it was simulated.
     program
         What was timed; its instructions have the numbers of operators.
-    operators
-        How many of them there are.
+    unlaid
+        Of each operator, why its operands do not lie as the circuits read them (`mapper.chip.tasks.unlaid`).
     """
+    operators = len(unlaid)
     if isinstance(chip.tile, SystolicTile):
         integers = any(d.is_integer and d.bits <= 8 for d in chip.tile.array.operands)
         return [None if integers else "no circuit for the array's number formats"] * operators
     if not isinstance(chip.tile, NpuTile):
         return ["no programs on such a tile"] * operators
-    found: list[str | None] = [None] * operators
+    found = list(unlaid)
     for violation in violations(program, chip):
         numbers = violation.instructions or range(len(program.instructions))
         for operator in {program.instructions[number].operator for number in numbers}:

@@ -16,7 +16,7 @@ from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
-from siliconloom.mapper.chip.tasks import gemm_shape
+from siliconloom.mapper.chip.tasks import gemm_shape, unlaid
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.chip.engine import duration
@@ -53,7 +53,7 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
         )
     geometry_of(mapped.chip)
     chip, program, names = mapped.chip, mapped.program, mapped.program.operators
-    why: dict[str, str] = {}
+    why = {each.task.operator.name: reason for each in mapped.tasks if (reason := unlaid(each.task))}
     for violation in violations(program, chip):
         for number in violation.instructions or range(len(program.instructions)):
             why.setdefault(names[program.instructions[number].operator], str(violation.error).split(": ", 1)[-1])

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.isa import Opcode
+from siliconloom.arch.layout import window_of
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.layout import BANKED, banks_of, bases, slots_of
 from siliconloom.mapper.chip.mapping import map_workload
-from siliconloom.mapper.chip.transfers import moved_rows, pieces, unit_of
+from siliconloom.mapper.chip.transfers import moved_rows, pieces
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
 
@@ -145,7 +146,7 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
             touched += [(memory + b, inside + b) for b in range(n)]
         begins = [places, piece.offset, *((piece.fields["pitch"], piece.fields["local_pitch"]) if m > 1 else ())]
         if bus & bus - 1 == 0:
-            assert not [b for b in begins if b % unit_of(bus, n)]
+            assert not [b for b in begins if b % window_of(bus, n)]
     assert sorted(touched) == sorted((r * pitch + b, r * local + b) for r in range(rows) for b in range(width))
     arrays = (np.array([value]) for value in (rows, width, pitch, local, places))
     lines, size = moved_rows(bus, *arrays)
