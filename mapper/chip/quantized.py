@@ -8,7 +8,6 @@ blocks of as many positions as the array has columns, values as blocks of column
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -94,7 +93,7 @@ class LayerWriter:
             raise NotSupported("values of a layer on anything but a weight-stationary npu tile")
         if tile.array.rows != tile.array.cols or tile.vector.lanes != tile.array.cols:
             raise NotSupported("values of a layer on an array that is not square, or has other lanes than columns")
-        self.chip, self.tile, self.builder = chip, tile, ProgramBuilder()
+        self.chip, self.tile, self.builder = chip, tile, ProgramBuilder(tile.dma.bytes_per_cycle)
         bank = tile.scratchpad.capacity // tile.scratchpad.banks
         each = tile.scratchpad.banks // len(RINGS)
         if each < 1:
@@ -340,30 +339,8 @@ class LayerWriter:
         self.builder.load(ring, 1, count, count, address)
 
     def _rows(self, ring: Ring, rows: int, width: int, pitch: int, address: Address, local_pitch: int) -> None:
-        """Fill a slot with rows, in columns of them where the DMA's alignment rule asks for it."""
-        parts = self._parts(width, pitch, address, local_pitch)
-        for part in range(0, width, parts):
-            self.builder.load(
-                ring,
-                rows,
-                parts,
-                pitch,
-                replace(address, base=address.base + part),
-                opens=part == 0,
-                closes=part + parts == width,
-                offset=part,
-                local_pitch=local_pitch,
-            )
-
-    def _parts(self, width: int, pitch: int, address: Address, local_pitch: int) -> int:
-        """Width of the columns that rows are moved in."""
-        bus = self.tile.dma.bytes_per_cycle
-        unit = bus if width > bus else 1 << (width - 1).bit_length()
-        places = (pitch, local_pitch, address.base, *address.strides)
-        if all(place % unit == 0 for place in places):
-            return width
-        common = math.gcd(width, bus, *places)
-        return common & -common
+        """Fill a slot with rows."""
+        self.builder.load(ring, rows, width, pitch, address, local_pitch=local_pitch)
 
     def _matmul(self, m: int, n: int, k: int, a: Ring, over_k: Loop) -> None:
         weights, sums = self.rings["weights"], self.sums
@@ -407,19 +384,7 @@ class LayerWriter:
         out.written()
 
     def _store(self, rows: int, width: int, pitch: int, address: Address, local_pitch: int) -> None:
-        parts = self._parts(width, pitch, address, local_pitch)
-        for part in range(0, width, parts):
-            self.builder.store(
-                self.rings["out"],
-                rows,
-                parts,
-                pitch,
-                replace(address, base=address.base + part),
-                opens=part == 0,
-                closes=part + parts == width,
-                offset=part,
-                local_pitch=local_pitch,
-            )
+        self.builder.store(self.rings["out"], rows, width, pitch, address, local_pitch=local_pitch)
 
 
 def divisors(value: int, unit: int) -> list[int]:
