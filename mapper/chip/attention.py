@@ -28,6 +28,7 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
+from siliconloom.mapper.chip.operands import attended
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Attention
 
@@ -41,20 +42,25 @@ class AttentionLowering:
         self.dtype: DataType = shape.precision
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
-        self.layout = layout = AttentionLayout(context.tile, context.chip.nearest, shape)
+        held = task.held_by(shape)
+        self.layout = layout = AttentionLayout(context.tile, context.chip.nearest, shape, held)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
-        all_of = AttentionLayout(context.tile, context.chip.nearest, whole)
+        all_of = AttentionLayout(context.tile, context.chip.nearest, whole, task.held)
         pairs, tokens = max(whole.batch * whole.kv_heads, shape.batch * shape.kv_heads), whole.batch * whole.q_len
-        self.q_base = context.input_of(task.operator, tokens * all_of.q_row)
+        found = attended(context.graph, whole)
+        self.q_base = context.operand(name, "input", found[0], tokens * all_of.q_row, all_of.q_row)
+        for each in found:
+            if isinstance(each, str):
+                context.apart.setdefault(name, each)
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
         self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:
             self.v_base = memory.take(name, "values", self.v_unit, repeat)
         self.scale_bytes = layout.constants
         self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
-        self.o_base = context.output_of(task, tokens * all_of.o_row)
+        self.o_base = context.output_of(task, tokens * all_of.o_row, all_of.o_row)
 
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""

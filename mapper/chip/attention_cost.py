@@ -74,9 +74,11 @@ def query_parts(shape: Attention) -> list[AttentionPart]:
     return parts
 
 
-def choose_attention_tilings(chip: Chip, layouts: Sequence[Layout], shape: Attention) -> list[list[AttentionTiling]]:
-    """For each layout the cheapest tilings that fit its buffers, the best first."""
-    costs = _Costs(chip, shape)
+def choose_attention_tilings(
+    chip: Chip, layouts: Sequence[Layout], shape: Attention, held: int
+) -> list[list[AttentionTiling]]:
+    """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
+    costs = _Costs(chip, shape, held)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
     tilings = [
         (queries, keys, heads)
@@ -115,11 +117,13 @@ class AttentionLayout:
     Keys lie head by head and transposed, in blocks of as many positions as the array has columns. Values lie head by
     head in panels of as many columns, position by position; where heads are narrower than a panel only their own
     columns do, if fewer bytes move so. An array that keeps no weights has its keys and values token by token.
+
+    ``held`` are the columns of the rows that queries begin, where those hold more.
     """
 
-    def __init__(self, tile: NpuTile, memory: Memory, shape: Attention) -> None:
+    def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
-        self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local())
+        self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.positions = padded(shape.kv_len, self.array.cols)
         self.blocks = tile.array.dataflow == "weight_stationary" and not shape.values_in_keys
@@ -146,12 +150,12 @@ class AttentionLayout:
         begins = bus & bus - 1 or not (line | self.line) & window_of(bus, own) - 1
         return line if line < self.line and begins else self.line
 
-    def _heads(self, dim: int, local: int) -> tuple[int, int]:
+    def _heads(self, dim: int, local: int, held: int = 0) -> tuple[int, int]:
         """From head to head in main memory, and from row to row: filled up where a head would not begin as it must."""
         bus, row = self.tile.dma.bytes_per_cycle, self.shape.precision.size(dim)
         if row % window_of(bus, row) and bus & bus - 1 == 0:
             return local, self.shape.heads * local
-        return row, row_bytes(self.tile, self.shape.heads * dim, self.shape.precision.bits)
+        return row, row_bytes(self.tile, held or self.shape.heads * dim, self.shape.precision.bits)
 
     def q_local(self) -> int:
         """From head to head of a tile of queries."""
@@ -216,9 +220,9 @@ def attention_needs(
     }
 
 
-def attention_tiling(chip: Chip, shape: Attention, queries: int, keys: int, heads: int) -> AttentionTiling:
+def attention_tiling(chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int) -> AttentionTiling:
     """A tiling of these sizes with what it should take."""
-    return _Costs(chip, shape).of(queries, keys, heads)
+    return _Costs(chip, shape, held).of(queries, keys, heads)
 
 
 @dataclass(frozen=True)
@@ -236,14 +240,14 @@ class _Tile:
 class _Costs:
     """What attention of one shape should take under each tiling; every part of it is worked out once."""
 
-    def __init__(self, chip: Chip, shape: Attention) -> None:
+    def __init__(self, chip: Chip, shape: Attention, held: int) -> None:
         assert isinstance(chip.tile, NpuTile)
         self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
-        self.layout = AttentionLayout(chip.tile, chip.nearest, shape)
+        self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
@@ -284,8 +288,8 @@ class _Costs:
             for subset in segments(group, heads):
                 for q in segments(part.queries, queries):
                     count, rows = subset.count * q.count, q.size * subset.size
-                    q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim)
-                    o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim)
+                    q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim, self.layout.q_row)
+                    o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
                     row = [
                         (k.count, k.size, self.tile_of(rows, k.size, part.keys <= keys))
                         for k in segments(part.keys, keys)
@@ -317,9 +321,9 @@ class _Costs:
             queries, keys, heads, pairs * reads, pairs * writes, pairs * array, pairs * port, pairs * vector, cycles
         )
 
-    def _rows(self, queries: int, elements: int) -> tuple[int, int]:
-        """A tile of queries or results, whose rows adjoin when they hold all heads."""
-        whole = elements in (self.shape.heads * self.shape.head_dim, self.shape.heads * self.shape.v_head_dim)
+    def _rows(self, queries: int, elements: int, row: int) -> tuple[int, int]:
+        """A tile of queries or results, whose rows adjoin where nothing else lies in them."""
+        whole = self.shape.precision.size(elements) == row
         return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
 
     def _pipeline(self, count: int, t: _Tile, queries: int) -> int:

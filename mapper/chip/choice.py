@@ -219,7 +219,7 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
         elif isinstance(task.operator, Attention):
             most.append(attention_constants(tile, task.operator))
         else:
-            most.append(vector_shape(tile, task.operator).constants)
+            most.append(vector_shape(tile, task.operator, task).constants)
     shares = (tile.scratchpad.capacity // share for share in CONSTANT_SHARES)
     return {max(*most, min(widest, share)) for share in shares}
 
@@ -236,7 +236,7 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
         elif isinstance(operator, Attention):
             needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, operator.kv_len)
         else:
-            needs = VectorLayout(tile, vector_shape(tile, operator)).least()
+            needs = VectorLayout(tile, vector_shape(tile, operator, task)).least()
         for ring, need in needs.items():
             least[ring] = max(least.get(ring, 0), int(need))
     return least
@@ -257,7 +257,10 @@ def _nameless(task: Task) -> Task:
     every = (task.operator, *task.fused)
     operator, *fused = (replace(each, name="", block="", repeat=1, place=NOWHERE) for each in every)
     vectors = tuple(each for each in fused if isinstance(each, Vector))
-    return Task(operator, vectors, task.depends)
+    cached = task.cached
+    if cached is not None:
+        cached = replace(cached, attention=replace(cached.attention, name="", block="", repeat=1, place=NOWHERE))
+    return Task(operator, vectors, task.depends, held=task.held, step=task.step, cached=cached)
 
 
 class _Pool:
@@ -391,10 +394,10 @@ def _tilings(
         return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
-        return choose_attention_tilings(chip, candidates, part)
+        return choose_attention_tilings(chip, candidates, part, task.held_by(part))
     if isinstance(part, Vector):
         assert isinstance(chip.tile, NpuTile)
-        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part))
+        return choose_vector_tilings(chip, candidates, vector_shape(chip.tile, part, task))
     raise NotSupported(f"operators of kind {part.kind}")
 
 

@@ -278,10 +278,10 @@ class _Reader:
         if isinstance(share.operator, Gemm):
             tiling = self._product(chip, task, share.operator, levels, index, entry)
         elif isinstance(share.operator, Attention):
-            tiling = self._attention(chip.seen_from(levels[0]), share.operator, index, entry)
+            tiling = self._attention(chip.seen_from(levels[0]), task, share.operator, index, entry)
         else:
             assert isinstance(share.operator, Vector)
-            tiling = self._vector(chip.seen_from(levels[0]), share.operator, index, entry)
+            tiling = self._vector(chip.seen_from(levels[0]), task, share.operator, index, entry)
         return Chosen(tiling, share, tiling.cycles)
 
     def _share(self, operator: Operator, index: int, described: DescribedCut) -> Share:
@@ -325,7 +325,7 @@ class _Reader:
         a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
         return gemm_tiling(chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident)
 
-    def _attention(self, chip: Chip, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
+    def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")
         assert described is not None
         parts = query_parts(part)
@@ -337,10 +337,10 @@ class _Reader:
             rule = f"queries x heads are rows of a softmax, at most {ROW_LIMIT}"
             raise self.document.error(rule, at, value=queries * heads)
         self._check_room(part.name, at, attention_needs(chip, part, queries, keys, heads, most_keys))
-        return attention_tiling(chip, part, queries, keys, heads)
+        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads)
 
-    def _vector(self, chip: Chip, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
-        described, shape, at = entry.vector, vector_shape(self.tile, part), ("tasks", index, "vector")
+    def _vector(self, chip: Chip, task: Task, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
+        described, shape, at = entry.vector, vector_shape(self.tile, part, task), ("tasks", index, "vector")
         assert described is not None
         rows, cols = described.rows, described.cols
         self._check_sizes(part.name, at, (("rows", rows, shape.rows), ("cols", cols, shape.cols)))
@@ -354,11 +354,18 @@ class _Reader:
         if shape.dtype.size(cols) > LONGEST_ROW:
             rule = f"a row of a transfer has at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
-        if shape.transposes and rows != min(shape.rows, self.tile.array.cols):
+        most = min(shape.tokens, self.tile.array.cols)
+        if shape.transposes and rows != most:
             rule = (
                 f"{shape.function} takes as many rows as the array has columns, {self.tile.array.cols}, or all of fewer"
             )
             raise self.document.error(rule, (*at, "rows"), value=rows)
+        if shape.cached is not None and rows > shape.tokens:
+            rule = f"a tile of {part.name} has rows of one sequence, which has {shape.tokens}"
+            raise self.document.error(rule, (*at, "rows"), value=rows)
+        if shape.cached is not None and not shape.divides(cols, self.tile.array.cols):
+            rule = f"a tile of {part.name} has whole heads of {shape.cached.width} columns, or whole panels of one"
+            raise self.document.error(rule, (*at, "cols"), value=cols)
         self._check_room(part.name, at, VectorLayout(self.tile, shape).needs(rows, cols))
         return vector_tiling(chip, shape, rows, cols)
 

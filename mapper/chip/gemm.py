@@ -11,6 +11,7 @@ from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
+from siliconloom.mapper.chip.operands import operands, residual
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
@@ -38,7 +39,9 @@ class GemmLowering:
         all_of = GemmLayout(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
         self.a_bytes, self.c_bytes = shape.m * layout.a_row, shape.m * layout.c_row
-        self.a_base = context.input_of(task.operator, rows * all_of.a_row)
+        found = (*operands(context.graph, whole), None)[0]
+        # of the last row only what it holds itself: where not every row is read, it may be the last of all
+        self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
             self.b_bytes = layout.b_tile(shape.n, shape.k)
             second = whole.batch * all_of.b_tile(whole.n, whole.k)
@@ -54,8 +57,11 @@ class GemmLowering:
         self.table_base = 0
         if layout.function_bytes:
             self.table_base = memory.take(name, "functions", layout.function_bytes, whole.repeat)
-        self.c_base = context.output_of(task, rows * all_of.c_row)
-        self.residual_base = memory.take(name, "residual", rows * all_of.c_row) if shape.residual else 0
+        self.residual_base = 0
+        if shape.residual:
+            added = residual(context.graph, (whole, *task.fused))
+            self.residual_base = context.operand(name, "residual", added, rows * all_of.c_row, all_of.c_row)
+        self.c_base = context.output_of(task, rows * all_of.c_row, all_of.c_row)
 
     def emit(self) -> None:
         """Write the task."""
@@ -203,8 +209,8 @@ class GemmLowering:
             self._load_scales(batch, n)
             wait |= rings.constants.full_bit
         if shape.residual:
-            residual = affine(self.residual_base + offset, *where)
-            self.nest.load(rings.second, m.size, size(cols), row, residual, local_pitch=local)
+            added = affine(self.residual_base + offset, *where)
+            self.nest.load(rings.second, m.size, size(cols), row, added, local_pitch=local)
         post = rings.results.full_bit | (rings.constants.free_bit if per_tile else 0)
         self._passes(m.size, cols, wait, release, post)
         rings.partial.written()

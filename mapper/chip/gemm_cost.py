@@ -41,7 +41,8 @@ class GemmShape:
 
     ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
     gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
-    added from memory, and ``listed`` that the product stands by itself: its operands come from outside.
+    added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
+    where every row of the first operand is read, and else how many there are to one that is.
     """
 
     batch: int
@@ -54,6 +55,7 @@ class GemmShape:
     output_halved: bool
     residual: bool
     listed: bool = False
+    step: int = 1
 
     @property
     def stored_n(self) -> int:
@@ -95,6 +97,7 @@ class GemmLayout:
         self.a_row, self.b_row, self.c_row = (
             row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
         )
+        self.a_row *= shape.step
         passes = shape.passes
         self.column_bytes, self.function_bytes = column_bytes(passes, self.lanes), function_bytes(passes, self.lanes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,8 +11,18 @@ from siliconloom.arch.isa import Address
 from siliconloom.mapper.chip.builder import Loop, ProgramBuilder, Ring
 from siliconloom.mapper.chip.layout import Layout, Rings
 from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.operands import Found
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Graph, Operator
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A result in memory: where it begins, all its bytes, and bytes from row to row."""
+
+    address: int
+    size: int
+    row: int
 
 
 @dataclass
@@ -29,32 +39,61 @@ class Context:
     stored: int
     """Semaphore that says that the previous task's results are in memory."""
     graph: Graph
-    outputs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Address of each operator's result, and its bytes."""
+    updated: Mapping[str, str]
+    """See `operands.updated`."""
+    outputs: dict[str, Stored] = field(default_factory=dict)
+    """Each operator's result."""
+    apart: dict[str, str] = field(default_factory=dict)
+    """Why operators do not read what the graph says they read."""
 
-    def input_of(self, operator: Operator, size: int) -> int:
-        """Address of the operator's first operand: an earlier result that is large enough, or fresh memory.
+    def operand(self, name: str, role: str, found: Found | None, size: int, row: int) -> int:
+        """Address of an operand of the operator ``name``: of an earlier result, or of fresh memory.
 
-        A result is smaller where it is stored in fewer bits than the operator computes in, as an optimizer's gradient.
+        Parameters
+        ----------
+        role
+            Of the object, where it is fresh memory.
+        found
+            What the graph says; ``None`` where it says nothing, as an entry of a list.
+        size, row
+            Bytes of the operand, and from row to row, as it is read.
         """
-        known = operator.name in self.graph.dataflow  # what the mapper adds by itself is not
-        for name in self.graph.dataflow.predecessors(operator.name) if known else ():
-            if name in self.outputs and self.outputs[name][1] >= size:
-                return self.outputs[name][0]
-        return self.memory.take(operator.name, "input", size)
+        if found is None:
+            return self.memory.take(name, role, size)
+        if isinstance(found, str):
+            self.apart.setdefault(name, found)
+            return self._large_enough(name, size) or self.memory.take(name, role, size)
+        stored, size_of = self.outputs.get(found.maker), self.graph.dataflow[found.maker].precision.size
+        if stored is None:
+            return self.memory.take(name, role, size)
+        if stored.row * found.step != row:
+            self.apart.setdefault(name, "no layout for heads that do not begin where transfers may")
+        return stored.address + found.row * stored.row + size_of(found.column)
+
+    def _large_enough(self, name: str, size: int) -> int | None:
+        """An earlier result that stands for an operand that has no layout."""
+        known = name in self.graph.dataflow  # what the mapper adds by itself is not
+        for maker in self.graph.dataflow.predecessors(name) if known else ():
+            if maker in self.outputs and self.outputs[maker].size >= size:
+                return self.outputs[maker].address
+        return None
 
     def parameters(self, operator: Operator) -> int:
         """Address of the operator's parameters, those of every repetition one after the other."""
         return self.memory.take(operator.name, "parameters", operator.weight_bytes, operator.repeat)
 
-    def output_of(self, task: Task, size: int) -> int:
-        """Address of the task's result, under the names of all operators it computes."""
+    def output_of(self, task: Task, size: int, row: int) -> int:
+        """Address of the task's result, a row every ``row`` bytes, under the names of all operators it computes."""
         last = task.fused[-1] if task.fused else task.operator
-        size = max(size, last.output_bytes)
-        address = self.memory.take(task.operator.name, "result", size)
+        before = self.outputs.get(self.updated.get(last.name, ""))
+        if before is not None and before.row == row:
+            made = before
+        else:
+            size = max(size, last.output_bytes)
+            made = Stored(self.memory.take(task.operator.name, "result", size), size, row)
         for operator in (task.operator, *task.fused):
-            self.outputs[operator.name] = address, size
-        return address
+            self.outputs[operator.name] = made
+        return made.address
 
 
 STILL = Loop(None, 1)
@@ -73,10 +112,12 @@ class Segment:
 
 
 @lru_cache(maxsize=1 << 14)
-def segments(total: int, size: int) -> tuple[Segment, ...]:
-    """Whole tiles, then the rest, if any."""
-    full, rest = divmod(total, size)
-    parts = ([(0, full, size)] if full else []) + ([(full * size, 1, rest)] if rest else [])
+def segments(total: int, size: int, lead: int = 0) -> tuple[Segment, ...]:
+    """A tile of ``lead`` elements, if any; whole tiles; then the rest, if any."""
+    full, rest = divmod(total - lead, size)
+    parts = [(0, 1, lead)] if lead else []
+    parts += [(lead, full, size)] if full else []
+    parts += [(lead + full * size, 1, rest)] if rest else []
     return tuple(
         Segment(start, count, width, index == 0, index == len(parts) - 1)
         for index, (start, count, width) in enumerate(parts)
@@ -120,9 +161,9 @@ class Nest:
         self.context, self.walks = context, list[Walk]()
         self.waits, self.posts = depends, depends
 
-    def walk(self, total: int, size: int) -> Iterator[Walk]:
+    def walk(self, total: int, size: int, lead: int = 0) -> Iterator[Walk]:
         """Open a loop over each segment of a dimension in turn."""
-        for segment in segments(total, size):
+        for segment in segments(total, size, lead):
             with self.context.builder.loop(segment.count) as loop:
                 self.walks.append(Walk(segment, loop))
                 yield self.walks[-1]

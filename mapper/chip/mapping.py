@@ -206,8 +206,7 @@ class _Trials:
 def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> list[Demand]:
     """What the objects of a workload cost, were the nearest level large enough for all of them."""
     memory = MemoryMap(chip)
-    program, _ = lower_tasks(chip, graph, parts, choice, memory)
-    return measure(program, memory)
+    return measure(lower_tasks(chip, graph, parts, choice, memory).program, memory)
 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -278,7 +277,7 @@ def _alone(
     name = task.operator.name
     part = Part(0, times, (once,), {name: levels})
     memory = MemoryMap(chip, levels=levels)
-    program, _ = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True)
+    program = lower_tasks(chip, graph, [part], (layout, [{name: chosen}]), memory, draft=True).program
     if len(chip.memory) > 1 and memory.used > min(chip.memory[level].total_capacity for level in levels):
         return chosen.cycles  # it streams from a level that its objects fill: the estimate has to do
     return -(-cycles(program) // times)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.isa import Program
+from siliconloom.mapper.chip.append import AppendLowering
 from siliconloom.mapper.chip.attention import AttentionLowering
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
@@ -15,8 +17,9 @@ from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.layout import Layout, declare_rings
-from siliconloom.mapper.chip.lowering import Context
-from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.lowering import Context, Stored
+from siliconloom.mapper.chip.memory import Key, MemoryMap
+from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.mapper.chip.sharing import Cut, Share
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
@@ -86,6 +89,11 @@ class MappedWorkload:
         What the program is lowered from; ``None`` on a bare array.
     memory
         Where every object lies in main memory; ``None`` on a bare array.
+    results
+        Where the result of every operator lies, of its last execution; of those that are computed together, that of
+        the last of them.
+    apart
+        Operators that do not read what the graph says they read, and why: their values are not the model's.
     """
 
     chip: Chip
@@ -99,6 +107,8 @@ class MappedWorkload:
     placement: Placement | None = None
     mapping: Mapping | None = None
     memory: MemoryMap | None = None
+    results: NamedValues[str, Stored] = field(default_factory=dict)
+    apart: NamedValues[str, str] = field(default_factory=dict)
 
     @property
     def estimated_cycles(self) -> int:
@@ -114,6 +124,17 @@ class Drafted:
     program: Program
     tasks: tuple[MappedTask, ...]
     memory: MemoryMap
+    results: NamedValues[str, Stored]
+    apart: NamedValues[str, str]
+
+
+class Lowered(NamedTuple):
+    """A Program with its tasks, where every result lies, and which operators do not read the model's operands."""
+
+    program: Program
+    tasks: tuple[MappedTask, ...]
+    results: NamedValues[str, Stored]
+    apart: NamedValues[str, str]
 
 
 def lower(chip: Chip, graph: Graph, mapping: Mapping, notes: tuple[str, ...] = ()) -> MappedWorkload:
@@ -131,8 +152,8 @@ def draft(chip: Chip, graph: Graph, mapping: Mapping) -> Drafted:
     """The same without checks, for what is only timed."""
     placement = mapping.placement
     memory = MemoryMap(chip, None if placement is None else placement.homes)
-    program, tasks = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True)
-    return Drafted(mapping, program, tasks, memory)
+    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True)
+    return Drafted(mapping, lowered.program, lowered.tasks, memory, lowered.results, lowered.apart)
 
 
 def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) -> MappedWorkload:
@@ -147,13 +168,25 @@ def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) 
     used = memory.used if mapping.placement is None else sum(mapping.placement.used.values())
     bound = graph_bound(chip, graph, mapping.placement)
     return MappedWorkload(
-        chip, graph, whole, drafted.tasks, mapping.choice[0], used, bound, notes, mapping.placement, mapping, memory
+        chip,
+        graph,
+        whole,
+        drafted.tasks,
+        mapping.choice[0],
+        used,
+        bound,
+        notes,
+        mapping.placement,
+        mapping,
+        memory,
+        drafted.results,
+        drafted.apart,
     )
 
 
 def lower_tasks(
     chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap, *, draft: bool = False
-) -> tuple[Program, tuple[MappedTask, ...]]:
+) -> Lowered:
     """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
     tile = chip.tile
@@ -162,12 +195,15 @@ def lower_tasks(
     builder.tiles = chip.tile_count
     rings = declare_rings(builder, tile, layout)
     stored = builder.semaphore("stored", 1, "dependency")
-    numbers, outputs = dict[str, int](), dict[str, tuple[int, int]]()
+    numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
+    in_place = updated(graph)
     tasks, runs = list[Task](), list[list[tuple[int, Tiling, Share]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
         with builder.loop(part.count) as layer:
-            context = Context(builder, chip, tile, layout, rings, memory, layer, stored, graph, outputs)
+            context = Context(
+                builder, chip, tile, layout, rings, memory, layer, stored, graph, in_place, outputs, apart
+            )
             for task in part.tasks:
                 name = task.operator.name
                 if name not in numbers:
@@ -183,7 +219,7 @@ def lower_tasks(
         )
         for task, run in zip(tasks, runs, strict=True)
     )
-    return builder.finish(tuple(numbers), draft=draft), mapped
+    return Lowered(builder.finish(tuple(numbers), draft=draft), mapped, outputs, apart)
 
 
 def _lower(context: Context, task: Task, chosen: Chosen) -> None:
@@ -195,7 +231,8 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()
     else:
-        VectorLowering(context, task, vector_shape(context.tile, part), tiling).emit()
+        lowering = VectorLowering if task.cached is None else AppendLowering
+        lowering(context, task, vector_shape(context.tile, part, task), tiling).emit()
 
 
 def blocks_of(
@@ -209,33 +246,37 @@ def blocks_of(
     tile, nearest = chip.tile, next(iter(chip.memory))
     assert isinstance(tile, NpuTile)
     parts = []
-    makers: dict[str, str] = {}
+    results: dict[str, Key] = {}
+    in_place = updated(graph)
     for _, repeat, operators in graph.blocks():
         tasks = tuple(block_tasks(graph, operators, tile, fused))
         names = [task.operator.name for task in tasks]
-        makers |= {o.name: task.operator.name for task in tasks for o in (task.operator, *task.fused)}
+        for task in tasks:
+            every = (task.operator, *task.fused)
+            own = task.operator.name, "result"
+            results |= dict.fromkeys((o.name for o in every), results.get(in_place.get(every[-1].name, ""), own))
         if placement is None:
             parts.append(Part(0, repeat, tasks, dict.fromkeys(names, (nearest,) * 3)))
             continue
         cuts = [cut for cut in placement.cuts(names) if cut < repeat]
         for first, end in zip(cuts, [*cuts[1:], repeat], strict=True):
-            levels = {task.operator.name: _levels(chip, graph, placement, makers, task, first) for task in tasks}
+            levels = {task.operator.name: _levels(chip, graph, placement, results, task, first) for task in tasks}
             parts.append(Part(first, end - first, tasks, levels))
     return tuple(parts)
 
 
 def _levels(
-    chip: Chip, graph: Graph, placement: Placement, makers: dict[str, str], task: Task, repetition: int
+    chip: Chip, graph: Graph, placement: Placement, results: dict[str, Key], task: Task, repetition: int
 ) -> tuple[str, ...]:
     """Levels that a task's tiling is chosen for, in one repetition."""
     operator = task.operator
     if not isinstance(operator, Gemm):
         return (placement.slowest_share(chip, operator.name, repetition, operator.repeat),)
-    makes = [makers[name] for name in graph.dataflow.predecessors(operator.name) if name in makers]
+    makes = [results[name] for name in graph.dataflow.predecessors(operator.name) if name in results]
     keys = [
-        (operator.name, "input") if (operator.name, "input") in placement.homes else (makes[0], "result"),
+        (operator.name, "input") if (operator.name, "input") in placement.homes else makes[0],
         (operator.name, "parameters" if operator.weight else "operand 1"),
-        (operator.name, "result"),
+        results[operator.name],
     ]
     return tuple(placement.level(key, repetition) for key in keys)
 

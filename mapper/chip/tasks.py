@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_cost import GemmShape
+from siliconloom.mapper.chip.operands import Cached, Operand, attended, columns, is_append, operands
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
@@ -25,6 +26,16 @@ class Task:
     """Reads a result of the task before it, or of an earlier one that nothing has waited for yet."""
     serves: str | None = None
     """Operator of the workload that this one brings operands into order for; itself when ``None``."""
+    held: int = 0
+    """Columns of the rows that hold its first operand, where it reads some of them only."""
+    step: int = 1
+    """Rows of its first operand from one that it reads to the next."""
+    cached: Cached | None = None
+    """The cache that its results go into."""
+
+    def held_by(self, part: Operator) -> int:
+        """The same as ``held``, of a part of the operator."""
+        return max(self.held * columns(part) // columns(self.operator), columns(part)) if self.held else 0
 
     @property
     def owner(self) -> str:
@@ -43,7 +54,10 @@ def block_tasks(
         first = operators[index]
         fused: list[Vector] = []
         index += 1
-        tasks += [Task(before, (), linked, first.name) for before in rearrangements(graph, first, tile)]
+        tasks += rearrangements(graph, first, tile, linked)
+        if is_append(first) and (appends := _appends(graph, first, tile)):
+            tasks += appends
+            continue
         limit = len(operators) if most is None else most.get(first.name, len(operators))
         while isinstance(first, Gemm) and index < len(operators) and len(fused) < limit:
             follower = operators[index]
@@ -52,29 +66,78 @@ def block_tasks(
                 break
             fused.append(follower)
             index += 1
-        tasks.append(Task(first, tuple(fused), linked))
+        found = operands(graph, first)
+        held, step = _strides(found[0], columns(first)) if found and linked else (0, 1)
+        tasks.append(Task(first, tuple(fused), linked, held=held, step=step))
     return tasks
 
 
-def rearrangements(graph: Graph, operator: Operator, tile: NpuTile) -> list[Vector]:
+def _strides(operand: Operand | str, own: int) -> tuple[int, int]:
+    """Columns held beside one's own, and rows from one to the next."""
+    if isinstance(operand, str):
+        return 0, 1
+    return (operand.held if operand.held > own else 0), operand.step
+
+
+def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool) -> list[Task]:
     """What brings operands into the order in which the array takes them, where the workload does not say how.
 
     - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
-      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it.
+      rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. What
+      appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
     - Experts take the rows of their tokens, which lie anywhere.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
-    if isinstance(operator, Attention) and tile.array.dataflow != "input_stationary":
+    if isinstance(operator, Attention):
+        makers = graph.dataflow.predecessors(operator.name) if linked else []
+        if any(_appends(graph, graph.dataflow[name], tile) for name in makers):
+            return []
+        if fills_cache(tile, operator) and linked:
+            return [
+                replace(each, serves=operator.name)
+                for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))
+            ]
+        if tile.array.dataflow == "input_stationary":
+            return []
         tokens = operator.q_len if operator.causal else operator.kv_len
         rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
-        return [Vector(name=name, function=function, rows=rows, cols=cols, **common)]
+        made = Vector(name=name, function=function, rows=rows, cols=cols, **common)
+        return [Task(made, (), linked, operator.name)]
     if _is_expert(operator) and not _after_expert(graph, operator.name):
         assert isinstance(operator, Gemm)
         rows = operator.batch * operator.m
         name, function = f"{operator.name}.gather", VectorFunction.GATHER
-        return [Vector(name=name, function=function, rows=rows, cols=operator.k, **common)]
+        made = Vector(name=name, function=function, rows=rows, cols=operator.k, **common)
+        return [Task(made, (), linked, operator.name)]
     return []
+
+
+def fills_cache(tile: NpuTile, attention: Attention) -> bool:
+    """Whether keys and values lie in blocks and panels, as an array that keeps its weights takes them."""
+    return tile.array.dataflow == "weight_stationary" and not attention.values_in_keys
+
+
+def _appends(graph: Graph, operator: Operator, tile: NpuTile) -> list[Task]:
+    """What appends keys, and what appends values, where a graph's operator does both; nothing where it does not."""
+    flow = graph.dataflow
+    readers = [flow[name] for name in flow.successors(operator.name)] if is_append(operator) else []
+    if len(readers) != 1 or not isinstance(readers[0], Attention) or not fills_cache(tile, readers[0]):
+        return []
+    attention = readers[0]
+    keys = replace(_append(graph, attention, f"{operator.name}.keys", "keys"), serves=operator.name)
+    return [keys, _append(graph, attention, operator.name, "values")]
+
+
+def _append(graph: Graph, attention: Attention, name: str, kind: str) -> Task:
+    """Transpose the new keys of an attention operator into its cache, or copy its new values."""
+    cached = Cached(attention, kind == "keys")
+    maker = attended(graph, attention)[1 if cached.keys else 2]
+    function = VectorFunction.TRANSPOSE if cached.keys else VectorFunction.KV_APPEND
+    common: dict[str, Any] = {"block": attention.block, "repeat": attention.repeat, "precision": attention.precision}
+    rows, cols = attention.batch * cached.tokens, attention.kv_heads * cached.width
+    made = Vector(name=name, function=function, rows=rows, cols=cols, **common)
+    return Task(made, held=0 if isinstance(maker, str) else maker.held, cached=cached)
 
 
 def unlaid(task: Task) -> str | None:
@@ -142,4 +205,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         output_halved=any(f in GATED for f in functions),
         residual=VectorFunction.ADD in functions,
         listed=not task.depends,
+        step=task.step,
     )

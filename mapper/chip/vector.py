@@ -13,9 +13,11 @@ from siliconloom.arch.layout import padded
 from siliconloom.arch.timing import LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, affine
+from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
+from siliconloom.mapper.chip.operands import Cached, operands
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -39,7 +41,9 @@ class VectorTiling:
 class VectorShape:
     """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it.
 
-    ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them.
+    ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them. ``held`` are the
+    columns of the rows that its first operand begins in, where it reads some of them only; ``cached`` is the cache that
+    its results go into.
     """
 
     function: VectorFunction
@@ -50,6 +54,48 @@ class VectorShape:
     passes: int
     constants: int
     dtype: DataType
+    held: int = 0
+    cached: Cached | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Rows of one sequence, where it fills a cache; else all."""
+        return self.rows if self.cached is None else min(self.rows, self.cached.tokens)
+
+    @property
+    def sequences(self) -> int:
+        """How many of these there are."""
+        return -(-self.rows // self.tokens)
+
+    def lead(self, block: int) -> int:
+        """Rows of a sequence before its first whole block of keys."""
+        if self.cached is None or not self.cached.keys:
+            return 0
+        return min(-self.cached.past % block, self.tokens)
+
+    def heights(self, block: int, rows: int) -> list[tuple[int, int]]:
+        """Rows of tiles, and how many tiles have so many."""
+        lead, times = self.lead(block), self.sequences
+        parts = [(lead, times)] if lead else []
+        return parts + [(tall, times * count) for tall, count in _parts(self.tokens - lead, rows)]
+
+    @property
+    def heads(self) -> int:
+        """Heads that it fills the cache of."""
+        assert self.cached is not None
+        return -(-self.cols // self.cached.width)
+
+    def heads_of(self, cols: int) -> tuple[int, int]:
+        """Heads of a tile of so many columns, and columns of each."""
+        assert self.cached is not None
+        width = min(self.cached.width, self.cols)
+        return max(cols // width, 1), min(cols, width)
+
+    def divides(self, cols: int, block: int) -> bool:
+        """Whether so many columns are whole heads, or parts of one that are wholes in the cache too."""
+        assert self.cached is not None
+        width = min(self.cached.width, self.cols)
+        return cols % width == 0 or (cols < width and (self.cached.keys or cols % block == 0))
 
     @property
     def seconds(self) -> int:
@@ -77,13 +123,22 @@ class VectorShape:
         return self.function.spec.transposes
 
 
-def vector_shape(tile: NpuTile, part: Operator) -> VectorShape:
-    """What a tile computes of an operator."""
+def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
+    """What a tile computes of an operator, of the task that this is a part of."""
     assert isinstance(part, Vector)
     function = part.function
     constants = vector_cost(function).parameter_bytes(part.cols, tile.vector.lanes)
     return VectorShape(
-        function, part.rows, part.cols, part.inputs, part.outputs, part.passes, constants, part.precision
+        function,
+        part.rows,
+        part.cols,
+        part.inputs,
+        part.outputs,
+        part.passes,
+        constants,
+        part.precision,
+        task.held_by(part),
+        task.cached,
     )
 
 
@@ -97,7 +152,13 @@ class VectorLayout:
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
         self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
+        self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.line = shape.dtype.size(self.block)
+
+    @property
+    def second_row(self) -> int:
+        """From row to row of what the vector unit reads as its second operand."""
+        return self.shape.seconds * self.row if self.shape.table else self.source_row
 
     @property
     def plane(self) -> int:
@@ -109,9 +170,14 @@ class VectorLayout:
     def least(self) -> dict[str, int]:
         """What the smallest tiles take."""
         by_row = vector_cost(self.shape.function).by_row
-        return self.needs(
-            min(self.shape.rows, self.block if self.shape.transposes else 1), self.shape.cols if by_row else 1
-        )
+        return self.needs(min(self.shape.tokens, self.block if self.shape.transposes else 1), self._narrowest(by_row))
+
+    def _narrowest(self, by_row: bool) -> int:
+        """Columns that a tile has at least."""
+        cached = self.shape.cached
+        if cached is None or cached.keys:
+            return self.shape.cols if by_row else 1
+        return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
 
     def local(self, cols: int) -> int:
         """From row to row of a tile of ``cols`` columns."""
@@ -157,10 +223,15 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
     several = max(1, bus // lowest(made.row))  # so many rows begin where a long row of a transfer may
     rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
     if shape.transposes:
-        rows = {min(shape.rows, made.block)}
+        rows = {min(shape.tokens, made.block)}
     cols = (
         {shape.cols} if by_row else {min(shape.cols, padded(c, min(lanes, MOST_FINE))) for c in _halvings(shape.cols)}
     )
+    if shape.cached is not None:
+        width = min(shape.cached.width, shape.cols)
+        rows = {min(r, shape.tokens) for r in rows}
+        cols = {heads * width for heads in _halvings(shape.heads)} | set(_halvings(width))
+        cols = {c for c in cols if shape.divides(c, made.block)}
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}
@@ -188,7 +259,10 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     memory, size, unit, made = chip.nearest, shape.dtype.size, tile.vector, VectorLayout(tile, shape)
-    places = (rows * made.row if rows < shape.rows else 0) | (size(cols) if cols < shape.cols else 0)
+    within = size(cols) if cols < shape.cols else 0
+    places = (rows * made.row if rows < shape.rows else 0) | within
+    source_places = (rows * made.source_row if rows < shape.rows else 0) | within
+    cache = CacheLayout(tile, memory, shape.cached) if shape.cached is not None else None
 
     def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
         made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places)
@@ -196,14 +270,23 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
         return sum(moved_bytes(memory, *s) for s in shapes), sum(access_cycles(chip, memory, *s) for s in shapes)
 
     read = written = port = vector = tiles = 0
-    for tall, many in _parts(shape.rows, rows):
+    stores = shape.outputs
+    for tall, many in shape.heights(made.block, rows):
         for wide, count in _parts(shape.cols, cols):
             times, local = many * count, made.local(wide)
-            operand = transfer(tall, size(wide), made.row, local, places)
-            table = transfer(tall, shape.seconds * size(wide), shape.seconds * made.row, shape.seconds * local, places)
+            operand = transfer(tall, size(wide), made.source_row, local, source_places)
+            second = made.second_row
+            table = transfer(tall, shape.seconds * size(wide), second, shape.seconds * local, source_places)
             others = shape.passes
             result = operand
-            if shape.transposes:
+            if made.source_row != made.row:
+                result = transfer(tall, size(wide), made.row, local, places)
+            if cache is not None:
+                stored = cache.rows(tall, *shape.heads_of(wide))
+                moves = [transfer(r.rows, r.width, r.pitch, r.local_pitch, r.offset | r.local) for r in stored]
+                result = sum(moved for moved, _ in moves), sum(held for _, held in moves)
+                stores = max(stores, len(moves))
+            elif shape.transposes:
                 result = transfer(wide, size(tall), made.line, made.local(tall), wide * made.line)
             tiles += times
             read += times * (shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0))
@@ -219,7 +302,7 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     arrive = latency + QUEUE_POP + TRANSFER_START + LOAD_WRITE
     away = latency + QUEUE_POP + TRANSFER_START + STORE_WRITE
     fetch, _ = fetch_cycles(chip)
-    issued = operands + shape.outputs + shape.passes
+    issued = operands + stores + shape.passes
     sequencer = tiles * (issued * tile.sequencer.issue_cycles + tile.sequencer.loop_cycles)
     constants = 0
     if shape.constants:
@@ -241,7 +324,7 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
 def _parts(total: int, size: int) -> list[tuple[int, int]]:
     """Size and number of the full tiles along a dimension, and of the rest."""
     full, rest = divmod(total, size)
-    return [(size, full)] + ([(rest, 1)] if rest else [])
+    return ([(size, full)] if full else []) + ([(rest, 1)] if rest else [])
 
 
 class VectorLowering:
@@ -254,23 +337,28 @@ class VectorLowering:
         name, whole, memory = task.operator.name, task.operator, context.memory
         assert isinstance(whole, Vector)
         # of the same size whatever part of it a tile has
-        all_of = VectorLayout(context.tile, vector_shape(context.tile, whole))
+        all_of = VectorLayout(context.tile, vector_shape(context.tile, whole, task))
         operand = whole.rows * all_of.row
         if shape.function == VectorFunction.GATHER and whole.weight_bytes > whole.output_bytes:
             self.sources = [context.parameters(whole)]  # the rows it takes stand for any of its table
         else:
-            self.sources = [context.input_of(whole, operand)]
-        self.sources += [memory.take(name, f"operand {n}", operand) for n in range(1, shape.inputs)]
+            found = operands(context.graph, whole)
+            roles = ("input", *(f"operand {n}" for n in range(1, shape.inputs)))
+            row = all_of.source_row
+            self.sources = [
+                context.operand(name, role, found[n] if n < len(found) else None, whole.rows * row, row)
+                for n, role in enumerate(roles)
+            ]
         self.sources, self.seconds = self.sources[: shape.firsts], self.sources[shape.firsts :]
         if shape.table:
             self.seconds = [memory.take(name, "table", shape.seconds * operand)]
         self.constants, self.step = 0, 0
         if shape.constants:
-            self.step = max(vector_shape(context.tile, whole).constants, whole.weight_bytes)
+            self.step = max(vector_shape(context.tile, whole, task).constants, whole.weight_bytes)
             self.constants = memory.take(name, "parameters", self.step, whole.repeat)
         served = context.graph.dataflow[task.serves] if task.serves else None
         self.head = served.head_dim if isinstance(served, Attention) else shape.cols
-        self.target = context.output_of(task, all_of.plane * shape.outputs)
+        self.target = context.output_of(task, all_of.plane * shape.outputs, all_of.row)
 
     def emit(self) -> None:
         """Write the task."""
@@ -286,8 +374,8 @@ class VectorLowering:
                         rings.vector,
                         rows.size,
                         size(cols.size),
-                        layout.row,
-                        self._place(base, rows, cols),
+                        layout.source_row,
+                        self._place(base, rows, cols, layout.source_row),
                         opens=index == 0,
                         closes=index == len(self.sources) - 1,
                         offset=index * rows.size * local,
@@ -305,9 +393,9 @@ class VectorLowering:
         if shape.constants:
             rings.constants.read()
 
-    def _place(self, base: int, rows: Walk, cols: Walk, many: int = 1) -> Address:
-        """Where a tile begins of a matrix of ``many`` bytes for one of an operand's."""
-        row, size = many * self.layout.row, self.shape.dtype.size
+    def _place(self, base: int, rows: Walk, cols: Walk, row: int, many: int = 1) -> Address:
+        """Where a tile begins of a matrix with a row every ``row`` bytes, ``many`` for one of an operand's."""
+        size = self.shape.dtype.size
         offset = rows.start * row + many * size(cols.start)
         return affine(base + offset, (rows.loop, rows.size * row), (cols.loop, many * size(cols.size)))
 
@@ -324,7 +412,7 @@ class VectorLowering:
                 rows.size,
                 size(cols.size),
                 layout.row,
-                self._place(self.target + index * layout.plane, rows, cols),
+                self._place(self.target + index * layout.plane, rows, cols, layout.row),
                 opens=index == 0,
                 closes=index == shape.outputs - 1,
                 offset=index * rows.size * local,
@@ -397,8 +485,8 @@ class VectorLowering:
     def _load_second(self, base: int, rows: Walk, cols: Walk) -> None:
         """Load what the vector unit reads as its second operand."""
         many, size = self.shape.seconds, self.shape.dtype.size
-        width, row, local = many * size(cols.size), many * self.layout.row, many * self.layout.local(cols.size)
-        where = self._place(base, rows, cols, many)
+        width, row, local = many * size(cols.size), self.layout.second_row, many * self.layout.local(cols.size)
+        where = self._place(base, rows, cols, row, many)
         self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local)
 
 

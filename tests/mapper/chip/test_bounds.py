@@ -44,7 +44,7 @@ def check(chip, operator, slots, tiling, share):
     name = operator.name
     part = Part(0, 1, (Task(operator, depends=False),), {name: (next(iter(chip.memory)),) * 3})
     chosen = Chosen(tiling, share, 0)
-    program, _ = lower_tasks(chip, GRAPH, [part], (slots, [{name: chosen}]), MemoryMap(chip))
+    program = lower_tasks(chip, GRAPH, [part], (slots, [{name: chosen}]), MemoryMap(chip)).program
     outcome, bound = run(program, chip), operator_bound(chip, operator)
     assert outcome.cycles >= bound.lower_bound_cycles
     assert outcome.own[0] >= bound.lower_bound_cycles

@@ -1,0 +1,96 @@
+"""Lowering of what fills a cache: new keys are transposed into blocks, new values are copied into panels.
+
+A tile holds some tokens of one sequence and some heads, or a part of one head. The first tile of keys of a sequence
+ends where the block does that older keys begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from siliconloom.mapper.chip.builder import affine
+from siliconloom.mapper.chip.cache_layout import CacheLayout
+from siliconloom.mapper.chip.lowering import Context, Nest, Walk
+from siliconloom.mapper.chip.operands import attended
+from siliconloom.mapper.chip.tasks import Task
+from siliconloom.mapper.chip.vector import VectorLayout, VectorShape, VectorTiling
+
+
+class AppendLowering:
+    """Writes what appends keys or values: for every sequence its tokens, tile by tile."""
+
+    def __init__(self, context: Context, task: Task, shape: VectorShape, tiling: VectorTiling) -> None:
+        assert shape.cached is not None
+        self.context, self.shape, self.tiling = context, shape, tiling
+        self.cached, self.nest = shape.cached, Nest(context, task.depends)
+        self.layout = CacheLayout(context.tile, context.chip.nearest, shape.cached)
+        attention, operator = self.cached.attention, task.operator
+        self.row = VectorLayout(context.tile, shape).source_row
+        size = attention.batch * self.cached.tokens * self.row
+        found = attended(context.graph, attention)[1 if self.cached.keys else 2]
+        self.source = context.operand(operator.name, "input", found, size, self.row)
+        role = "keys" if self.cached.keys else "values"
+        self.target = context.memory.take(attention.name, role, self.layout.unit, attention.repeat)
+
+    def emit(self) -> None:
+        """Write the task."""
+        shape, cached = self.shape, self.cached
+        heads, width = shape.heads_of(self.tiling.cols)
+        lead = shape.lead(self.layout.block)
+        for sequence in self.nest.walk(shape.sequences, 1):
+            for tokens in self.nest.walk(shape.tokens, self.tiling.rows, lead):
+                for head in self.nest.walk(shape.heads, heads):
+                    for part in self.nest.walk(min(cached.width, shape.cols), width):
+                        self._tile(sequence, tokens, head, part)
+
+    def _tile(self, sequence: Walk, tokens: Walk, head: Walk, part: Walk) -> None:
+        layout, rings, size, builder = self.layout, self.context.rings, self.shape.dtype.size, self.context.builder
+        cols, column = head.size * part.size, head.start * self.cached.width + part.start
+        where = affine(
+            self.source + tokens.start * self.row + size(column),
+            (sequence.loop, self.cached.tokens * self.row),
+            (tokens.loop, tokens.size * self.row),
+            (head.loop, size(head.size * self.cached.width)),
+            (part.loop, size(part.size)),
+        )
+        local = layout.local(cols)
+        self.nest.load(rings.vector, tokens.size, size(cols), self.row, where, local_pitch=local)
+        builder.vector(
+            self.shape.function,
+            tokens.size,
+            cols,
+            self.shape.dtype,
+            rings.vector,
+            rings.results,
+            inputs=1,
+            wait=rings.vector.full_bit | rings.results.free_bit,
+            release=rings.vector.free_bit,
+            post=rings.results.full_bit,
+        )
+        rings.vector.read()
+        rings.results.written()
+        first = self.cached.past + tokens.start
+        place = affine(
+            self.target + layout.at(first) + head.start * layout.plane + layout.within(part.start),
+            (self.context.layer, layout.unit),
+            (sequence.loop, self.cached.attention.kv_heads * layout.plane),
+            (tokens.loop, layout.at(first + tokens.size) - layout.at(first)),
+            (head.loop, head.size * layout.plane),
+            (part.loop, layout.within(part.size)),
+        )
+        rows = layout.rows(tokens.size, head.size, part.size)
+        for number, each in enumerate(rows):
+            self.nest.store(
+                rings.results,
+                each.rows,
+                each.width,
+                each.pitch,
+                replace(place, base=place.base + each.offset),
+                opens=number == 0,
+                closes=number == len(rows) - 1,
+                offset=each.local,
+                local_pitch=each.local_pitch,
+            )
+
+
+__all__ = ["AppendLowering"]

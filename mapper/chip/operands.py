@@ -1,0 +1,196 @@
+"""Which earlier result every operand of an operator is, and which of its columns: what flows, read off the graph.
+
+Nothing here knows of tiles or addresses. A result is a matrix with a row to a token; its columns follow from what its
+maker is. Where no such matrix holds an operand as its reader takes it, there is a reason instead: such work is timed
+with an operand of its own, and its values are not the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.epilogue import GATED
+from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.roles import Section
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Columns of an earlier result.
+
+    Parameters
+    ----------
+    maker
+        Operator whose result it is.
+    column
+        First of its columns that is read.
+    held
+        All of them: what lies from row to row.
+    row, step
+        First row that is read, and rows from one to the next.
+    """
+
+    maker: str
+    column: int
+    held: int
+    row: int = 0
+    step: int = 1
+
+
+Found = Operand | str
+"""An operand, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What goes into a cache: the keys of an attention operator, or its values."""
+
+    attention: Attention
+    keys: bool
+
+    @property
+    def past(self) -> int:
+        """Positions of a sequence that are there already."""
+        return self.attention.kv_len - self.attention.q_len if self.attention.causal else 0
+
+    @property
+    def tokens(self) -> int:
+        """Positions of a sequence that are new."""
+        return self.attention.q_len if self.attention.causal else self.attention.kv_len
+
+    @property
+    def width(self) -> int:
+        """Columns of a head."""
+        return self.attention.head_dim if self.keys else self.attention.v_head_dim
+
+
+def columns(operator: Operator) -> int:
+    """Columns of an operator's result."""
+    if isinstance(operator, Gemm):
+        return operator.batch * operator.n
+    if isinstance(operator, Attention):
+        return operator.heads * operator.v_head_dim
+    assert isinstance(operator, Vector)
+    return operator.cols
+
+
+def rows(operator: Operator) -> int:
+    """Rows of an operator's result."""
+    if isinstance(operator, Gemm):
+        return operator.m
+    if isinstance(operator, Attention):
+        return operator.batch * operator.q_len
+    assert isinstance(operator, Vector)
+    return operator.rows
+
+
+def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
+    """Operands of an operator that the graph has, but for what it keeps: those of a product, a sum, a function."""
+    flow = graph.dataflow
+    makers = flow.predecessors(operator.name) if operator.name in flow else []
+    if isinstance(operator, Attention):
+        return (attended(graph, operator)[0],)
+    if isinstance(operator, Gemm):
+        return tuple(_of_product(operator, flow[name]) for name in makers[:1])
+    assert isinstance(operator, Vector)
+    count = operator.inputs
+    if len(makers) == count:
+        return tuple(_whole(operator, flow[name]) for name in makers)
+    if len(makers) == 1 and operator.function in GATED and columns(flow[makers[0]]) == count * operator.cols:
+        held = columns(flow[makers[0]])
+        return tuple(Operand(makers[0], number * operator.cols, held) for number in range(count))
+    return ("no layout for operands that several operators have made",) * count if makers else ()
+
+
+def residual(graph: Graph, chain: tuple[Operator, ...]) -> Found:
+    """What the sum among operators that are computed together adds to their own results."""
+    names = {each.name for each in chain}
+    for each in chain:
+        if isinstance(each, Vector) and each.function is VectorFunction.ADD:
+            others = [name for name in graph.dataflow.predecessors(each.name) if name not in names]
+            if len(others) == 1:
+                return _whole(each, graph.dataflow[others[0]])
+    return "no layout for sums of more than two results"
+
+
+def attended(graph: Graph, attention: Attention) -> tuple[Found, Found, Found]:
+    """Queries, new keys and new values of an attention operator, whoever appends those to a cache."""
+    flow = graph.dataflow
+    makers = flow.predecessors(attention.name) if attention.name in flow else []
+    caches = [name for name in makers if is_append(flow[name])]
+    others = [name for name in makers if name not in caches]
+    news = flow.predecessors(caches[0]) if caches else others
+    others, news = (sorted(names, key=lambda name: columns(flow[name])) for names in (others, news))  # rope, then qkv
+    if not others or not news or attention.values_in_keys:
+        return ("no layout for a latent cache",) * 3
+    queries = attention.heads * attention.head_dim
+    keys = queries + attention.kv_heads * attention.head_dim
+    values = keys + attention.kv_heads * attention.v_head_dim
+    tokens = attention.batch * attention.q_len
+
+    def found(name: str, first: int, end: int) -> Found:
+        maker = flow[name]
+        held = columns(maker)
+        if rows(maker) != tokens or held not in (queries, keys, values) or end > held:
+            return "no layout for queries and keys that are normalised, or turned in part"
+        return _same_format(attention, maker) or Operand(name, first, held)
+
+    return found(others[0], 0, queries), found(news[0], queries, keys), found(news[-1], keys, values)
+
+
+def is_append(operator: Operator) -> bool:
+    """Whether an operator appends to a cache."""
+    return isinstance(operator, Vector) and operator.function is VectorFunction.KV_APPEND
+
+
+def updated(graph: Graph) -> dict[str, str]:
+    """Operators whose result takes the place of an earlier one: the last of a block that is executed again and again.
+
+    What a block makes is its own next operand, so both are one object. It is no more read where it is overwritten: the
+    last operator reads it element by element, or not at all.
+    """
+    found: dict[str, str] = {}
+    if graph.phase is Phase.TRAINING:  # what flows back reads it again
+        return found
+    flow = graph.dataflow
+    for _, repeat, members in graph.blocks():
+        names, last = {each.name for each in members}, members[-1]
+        before = {name for each in members for name in flow.predecessors(each.name) if name not in names}
+        if repeat > 1 and len(before) == 1 and not isinstance(last, Attention):
+            maker = flow[before.pop()]
+            same = (rows(maker), columns(maker), maker.precision) == (rows(last), columns(last), last.precision)
+            if same and not isinstance(maker, Attention):
+                found[last.name] = found.get(maker.name, maker.name)
+    return found
+
+
+def _whole(reader: Vector, maker: Operator) -> Found:
+    """All columns of a result, or the first of them."""
+    held = columns(maker)
+    wide = reader.function is VectorFunction.ROPE and held >= reader.cols  # values follow queries and keys
+    if rows(maker) != reader.rows or not (wide or held == reader.cols):
+        return "no layout for a result that is read in other rows than it was made in"
+    return _same_format(reader, maker) or Operand(maker.name, 0, held)
+
+
+def _of_product(reader: Gemm, maker: Operator) -> Found:
+    """The moving operand: every row, or of each sequence the last one; the first one where a pooler takes it."""
+    made = rows(maker)
+    if not reader.weight or reader.batch > 1 or reader.stored is not None:
+        return "no layout for products of heads, or of experts"
+    if columns(maker) != reader.k or made % reader.m or is_append(maker):
+        return "no layout for a result that is read in other rows than it was made in"
+    step = made // reader.m
+    row = 0 if reader.place.section is Section.POOLER else step - 1
+    return _same_format(reader, maker) or Operand(maker.name, 0, reader.k, row, step)
+
+
+def _same_format(reader: Operator, maker: Operator) -> str | None:
+    if reader.precision is not maker.precision:
+        return f"no layout for a result in {maker.precision.value} that is read in {reader.precision.value}"
+    return None
+
+
+__all__ = ["Cached", "Found", "Operand", "attended", "columns", "is_append", "operands", "residual", "rows", "updated"]

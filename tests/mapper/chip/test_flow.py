@@ -1,0 +1,170 @@
+"""Values flow from operator to operator as the graph says: seen in memory after the golden model has run a program."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.workload import filled
+from siliconloom.workloads import load_workload
+from siliconloom.workloads.operators import Attention
+
+
+def chip_of(side, bus, load_rows=1):
+    sets = {
+        "tile.array.rows": side,
+        "tile.array.cols": side,
+        "tile.array.load_rows": load_rows,
+        "tile.scratchpad.capacity": "64 KiB",
+        "tile.accumulator.capacity": "32 KiB",
+        "tile.vector.lanes": side,
+        "tile.dma.bytes_per_cycle": bus,
+        "tile.dma.port_bytes": bus,
+        "memory.dram.access_bytes": bus,
+        "memory.dram.bandwidth": "25.6 GB/s",
+        "memory.dram.latency": "30 ns",
+    }
+    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+
+
+def graph_of(folder, family, heads, kv_heads, dim, layers, sets):
+    width = heads * dim
+    if family == "gpt2":
+        model = {"model_type": "gpt2", "n_embd": width, "n_head": heads, "n_layer": layers, "n_positions": 64}
+    else:
+        model = {
+            "model_type": "llama",
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "num_hidden_layers": layers,
+            "intermediate_size": 2 * width,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+        }
+    file = folder / "config.json"
+    file.write_text(json.dumps({**model, "vocab_size": 40}))
+    made = load_workload(str(file), list(sets))
+    for name in list(made.dataflow):  # rows are copied in the place of gathering them
+        operator = made.dataflow[name]
+        if getattr(operator, "function", None) == VectorFunction.GATHER:
+            made.dataflow.add(replace(operator, function=VectorFunction.COPY, weights=0))
+    return made
+
+
+def ran(chip, graph, seed=0):
+    """The mapped workload and its memory before and after."""
+    mapped = map_workload(chip, graph, lambda program: duration(program, chip))
+    made = filled(mapped, seed)
+    before = made.loaded()
+    after = before.copy()
+    GoldenMachine(chip, after).run(made.program)
+    return mapped, before, after
+
+
+def matrix(memory, stored, rows, cols):
+    """A result that lies row by row."""
+    lines = memory[stored.address : stored.address + rows * stored.row].reshape(rows, stored.row)
+    return lines[:, :cols].view(np.int8).astype(np.int64)
+
+
+def object_of(mapped, operator, role):
+    return next((a, item) for a, item in mapped.memory.objects() if item.key == (operator, role))
+
+
+def keys_and_values(mapped, memory, attention, layer):
+    """Keys and values (sequence, head, position, column), read from the cache as ``docs/npu.md`` says they lie."""
+    chip = mapped.chip
+    side, beats = chip.tile.array.cols, chip.tile.array.load_rows
+    places = -(-attention.kv_len // side) * side
+    depth = -(-attention.head_dim // beats) * beats
+    assert side == chip.tile.array.rows
+    pairs = attention.batch * attention.kv_heads
+    at, item = object_of(mapped, attention.name, "keys")
+    unit = memory[at + layer * item.unit_bytes : at + (layer + 1) * item.unit_bytes].view(np.int8)
+    # folds of a block follow one another, and only the last one is filled up
+    blocks = unit.reshape(pairs, places // side, depth, side)[:, :, : attention.head_dim]
+    keys = blocks.transpose(0, 1, 3, 2).reshape(pairs, places, attention.head_dim)[:, : attention.kv_len]
+    at, item = object_of(mapped, attention.name, "values")
+    unit = memory[at + layer * item.unit_bytes : at + (layer + 1) * item.unit_bytes].view(np.int8)
+    panels = -(-attention.v_head_dim // side)
+    line = item.unit_bytes // (pairs * panels * places)
+    lines = unit.reshape(pairs, panels, places, line)[..., : min(side, attention.v_head_dim)]
+    values = lines.transpose(0, 2, 1, 3).reshape(pairs, places, -1)[:, : attention.kv_len, : attention.v_head_dim]
+    shape = attention.batch, attention.kv_heads, attention.kv_len
+    return keys.reshape(*shape, -1).astype(np.int64), values.reshape(*shape, -1).astype(np.int64)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    family=st.sampled_from(["gpt2", "llama"]),
+    side=st.sampled_from([4, 8, 16]),
+    bus=st.sampled_from([8, 16, 32]),
+    dim=st.sampled_from([8, 16]),
+    group=st.sampled_from([1, 2]),
+    batch=st.sampled_from([1, 2, 3]),
+    length=st.integers(1, 21),
+    decode=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_attention_reads_what_was_projected(
+    tmp_path_factory, family, side, bus, dim, group, batch, length, decode, seed
+):
+    """New keys and values stand in the cache behind the older ones, and its result is attention of just these."""
+    folder = tmp_path_factory.mktemp("flow")
+    sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
+    sets.append(("batch", str(batch)))
+    heads = 2 * group if family == "llama" else 2
+    graph = graph_of(folder, family, heads, 2, dim, 1, sets)
+    mapped, before, after = ran(chip_of(side, bus), graph, seed)
+    attention = next(o for o in graph.operators() if isinstance(o, Attention))
+    assert not mapped.apart, mapped.apart
+    tokens, q, kv = attention.batch * attention.q_len, heads * dim, attention.kv_heads * dim
+    qkv = matrix(after, mapped.results["layer.qkv"], tokens, q + 2 * kv)
+    turned = matrix(after, mapped.results["layer.rope"], tokens, q + kv) if family == "llama" else qkv
+    keys, values = keys_and_values(mapped, after, attention, 0)
+    old_keys, old_values = keys_and_values(mapped, before, attention, 0)
+    past = attention.kv_len - attention.q_len
+    shape = attention.batch, attention.q_len, attention.kv_heads, dim
+    np.testing.assert_array_equal(keys[:, :, :past], old_keys[:, :, :past])
+    np.testing.assert_array_equal(values[:, :, :past], old_values[:, :, :past])
+    np.testing.assert_array_equal(keys[:, :, past:], turned[:, q : q + kv].reshape(shape).transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(values[:, :, past:], qkv[:, q + kv :].reshape(shape).transpose(0, 2, 1, 3))
+    queries = turned[:, :q].reshape(attention.batch, attention.q_len, heads, dim).transpose(0, 2, 1, 3)
+    got = matrix(after, mapped.results["layer.attention"], tokens, q)
+    got = got.reshape(attention.batch, attention.q_len, heads, dim).transpose(0, 2, 1, 3)
+    multiplier, shift, columns = scales_of(mapped, after, attention)
+    for sequence in range(attention.batch):
+        for head in range(heads):
+            shared = head // group if family == "llama" else head
+            k, v = keys[sequence, shared], values[sequence, shared]
+            sums = queries[sequence, head] @ k.T
+            seen = past + 1 + np.arange(attention.q_len)
+            p = np.clip(functions.softmax(sums, multiplier, shift, seen, side), -128, 127)
+            np.testing.assert_array_equal(
+                got[sequence, head], np.clip(functions.requantize(p @ v, *columns), -128, 127)
+            )
+
+
+def scales_of(mapped, memory, attention):
+    """Multiplier and shift of the softmax, and bias, multiplier and shift of every column of a head."""
+    lanes = mapped.chip.tile.vector.lanes
+    at, _ = object_of(mapped, attention.name, "scales")
+    multiplier = int(memory[at : at + 2].view("<i2")[0])
+    shift = int(memory[at + 4])
+    once = -(-8 // lanes) * lanes
+    blocks = -(-attention.v_head_dim // lanes)
+    planes = memory[at + once : at + once + blocks * 8 * lanes].reshape(blocks, 8, lanes).astype(np.int64)
+    flat = planes.transpose(1, 0, 2).reshape(8, -1)[:, : attention.v_head_dim]
+    bias = sum(flat[n] << 8 * n for n in range(4))
+    bias = np.where(bias >= 1 << 31, bias - (1 << 32), bias)
+    factor = flat[4] | flat[5] << 8
+    return multiplier, shift, (bias, np.where(factor >= 1 << 15, factor - (1 << 16), factor), flat[6])
