@@ -13,6 +13,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Tiling
+from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context
@@ -195,7 +196,9 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()
     else:
-        VectorLowering(context, task, vector_shape(context.tile, part), tiling).emit()
+        shape = vector_shape(context.tile, part)
+        lowering = GatherLowering if shape.gathers else VectorLowering
+        lowering(context, task, shape, tiling).emit()
 
 
 def blocks_of(
