@@ -1,9 +1,10 @@
 """The instruction set: macro-instructions with affine addresses, nested hardware loops and counting semaphores.
 
-Every instruction is one 2048-bit little-endian word. All words share a header; what follows is either the *transfer*
-format (load, store, send, receive: one address in main memory, one in local memory) or the *compute* format (matmul,
-vector, pim: four local addresses). The tables ``HEADER``, ``TRANSFER`` and ``COMPUTE`` are the only definition of
-the bit layout: encoder, decoder, disassembler and the RTL decoder are built from them.
+Every instruction is one 2048-bit little-endian word. All words share a header; what follows is the *transfer* format
+(load, store, send, receive: one address in main memory, one in local memory), the *gather* format (the same and the
+local address of indices) or the *compute* format (matmul, vector, pim: four local addresses). The tables ``HEADER``,
+``TRANSFER``, ``GATHER`` and ``COMPUTE`` are the only definition of the bit layout: encoder, decoder, disassembler and
+the RTL decoder are built from them.
 
 Execution model: a sequencer walks the program, runs the loops (``LOOP`` ... ``NEXT``, at most `LEVELS` deep) and
 dispatches every other instruction into the queue of its unit; each unit takes its queue in order. An instruction
@@ -89,13 +90,19 @@ TRANSFER: tuple[BitField, ...] = (
     *_address("memory", 48, 40, local=False),
     *_address("a", 28, 28, local=True),
 )
+GATHER: tuple[BitField, ...] = (*TRANSFER, *_address("b", 28, 28, local=True))
 COMPUTE: tuple[BitField, ...] = (
     *_address("a", 28, 28, local=True),
     *_address("b", 28, 28, local=True),
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
 )
-LAYOUTS = {Format.HEADER: HEADER, Format.TRANSFER: HEADER + TRANSFER, Format.COMPUTE: HEADER + COMPUTE}
+LAYOUTS = {
+    Format.HEADER: HEADER,
+    Format.TRANSFER: HEADER + TRANSFER,
+    Format.GATHER: HEADER + GATHER,
+    Format.COMPUTE: HEADER + COMPUTE,
+}
 """Fields of a word by its format, from bit 0 up."""
 
 
@@ -134,9 +141,10 @@ class Instruction:
         first iteration and adds to it otherwise; with ``accumulate`` it always adds.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
-        every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Loop: m iterations.
+        every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
+        a table, of n bytes each. Loop: m iterations.
     memory, a, b, c, d
-        Transfer: ``memory`` and ``a``. Matmul: operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``,
+        Transfer: ``memory`` and ``a``. Gather: the table ``memory``, the rows ``a``, their indices ``b``. Matmul: operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``,
         result ``c``, parameters ``d``.
     operator
         Index into the program's operators; for reports only, not encoded.
@@ -423,6 +431,11 @@ def transfer_operands(i: Instruction) -> list[str]:
     return [f"{i.m}x{i.n}B", f"pitch {i.pitch}", f"mem[{shown(i.memory)}]", f"local[{shown(i.a)}]"]
 
 
+def gather_operands(i: Instruction) -> list[str]:
+    """Shape and addresses of a gather as listings have them."""
+    return [*transfer_operands(i), f"indices[{shown(i.b)}]", f"of {i.k}"]
+
+
 def compute_operands(i: Instruction, *shape: str) -> list[str]:
     """Shape, number format and addresses of a computation as listings have them."""
     return [*shape, i.dtype.value, f"a[{shown(i.a)}]", f"b[{shown(i.b)}]", f"c[{shown(i.c)}]"]
@@ -443,6 +456,7 @@ __all__ = [
     "COMPUTES",
     "DTYPES",
     "FUNCTIONS",
+    "GATHER",
     "HEADER",
     "LEVELS",
     "SEMAPHORES",
@@ -465,6 +479,7 @@ __all__ = [
     "decode_program",
     "disassemble",
     "encode",
+    "gather_operands",
     "shown",
     "transfer_operands",
     "word_layout",

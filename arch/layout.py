@@ -60,6 +60,10 @@ def window_of(bus: int, width: int) -> int:
     return bus if width > bus else 1 << (width - 1).bit_length()
 
 
+INDEX_BYTES = 4
+"""Bytes of the index of a gather, a whole number without sign, the low byte first; they lie one after the other."""
+
+
 class ProductValues(NamedTuple):
     """What a product takes of local memory: values of both operands, and lines of C sums."""
 
@@ -106,6 +110,7 @@ def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[V
 
 
 __all__ = [
+    "INDEX_BYTES",
     "ProductValues",
     "fold_beats",
     "fold_tile",

@@ -17,7 +17,7 @@ Size = Annotated[int, Field(ge=1, le=LARGEST)]
 class DescribedLayout(Description):
     """Bytes of a slot of each ring; ``partial`` and ``context`` lie in the accumulator, the others in the scratchpad.
 
-    A ring has two slots; ``chained`` and ``gates`` have one.
+    A ring has two slots; ``chained``, ``gates`` and ``indices`` have one.
     """
 
     weights: Bytes = Field(description="stationary operands of the array")
@@ -29,6 +29,7 @@ class DescribedLayout(Description):
     constants: Bytes = Field(default=0, description="what requantises columns, parameters of functions")
     chained: Bytes = Field(default=0, description="from one function of the vector unit to the next")
     gates: Bytes = Field(default=0, description="what a gated function takes as its second operand")
+    indices: Bytes = Field(default=0, description="of rows to be gathered")
     partial: Bytes = Field(description="sums of products, in the accumulator")
     context: Bytes = Field(default=0, description="sums of attention's second product, in the accumulator")
 
@@ -104,7 +105,7 @@ class DescribedPlace(Description):
 
     operator: str
     role: str = Field(
-        description="parameters, keys, values, scales, functions, table, input, operand N, residual or result"
+        description="parameters, keys, values, scales, functions, table, indices, input, operand N, residual or result"
     )
     levels: dict[str, Annotated[int, Field(ge=1, le=LARGEST)]] = Field(
         min_length=1, description="units in each memory level"

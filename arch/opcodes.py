@@ -25,7 +25,12 @@ class Format(Enum):
 
     HEADER = "nothing"
     TRANSFER = "one address in main memory, one in local memory"
+    GATHER = "one address in main memory, two in local memory"
     COMPUTE = "four local addresses"
+
+
+MOVING = (Format.TRANSFER, Format.GATHER)
+"""Formats of what moves bytes between main memory and local memory."""
 
 
 def _nothing(*_: Any) -> Any:
@@ -87,7 +92,7 @@ class UnitSpec:
         What goes to its queue, beside barriers.
     entry
         What its queue holds of an instruction: m, n, k, pitch, local_pitch, function; memory, local (the local address
-        of a transfer), a, b, c, d, all resolved; add (a product adds to its sums).
+        of a transfer), a, b, c, d, all resolved; add (a product adds to its sums), indexed (it is a gather).
     memory
         What it does with main memory, ``read`` or ``write``: its instructions then move m rows of n bytes, ``pitch``
         apart there, and it shares the memory port with others of the kind. Nothing when empty.
@@ -213,7 +218,7 @@ def _check_memory(spec: UnitSpec) -> None:
         raise NotSupported(f"a unit that does '{spec.memory}' with main memory (unit {spec.name}); read or write")
     for each in spec.opcodes:
         missing = [size for size in ("m", "n") if size not in each.sizes]
-        if each.format is not Format.TRANSFER or missing:
+        if each.format not in MOVING or missing:
             raise LoomError(
                 f"unit {spec.name}: an opcode that moves bytes to or from main memory has the format TRANSFER and "
                 f"sizes m and n (got {each.format.name} and {', '.join(each.sizes) or 'none'} for {each.name})"
@@ -259,7 +264,7 @@ def _of_format(wanted: Format) -> Live[Opcode]:
     return Live(lambda: iter(Opcode), lambda opcode: opcode.spec.format is wanted)
 
 
-TRANSFERS, COMPUTES = _of_format(Format.TRANSFER), _of_format(Format.COMPUTE)
+TRANSFERS, GATHERS, COMPUTES = (_of_format(each) for each in (Format.TRANSFER, Format.GATHER, Format.COMPUTE))
 
 
 def built_units() -> tuple[Unit, ...]:

@@ -26,6 +26,8 @@ BARRIER = 2
 """Cycles from a barrier starting to its posts, when nothing before it is still at work."""
 TRANSFER_START = 1
 """Cycles from a transfer leaving its queue to its first address."""
+GATHER_START = 5
+"""Cycles by which a gather's first address is later than a load's: index, register, product, queue, register."""
 LOAD_WRITE = 2
 """Cycles from the last data beat arriving to the scratchpad holding it."""
 STORE_WRITE = 3
@@ -63,6 +65,7 @@ __all__ = [
     "ACCUMULATOR_WRITE",
     "BARRIER",
     "FETCH_START",
+    "GATHER_START",
     "INPUT_SLICE",
     "LOADER_GAP",
     "LOAD_WRITE",

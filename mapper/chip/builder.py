@@ -40,9 +40,10 @@ class _Local:
     slot: int
     odd: int
     parity: int = 0
+    strides: tuple[int, ...] = (0,) * LEVELS
 
     def freeze(self) -> Address:
-        return Address(base=self.base, slot=self.slot, odd=self.odd, parity=self.parity)
+        return Address(base=self.base, strides=self.strides, slot=self.slot, odd=self.odd, parity=self.parity)
 
 
 @dataclass
@@ -213,6 +214,52 @@ class ProgramBuilder:
         )
         if closes:
             ring.written()
+
+    def gather(
+        self,
+        ring: Ring,
+        indices: Ring,
+        rows: int,
+        row_bytes: int,
+        pitch: int,
+        memory: Address,
+        table: int,
+        *,
+        local_pitch: int,
+        index: Address | None = None,
+        wait: int = 0,
+        release: int = 0,
+        first_wait: int = 0,
+        first: int = 0,
+        last_post: int = 0,
+        last: int = 0,
+    ) -> None:
+        """Gather ``rows`` of the ``table`` rows at ``memory`` into the ring's slot, by the indices in the other's.
+
+        The indices begin ``index`` bytes into their slot. The caller moves the cursor of their ring.
+        """
+        found = indices.read_slot()
+        if index is not None:
+            found.base, found.strides = found.base + index.base, index.strides
+        self._add(
+            opcode=Opcode.GATHER,
+            m=rows,
+            n=row_bytes,
+            k=table,
+            pitch=pitch,
+            local_pitch=local_pitch,
+            memory=memory,
+            a=ring.write_slot(),
+            b=found,
+            wait=wait | ring.free_bit,
+            release=release,
+            post=ring.full_bit,
+            first_wait=first_wait,
+            first=first,
+            last_post=last_post,
+            last=last,
+        )
+        ring.written()
 
     def store(
         self,

@@ -354,6 +354,10 @@ class _Reader:
         if shape.dtype.size(cols) > LONGEST_ROW:
             rule = f"a row of a transfer has at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
+        bus = self.tile.dma.bytes_per_cycle
+        if shape.gathers and cols != shape.cols and shape.dtype.size(cols) % bus:
+            rule = f"{shape.function} takes whole rows, or parts that are multiples of {bus} B"
+            raise self.document.error(rule, (*at, "cols"), value=cols)
         most = min(shape.tokens, self.tile.array.cols)
         if shape.transposes and rows != most:
             rule = (

@@ -23,7 +23,7 @@ BANKED = (
     ("moving",),
     ("vector",),
     ("second", "constants"),
-    ("results",),
+    ("indices", "results"),
     ("probabilities",),
     ("chained",),
     ("gates",),
@@ -35,6 +35,8 @@ ACCUMULATED = ("partial", "context")
 """Rings that lie in the accumulator."""
 SINGLE = ("chained", "gates")
 """Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
+FIXED = ("constants", "indices")
+"""Rings whose slots are as large as they need to be, and no larger."""
 LARGE = 8
 """Parameters that take more than this part of the scratchpad have one slot."""
 
@@ -52,12 +54,13 @@ SHARES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
+    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE`, indices and large constants have one.
 
     ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
     and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
     vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
-    operand. ``partial`` and ``context`` lie in the accumulator memory.
+    operand. ``indices`` are those of rows to be gathered, which the DMA reads as it reads results: the vector unit puts
+    them there. ``partial`` and ``context`` lie in the accumulator memory.
     """
 
     weights: int
@@ -71,12 +74,13 @@ class Layout:
     second: int = 0
     chained: int = 0
     gates: int = 0
+    indices: int = 0
 
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
     """Slots of a ring, by its name in `Layout`, whose slots are of this size."""
     large = ring == "constants" and LARGE * size > tile.scratchpad.capacity
-    return 1 if ring in SINGLE or large else SLOTS
+    return 1 if ring in SINGLE or ring == "indices" or large else SLOTS
 
 
 def grain_of(tile: NpuTile) -> int:
@@ -115,7 +119,7 @@ def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, in
 
 
 def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
-    """Parts of the scratchpad by ring, constants left out; what is computed in several steps is as large as results."""
+    """Parts of the scratchpad by ring, fixed ones left out; what is computed in several steps is as large as results."""
     weights, moving, vector, results, probabilities = shares
     every = {"weights": weights, "moving": moving, "vector": vector, "second": results, "results": results}
     every |= {"probabilities": probabilities, "chained": results // SLOTS, "gates": results // SLOTS}
@@ -125,17 +129,18 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
 def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that have banks of their own; nothing where there are too few banks."""
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    kinds = [[ring for ring in rings if ring in wanted or ring == "constants"] for rings in BANKED]
+    fixed = [ring for ring in FIXED if ring in least]
+    kinds = [[ring for ring in rings if ring in wanted or ring in fixed] for rings in BANKED]
     kinds = [rings for rings in kinds if rings]
     taken = [_bytes(tile, rings, least) for rings in kinds]
     shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
     banks = _apportioned(tile.scratchpad.banks, shares, [max(-(-size // bank), 1) for size in taken])
     if not banks:
         return {}
-    slots = {"constants": least["constants"]}
+    slots = {ring: least[ring] for ring in fixed}
     for rings, count in zip(kinds, banks, strict=True):
-        free = count * bank - _bytes(tile, [ring for ring in rings if ring == "constants"], least)
-        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring != "constants"}
+        free = count * bank - _bytes(tile, [ring for ring in rings if ring in fixed], least)
+        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring not in fixed}
     return slots
 
 
@@ -158,7 +163,8 @@ def _apportioned(banks: int, shares: list[int], least: list[int]) -> list[int]:
 
 def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that lie back to back, whatever the banks: what each needs, the rest by shares."""
-    free = tile.scratchpad.capacity - _bytes(tile, ["constants", *wanted], least)
+    fixed = {ring: least[ring] for ring in FIXED if ring in least}
+    free = tile.scratchpad.capacity - _bytes(tile, [*fixed, *wanted], least)
     if free < 0:
         return {}
     total = sum(wanted.values())
@@ -166,7 +172,7 @@ def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int]
         ring: _floor(free * share // (total * slots_of(tile, ring, 0)), grain) + least.get(ring, 0)
         for ring, share in wanted.items()
     }
-    return {"constants": least["constants"]} | slots
+    return fixed | slots
 
 
 def _floor(value: int, unit: int) -> int:
@@ -212,6 +218,7 @@ class Rings:
     constants: Ring
     partial: Ring
     context: Ring
+    indices: Ring
     chained: Region
     gates: Region
 

@@ -32,8 +32,8 @@ class Item:
     Parameters
     ----------
     operator, role
-        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``scales``, ``functions``, ``table``, ``input``,
-        ``operand N``, ``residual`` or ``result``.
+        Whose it is, and what: ``parameters``, ``keys``, ``values``, ``scales``, ``functions``, ``table``, ``indices``,
+        ``input``, ``operand N``, ``residual`` or ``result``.
     units, unit_bytes
         Equal parts that may lie in different levels, such as the parameters of each layer.
     """

@@ -106,7 +106,7 @@ def measure(program: Program, memory: MemoryMap) -> list[Demand]:
             times.append(times[-1] * i.m)
         elif i.opcode == Opcode.NEXT:
             times.pop()
-        if i.opcode not in (Opcode.LOAD, Opcode.STORE):
+        if not i.opcode.unit.spec.memory or i.opcode == Opcode.BARRIER:
             continue
         key, working = owner.of(i.memory.base).key, sharing[program.tiles_of(at, chip.tile_count)]
         moved[key] += times[-1] * moved_bytes(levels[0], i.m, i.n) * working.tile_count

@@ -15,6 +15,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.bounds import Bound, graph_bound
 from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Tiling
+from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
@@ -231,8 +232,9 @@ def _lower(context: Context, task: Task, chosen: Chosen) -> None:
         assert isinstance(part, Attention)
         AttentionLowering(context, task, part, tiling).emit()
     else:
-        lowering = VectorLowering if task.cached is None else AppendLowering
-        lowering(context, task, vector_shape(context.tile, part, task), tiling).emit()
+        shape = vector_shape(context.tile, part, task)
+        lowering = AppendLowering if task.cached is not None else GatherLowering if shape.gathers else VectorLowering
+        lowering(context, task, shape, tiling).emit()
 
 
 def blocks_of(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Address
-from siliconloom.arch.layout import padded
-from siliconloom.arch.timing import LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
+from siliconloom.arch.layout import INDEX_BYTES, padded
+from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
@@ -22,6 +23,17 @@ from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Attention, Operator, Vector
+
+
+MOST_INDICES = 1024
+"""Indices of rows that are loaded at a time, at most."""
+INDEX_SHARE = 128
+"""They take at most this part of the scratchpad."""
+
+
+def most_indices(tile: NpuTile) -> int:
+    """Indices of rows that are loaded at a time, at most."""
+    return max(min(MOST_INDICES, tile.scratchpad.capacity // (INDEX_SHARE * INDEX_BYTES)), 1)
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,11 @@ class VectorShape:
     def transposes(self) -> bool:
         return self.function.spec.transposes
 
+    @property
+    def gathers(self) -> bool:
+        """The load unit finds its rows by index, and the vector unit copies them."""
+        return self.function == VectorFunction.GATHER
+
 
 def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
     """What a tile computes of an operator, of the task that this is a part of."""
@@ -153,6 +170,7 @@ class VectorLayout:
 
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
         self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
+        self.bus, self.most_indices = tile.dma.bytes_per_cycle, most_indices(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.line = shape.dtype.size(self.block)
@@ -182,8 +200,22 @@ class VectorLayout:
         return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
 
     def local(self, cols: int) -> int:
-        """From row to row of a tile of ``cols`` columns."""
-        return self.shape.dtype.size(padded(cols, self.lanes))
+        """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a long one may."""
+        size = self.shape.dtype.size
+        row = size(padded(cols, self.lanes))
+        return padded(row, lcm(size(self.lanes), self.bus)) if self.shape.gathers else row
+
+    def copied(self, cols: int) -> int:
+        """Columns that the vector unit copies of gathered rows of ``cols``: all from row to row."""
+        return self.local(cols) * 8 // self.shape.dtype.bits
+
+    def indexed(self, rows: int) -> int:
+        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, and whole beats if can be."""
+        if self.shape.rows <= self.most_indices:
+            return self.shape.rows
+        whole = lcm(rows, max(self.bus // INDEX_BYTES, 1))
+        unit = whole if whole <= self.most_indices else rows
+        return unit * max(self.most_indices // unit, 1)
 
     def stores(self, cols: int) -> int:
         """Transfers that store a tile of ``cols`` columns of keys or values: one for each head, and panel of it."""
@@ -197,6 +229,9 @@ class VectorLayout:
         result = cols * self.local(rows) if self.shape.transposes else each
         needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
         needs["constants"] = self.shape.constants
+        if self.shape.gathers:
+            needs["indices"] = INDEX_BYTES * self.indexed(rows)
+            needs["vector"] = max(needs["vector"], needs["indices"])
         needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
         return needs | ({"chained": each} if self.shape.chained else {})
 
@@ -243,6 +278,9 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}
+    if shape.gathers:
+        rows = {min(r, most_indices(tile)) for r in rows}
+        cols = {c for c in cols if c == shape.cols or not shape.dtype.size(c) % bus}
     if not cols:
         return []
     most, least = max(cols), min(rows)
@@ -269,6 +307,7 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     memory, size, unit, made = chip.nearest, shape.dtype.size, tile.vector, VectorLayout(tile, shape)
+    function = VectorFunction.COPY if shape.gathers else shape.function
     within = size(cols) if cols < shape.cols else 0
     places = (rows * made.row if rows < shape.rows else 0) | within
     source_places = (rows * made.source_row if rows < shape.rows else 0) | within
@@ -289,6 +328,9 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
             table = transfer(tall, shape.seconds * size(wide), second, shape.seconds * local, source_places)
             others = shape.passes
             result = operand
+            if shape.gathers:
+                moved = tall, size(wide)
+                operand = moved_bytes(memory, *moved), GATHER_START + access_cycles(chip, memory, *moved)
             if made.source_row != made.row:
                 result = transfer(tall, size(wide), made.row, local, places)
             if cache is not None:
@@ -304,7 +346,8 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
             port += times * (
                 shape.firsts * operand[1] + (others * table[1] if shape.seconds else 0) + shape.outputs * result[1]
             )
-            vector += times * shape.passes * vector_cycles(unit, shape.function, tall, wide)
+            columns = made.copied(wide) if shape.gathers else wide
+            vector += times * shape.passes * vector_cycles(unit, function, tall, columns)
     operands = shape.inputs + shape.table
     one = port // (tiles * (operands + shape.outputs))
     load, compute, store = one * operands, vector // tiles, one * shape.outputs
@@ -318,6 +361,12 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     if shape.constants:
         constants = access_cycles(chip, memory, 1, shape.constants)
         read += moved_bytes(memory, 1, shape.constants)
+    if shape.gathers:
+        for count, many in _parts(shape.rows, made.indexed(rows)):
+            width = INDEX_BYTES * count
+            read += many * moved_bytes(memory, 1, width)
+            copied = vector_cycles(unit, function, 1, width)
+            constants += many * (access_cycles(chip, memory, 1, width) + arrive + copied)
     waits = max(-(-tiles // SLOTS) - 1, 0)
     paces = (
         port + arrive + compute + away,
@@ -349,16 +398,12 @@ class VectorLowering:
         # of the same size whatever part of it a tile has
         all_of = VectorLayout(context.tile, vector_shape(context.tile, whole, task))
         operand = whole.rows * all_of.row
-        if shape.function == VectorFunction.GATHER and whole.weight_bytes > whole.output_bytes:
-            self.sources = [context.parameters(whole)]  # the rows it takes stand for any of its table
-        else:
-            found = operands(context.graph, whole)
-            roles = ("input", *(f"operand {n}" for n in range(1, shape.inputs)))
-            row = all_of.source_row
-            self.sources = [
-                context.operand(name, role, found[n] if n < len(found) else None, whole.rows * row, row)
-                for n, role in enumerate(roles)
-            ]
+        roles = () if shape.gathers else ("input", *(f"operand {n}" for n in range(1, shape.inputs)))
+        found, row = operands(context.graph, whole), all_of.source_row
+        self.sources = [
+            context.operand(name, role, found[n] if n < len(found) else None, whole.rows * row, row)
+            for n, role in enumerate(roles)
+        ]
         self.sources, self.seconds = self.sources[: shape.firsts], self.sources[shape.firsts :]
         if shape.table:
             self.seconds = [memory.take(name, "table", shape.seconds * operand)]

@@ -73,7 +73,7 @@ class ProgramCase:
             return self.program.encode(), self.base
         moved = [
             replace(each, memory=replace(each.memory, base=each.memory.base + self.origin))
-            if each.opcode in (Opcode.LOAD, Opcode.STORE)
+            if each.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.GATHER)
             else each
             for each in self.program.instructions
         ]

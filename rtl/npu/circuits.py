@@ -37,6 +37,9 @@ class Port:
         Bytes of an access.
     order
         Among the readers, or the writers: who is served when a program gives a bank two users. Nobody else's.
+
+    Units that never ask in one cycle may share a port that they read through: it has one name in their rows, and the
+    size of its largest user.
     """
 
     own: str
@@ -129,7 +132,19 @@ def _discover() -> None:
 
 def _ports(side: Callable[[UnitCircuit], Mapping[str, Port]], geometry: Geometry) -> dict[str, int]:
     rows = [(port.order, name, port) for circuit in unit_circuits().values() for name, port in side(circuit).items()]
-    return {name: port.size(geometry) for _, name, port in sorted(rows, key=lambda row: row[0])}
+    sizes: dict[str, int] = {}
+    for _, name, port in sorted(rows, key=lambda row: row[0]):
+        sizes[name] = max(sizes.get(name, 0), port.size(geometry))
+    return sizes
+
+
+def sharers() -> dict[str, list[tuple[str, Port]]]:
+    """Read ports of the scratchpad, and who uses each: the unit's name and its port."""
+    users: dict[str, list[tuple[str, Port]]] = {}
+    for unit, circuit in unit_circuits().items():
+        for name, port in circuit.reads.items():
+            users.setdefault(name, []).append((unit, port))
+    return users
 
 
 def readers(geometry: Geometry) -> dict[str, int]:
@@ -163,6 +178,7 @@ __all__ = [
     "UnitCircuit",
     "engines",
     "readers",
+    "sharers",
     "sums_readers",
     "sums_writers",
     "unit_circuit",

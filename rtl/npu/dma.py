@@ -59,11 +59,13 @@ class LoadEngine(Circuit):
         Pulses: a row breaks the rule above; a response was an error.
     """
 
-    def __init__(self, library: Library, geometry: Geometry) -> None:
+    def __init__(
+        self, library: Library, geometry: Geometry, name: str = "load", entry: Any = TRANSFER_ENTRY, **more: Any
+    ) -> None:
         self.geometry = geometry
         bus = geometry.bus
         ports = {
-            "instruction": In(stream.Signature(TRANSFER_ENTRY)),
+            "instruction": In(stream.Signature(entry)),
             "held": Out(1),
             "read": Out(1),
             "done": Out(1),
@@ -71,9 +73,12 @@ class LoadEngine(Circuit):
             "write": Out(local_write(bus)),
             "misaligned": Out(1),
             "failed": Out(1),
+            **more,
         }
-        super().__init__(library, library.name("load"), ports, reset=True)
+        super().__init__(library, library.name(name), ports, reset=True)
         self.taken = Signal()
+        # The cycle before the first address may leave; the address of the row in front is not known yet.
+        self.begin, self.unknown = Signal(), Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -82,17 +87,28 @@ class LoadEngine(Circuit):
         entry = self.instruction.payload
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
-            self.misaligned.eq(self.taken & is_misaligned(entry, self.geometry.bus)),
+            self.misaligned.eq(self.taken & self.is_refused(entry)),
         ]
         self._addresses(m, entry)
         self._data(m, entry)
         return m
 
+    def is_refused(self, entry: Any) -> Value:
+        """Whether a transfer breaks the rule above."""
+        return is_misaligned(entry, self.geometry.bus)
+
+    def rows(self, m: Module, entry: Any, address: Signal, follows: Value) -> None:
+        """Decide when rows begin, and where, other than one pitch after the other.
+
+        ``address`` is the register of what is asked for next; in a cycle of ``follows`` it becomes that of another row.
+        """
+        m.d.comb += self.begin.eq(self.taken)
+
     def _addresses(self, m: Module, entry: Any) -> None:
         """Bursts, row by row, each as late as the pace allows."""
         geometry = self.geometry
         bus, offset, ask = geometry.bus, log2(geometry.bus), self.memory.burst
-        pace = Pace(m, geometry, self.taken)
+        pace = Pace(m, geometry, self.begin)
         row, pitch, bytes_left = Signal(MEMORY_BITS), Signal(MEMORY_BITS), Signal(SIZE_BITS)
         width, rows_left, address = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(MEMORY_BITS)
         beats, active = Signal(SIZE_BITS), Signal()
@@ -103,7 +119,7 @@ class LoadEngine(Circuit):
             row_ends.eq(burst == beats),
             transfer_ends.eq(row_ends & (rows_left == 1)),
             pace.beats.eq(burst),
-            ask.valid.eq(active & (pace.time + burst >= pace.due)),
+            ask.valid.eq(active & ~self.unknown & (pace.time + burst >= pace.due)),
             ask.payload.address.eq(aligned(address, offset)),
             ask.payload.length.eq(burst - 1),
             sent.eq(ask.valid & ask.ready),
@@ -132,6 +148,7 @@ class LoadEngine(Circuit):
                 width.eq(entry.n),
                 rows_left.eq(entry.m),
             ]
+        self.rows(m, entry, address, sent & row_ends & ~transfer_ends)
 
     def _data(self, m: Module, entry: Any) -> None:
         """Data, in the order of the addresses."""

@@ -20,6 +20,7 @@ WIDTHS = {
     **dict.fromkeys(("local_pitch", "local", "a", "b", "c", "d"), LOCAL_BITS),
     "function": FUNCTION_BITS,
     "add": 1,
+    "indexed": 1,
 }
 """Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""
 
@@ -43,4 +44,5 @@ class _Queues(Mapping[str, data.StructLayout]):
 
 
 QUEUES = _Queues()
-TRANSFER_ENTRY, MATMUL_ENTRY, VECTOR_ENTRY = (entry_layout(unit) for unit in (Unit.LOAD, Unit.MATMUL, Unit.VECTOR))
+LOAD_ENTRY, TRANSFER_ENTRY = entry_layout(Unit.LOAD), entry_layout(Unit.STORE)
+MATMUL_ENTRY, VECTOR_ENTRY = entry_layout(Unit.MATMUL), entry_layout(Unit.VECTOR)

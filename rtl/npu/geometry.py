@@ -9,6 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import SEMAPHORES
+from siliconloom.arch.layout import INDEX_BYTES
 
 LOCAL_BITS = 28
 """Bits of a local byte address."""
@@ -146,7 +147,7 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) differ from "
             f"tile.dma.bytes_per_cycle ({bus})"
         )
-    line = max(array.rows, array.load_rows * array.cols, bus)
+    line = max(array.rows, array.load_rows * array.cols, bus, INDEX_BYTES)
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
     if bank < 2 * line:
         raise NotSupported(f"RTL of scratchpad banks of fewer than two lines of {line} bytes (got {bank} bytes)")

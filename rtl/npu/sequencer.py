@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 from amaranth import Array, Cat, Module, Mux, Signal
 from amaranth.hdl import Value
@@ -13,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
-from siliconloom.arch.opcodes import TRANSFERS, UNIT_BITS, Format, built_units
+from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import QUEUES
@@ -169,11 +170,14 @@ class SequencerCircuit(Circuit):
         m = self.module()
         geometry = self.geometry
         issue_cycles, loop_cycles = geometry.issue_cycles, geometry.loop_cycles
-        transfer, compute = self._fields(Opcode.LOAD), self._fields(Opcode.MATMUL)
+        transfer, compute, gather = (self._fields(each) for each in (Opcode.LOAD, Opcode.MATMUL, Opcode.GATHER))
         opcode, size = transfer["opcode"], transfer["m"]
-        is_transfer = Signal()
+        is_transfer, is_gather = Signal(), Signal()
         known = [each for each in Opcode if each.unit.spec.circuit]
-        m.d.comb += is_transfer.eq(reduce(or_, (opcode == each for each in known if each in TRANSFERS)))
+        m.d.comb += [
+            is_gather.eq(reduce(or_, (opcode == each for each in known if each in GATHERS))),
+            is_transfer.eq(reduce(or_, (opcode == each for each in known if each in TRANSFERS)) | is_gather),
+        ]
 
         # Loops: the stack holds where each open loop begins, its index and its count.
         level, begin, index, count = self.level, Array(self.begin), self.index, self.count
@@ -195,7 +199,8 @@ class SequencerCircuit(Circuit):
         with m.If(self.halt):
             m.d.sync += [self.running.eq(0), valid.eq(0)]
 
-        sums = self._addresses(m, is_transfer, transfer, compute, index, phase)
+        words = {"memory": transfer, "a": (is_transfer, transfer, compute), "b": (is_gather, gather, compute)}
+        sums = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
         units = {name: Unit[name.upper()] for name in QUEUES}
         by_code = {int(code): getattr(self, f"to_{name}").ready for name, code in units.items()}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
@@ -269,6 +274,7 @@ class SequencerCircuit(Circuit):
             "b": sums["b"],
             "c": sums["c"],
             "d": sums["d"],
+            "indexed": is_gather,
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():
@@ -286,30 +292,25 @@ class SequencerCircuit(Circuit):
             offset += field.width
         return found
 
-    def _addresses(
-        self,
-        m: Module,
-        is_transfer: Signal,
-        transfer: dict[str, Signal],
-        compute: dict[str, Signal],
-        index: list[Signal],
-        phase: Signal,
-    ) -> dict[str, Signal]:
-        """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot."""
+    def _addresses(self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal) -> dict[str, Signal]:
+        """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot.
+
+        ``words`` has the fields of the word that each address is taken from, or a choice between two.
+        """
         steps = self.geometry.issue_cycles - 1
         per_step = -(-LEVELS // steps)
         results = {}
         for name, width in ADDRESSES.items():
             if name == "memory":
-                pick = {part: transfer[f"memory.{part}"] for part in ("base", *(f"stride{i}" for i in range(LEVELS)))}
+                parts = ("base", *(f"stride{i}" for i in range(LEVELS)))
             else:
                 parts = ("base", "slot", "parity", "odd", *(f"stride{i}" for i in range(LEVELS)))
-                pick = {
-                    part: Mux(is_transfer, transfer[f"a.{part}"], compute[f"a.{part}"])
-                    if name == "a"
-                    else compute[f"{name}.{part}"]
-                    for part in parts
-                }
+            word = words[name]
+            if isinstance(word, dict):
+                pick = {part: word[f"{name}.{part}"] for part in parts}
+            else:
+                either, one, other = word
+                pick = {part: Mux(either, one[f"{name}.{part}"], other[f"{name}.{part}"]) for part in parts}
             total = self.sums[name]
             term = Signal(width, name=f"{name}_term")
             with m.Switch(phase):

@@ -1,4 +1,4 @@
-"""Several engines on one memory port: whose a beat or an answer is.
+"""Several engines on one memory port: whose a beat or an answer is; and on one read port of the scratchpad.
 
 One engine at a time has the port (`rtl.npu.tile`), but what it asked for is answered while the next one already asks.
 Beats and answers come in the order of the bursts, so a queue of the bursts' owners says whose each is. Bursts of two
@@ -16,8 +16,9 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch.errors import LoomError
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.library import Circuit, Library, Placed
-from siliconloom.rtl.npu.geometry import Geometry
-from siliconloom.rtl.npu.interfaces import read_channels, write_channels
+from siliconloom.rtl.npu.bytes import PartSelect
+from siliconloom.rtl.npu.geometry import Geometry, log2
+from siliconloom.rtl.npu.interfaces import local_read, read_channels, write_channels
 
 
 class ChannelSharing(Circuit):
@@ -122,6 +123,43 @@ class WriteSharing(ChannelSharing):
                 m.d.comb += [out.valid.eq(side.beat.valid), out.payload.eq(side.beat.payload)]
         m.d.comb += senders.o.ready.eq(out.valid & out.ready & out.payload.last)
         self.back(m, "answer", owners, 1)
+        return m
+
+
+class FetchSharing(Circuit):
+    """One read port of the scratchpad with several users, of which at most one asks in a cycle.
+
+    Members
+    -------
+    user_<number> : In(local_read)
+        The users' ports; one that is smaller than the port has its part of what is read.
+    port : Out(local_read)
+        The scratchpad's, as wide as the widest.
+    """
+
+    def __init__(self, library: Library, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        ports = {f"user_{number}": In(local_read(size)) for number, size in enumerate(sizes)}
+        ports["port"] = Out(local_read(max(sizes)))
+        name = library.name("fetch_sharing", "_".join(map(str, sizes)))
+        super().__init__(library, name, ports, reset=True)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        users = [getattr(self, f"user_{number}") for number in range(len(self.sizes))]
+        m.d.comb += self.port.enable.eq(Cat(*(user.enable for user in users)).any())
+        for user in reversed(users):
+            with m.If(user.enable):
+                m.d.comb += self.port.address.eq(user.address)
+        whole = max(self.sizes)
+        for number, (user, size) in enumerate(zip(users, self.sizes, strict=True)):
+            if size == whole:
+                m.d.comb += user.data.eq(self.port.data)
+                continue
+            part = Signal(log2(whole) - log2(size), name=f"part_{number}")
+            m.d.sync += part.eq(user.address[log2(size) : log2(whole)])
+            select = self.library.make(PartSelect, 8 * whole, 8 * size)
+            m.d.comb += user.data.eq(self.place(m, select, f"select_{number}", word=self.port.data, part=part).o)
         return m
 
 

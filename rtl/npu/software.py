@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from siliconloom.arch.isa import (
     COMPUTE,
     DTYPES,
+    GATHER,
     HEADER,
     LEVELS,
     SEMAPHORE_LIMIT,
@@ -29,6 +30,7 @@ FOLDER = "software"
 TABLES = {
     Format.HEADER: ("NULL", 0),
     Format.TRANSFER: ("transfer", len(TRANSFER)),
+    Format.GATHER: ("gather", len(GATHER)),
     Format.COMPUTE: ("compute", len(COMPUTE)),
 }
 """Table of the fields that follow the header, and how many there are."""
@@ -49,7 +51,7 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
     """
     constants = [(name.upper(), value) for name, value in parameters.items() if isinstance(value, int)]
     constants = [(name, value) for name, value in constants if name != "WORD_BYTES"]
-    members = [field.name for field in _distinct((*HEADER, *TRANSFER, *COMPUTE))]
+    members = [field.name for field in _distinct((*HEADER, *GATHER, *COMPUTE))]
     parts = [name.partition(".")[2] for name in members if "." in name]
     strides = [part for part in parts if part.startswith("stride")]
     assert set(strides) == {f"stride{level}" for level in range(LEVELS)}
@@ -85,7 +87,10 @@ def software_files(top: str, digest: str, parameters: Mapping[str, Any]) -> dict
         "address": [(part, f"[{top.upper()}_LEVELS]" if part == "stride" else "") for part in address],
         "fields": [name for name in members if "." not in name],
         "addresses": list(dict.fromkeys(name.partition(".")[0] for name in members if "." in name)),
-        "tables": [(n, _rows(f)) for n, f in (("header", HEADER), ("transfer", TRANSFER), ("compute", COMPUTE))],
+        "tables": [
+            (name, _rows(fields))
+            for name, fields in (("header", HEADER), ("transfer", TRANSFER), ("gather", GATHER), ("compute", COMPUTE))
+        ],
         "formats": formats,
         "causes": [(cause.name, cause.value) for cause in Cause],
         "units": UNITS,

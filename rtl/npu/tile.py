@@ -17,7 +17,7 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
-from siliconloom.rtl.npu.circuits import engines, sums_readers, sums_writers, unit_circuit, unit_circuits
+from siliconloom.rtl.npu.circuits import engines, sharers, sums_readers, sums_writers, unit_circuit, unit_circuits
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
 from siliconloom.rtl.npu.entries import QUEUES
@@ -26,7 +26,7 @@ from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_master, axi_read,
 from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, axi_lite
 from siliconloom.rtl.npu.scratchpad import AccumulatorCircuit, ScratchpadCircuit
 from siliconloom.rtl.npu.sequencer import Fetch, SequencerCircuit
-from siliconloom.rtl.npu.sharing import ReadSharing, WriteSharing
+from siliconloom.rtl.npu.sharing import FetchSharing, ReadSharing, WriteSharing
 from siliconloom.rtl.npu.ways import lane_ways
 
 PATIENCE = 8
@@ -380,8 +380,18 @@ class NpuTileCircuit(Circuit):
                 connect(m, getattr(units[u], own), getattr(accumulator, f"{u}_{side}"))
         scratchpad = self.place(m, self.library.make(ScratchpadCircuit, self.geometry), "scratchpad")
         for u, circuit in self.circuits.items():
-            for name, port in (*circuit.reads.items(), *circuit.writes.items()):
+            for name, port in circuit.writes.items():
                 connect(m, getattr(units[u], port.own), getattr(scratchpad, name))
+        for name, users in sharers().items():
+            own = [getattr(units[u], port.own) for u, port in users]
+            if len(own) == 1:
+                connect(m, own[0], getattr(scratchpad, name))
+                continue
+            sizes = tuple(port.size(self.geometry) for _, port in users)
+            shared = self.place(m, self.library.make(FetchSharing, sizes), f"{name}_sharing")
+            for number, each in enumerate(own):
+                connect(m, each, getattr(shared, f"user_{number}"))
+            connect(m, shared.port, getattr(scratchpad, name))
         return accumulator, scratchpad
 
     def _progress(self, m: Module, run: RunState, parts: Parts) -> Progress:

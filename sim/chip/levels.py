@@ -9,6 +9,7 @@ import numpy as np
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.opcodes import Format
 from siliconloom.sim.timing.units import moved_bytes
 
 NO_LEVEL = -1
@@ -36,7 +37,7 @@ def reaches(program: Program) -> list[Reach | None]:
             found.append(None)
             continue
         steps = [stride * (count - 1) for stride, count in zip(i.memory.strides, counts, strict=False)]
-        steps.append(i.pitch * (i.m - 1))
+        steps.append(i.pitch * ((i.k if i.opcode.spec.format is Format.GATHER else i.m) - 1))
         low, high = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
         found.append(Reach(i.memory.base + low, i.memory.base + high + i.n - 1))
     return found

@@ -6,6 +6,7 @@ from siliconloom.arch import DataType, LoomError
 from siliconloom.arch.isa import (
     COMPUTE,
     COMPUTES,
+    GATHER,
     HEADER,
     LEVELS,
     SEMAPHORES,
@@ -24,6 +25,7 @@ from siliconloom.arch.isa import (
     disassemble,
     encode,
 )
+from siliconloom.arch.opcodes import GATHERS
 from siliconloom.arch.vector import VectorFunction
 
 END = Instruction(opcode=Opcode.END)
@@ -49,12 +51,14 @@ def instructions(draw):
     opcode = draw(st.sampled_from(tuple(Opcode)))
     fields = {f.name: draw(bits(f.width)) for f in HEADER[4:]}
     unit = draw(st.sampled_from(tuple(Unit))) if opcode == Opcode.BARRIER else UNIT_OF[opcode]
-    if opcode in TRANSFERS:
+    if opcode in TRANSFERS or opcode in GATHERS:
         fields |= {
             "pitch": draw(bits(40)),
             "memory": draw(addresses(48, 40, False)),
             "a": draw(addresses(28, 28, True)),
         }
+    if opcode in GATHERS:
+        fields["b"] = draw(addresses(28, 28, True))
     if opcode in COMPUTES:
         fields |= {name: draw(addresses(28, 28, True)) for name in "abc"}
     return Instruction(
@@ -83,8 +87,8 @@ def test_any_word_is_decoded_to_itself_or_refused(word):
         assert decode(encode(instruction)) == instruction
 
 
-def test_both_formats_fit_the_word():
-    for layout in (HEADER + TRANSFER, HEADER + COMPUTE):
+def test_every_format_fits_the_word():
+    for layout in (HEADER + TRANSFER, HEADER + GATHER, HEADER + COMPUTE):
         assert sum(f.width for f in layout) <= WORD_BITS
         assert len({f.name for f in layout}) == len(layout)
 

@@ -1,7 +1,8 @@
 """Transfers between main memory and the scratchpad."""
 
+from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.timing import LOAD_WRITE, STORE_WRITE
+from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, STORE_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.units import access_cycles, moved_bytes
 
@@ -19,11 +20,21 @@ def _counts(work: Work, moved: Counter, useful: Counter, local: Counter) -> dict
     return {moved: moved_bytes(work.memory, i.m, i.n), useful: i.m * i.n, local: i.m * i.n}
 
 
+def _loaded(work: Work) -> dict[Counter, int]:
+    return _counts(work, Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE)
+
+
+def _gather_times(work: Work) -> dict[str, int]:
+    times = _times(work, LOAD_WRITE)
+    return times | {"duration": times["duration"] + GATHER_START}
+
+
+TIMINGS.add(Opcode.LOAD, Timing(times=lambda work: _times(work, LOAD_WRITE), counts=_loaded))
 TIMINGS.add(
-    Opcode.LOAD,
+    Opcode.GATHER,
     Timing(
-        times=lambda work: _times(work, LOAD_WRITE),
-        counts=lambda work: _counts(work, Counter.READ_BYTES, Counter.USEFUL_READ_BYTES, Counter.SCRATCHPAD_WRITE),
+        times=_gather_times,
+        counts=lambda work: _loaded(work) | {Counter.SCRATCHPAD_READ: INDEX_BYTES * work.instruction.m},
     ),
 )
 TIMINGS.add(

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction
+from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, window
@@ -29,6 +33,18 @@ def load(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """Rows from main memory to the scratchpad."""
     for memory, local in _rows(machine, i, indices):
         local[:] = memory
+
+
+@executes(Opcode.GATHER)
+def gather(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
+    """Rows of a table, by their indices; raises `LoomError` for one that is not in the table."""
+    table, local = i.memory.at(indices), i.a.at(indices)
+    rows = window(machine.scratchpad, i.b.at(indices), INDEX_BYTES * i.m).copy().view(np.dtype("<u4")).tolist()
+    for row, index in enumerate(rows):
+        if index >= i.k:
+            raise LoomError(f"gather: the index of row {row} is {index:,}, and the table has {i.k:,} rows")
+        source = window(machine.memory, table + index * i.pitch, i.n)
+        window(machine.scratchpad, local + row * i.local_pitch, i.n)[:] = source
 
 
 @executes(Opcode.STORE)

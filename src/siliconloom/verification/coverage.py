@@ -33,6 +33,7 @@ VARIETY = (16, 48)
 FLAGS = ("wait", "release", "post", "first_wait", "last_post", "accumulate")
 OTHER_ROUNDINGS = {"powers cut off": (0, 128), "reciprocals cut off": (1, 0)}
 """Roundings that softmax's powers and reciprocals do not have: few results tell them from the right ones."""
+MOVES = (Opcode.LOAD, Opcode.GATHER, Opcode.STORE)
 START = 3_000
 """Cycles that a further program counts for beside its own, so that few long ones stand against many short ones."""
 
@@ -127,7 +128,7 @@ def _address(name: str, operand: str, address: Address, counts: list[int]) -> It
 def _shape(name: str, i: Instruction, chip: Chip) -> Iterator[Feature]:
     """How the sizes of an instruction stand to those of the tile."""
     tile = chip.tile
-    if i.opcode in (Opcode.LOAD, Opcode.STORE):
+    if i.opcode in MOVES:
         bus = tile.dma.bytes_per_cycle  # type: ignore[union-attr]
         yield name, "rows", i.m > 1, "wide", i.n >= bus, "whole", i.n % bus == 0
         if i.m > 1:
@@ -181,10 +182,10 @@ class _Watched(GoldenMachine):
                 self.source[first : first + cols] = FUNCTIONS.index(i.function)
                 for name, marks in self.changed.items():
                     marks[first : first + cols] = self._others[name][row] if name in self._others else False
-        elif i.opcode in (Opcode.LOAD, Opcode.STORE):
+        elif i.opcode in MOVES:
             for row in range(i.m):
                 first = i.a.at(indices) + row * i.local_pitch
-                self._moved(slice(first, first + i.n), i.opcode == Opcode.LOAD)
+                self._moved(slice(first, first + i.n), i.opcode != Opcode.STORE)
 
     def _moved(self, where: slice, loaded: bool) -> None:
         """A row of the scratchpad was loaded or stored."""

@@ -14,7 +14,7 @@ from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.isa import WORD_BYTES, Address, Program, Unit
-from siliconloom.arch.layout import moving_values, stationary_values
+from siliconloom.arch.layout import INDEX_BYTES, moving_values, stationary_values, window_of
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes
@@ -114,13 +114,16 @@ class _Writer:
     chance: random.Random
     builder: ProgramBuilder = field(default_factory=ProgramBuilder)
     results: int = RESULTS
+    lists: int = PROGRAM_BASE
+    indices: list[tuple[int, int, int]] = field(default_factory=list)
+    """Where indices lie, how many, and rows of the table that they are of; from ``lists`` on, which grows downwards."""
     parameters: list[tuple[int, int]] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         tile = self.tile
         bank = tile.scratchpad.capacity // tile.scratchpad.banks
-        names = ("weights", "moving", "first", "parameters", "out", "second")
+        names = ("weights", "moving", "first", "parameters", "out", "second", "indices")
         self.rings = {name: self.builder.ring(name, place * bank, bank // SLOTS) for place, name in enumerate(names)}
         self.slot = bank // SLOTS
         self.sums = self.builder.ring("sums", 0, tile.accumulator.capacity // SLOTS)
@@ -280,6 +283,53 @@ class _Writer:
         if parameter_bytes:
             parameters.read()
 
+    def gather(self) -> None:
+        """Rows of a table by index, copied and stored."""
+        builder, rings, chance, bus = self.builder, self.rings, self.chance, self.tile.dma.bytes_per_cycle
+        first, out, indices = rings["first"], rings["out"], rings["indices"]
+        while True:
+            rows, width = self.size(12), chance.choice([bus, self.size(4 * bus), self.size(2 * bus)])
+            local = self.aligned(width) if width > bus else window_of(bus, width)
+            if max(rows * local, self.aligned(INDEX_BYTES * rows)) <= self.slot:
+                break
+        table, pitch = chance.choice([1, 2, chance.randint(1, 40)]), self.aligned(width) + chance.choice([0, 0, bus])
+        where = self.operand(table * pitch + bus)
+        with builder.loop(chance.choice([1, 2, 3])) as loop:
+            count = INDEX_BYTES * rows
+            self.lists -= loop.count * self.aligned(count)
+            for number in range(loop.count):
+                self.indices.append((self.lists + number * self.aligned(count), rows, table))
+            builder.load(indices, 1, count, count, affine(self.lists, (loop, self.aligned(count))))
+            builder.gather(
+                first,
+                indices,
+                rows,
+                width,
+                pitch,
+                affine(where, (loop, chance.choice([0, 0, bus]) if loop.count == 2 else 0)),
+                table,
+                local_pitch=local,
+                wait=indices.full_bit,
+                release=indices.free_bit,
+            )
+            indices.read()
+            builder.vector(
+                VectorFunction.COPY,
+                1,
+                rows * local,
+                DataType.INT8,
+                first,
+                out,
+                wait=first.full_bit | out.free_bit,
+                release=first.free_bit,
+                post=out.full_bit,
+            )
+            first.read()
+            out.written()
+            step = self.aligned(rows * local)
+            target = affine(self.result(step * loop.count), (loop, step))
+            builder.store(out, rows, width, local, target, local_pitch=local)
+
     def barrier(self) -> None:
         """Loads wait for everything that has been stored."""
         self.builder.barrier(Unit.STORE, post=1 << self.fence)
@@ -344,11 +394,12 @@ def random_program(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     writer = _Writer(chip, tile, chance)
-    kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise, writer.barrier]
+    kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise]
+    kinds += [writer.gather, writer.barrier]
     for _ in range(chance.randint(1, segments)):
         if chance.random() < 0.25:
             with writer.builder.loop(2):
-                chance.choice(kinds[:4])()
+                chance.choice(kinds[:5])()
         else:
             chance.choice(kinds)()
     program = writer.builder.finish(("program",))
@@ -368,6 +419,10 @@ def random_program(
     for base in writer.scalars:
         first, second = (int(x) for x in numbers.integers(-(2**15), 2**15, 2))
         memory[base : base + SCALAR_BYTES] = scalar_bytes(first, second, int(numbers.integers(*shift)))
+    for base, count, table in writer.indices:
+        found = numbers.integers(0, table, count)
+        found[numbers.random(count) < 0.2] = table - 1
+        memory[base : base + INDEX_BYTES * count] = found.astype("<u4").view(np.uint8)
     return RandomProgram(program, memory)
 
 

@@ -12,9 +12,10 @@ from siliconloom.arch.assembler import violations
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
+from siliconloom.mapper.chip.gather import table_rows
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import gemm_shape, unlaid
 from siliconloom.rtl.bench.runner import Spent
@@ -84,7 +85,8 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
 def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
     """The program of a mapping with a memory of made-up values.
 
-    Operands are random; multipliers and shifts are such that results are neither cut off nor zero.
+    Operands are random, indices are rows of their tables, the last one among them; multipliers and shifts are such that
+    results are neither cut off nor zero.
     """
     assert mapped.memory is not None
     bus = geometry_of(mapped.chip).bus
@@ -100,7 +102,14 @@ def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
     tasks = {task.task.operator.name: task for task in mapped.tasks}
     lanes = mapped.chip.tile.vector.lanes if isinstance(mapped.chip.tile, NpuTile) else 1
     for address, item in mapped.memory.objects():
-        if item.operator in tasks and item.role in ("scales", "functions", "parameters"):
+        if item.role == "indices":
+            operator = tasks[item.operator].task.operator
+            assert isinstance(operator, Vector)
+            last = table_rows(operator) - 1
+            made = chance.integers(0, last, item.size // INDEX_BYTES, endpoint=True)
+            made[chance.integers(0, len(made))] = last
+            memory[address : address + item.size] = made.astype("<u4").view(np.uint8)
+        elif item.operator in tasks and item.role in ("scales", "functions", "parameters"):
             for unit in range(item.units):
                 place = address + unit * item.unit_bytes
                 for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, lanes, chance):
