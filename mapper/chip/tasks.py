@@ -12,6 +12,7 @@ from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_cost import GemmShape
 from siliconloom.mapper.chip.operands import Cached, Operand, attended, columns, is_append, operands
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
+from siliconloom.workloads.graph import Phase
 
 ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
 
@@ -85,6 +86,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
     - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
       rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. What
       appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
+      Training, whose functions have no circuits, transposes only.
     - Experts take the rows of their tokens, which lie anywhere.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
@@ -92,7 +94,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
         makers = graph.dataflow.predecessors(operator.name) if linked else []
         if any(_appends(graph, graph.dataflow[name], tile) for name in makers):
             return []
-        if fills_cache(tile, operator) and linked:
+        if fills_cache(tile, operator) and linked and graph.phase is not Phase.TRAINING:
             return [
                 replace(each, serves=operator.name)
                 for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))

@@ -143,12 +143,14 @@ class VectorShape:
 def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
     """What a tile computes of an operator, of the task that this is a part of."""
     assert isinstance(part, Vector)
-    function = part.function
-    constants = vector_cost(function).parameter_bytes(part.cols, tile.vector.lanes)
+    function, cols = part.function, part.cols
+    if task.cached is not None and cols > task.cached.width:  # whole heads
+        cols = padded(cols, task.cached.width)
+    constants = vector_cost(function).parameter_bytes(cols, tile.vector.lanes)
     return VectorShape(
         function,
         part.rows,
-        part.cols,
+        cols,
         part.inputs,
         part.outputs,
         part.passes,
@@ -215,6 +217,12 @@ class VectorLayout:
         unit = whole if whole <= self.most_indices else rows
         return unit * max(self.most_indices // unit, 1)
 
+    def stores(self, cols: int) -> int:
+        """Transfers that store a tile of ``cols`` columns of keys or values: one for each head, and panel of it."""
+        assert self.shape.cached is not None
+        heads, width = self.shape.heads_of(cols)
+        return heads if self.shape.cached.keys else heads * -(-width // self.block)
+
     def needs(self, rows: int, cols: int) -> dict[str, int]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         each = rows * self.local(cols)
@@ -266,7 +274,7 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
         width = min(shape.cached.width, shape.cols)
         rows = {min(r, shape.tokens) for r in rows}
         cols = {heads * width for heads in _halvings(shape.heads)} | set(_halvings(width))
-        cols = {c for c in cols if shape.divides(c, made.block)}
+        cols = {c for c in cols if shape.divides(c, made.block) and made.stores(c) <= MOST_STORES}
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}
@@ -283,6 +291,8 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
 
 MOST_FINE = 64
 """Columns that tiles are multiples of, where there are more lanes than that."""
+MOST_STORES = 8
+"""Transfers that store one tile of what goes into a cache: each is an instruction of its own."""
 MOST = 12
 """Heights, and widths of single rows, that are costed for a layout."""
 
