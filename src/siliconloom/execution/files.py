@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,12 @@ from siliconloom.workloads.roles import Role
 
 MOST_HEADER = 100_000_000
 """Bytes of a safetensors header, at most; the format's own limit."""
-STORED = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+STORED: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 """Formats of numbers in a safetensors file; bfloat16 is the upper half of a float32."""
 
 
@@ -89,7 +94,9 @@ def _entry(path: str, name: str, entry: Any, start: int, size: int) -> Tensor:
     for extent in shape:
         count *= extent
     if kind is not None and count * kind.itemsize != end - begin:
-        rule = f"{name} has {end - begin:,} B, and its shape {list(shape)} in {stored} takes {count * kind.itemsize:,} B"
+        rule = (
+            f"{name} has {end - begin:,} B, and its shape {list(shape)} in {stored} takes {count * kind.itemsize:,} B"
+        )
         raise LoomError(f"{path}: no sound safetensors file: {rule}")
 
     def read() -> NDArray[Any]:
@@ -184,7 +191,9 @@ class FileWeights(Weights):
             hint = f"; did you mean {near}?" if near else ""
             raise LoomError(f"{self.path}: {self.graph.name} needs {name}, which is not there{hint}")
         if found.format not in STORED and not found.format.startswith("float"):
-            raise LoomError(f"{self.path}: {name} is {found.format}; weights are of 16, 32 or 64 bits in floating point")
+            raise LoomError(
+                f"{self.path}: {name} is {found.format}; weights are of 16, 32 or 64 bits in floating point"
+            )
         if found.shape != wanted:
             raise LoomError(
                 f"{self.path}: {name} is of shape {list(found.shape)}, and {self.graph.name} needs {list(wanted)}"
@@ -236,7 +245,7 @@ class _Own(_Named):
 class _Gpt2(_Named):
     """GPT-2 in transformers: weights are (inputs, outputs), queries, keys and values side by side."""
 
-    PLACES = {
+    PLACES: ClassVar[dict[str, str]] = {
         "norm.0": "h.{}.ln_1",
         "norm.1": "h.{}.ln_2",
         "qkv.0": "h.{}.attn.c_attn",
@@ -272,7 +281,7 @@ class _Gpt2(_Named):
 class _Llama(_Named):
     """Llama, Mistral and Qwen2 in transformers: weights are (outputs, inputs), each projection by itself."""
 
-    PLACES = {
+    PLACES: ClassVar[dict[str, tuple[str, ...]]] = {
         "norm.0": ("input_layernorm",),
         "norm.1": ("post_attention_layernorm",),
         "qkv.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -280,7 +289,7 @@ class _Llama(_Named):
         "column_parallel.0": ("mlp.gate_proj", "mlp.up_proj"),
         "row_parallel.1": ("mlp.down_proj",),
     }
-    ALONE = {"table": "embed_tokens", "final_norm": "norm", "head": "lm_head"}
+    ALONE: ClassVar[dict[str, str]] = {"table": "embed_tokens", "final_norm": "norm", "head": "lm_head"}
 
     def __init__(self, graph: Graph, names: set[str]) -> None:
         super().__init__(graph, names)

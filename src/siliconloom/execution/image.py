@@ -1,4 +1,4 @@
-"""Main memory that a mapped workload's program starts from: parameters, tables, indices and caches where it reads them."""
+"""Main memory that a mapped workload's program starts from: parameters, tables, indices, caches, where it reads them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import packed, padded, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Quantizer, Scalars
@@ -21,6 +22,7 @@ from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes, turn_planes
+from siliconloom.sim.golden.vector import GOLDEN
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 Bytes = NDArray[np.uint8]
@@ -44,8 +46,13 @@ def refuse(mapped: MappedWorkload) -> None:
     other = next((o for o in mapped.graph.operators() if o.precision.value != "int8"), None)
     if other is not None:
         raise NotSupported(f"values of {name} in {other.precision.value} (operator {other.name}); they are of int8")
-    for operator, why in mapped.apart.items():
-        raise NotSupported(f"values of {name} on {chip.name}: operator {operator}: {why}")
+    why = dict(mapped.apart)
+    for i in mapped.program.instructions:
+        if i.opcode is Opcode.VECTOR and i.function not in GOLDEN:
+            reason = f"no circuit computes {i.function.value}"
+            why.setdefault(mapped.program.operators[i.operator], reason)
+    for operator, reason in why.items():
+        raise NotSupported(f"values of {name} on {chip.name}: operator {operator}: {reason}")
 
 
 class Image:
@@ -103,7 +110,8 @@ class Image:
         elif isinstance(operator, Attention) and item.role == "scales":
             for execution in range(operator.repeat):
                 made = self.made[At(operator.name, execution)]
-                assert made.scalars is not None and made.columns is not None
+                assert made.scalars is not None
+                assert made.columns is not None
                 parts = [self._scalars(made.scalars), self._planes(made.columns)]
                 yield execution * item.unit_bytes, np.concatenate(parts)
         elif isinstance(operator, Vector) and operator.function == VectorFunction.GATHER:

@@ -1,4 +1,4 @@
-"""A model's graph in the integers of an int8 tile, without tiles or layouts: what a golden run must give, bit by bit."""
+"""A model's graph in the integers of an int8 tile, without tiles or layouts: what a golden run must give."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class IntegerReading(Reading):
     def _looked_up(self, at: At, x: Integers) -> Integers:
         table = self._of(at).table
         assert table is not None
-        return np.frombuffer(table, np.int8).astype(np.int64)[x & 255]
+        return np.asarray(np.frombuffer(table, np.int8).astype(np.int64)[x & 255])
 
     def _cut(self, at: At, value: Integers) -> Integers:
         made = saturated(value)

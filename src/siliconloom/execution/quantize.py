@@ -144,7 +144,7 @@ class Quantizer(Reading):
         return self._made(at, len(x), scale, weights=made.astype(np.int8), columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Floats) -> Floats:
-        gamma, beta = self.real.weights.norm(at, operator)
+        gamma, beta = (each.astype(np.float64) for each in self.real.weights.norm(at, operator))
         step = self._whole(at)
         columns = _columns(gamma / 2.0**NORM_BITS / step, beta / step, after=True)
         return self._made(at, len(x), np.full(operator.cols, step), columns=columns)

@@ -1,4 +1,4 @@
-"""A whole model on the program that ``loom sim`` times: its values beside those of float64 and of the integer reading."""
+"""A whole model on the program that ``loom sim`` times: values beside those of float64 and of the integer reading."""
 
 from __future__ import annotations
 
@@ -236,7 +236,8 @@ class _Golden:
         self.made, self.quantizer, self.real, self.integers, self.caches = made, quantizer, real, integers, caches
         self.keep, self.mapped = keep, made.mapped
         tile, memory = self.mapped.chip.tile, self.mapped.memory
-        assert isinstance(tile, NpuTile) and memory is not None
+        assert isinstance(tile, NpuTile)
+        assert memory is not None
         self.tile, self.objects = tile, {item.key: (address, item) for address, item in memory.objects()}
         self.executions = [0] * len(self.mapped.tasks)
         self.total = sum(task.repeat for task in self.mapped.tasks)

@@ -72,9 +72,7 @@ class Weights(ABC):
         key = at, what
         if key not in self._held:
             shape = shapes(operator).get(what)
-            self._held[key] = (
-                np.full(columns, otherwise) if shape is None else self.find(at, operator, what, shape)
-            )
+            self._held[key] = np.full(columns, otherwise) if shape is None else self.find(at, operator, what, shape)
         return self._held[key]
 
     def forget(self, at: At) -> None:
