@@ -93,12 +93,12 @@ def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
 
 def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
     """A stationary operand (k x outer) as it lies in memory, from its first value to its last."""
-    tiles = [
-        fold_tile(array, operand[fold : fold + array.rows, panel : panel + array.cols])
-        for panel in range(0, operand.shape[1], array.cols)
-        for fold in range(0, operand.shape[0], array.rows)
-    ]
-    return np.concatenate([tile.reshape(-1) for tile in tiles])
+    k, outer = operand.shape
+    # only the last fold of a panel is filled up, so the k rows of a panel follow one another
+    held = np.zeros((panel_rows(array, k), padded(outer, array.cols)), operand.dtype)
+    held[:k, :outer] = operand
+    panels = held.reshape(len(held), -1, array.cols).transpose(1, 0, 2)
+    return np.ascontiguousarray(panels).reshape(-1)
 
 
 def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[Values]:

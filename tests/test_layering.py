@@ -52,6 +52,7 @@ ALLOWED = {
     "baselines": ("arch", "workloads", "sim.system"),
     "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper"),
+    "execution": ("arch", "workloads", "rtl", "sim", "mapper", "verification"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
     "commands": (
@@ -63,6 +64,7 @@ ALLOWED = {
         "baselines",
         "evaluate",
         "verification",
+        "execution",
         "reproduce",
         "render",
     ),

@@ -110,8 +110,8 @@ class GatherLowering(VectorLowering):
             last=last,
         )
 
-    def _place(self, base: int, rows: Walk, cols: Walk, many: int = 1) -> Address:
-        row, size, chunk = many * self.layout.row, self.shape.dtype.size, self.chunk
+    def _place(self, base: int, rows: Walk, cols: Walk, row: int, many: int = 1) -> Address:
+        size, chunk = self.shape.dtype.size, self.chunk
         return affine(
             base + (chunk.start + rows.start) * row + many * size(cols.start),
             (chunk.loop, chunk.size * row),

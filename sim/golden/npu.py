@@ -7,6 +7,7 @@ admit only that outcome. What each opcode does is registered in `sim.golden.opco
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +47,14 @@ class GoldenMachine:
         lines = tile.accumulator.capacity // (4 * tile.array.cols)
         self.sums = np.zeros((lines, tile.array.cols), np.int64)
 
-    def run(self, program: Program) -> None:
-        """Run a program from its first instruction to its end."""
+    def run(self, program: Program, finished: Callable[[int], None] | None = None) -> None:
+        """Run a program from its first instruction to its end.
+
+        ``finished`` is told the number of an operator when all its instructions have been carried out: when those of
+        another one begin, and at the end.
+        """
         stack: list[list[int]] = []
-        place, code = 0, program.instructions
+        place, code, operator = 0, program.instructions, -1
         while code[place].opcode != Opcode.END:
             i = code[place]
             if i.opcode == Opcode.LOOP:
@@ -61,8 +66,14 @@ class GoldenMachine:
                 else:
                     stack.pop()
             else:
+                if finished is not None and i.operator != operator:
+                    if operator >= 0:
+                        finished(operator)
+                    operator = i.operator
                 self.execute(i, [each[1] for each in stack])
             place += 1
+        if finished is not None and operator >= 0:
+            finished(operator)
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from siliconloom.sim.golden.npu import GoldenMachine
 
 
-def _rows(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Iterator[tuple[Bytes, Bytes]]:
-    """Each row in main memory and in the scratchpad."""
+def _pieces(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Iterator[tuple[Bytes, Bytes]]:
+    """Rows in main memory and in the scratchpad: all at once, or one by one where they overlap."""
     memory, local = i.memory.at(indices), i.a.at(indices)
+    if min(i.pitch, i.local_pitch) >= i.n:
+        yield (
+            _matrix(machine.memory, memory, i.m, i.n, i.pitch),
+            _matrix(machine.scratchpad, local, i.m, i.n, i.local_pitch),
+        )
+        return
     for row in range(i.m):
         yield (
             window(machine.memory, memory + row * i.pitch, i.n),
@@ -28,10 +34,16 @@ def _rows(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Iterato
         )
 
 
+def _matrix(space: Bytes, first: int, rows: int, width: int, pitch: int) -> Bytes:
+    """Rows of a memory that lie apart, as a matrix."""
+    held = window(space, first, (rows - 1) * pitch + width)
+    return np.ndarray((rows, width), np.uint8, held, 0, (pitch, 1))
+
+
 @executes(Opcode.LOAD)
 def load(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """Rows from main memory to the scratchpad."""
-    for memory, local in _rows(machine, i, indices):
+    for memory, local in _pieces(machine, i, indices):
         local[:] = memory
 
 
@@ -50,5 +62,5 @@ def gather(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
 @executes(Opcode.STORE)
 def store(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """Rows from the scratchpad to main memory."""
-    for memory, local in _rows(machine, i, indices):
+    for memory, local in _pieces(machine, i, indices):
         memory[:] = local

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import padded, stationary_values, unpacked
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
     from siliconloom.sim.golden.npu import GoldenMachine
 
 
-def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Integers:
+Values = NDArray[np.int8]
+
+
+def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Values:
     """``count`` lines of ``width`` int8 values in the scratchpad."""
-    return window(scratchpad, first, count * width).view(np.int8).reshape(count, width).astype(np.int64)
+    return window(scratchpad, first, count * width).view(np.int8).reshape(count, width)
+
+
+def _product(a: Values, b: Values) -> Integers:
+    """The product of two matrices; sums of products of int8 values are integers that float64 holds exactly."""
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
 
 
 @executes(Opcode.MATMUL)
@@ -32,18 +41,17 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
         moving = _lines(local, a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
-        result = moving.reshape(blocks * rows, i.k)[: i.m] @ (
-            _lines(local, b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2).reshape(i.k, -1)
-        )
+        stationary = _lines(local, b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2)
+        result = _product(moving.reshape(blocks * rows, i.k)[: i.m], stationary.reshape(i.k, -1))
         beats = i.m
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
         panels = -(-outer // cols)
         moving = _lines(local, moves, beats, padded(i.k, rows))[:, : i.k]
         stationary = _lines(local, stays, stationary_values(array, outer, i.k), 1)
-        result = moving @ unpacked(array, stationary, i.k)
+        result = _product(moving, unpacked(array, stationary, i.k))
     line = c // (4 * cols)
     for panel in range(panels):
         target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
         total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)
-        target[:] = (total + 2**31) % 2**32 - 2**31
+        target[:] = total.astype(np.int32)  # which wraps

@@ -16,6 +16,7 @@ COMMANDS = (
     "rtl",
     "synth",
     "verify",
+    "run",
     "gpu",
     "compare",
     "collective",

@@ -82,6 +82,23 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
     return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
 
 
+def room_of(mapped: MappedWorkload) -> tuple[int, int]:
+    """Where a mapping's program begins in main memory, behind its objects, and bytes of both together."""
+    assert mapped.memory is not None
+    bus = geometry_of(mapped.chip).bus
+    base = padded(mapped.memory.used, max(bus, WORD_BYTES))
+    return base, padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
+
+
+def refuse_large(mapped: MappedWorkload, size: int) -> None:
+    """Raise `NotSupported` for more main memory than a bench holds."""
+    if size > MOST_BYTES:
+        raise NotSupported(
+            f"RTL of {mapped.graph.name} on {mapped.chip.name}: it needs {size:,} B of main memory, a bench holds "
+            f"{MOST_BYTES:,} B"
+        )
+
+
 def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
     """The program of a mapping with a memory of made-up values.
 
@@ -89,14 +106,8 @@ def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
     results are neither cut off nor zero.
     """
     assert mapped.memory is not None
-    bus = geometry_of(mapped.chip).bus
-    base = padded(mapped.memory.used, max(bus, WORD_BYTES))
-    size = padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
-    if size > MOST_BYTES:
-        raise NotSupported(
-            f"RTL of {mapped.graph.name} on {mapped.chip.name}: it needs {size:,} B of main memory, a bench holds "
-            f"{MOST_BYTES:,} B"
-        )
+    base, size = room_of(mapped)
+    refuse_large(mapped, size)
     chance = np.random.default_rng(seed)
     memory = chance.integers(0, 256, size, np.uint8)
     tasks = {task.task.operator.name: task for task in mapped.tasks}
@@ -166,4 +177,4 @@ def _lines(values: Bytes, lanes: int) -> Bytes:
     return made
 
 
-__all__ = ["filled", "refuse", "verify_workload"]
+__all__ = ["filled", "refuse", "refuse_large", "room_of", "verify_workload"]

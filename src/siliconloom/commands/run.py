@@ -1,0 +1,103 @@
+"""``loom run``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from siliconloom.commands.options import Chip, Json, Set, Workload
+
+
+def command(
+    chip: Chip,
+    model: Workload,
+    sets: Set = None,
+    on: Annotated[str, typer.Option("--on", help="golden, or rtl: the same on the generated Verilog, too.")] = "golden",
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="FILE", help="safetensors or npz; without it random weights by --seed."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option("--tokens", metavar="TOKENS", help="1,2,3 or a file of such numbers; else random ones."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of random weights and tokens.")] = 0,
+    rope_base: Annotated[
+        float, typer.Option("--rope-base", min=1.0, help="Base of rotary angles (rope_theta of config.json).")
+    ] = 10000.0,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", min=0.0, help="Of norms (rms_norm_eps of config.json).")
+    ] = 1e-5,
+    simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator, with --on rtl.")] = "verilator",
+    dump: Annotated[
+        str | None, typer.Option("--dump", metavar="FILE", help="Write every operator's result as a NumPy archive.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Run a whole model's values on the program that loom sim times, beside float64 and an integer reading."""
+    from siliconloom.arch import CheckFailed, LoomError, NotSupported, machine_kind
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.errors import nearest_name
+    from siliconloom.evaluate.mapping import load_plan
+    from siliconloom.execution.files import FileWeights
+    from siliconloom.execution.image import refuse
+    from siliconloom.execution.record import run_record, write_tensors
+    from siliconloom.execution.rtl import run_rtl
+    from siliconloom.execution.run import lengths, run_model, vocabulary
+    from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
+    from siliconloom.execution.walk import Walk
+    from siliconloom.execution.weights import RandomWeights, Weights
+    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.render.running import run_table
+    from siliconloom.render.tables import Terminal, console
+    from siliconloom.rtl.bench.runner import Spent
+    from siliconloom.verification.workload import refuse as refuse_rtl
+    from siliconloom.verification.workload import refuse_large, room_of
+
+    for option, value, valid in (("--on", on, ("golden", "rtl")), ("--simulator", simulator, ("icarus", "verilator"))):
+        if value not in valid:
+            near = nearest_name(value, valid)
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
+    if dump == "-":
+        raise LoomError("--dump: an archive goes to a file, not to standard output")
+    inputs = tuple(name for name in (chip, model, weights, tokens) if name)
+    check_outputs({"--dump": dump, "--json": json_file}, inputs)
+    assignments = parse_assignments(sets or [])
+    given = None if tokens is None else read_tokens(tokens)
+    if given is not None:  # as long as the tokens, where nothing else is said
+        decodes = ("workload.phase", "decode") in assignments
+        length = "workload.context" if decodes else "workload.sequence"
+        if not any(path in (length, "workload.batch") for path, _ in assignments):
+            assignments = [*assignments, (length, str(len(given)))]
+    if machine_kind(chip) == "system":
+        raise NotSupported(f"values on a system ({chip}); name one of its chips")
+    mapped, _ = load_plan(chip, model, assignments)
+    refuse(mapped)
+    Walk(mapped.graph)
+    if on == "rtl":
+        refuse_rtl(mapped.chip, mapped)
+        refuse_large(mapped, room_of(mapped)[1])
+    batch, length_of, _ = lengths(mapped.graph)
+    found: Weights = RandomWeights(mapped.graph, seed) if weights is None else FileWeights(mapped.graph, weights)
+    if given is None:
+        chosen = random_tokens(seed, batch, length_of, vocabulary(mapped.graph))
+    else:
+        chosen = arranged(given, mapped.graph.name, batch, length_of)
+    watcher = Terminal(json_file != "-")
+    made = run_model(mapped, found, chosen, base=rope_base, epsilon=epsilon, watcher=watcher, keep=dump is not None)
+    parity = None
+    if on == "rtl":
+        with watcher.stage(f"{mapped.graph.name} on the RTL"):
+            parity = run_rtl(made, simulator=simulator, spent=Spent())
+    where = f"random, seed {seed}" if weights is None else weights
+    record = run_record(made, weights=where, base=rope_base, epsilon=epsilon, parity=parity)
+    if dump is not None:
+        write_tensors(dump, made)
+    if json_file is not None:
+        write_json(json_file, record)
+    if json_file != "-":
+        run_table(record, dict(assignments), console())
+    if made.differing or (parity is not None and not parity.passed):
+        raise CheckFailed(f"{mapped.graph.name} on {mapped.chip.name}: values differ, see the table (seed {seed})")

@@ -1,0 +1,342 @@
+"""Main memory that a mapped workload's program starts from: parameters, tables, indices, caches, where it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import Opcode
+from siliconloom.arch.layout import packed, padded, unpacked
+from siliconloom.arch.vector import Parameters, VectorFunction
+from siliconloom.execution.quantize import Columns, Quantized, Quantizer, Scalars
+from siliconloom.execution.walk import At, Cache, Past
+from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape, row_bytes
+from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.memory import Item
+from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
+from siliconloom.mapper.chip.tasks import gemm_shape
+from siliconloom.mapper.chip.tiling import GemmTiling
+from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes, turn_planes
+from siliconloom.sim.golden.vector import GOLDEN
+from siliconloom.workloads import Attention, Gemm, Operator, Vector
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Pieces = Iterator[tuple[int, Bytes]]
+"""Bytes, each with where they begin in their object."""
+
+
+def refuse(mapped: MappedWorkload) -> None:
+    """Raise `NotSupported` where a mapping's memory cannot be filled with a model's values, with the reason."""
+    chip, name = mapped.chip, mapped.graph.name
+    tile = chip.tile
+    if not isinstance(tile, NpuTile) or mapped.memory is None or mapped.mapping is None:
+        raise NotSupported(f"values of {name} on a {tile.kind} tile; programs run on npu tiles")
+    if tile.array.dataflow != "weight_stationary":
+        raise NotSupported(f"values of {name} on an array that is not weight stationary ({tile.array.dataflow})")
+    if chip.tile_count > 1:
+        raise NotSupported(f"values of {name} on {chip.tile_count} tiles (tile_count); they are of one")
+    if len(chip.memory) > 1:
+        raise NotSupported(f"values of {name} in {len(chip.memory)} memory levels ({', '.join(chip.memory)})")
+    other = next((o for o in mapped.graph.operators() if o.precision.value != "int8"), None)
+    if other is not None:
+        raise NotSupported(f"values of {name} in {other.precision.value} (operator {other.name}); they are of int8")
+    why = dict(mapped.apart)
+    for i in mapped.program.instructions:
+        if i.opcode is Opcode.VECTOR and i.function not in GOLDEN:
+            reason = f"no circuit computes {i.function.value}"
+            why.setdefault(mapped.program.operators[i.operator], reason)
+    for operator, reason in why.items():
+        raise NotSupported(f"values of {name} on {chip.name}: operator {operator}: {reason}")
+
+
+class Image:
+    """Fills main memory, object by object.
+
+    Parameters
+    ----------
+    mapped
+        What `refuse` lets pass.
+    quantizer
+        With the integers of every operator.
+    numbers
+        Of every gather, the rows it takes.
+    positions
+        Of every new token.
+    past
+        Keys and values of earlier tokens, in integers.
+    """
+
+    def __init__(
+        self,
+        mapped: MappedWorkload,
+        quantizer: Quantizer,
+        numbers: Mapping[str, Integers],
+        positions: Integers,
+        past: Cache,
+    ) -> None:
+        tile = mapped.chip.tile
+        assert isinstance(tile, NpuTile)
+        self.mapped, self.tile, self.lanes, self.array = mapped, tile, tile.vector.lanes, tile.array
+        self.made, self.turns, self.past = quantizer.made, quantizer.turns, past
+        self.numbers, self.positions = numbers, positions
+        self.tasks = {task.task.operator.name: task for task in mapped.tasks}
+
+    def write(self, memory: Bytes, done: Callable[[float], None] = lambda share: None) -> None:
+        """Write every object that a program reads before anything has written it."""
+        assert self.mapped.memory is not None
+        objects = list(self.mapped.memory.objects())
+        total, written = sum(item.size for _, item in objects), 0
+        for address, item in objects:
+            for offset, values in self._object(item):
+                memory[address + offset : address + offset + len(values)] = values
+            written += item.size
+            done(written / max(total, 1))
+
+    def _object(self, item: Item) -> Pieces:
+        mapped = self.tasks[item.operator]
+        operator = mapped.task.operator
+        if item.role == "result":
+            return
+        if isinstance(operator, Attention) and item.role in ("keys", "values"):
+            yield from self._cache(operator, item)
+        elif isinstance(operator, Gemm) and item.role in ("parameters", "scales", "functions"):
+            yield from self._product(mapped, operator, item)
+        elif isinstance(operator, Attention) and item.role == "scales":
+            for execution in range(operator.repeat):
+                made = self.made[At(operator.name, execution)]
+                assert made.scalars is not None
+                assert made.columns is not None
+                parts = [self._scalars(made.scalars), self._planes(made.columns)]
+                yield execution * item.unit_bytes, np.concatenate(parts)
+        elif isinstance(operator, Vector) and operator.function == VectorFunction.GATHER:
+            yield from self._gather(operator, item)
+        elif isinstance(operator, Vector) and operator.function == VectorFunction.ROPE and item.role == "table":
+            yield from self._turns(operator)
+        elif isinstance(operator, Vector) and item.role == "parameters":
+            for execution in range(operator.repeat):
+                made = self.made[At(operator.name, execution)]
+                yield execution * item.unit_bytes, np.concatenate(list(self._parameters(operator.function, made)))
+        else:
+            raise NotSupported(f"values of {item.role} of operator {operator.name}, which no operator makes")
+
+    # Products --------------------------------------------------------------------------------------------------------
+
+    def _product(self, mapped: MappedTask, operator: Gemm, item: Item) -> Pieces:
+        tiling, shape = mapped.tiling, gemm_shape(operator, mapped.task)
+        assert isinstance(tiling, GemmTiling)
+        layout = GemmLayout(self.tile, shape)
+        for execution in range(operator.repeat):
+            if item.role == "parameters":  # repetitions lie as far apart as tiles are large, biases lie elsewhere
+                start, pieces = execution * layout.b_tile(shape.n, shape.k), self._tiles
+            else:
+                start = execution * item.unit_bytes
+                pieces = self._columns if item.role == "scales" else self._functions
+            for offset, values in pieces(mapped, operator, execution, shape, layout, tiling):
+                yield int(start + offset), values
+
+    def _tiles(
+        self,
+        mapped: MappedTask,
+        operator: Gemm,
+        execution: int,
+        shape: GemmShape,
+        layout: GemmLayout,
+        tiling: GemmTiling,
+    ) -> Pieces:
+        """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
+        weights = self.made[At(operator.name, execution)].weights
+        assert weights is not None
+        depth = shape.k if tiling.resident else tiling.k
+        for n in segments(shape.n, tiling.n):
+            for number in range(n.count):
+                start = n.start + number * n.size
+                columns = self._halves(weights, start, n.size) if shape.output_halved else None
+                wide = weights[:, start : start + n.size] if columns is None else columns
+                place = layout.b_tile(n.start, shape.k) + number * layout.b_tile(n.size, shape.k)
+                for k in segments(shape.k, depth):
+                    for deep in range(k.start, k.start + k.count * k.size, k.size):
+                        tile = packed(self.array, wide[deep : deep + k.size])
+                        yield int(place), tile.view(np.uint8)
+                        place += len(tile)
+
+    def _halves(self, weights: NDArray[np.int8], start: int, size: int) -> NDArray[np.int8]:
+        """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""
+        middle, first, wide = weights.shape[1] // 2, start // 2, size // 2
+        room = padded(wide, self.array.cols)
+        made = np.zeros((len(weights), 2 * room), np.int8)
+        made[:, :wide] = weights[:, first : first + wide]
+        made[:, room : room + wide] = weights[:, middle + first : middle + first + wide]
+        return made
+
+    def _columns(
+        self,
+        mapped: MappedTask,
+        operator: Gemm,
+        execution: int,
+        shape: GemmShape,
+        layout: GemmLayout,
+        tiling: GemmTiling,
+    ) -> Pieces:
+        """What requantises columns: those of a tile of columns follow one another, one half behind the other."""
+        columns = self.made[At(operator.name, execution)].columns
+        assert columns is not None
+        halves = [columns]
+        if shape.output_halved:
+            halves = [columns.part(0, shape.stored_n), columns.part(shape.stored_n, shape.n)]
+        parts = 2 if shape.output_halved else 1
+        whole = tiling.order == "m_outer" and tiling.n >= shape.n
+        for n in segments(shape.n, shape.n if whole else tiling.n):
+            for number in range(n.count):
+                first, width = (n.start + number * n.size) // parts, n.size // parts
+                place = layout.columns(n.start // parts) + number * layout.columns(width)
+                for half in halves:
+                    planes = self._planes(half.part(first, first + width))
+                    yield int(place), planes
+                    place += len(planes)
+
+    def _functions(
+        self,
+        mapped: MappedTask,
+        operator: Gemm,
+        execution: int,
+        shape: GemmShape,
+        layout: GemmLayout,
+        tiling: GemmTiling,
+    ) -> Pieces:
+        """Scalars and tables of what is computed with a product, one after the other."""
+        parts: list[Bytes] = []
+        names = {operator.name}
+        for each in mapped.task.fused:
+            made = self.made[At(each.name, execution)]
+            makers = self.mapped.graph.dataflow.predecessors(each.name)
+            if each.function == VectorFunction.ADD and made.scalars is not None and makers[0] not in names:
+                first, second, shift = made.scalars  # its own result comes first
+                made = Quantized(made.scale, scalars=(second, first, shift))
+            parts += self._parameters(each.function, made)
+            names.add(each.name)
+        yield 0, np.concatenate(parts)
+
+    def _parameters(self, function: VectorFunction, made: Quantized) -> Iterator[Bytes]:
+        for group in function.spec.parameters:
+            if group is Parameters.COLUMNS:
+                assert made.columns is not None
+                yield self._planes(made.columns)
+            elif group is Parameters.SCALARS:
+                assert made.scalars is not None
+                yield self._scalars(made.scalars)
+            else:
+                assert made.table is not None
+                yield self._lines(np.frombuffer(made.table, np.uint8))
+
+    def _planes(self, columns: Columns) -> Bytes:
+        count = padded(len(columns.bias), self.lanes)
+        parts = (columns.bias, columns.multiplier, columns.shift)
+        bias, multiplier, shift = (np.pad(each, (0, count - len(each))) for each in parts)
+        return parameter_planes(bias, multiplier, shift, self.lanes).reshape(-1)
+
+    def _scalars(self, scalars: Scalars) -> Bytes:
+        return self._lines(scalar_bytes(*scalars))
+
+    def _lines(self, values: Bytes) -> Bytes:
+        return np.pad(values, (0, padded(len(values), self.lanes) - len(values)))
+
+    # Tables and caches -----------------------------------------------------------------------------------------------
+
+    def _gather(self, operator: Vector, item: Item) -> Pieces:
+        if item.role == "indices":
+            yield 0, np.ascontiguousarray(self.numbers[operator.name], "<i4").view(np.uint8)
+            return
+        table = self.made[At(operator.name, 0)].weights
+        assert table is not None
+        rows = np.zeros((len(table), padded(table.shape[1], self.tile.dma.bytes_per_cycle)), np.int8)
+        rows[:, : table.shape[1]] = table
+        yield 0, rows.reshape(-1).view(np.uint8)
+
+    def _turns(self, operator: Vector) -> Pieces:
+        pitch = 2 * row_bytes(self.tile, operator.cols, operator.precision.bits)
+        if operator.cols % self.lanes:
+            raise NotSupported(
+                f"rotations of {operator.cols} columns, no multiple of {self.lanes} lanes (operator {operator.name})"
+            )
+        for number, row in enumerate(self.turns(operator, self.positions)):
+            yield number * pitch, turn_planes(row[None], self.lanes)
+
+    def _cache(self, operator: Attention, item: Item) -> Pieces:
+        layout = AttentionLayout(self.tile, self.mapped.chip.nearest, operator)
+        for execution in range(operator.repeat):
+            past = self.past.get(At(operator.name, execution))
+            if past is not None and past.keys.shape[1]:
+                room = np.zeros(item.unit_bytes, np.uint8)
+                fill_cache(room, layout, past, item.role == "keys")
+                yield execution * item.unit_bytes, room
+
+
+def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> None:
+    """Write earlier keys, or values, into the cache of one execution: keys in blocks, values in panels."""
+    shape, cols = layout.shape, layout.array.cols
+    source = past.keys if keys else past.values
+    heads = source.reshape(*source.shape[:2], shape.kv_heads, -1).astype(np.int8)
+    for sequence in range(shape.batch):
+        for head in range(shape.kv_heads):
+            number, own = sequence * shape.kv_heads + head, heads[sequence, :, head]
+            if keys:
+                for block, start in enumerate(range(0, len(own), cols)):
+                    place = number * layout.key_plane + block * layout.key_block
+                    held = packed(layout.array, np.ascontiguousarray(own[start : start + cols].T))
+                    room[place : place + len(held)] = held.view(np.uint8)
+                continue
+            for panel, start in enumerate(range(0, own.shape[1], cols)):
+                place = number * layout.value_plane + panel * layout.positions * layout.value_line
+                lines = room[place : place + len(own) * layout.value_line].reshape(len(own), layout.value_line)
+                part = own[:, start : start + cols]
+                lines[:, : part.shape[1]] = part.view(np.uint8)
+
+
+def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> Integers:
+    """The opposite of `fill_cache`: the first ``count`` positions, shape (batch, count, heads x width)."""
+    shape, cols = layout.shape, layout.array.cols
+    width = shape.head_dim if keys else shape.v_head_dim
+    made = np.zeros((shape.batch, count, shape.kv_heads, width), np.int64)
+    for sequence in range(shape.batch):
+        for head in range(shape.kv_heads):
+            number = sequence * shape.kv_heads + head
+            if keys:
+                plane = room[number * layout.key_plane : (number + 1) * layout.key_plane].view(np.int8)
+                blocks = [
+                    unpacked(layout.array, plane[start : start + layout.key_block], width).T
+                    for start in range(0, -(-count // cols) * layout.key_block, layout.key_block)
+                ]
+                made[sequence, :, head] = np.concatenate(blocks)[:count]
+                continue
+            for panel, start in enumerate(range(0, width, cols)):
+                place = number * layout.value_plane + panel * layout.positions * layout.value_line
+                lines = room[place : place + count * layout.value_line].reshape(count, layout.value_line)
+                part = min(cols, width - start)
+                made[sequence, :, head, start : start + part] = lines[:, :part].view(np.int8)
+    return made.reshape(shape.batch, count, -1)
+
+
+def stored_columns(tile: NpuTile, mapped: MappedWorkload, operator: Operator) -> NDArray[np.intp]:
+    """Where in a row of its result every column of an operator lies; heads may be filled up to whole lines."""
+    if not isinstance(operator, Attention):
+        width = operator.output_elements // _rows(operator)
+        return np.arange(width)
+    layout = AttentionLayout(tile, mapped.chip.nearest, operator)
+    heads = np.arange(operator.heads)[:, None] * layout.o_head + np.arange(operator.v_head_dim)
+    return heads.reshape(-1)
+
+
+def _rows(operator: Operator) -> int:
+    if isinstance(operator, Gemm):
+        return operator.m
+    assert isinstance(operator, Vector)
+    return operator.rows
+
+
+__all__ = ["Image", "fill_cache", "read_cache", "refuse", "stored_columns"]

@@ -1,0 +1,134 @@
+"""A model's graph in the integers of an int8 tile, without tiles or layouts: what a golden run must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.execution.quantize import Columns, Quantized, Quantizer
+from siliconloom.execution.walk import At, Past, Reading
+from siliconloom.sim.golden import functions
+from siliconloom.workloads import Attention, Gemm, Vector
+
+Integers = NDArray[np.int64]
+
+
+def exact_product(a: NDArray[np.integer], b: NDArray[np.integer]) -> Integers:  # type: ignore[type-arg]
+    """The product of two matrices of int8 values; sums of their products are integers that float64 holds exactly."""
+    return np.asarray(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+
+
+def saturated(values: Integers) -> Integers:
+    """Values as int8 holds them."""
+    return np.clip(values, -128, 127)
+
+
+class IntegerReading(Reading):
+    """The integer reading of a graph.
+
+    Parameters
+    ----------
+    quantizer
+        With parameters of every operator.
+    lanes
+        Of the vector unit: softmax adds up that many columns at a time.
+    keep
+        Is told of every result, if anybody wants to know.
+
+    Members
+    -------
+    results
+        Of every execution of every operator: int64 (rows, columns).
+    saturated
+        Of the same, the share of values that were cut off.
+    """
+
+    def __init__(self, quantizer: Quantizer, lanes: int, progress: Callable[[At], None] | None = None) -> None:
+        self.quantizer, self.lanes, self.progress = quantizer, lanes, progress
+        self.results: dict[At, Integers] = {}
+        self.saturated: dict[At, float] = {}
+
+    def keep(self, at: At, value: Integers) -> None:
+        self.results[at] = value
+        if self.progress is not None:
+            self.progress(at)
+
+    def gather(self, at: At, operator: Vector, rows: Integers) -> Integers:
+        table = self._of(at).weights
+        assert table is not None
+        return table[rows].astype(np.int64)
+
+    def product(self, at: At, operator: Gemm, x: Integers) -> Integers:
+        weights = self._of(at).weights
+        assert weights is not None
+        return self._cut(at, _requantized(exact_product(x, weights), self._columns(at)))
+
+    def norm(self, at: At, operator: Vector, x: Integers) -> Integers:
+        c, centred = self._columns(at), operator.function == VectorFunction.LAYER_NORM
+        return self._cut(at, functions.normalize(x, c.multiplier, c.bias, c.shift, centred=centred))
+
+    def add(self, at: At, operator: Vector, x: Integers, y: Integers) -> Integers:
+        first, second, shift = self._scalars(at)
+        return self._cut(at, functions.scaled_sum(x, y, (first, second), shift))
+
+    def activate(self, at: At, function: VectorFunction | None, x: Integers) -> Integers:
+        if function == VectorFunction.RELU:
+            return np.maximum(x, 0)
+        return self._looked_up(at, x)
+
+    def gate(self, at: At, function: VectorFunction, x: Integers, y: Integers) -> Integers:
+        first, _, shift = self._scalars(at)
+        return self._cut(at, functions.scaled_product(self._looked_up(at, x), y, first, shift))
+
+    def turn(self, at: At, x: Integers, positions: Integers, head_dim: int) -> Integers:
+        operator = self.quantizer.walk.graph.dataflow[at.name]
+        assert isinstance(operator, Vector)
+        return self._cut(at, functions.rotate(x, self.quantizer.turns(operator, positions)))
+
+    def attend(self, at: At, operator: Attention, queries: Integers, past: Past) -> Integers:
+        dim, group, made = operator.head_dim, operator.heads // operator.kv_heads, np.empty_like(queries)
+        length, seen = queries.shape[1], past.keys.shape[1]
+        valid = seen - length + 1 + np.arange(length) if operator.causal else np.full(length, seen)
+        multiplier, _, shift = self._scalars(at)
+        for sequence in range(len(queries)):
+            for head in range(operator.heads):
+                own, shared = slice(head * dim, (head + 1) * dim), head // group
+                theirs = slice(shared * dim, (shared + 1) * dim)
+                scores = exact_product(queries[sequence, :, own], past.keys[sequence, :, theirs].T)
+                chances = saturated(functions.softmax(scores, multiplier, shift, valid, self.lanes))
+                sums = exact_product(chances, past.values[sequence, :, theirs])
+                made[sequence, :, own] = _requantized(sums, self._columns(at))
+        return self._cut(at, made)
+
+    def _looked_up(self, at: At, x: Integers) -> Integers:
+        table = self._of(at).table
+        assert table is not None
+        return np.asarray(np.frombuffer(table, np.int8).astype(np.int64)[x & 255])
+
+    def _cut(self, at: At, value: Integers) -> Integers:
+        made = saturated(value)
+        self.saturated[at] = float(np.mean(made != value))
+        return made
+
+    def _of(self, at: At) -> Quantized:
+        return self.quantizer.made[at]
+
+    def _columns(self, at: At) -> Columns:
+        found = self._of(at).columns
+        assert found is not None
+        return found
+
+    def _scalars(self, at: At) -> tuple[int, int, int]:
+        found = self._of(at).scalars
+        assert found is not None
+        return found
+
+
+def _requantized(sums: Integers, columns: Columns) -> Integers:
+    return functions.requantize(sums, columns.bias, columns.multiplier, columns.shift)
+
+
+__all__ = ["IntegerReading", "exact_product", "saturated"]

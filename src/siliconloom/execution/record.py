@@ -1,0 +1,72 @@
+"""What ``loom run`` has found, as plain data, and its tensors as a file."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch.errors import LoomError
+from siliconloom.arch.files import write_file
+from siliconloom.execution.run import ModelRun
+from siliconloom.verification.npu import ProgramParity
+
+SCHEMA = "siliconloom.values/1"
+SCALES = "static, one to a result: the largest magnitude that float64 has seen is 127; weights by column of results"
+
+
+def run_record(
+    made: ModelRun, *, weights: str, base: float, epsilon: float, parity: ProgramParity | None = None
+) -> dict[str, Any]:
+    """A run under its versioned schema; ``weights`` says where they are from, ``parity`` what the RTL has shown."""
+    mapped, graph = made.mapped, made.mapped.graph
+    rtl = None
+    if parity is not None:
+        rtl = {
+            "rtl_cycles": parity.rtl_cycles,
+            "model_cycles": parity.model_cycles,
+            "bytes_compared": parity.bytes_compared,
+            "times_compared": parity.times_compared,
+            "errors": parity.errors,
+        }
+    return {
+        "schema": SCHEMA,
+        "chip": mapped.chip.name,
+        "chip_digest": mapped.chip.digest,
+        "workload": graph.name,
+        "phase": graph.phase.value,
+        "batch": graph.batch,
+        "tokens": made.tokens.tolist(),
+        "weights": weights,
+        "scales": SCALES,
+        "rotary_base": base,
+        "epsilon": epsilon,
+        "notes": [*graph.notes, *mapped.notes],
+        "operators": [asdict(row) for row in made.rows],
+        "differing": made.differing,
+        "next_tokens": made.next_tokens,
+        "float64_next_tokens": made.real_tokens,
+        "seconds": made.seconds,
+        "rtl": rtl,
+    }
+
+
+def write_tensors(path: str, made: ModelRun) -> None:
+    """Write every result as a NumPy archive: ``golden/OPERATOR/EXECUTION`` and ``float64/...``, in real values.
+
+    Raises
+    ------
+    LoomError
+        When it cannot be written.
+    """
+    file = io.BytesIO()
+    try:
+        np.savez(file, tokens=made.tokens, **made.tensors)  # type: ignore[arg-type]
+    except MemoryError:
+        raise LoomError(f"{path}: there is not enough memory for so many tensors") from None
+    write_file(path, file.getvalue())
+
+
+__all__ = ["SCHEMA", "run_record", "write_tensors"]

@@ -1,0 +1,129 @@
+"""A model's graph in float64: what its operators compute, without tiles, layouts or integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.numerics import ACTIVATIONS
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.execution.walk import At, Past, Reading
+from siliconloom.execution.weights import Weights
+from siliconloom.workloads import Attention, Gemm, Vector
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+ROPE_BASE = 10000.0
+"""Base of the rotary angles (Su et al., arXiv:2104.09864, equation 15), where nothing else is said."""
+EPSILON = 1e-5
+"""Added to the variance, or the mean square, of a row, where nothing else is said."""
+
+
+def angles(positions: Integers, head_dim: int, base: float) -> Floats:
+    """Angles of rotation, one to a pair of columns of a head: shape (positions, head_dim / 2)."""
+    return np.asarray(positions[:, None] * base ** (-np.arange(0, head_dim, 2) / head_dim))
+
+
+def real_function(function: VectorFunction | None) -> Callable[[float], float]:
+    """The real function that an activation's table holds; ``None`` is the hyperbolic tangent."""
+    return math.tanh if function is None else ACTIVATIONS[function]
+
+
+def activated(function: VectorFunction | None, x: Floats) -> Floats:
+    """An activation of every element, as `real_function`, computed for whole matrices."""
+    if function == VectorFunction.RELU:
+        return np.maximum(x, 0.0)
+    if function is None:
+        return np.tanh(x)
+    if function == VectorFunction.SILU:
+        return np.asarray(x / (1 + np.exp(-np.maximum(x, -700.0))))
+    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x))
+
+
+class Reference(Reading):
+    """The float64 reading of a graph.
+
+    Parameters
+    ----------
+    weights
+        Of every execution of every operator.
+    kept
+        Rows at the end of each sequence that are kept of every result.
+    batch
+        Sequences.
+    base, epsilon
+        Of rotary angles, and of norms.
+
+    Members
+    -------
+    results
+        Those rows, of every execution of every operator.
+    peaks
+        Largest magnitude of each column over all rows: float64 (columns,).
+    gates
+        Largest magnitude of what a gated activation multiplies with its second operand.
+    """
+
+    def __init__(
+        self, weights: Weights, kept: int, batch: int, *, base: float = ROPE_BASE, epsilon: float = EPSILON
+    ) -> None:
+        self.weights, self.kept, self.batch, self.base, self.epsilon = weights, kept, batch, base, epsilon
+        self.results: dict[At, Floats] = {}
+        self.peaks: dict[At, Floats] = {}
+        self.gates: dict[At, float] = {}
+
+    def keep(self, at: At, value: Floats) -> None:
+        rows = value.reshape(self.batch, -1, value.shape[1])
+        self.results[at] = rows[:, -self.kept :].reshape(-1, value.shape[1])
+        self.peaks[at] = np.abs(value).max(0)
+
+    def gather(self, at: At, operator: Vector, rows: Integers) -> Floats:
+        return np.asarray(self.weights.table(at, operator)[rows], np.float64)
+
+    def product(self, at: At, operator: Gemm, x: Floats) -> Floats:
+        return x @ self.weights.matrix(at, operator).astype(np.float64) + self.weights.bias(at, operator)
+
+    def norm(self, at: At, operator: Vector, x: Floats) -> Floats:
+        gamma, beta = self.weights.norm(at, operator)
+        centred = x - x.mean(1, keepdims=True) if operator.function == VectorFunction.LAYER_NORM else x
+        deviation = np.sqrt((centred**2).mean(1, keepdims=True) + self.epsilon)
+        return np.asarray(centred / deviation * gamma + beta)
+
+    def add(self, at: At, operator: Vector, x: Floats, y: Floats) -> Floats:
+        return x + y
+
+    def activate(self, at: At, function: VectorFunction | None, x: Floats) -> Floats:
+        return activated(function, x)
+
+    def gate(self, at: At, function: VectorFunction, x: Floats, y: Floats) -> Floats:
+        made = activated(function, x)
+        self.gates[at] = float(np.abs(made).max())
+        return made * y
+
+    def turn(self, at: At, x: Floats, positions: Integers, head_dim: int) -> Floats:
+        turned = angles(positions, head_dim, self.base)
+        heads = x.shape[1] // head_dim
+        cosine, sine = np.tile(np.cos(turned), heads), np.tile(np.sin(turned), heads)
+        made = np.empty_like(x)
+        made[:, 0::2] = x[:, 0::2] * cosine - x[:, 1::2] * sine
+        made[:, 1::2] = x[:, 0::2] * sine + x[:, 1::2] * cosine
+        return made
+
+    def attend(self, at: At, operator: Attention, queries: Floats, past: Past) -> Floats:
+        dim, group, made = operator.head_dim, operator.heads // operator.kv_heads, np.empty_like(queries)
+        length, seen = queries.shape[1], past.keys.shape[1]
+        hidden = np.arange(seen) > np.arange(seen - length, seen)[:, None] if operator.causal else False
+        for head in range(operator.heads):
+            own, shared = slice(head * dim, (head + 1) * dim), head // group
+            theirs = slice(shared * dim, (shared + 1) * dim)
+            scores = queries[:, :, own] @ past.keys[:, :, theirs].transpose(0, 2, 1) / math.sqrt(dim)
+            scores = np.where(hidden, -np.inf, scores)
+            powers = np.exp(scores - scores.max(2, keepdims=True))
+            made[:, :, own] = powers / powers.sum(2, keepdims=True) @ past.values[:, :, theirs]
+        return made
+
+
+__all__ = ["EPSILON", "ROPE_BASE", "Reference", "activated", "angles", "real_function"]

@@ -1,0 +1,311 @@
+"""A whole model on the program that ``loom sim`` times: values beside those of float64 and of the integer reading."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.execution.image import Image, read_cache, refuse, stored_columns
+from siliconloom.execution.integers import IntegerReading
+from siliconloom.execution.quantize import Quantizer
+from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
+from siliconloom.execution.walk import At, Past, Walk
+from siliconloom.execution.weights import Weights
+from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.programs import RandomProgram
+from siliconloom.verification.workload import room_of
+from siliconloom.workloads import Attention, Graph, Operator, Vector
+from siliconloom.workloads.roles import Role
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OperatorValues:
+    """What one execution of a task has made.
+
+    Parameters
+    ----------
+    name
+        Of the operator whose result it is: the last of those that are computed together.
+    task, fused
+        The operator it begins with, and those computed with it.
+    execution
+        Number of the execution of its block.
+    relative_rms, largest
+        Root of the mean square of the difference to float64, over that of float64's values; the largest difference.
+        Nothing for what is no result of its own.
+    saturated
+        Share of values that were cut off at int8.
+    values, differing
+        How many there are, and how many are not those of the integer reading.
+    """
+
+    name: str
+    task: str
+    fused: tuple[str, ...]
+    execution: int
+    relative_rms: float | None
+    largest: float | None
+    saturated: float
+    values: int
+    differing: int
+
+
+@dataclass
+class ModelRun:
+    """What a run has shown.
+
+    Members
+    -------
+    mapped, made
+        The mapping, and its program with the memory that it starts from.
+    after
+        Main memory behind the golden run.
+    rows
+        Every execution of every task, in order.
+    tensors
+        Results in real values: ``golden/`` and ``float64/``, then operator, then execution.
+    next_tokens, real_tokens
+        Of every sequence the token with the largest logit, of the golden run and of float64; empty without a head.
+    seconds
+        That each part took.
+    """
+
+    mapped: MappedWorkload
+    made: RandomProgram
+    tokens: Integers
+    after: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
+    rows: list[OperatorValues] = field(default_factory=list)
+    tensors: dict[str, Floats] = field(default_factory=dict)
+    next_tokens: list[int] = field(default_factory=list)
+    real_tokens: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> int:
+        """Values that are not those of the integer reading."""
+        return sum(row.differing for row in self.rows)
+
+    @property
+    def agreeing(self) -> int:
+        """Sequences whose next token is that of float64."""
+        return sum(a == b for a, b in zip(self.next_tokens, self.real_tokens, strict=True))
+
+
+def lengths(graph: Graph) -> tuple[int, int, int]:
+    """Sequences of a graph, tokens of each with those before, and how many of them are new.
+
+    Raises
+    ------
+    NotSupported
+        For a graph without attention.
+    """
+    attention = next((o for o in graph.operators() if isinstance(o, Attention)), None)
+    if attention is None:
+        raise NotSupported(f"values of {graph.name}, which is no transformer")
+    return attention.batch, attention.kv_len, attention.q_len
+
+
+def vocabulary(graph: Graph) -> int:
+    """Rows of a graph's table of tokens."""
+    found = [o for o in graph.operators() if isinstance(o, Vector) and o.role is Role.TABLE]
+    return found[0].weights // found[0].cols if found else 1
+
+
+def run_model(
+    mapped: MappedWorkload,
+    weights: Weights,
+    tokens: Integers,
+    *,
+    base: float = ROPE_BASE,
+    epsilon: float = EPSILON,
+    watcher: Watcher = NOBODY,
+    keep: bool = False,
+) -> ModelRun:
+    """Run a mapped model on the golden machine, and read back what every operator has made.
+
+    Parameters
+    ----------
+    mapped, weights
+        The program of one tile in int8, and the model's parameters.
+    tokens
+        Numbers of rows of the vocabulary, those before the new ones among them: shape (batch, tokens).
+    base, epsilon
+        Of rotary angles and of norms.
+    keep
+        Whether tensors of all operators are kept.
+
+    Raises
+    ------
+    NotSupported
+        For chips, tiles or operators whose values nothing here knows.
+    LoomError
+        For tokens that are not in the vocabulary.
+    """
+    refuse(mapped)
+    graph, walk = mapped.graph, Walk(mapped.graph)
+    batch, length, new = lengths(graph)
+    _check_tokens(walk, tokens, batch, length)
+    seconds: dict[str, float] = {}
+    clock = _Clock(seconds)
+    with watcher.stage(f"values of {graph.name}") as tell:
+        tell("float64")
+        real = Reference(weights, new, batch, base=base, epsilon=epsilon)
+        walk.run(real, tokens)
+        clock.stop("float64")
+        tell("quantisation")
+        quantizer = Quantizer(walk, real)
+        walk.run(quantizer, tokens[:, -new:])
+        clock.stop("quantisation")
+        tell("integers")
+        tile = mapped.chip.tile
+        assert isinstance(tile, NpuTile)
+        past = {}
+        if length > new:
+            past = walk.run(IntegerReading(quantizer, tile.vector.lanes), tokens[:, :-new])
+        integers = IntegerReading(quantizer, tile.vector.lanes)
+        caches = walk.run(integers, tokens[:, -new:], past)
+        clock.stop("integers")
+    gathers = [o for o in graph.operators() if isinstance(o, Vector) and o.name in walk.kinds]
+    numbers = {o.name: walk.numbers(o, tokens[:, -new:], length - new) for o in gathers}
+    positions = np.tile(np.arange(length - new, length), batch)
+    at, size = room_of(mapped)
+    memory = np.zeros(size, np.uint8)
+    with watcher.share(f"memory of {graph.name}") as share:
+        Image(mapped, quantizer, numbers, positions, past).write(memory, share)
+    clock.stop("memory")
+    made = ModelRun(mapped, RandomProgram(mapped.program, memory, at), tokens, seconds=seconds)
+    _Golden(made, quantizer, real, integers, caches, keep).run(watcher)
+    clock.stop("golden")
+    return made
+
+
+class _Clock:
+    """Seconds since the last stop."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds, self.last = seconds, time.perf_counter()
+
+    def stop(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name], self.last = now - self.last, now
+
+
+def _check_tokens(walk: Walk, tokens: Integers, batch: int, length: int) -> None:
+    graph, kinds = walk.graph, walk.kinds
+    if tokens.shape != (batch, length):
+        raise LoomError(
+            f"{graph.name} takes {batch} sequences of {length} tokens (got {len(tokens)} of {tokens.shape[1]})"
+        )
+    most = vocabulary(graph)
+    wrong = tokens[(tokens < 0) | (tokens >= most)]
+    if len(wrong):
+        raise LoomError(f"{graph.name} has tokens 0 to {most - 1} (got {wrong[0]})")
+    for name, kind in kinds.items():
+        table = graph.dataflow[name]
+        assert isinstance(table, Vector)
+        rows = table.weights // table.cols
+        if kind == "positions" and rows < length:
+            raise LoomError(f"{graph.name} has {rows} positions (got {length} tokens)")
+
+
+class _Golden:
+    """A golden run that is looked at after every task."""
+
+    def __init__(
+        self,
+        made: ModelRun,
+        quantizer: Quantizer,
+        real: Reference,
+        integers: IntegerReading,
+        caches: dict[At, Past],
+        keep: bool,
+    ) -> None:
+        self.made, self.quantizer, self.real, self.integers, self.caches = made, quantizer, real, integers, caches
+        self.keep, self.mapped = keep, made.mapped
+        tile, memory = self.mapped.chip.tile, self.mapped.memory
+        assert isinstance(tile, NpuTile)
+        assert memory is not None
+        self.tile, self.objects = tile, {item.key: (address, item) for address, item in memory.objects()}
+        self.executions = [0] * len(self.mapped.tasks)
+        self.total = sum(task.repeat for task in self.mapped.tasks)
+
+    def run(self, watcher: Watcher) -> None:
+        """Run the program, and see what each task has made before anything overwrites it."""
+        self.memory = self.made.made.loaded()
+        machine = GoldenMachine(self.mapped.chip, self.memory)
+        with watcher.share(f"{self.mapped.graph.name} on the golden model") as share:
+            machine.run(self.made.made.program, lambda number: self._finished(number, share))
+        self.made.after = self.memory
+        if self.executions != [task.repeat for task in self.mapped.tasks]:
+            raise AssertionError("a task was not seen as often as it is executed")
+
+    def _finished(self, number: int, share: Callable[[float], None]) -> None:
+        mapped = self.mapped.tasks[number]
+        execution = self.executions[number]
+        self.executions[number] += 1
+        self.made.rows.append(
+            self._result(mapped, execution) if mapped.task.cached is None else self._cached(mapped, execution)
+        )
+        share(sum(self.executions) / self.total)
+
+    def _result(self, mapped: MappedTask, execution: int) -> OperatorValues:
+        """Read a result, and hold it against float64 and against the integers."""
+        task = mapped.task
+        last: Operator = task.fused[-1] if task.fused else task.operator
+        at, stored = At(last.name, execution), self.mapped.results[last.name]
+        expected = self.integers.results[at]
+        lines = self.memory[stored.address : stored.address + len(expected) * stored.row].view(np.int8)
+        columns = stored_columns(self.tile, self.mapped, last)
+        found = lines.reshape(len(expected), stored.row)[:, columns].astype(np.int64)
+        reals = self.real.results[at]
+        values = found * self.quantizer.made[at].scale
+        error = values - reals
+        power = float(np.sqrt(np.mean(reals**2)))
+        if self.keep:
+            self.made.tensors[f"golden/{last.name}/{execution}"] = values
+            self.made.tensors[f"float64/{last.name}/{execution}"] = reals
+        if last.role is Role.HEAD:
+            self.made.next_tokens = values.argmax(1).tolist()
+            self.made.real_tokens = reals.argmax(1).tolist()
+        return OperatorValues(
+            last.name,
+            task.operator.name,
+            tuple(each.name for each in task.fused),
+            execution,
+            float(np.sqrt(np.mean(error**2))) / power if power else 0.0,
+            float(np.abs(error).max()),
+            self.integers.saturated.get(at, 0.0),
+            found.size,
+            int((found != expected).sum()),
+        )
+
+    def _cached(self, mapped: MappedTask, execution: int) -> OperatorValues:
+        """Read what a cache holds, older keys or values among it, and hold it against the integers."""
+        cached = mapped.task.cached
+        assert cached is not None
+        attention, role = cached.attention, "keys" if cached.keys else "values"
+        address, item = self.objects[attention.name, role]
+        room = self.memory[address + execution * item.unit_bytes :][: item.unit_bytes]
+        layout = AttentionLayout(self.tile, self.mapped.chip.nearest, attention)
+        found = read_cache(room, layout, attention.kv_len, cached.keys)
+        whole = self.caches[At(attention.name, execution)]
+        expected = whole.keys if cached.keys else whole.values
+        name = mapped.task.operator.name
+        differing = int((found != expected).sum())
+        return OperatorValues(name, name, (), execution, None, None, 0.0, found.size, differing)
+
+
+__all__ = ["ModelRun", "OperatorValues", "lengths", "run_model", "vocabulary"]
