@@ -49,7 +49,8 @@ class GatherLowering(VectorLowering):
     def emit(self) -> None:
         """Write the task."""
         rings, layout, shape = self.context.rings, self.layout, self.shape
-        for self.chunk in self.nest.walk(shape.rows, layout.indexed(self.tiling.rows)):
+        for chunk in self.nest.walk(shape.rows, layout.indexed(self.tiling.rows)):
+            self.chunk = chunk
             self._load_indices()
             for rows in self.nest.walk(self.chunk.size, self.tiling.rows):
                 for cols in self.nest.walk(shape.cols, self.tiling.cols):

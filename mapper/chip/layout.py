@@ -35,7 +35,7 @@ ACCUMULATED = ("partial", "context")
 """Rings that lie in the accumulator."""
 SINGLE = ("chained", "gates")
 """Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
-MOST_INDICES = 1024
+MOST_INDICES = 1 << 14
 """Indices of rows to be gathered that are loaded at a time, at most."""
 INDEX_SHARE = 128
 """They take at most this part of the scratchpad."""

@@ -131,7 +131,7 @@ class VectorLayout:
         return self.local(cols) * 8 // self.shape.dtype.bits
 
     def indexed(self, rows: int) -> int:
-        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, and whole beats if can be."""
+        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, if can be whole beats."""
         if self.shape.rows <= self.most_indices:
             return self.shape.rows
         whole = lcm(rows, max(self.bus // INDEX_BYTES, 1))
