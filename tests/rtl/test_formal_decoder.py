@@ -37,7 +37,8 @@ class SequencerContract(Contract):
     PROPERTIES = """assert_one assert_halted assert_known assert_place assert_sync assert_sizes assert_addresses
     assert_choices assert_refused assert_ended assert_blocked assert_running
     invariant_registers invariant_sums invariant_fetched
-    cover_load cover_gather cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep cover_odd"""
+    cover_load cover_gather cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep
+    cover_odd"""
 
     STACK = tuple(f"invariant_{name}_{level}" for name in ("begin", "index", "count") for level in range(LEVELS))
 

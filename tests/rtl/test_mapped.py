@@ -68,10 +68,14 @@ def mapped(chip, made):
 
 
 def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
-    """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it."""
+    """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it.
+
+    One has rows that are no multiples of the bus, and more of them than indices are loaded at a time.
+    """
     works = [
         (PRODUCTS, ()),
         (GPT2, (("sequence", "11"),)),
+        (GPT2 | {"n_embd": 40, "n_head": 1, "n_positions": 96}, (("sequence", "93"),)),
         (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
         (LLAMA, (("sequence", "16"),)),
     ]
