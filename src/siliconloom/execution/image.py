@@ -1,4 +1,4 @@
-"""Main memory that a mapped workload's program starts from: parameters, tables, indices, caches, where it reads them."""
+"""Main memory that a workload's program starts from: parameters, tables, indices and caches, where it reads them."""
 
 from __future__ import annotations
 

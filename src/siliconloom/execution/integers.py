@@ -16,7 +16,7 @@ from siliconloom.workloads import Attention, Gemm, Vector
 Integers = NDArray[np.int64]
 
 
-def exact_product(a: NDArray[np.integer], b: NDArray[np.integer]) -> Integers:  # type: ignore[type-arg]
+def exact_product(a: NDArray[np.integer], b: NDArray[np.integer]) -> Integers:
     """The product of two matrices of int8 values; sums of their products are integers that float64 holds exactly."""
     return np.asarray(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
 

@@ -25,14 +25,16 @@ NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
 def shapes(operator: Operator) -> dict[str, tuple[int, ...]]:
     """Parameters that an operator stores, in one execution, by what they are."""
     if isinstance(operator, Gemm):
-        return {"weight": (operator.k, operator.n)} | ({"bias": (operator.n,)} if operator.bias else {})
+        found: dict[str, tuple[int, ...]] = {"weight": (operator.k, operator.n)}
+        return found | ({"bias": (operator.n,)} if operator.bias else {})
     if not isinstance(operator, Vector) or operator.tied or not operator.weights:
         return {}
     if operator.function in TABLES:
         return {"table": (operator.weights // operator.cols, operator.cols)}
     if operator.function in NORMS:
         beta = {"beta": (operator.cols,)} if operator.weights == 2 * operator.cols else {}
-        return {"gamma": (operator.cols,)} | beta
+        gamma: dict[str, tuple[int, ...]] = {"gamma": (operator.cols,)}
+        return gamma | beta
     return {}
 
 
