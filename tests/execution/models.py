@@ -2,6 +2,7 @@
 
 import json
 import struct
+from math import erf
 
 import numpy as np
 
@@ -110,7 +111,9 @@ def logits_of(config, tensors, tokens):
     gpt2 = config["model_type"] == "gpt2"
     x = t["wte.weight"][tokens] + t["wpe.weight"][: len(tokens)] if gpt2 else t["embed_tokens.weight"][tokens]
     for layer in range(config["n_layer"] if gpt2 else config["num_hidden_layers"]):
-        own = {name.split(".", 2)[2]: v for name, v in t.items() if name.startswith((f"h.{layer}.", f"layers.{layer}."))}
+        own = {
+            name.split(".", 2)[2]: v for name, v in t.items() if name.startswith((f"h.{layer}.", f"layers.{layer}."))
+        }
         x = (_gpt2_layer if gpt2 else _llama_layer)(config, own, x)
     if gpt2:
         x = _layer_norm(x, t["ln_f.weight"], t["ln_f.bias"])
@@ -148,8 +151,6 @@ def _gpt2_layer(config, own, x):
     context = np.concatenate([_attention(*head) for head in zip(*parts, strict=True)], axis=1)
     x = x + context @ own["attn.c_proj.weight"] + own["attn.c_proj.bias"]
     inner = _layer_norm(x, own["ln_2.weight"], own["ln_2.bias"]) @ own["mlp.c_fc.weight"] + own["mlp.c_fc.bias"]
-    from math import erf
-
     inner = inner * 0.5 * (1 + np.vectorize(erf)(inner / np.sqrt(2)))
     return x + inner @ own["mlp.c_proj.weight"] + own["mlp.c_proj.bias"]
 
@@ -167,8 +168,7 @@ def _llama_layer(config, own, x):
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     normed = _rms_norm(x, own["input_layernorm.weight"])
     q, k, v = (
-        normed @ own[f"self_attn.{name}_proj.weight"].T + own.get(f"self_attn.{name}_proj.bias", 0.0)
-        for name in "qkv"
+        normed @ own[f"self_attn.{name}_proj.weight"].T + own.get(f"self_attn.{name}_proj.bias", 0.0) for name in "qkv"
     )
     queries = np.split(q, heads, axis=1)
     keys, values = (np.split(each, kv_heads, axis=1) for each in (k, v))

@@ -57,9 +57,7 @@ def test_logits_are_those_of_the_model_whose_weights_the_file_has(
 
 
 @settings(max_examples=10, deadline=None)
-@given(
-    family=st.sampled_from(FAMILIES), context=st.integers(2, 12), batch=st.integers(1, 2), seed=st.integers(0, 99)
-)
+@given(family=st.sampled_from(FAMILIES), context=st.integers(2, 12), batch=st.integers(1, 2), seed=st.integers(0, 99))
 def test_a_token_after_others_is_the_last_one_of_a_prompt(tmp_path_factory, family, context, batch, seed):
     """Decode walks the tokens before it first, by the same graph, and reads their keys and values."""
     folder = tmp_path_factory.mktemp("model")

@@ -58,7 +58,7 @@ def tensors_of(path: str) -> dict[str, Tensor]:
 
 def _npz(path: str) -> dict[str, Tensor]:
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise LoomError(f"{path}: no npz file that can be read: {error}") from None
