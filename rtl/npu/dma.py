@@ -118,7 +118,7 @@ class LoadEngine(Circuit):
         m.d.comb += [
             row_ends.eq(burst == beats),
             transfer_ends.eq(row_ends & (rows_left == 1)),
-            pace.beats.eq(burst),
+            pace.beats.eq(pace.of(burst, row_ends, width)),
             ask.valid.eq(active & ~self.unknown & (pace.time + burst >= pace.due)),
             ask.payload.address.eq(aligned(address, offset)),
             ask.payload.length.eq(burst - 1),
@@ -319,7 +319,7 @@ class StoreEngine(Circuit):
         opens = ~in_burst
         possible = Signal()
         m.d.comb += [
-            pace.beats.eq(1),
+            pace.beats.eq(pace.of(Const(1), walk.row_ends, walk.width)),
             possible.eq(active & room & (~opens | (addresses.i.ready & responses.i.ready))),
             fetch.enable.eq(possible & (pace.time + 1 >= pace.due)),
             fetch.address.eq(walk.local),
@@ -392,13 +392,15 @@ def aligned(address: Value, offset: int) -> Value:
 
 
 class Pace:
-    """The regulator: time since a transfer began, and the time by which its beats so far may have passed.
+    """The regulator: time since a transfer began, and the time by which its bytes so far may have passed.
 
-    ``due`` is the whole number of cycles that the beats up to and including the ``beats`` next ones take.
+    Beats are counted as the memory moves them: every row is rounded up to whole accesses. ``due`` is the whole number
+    of cycles that everything up to and including the ``beats`` next ones takes.
     """
 
     def __init__(self, m: Module, geometry: Geometry, start: Signal) -> None:
-        self.beats = Signal(range(LONGEST_BURST + 1), name="pace_beats")
+        self.bus, self.access = geometry.bus, geometry.access // geometry.bus
+        self.beats = Signal(range(LONGEST_BURST + self.access), name="pace_beats")
         self.advance = Signal(name="pace_advance")
         self.time = Signal(TIME_BITS, name="pace_time")
         self.due = Signal(TIME_BITS, name="pace_due")
@@ -411,6 +413,11 @@ class Pace:
         with m.If(start):
             m.d.sync += [self.time.eq(0), passed.eq(0)]
         self.start = start
+
+    def of(self, beats: Value, ends: Value, width: Value) -> Value:
+        """What so many beats count; they may be the last (``ends``) of a row of ``width`` bytes."""
+        filled = (-((width + (self.bus - 1)) >> log2(self.bus)))[: log2(self.access)]
+        return beats + Mux(ends, filled, 0) if self.access > 1 else beats
 
     def hold(self, m: Module, active: Signal, final: Signal) -> Signal:
         """Whether the port is held in this cycle: until the cycle before the last one of all beats' time."""
@@ -490,6 +497,7 @@ class DmaWalk:
             "rows": Mux(self.inside, rows, job.m),
             "place": Mux(self.inside, place, job.place),
         }
+        self.width = job.n
         self.rows_left = Signal(SIZE_BITS, name="walk_rows")
         self.beats = Signal(SIZE_BITS, name="walk_beats")
         self.row_ends, self.ends = Signal(name="walk_row_ends"), Signal(name="walk_ends")

@@ -51,6 +51,8 @@ class Geometry:
         Lines of ``cols`` 32-bit sums.
     interval
         `Chip.beat_interval`.
+    access
+        What the memory moves at once, a bus or several: rows of transfers take the time of whole ones.
     memory_cycles
         Latency of the memory that the tile was described with; sizes the queue of write responses.
     """
@@ -69,6 +71,7 @@ class Geometry:
     program_words: int
     outstanding: int
     interval: int
+    access: int
     memory_cycles: int
 
     @property
@@ -126,6 +129,7 @@ def geometry_of(chip: Chip) -> Geometry:
         "tile.dma.port_bytes": tile.dma.port_bytes,
         "tile.scratchpad.banks": tile.scratchpad.banks,
         "tile.scratchpad.capacity": tile.scratchpad.capacity,
+        "memory.access_bytes": memory.access_bytes,
     }
     for key, value in powers.items():
         if value & (value - 1):
@@ -142,9 +146,9 @@ def geometry_of(chip: Chip) -> Geometry:
     if tile.sequencer.issue_cycles < 2:
         raise NotSupported("RTL of a sequencer with tile.sequencer.issue_cycles below 2")
     bus = tile.dma.bytes_per_cycle
-    if memory.access_bytes != bus:
+    if memory.access_bytes < bus:
         raise NotSupported(
-            f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) differ from "
+            f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) are fewer than "
             f"tile.dma.bytes_per_cycle ({bus})"
         )
     line = max(array.rows, array.load_rows * array.cols, bus, INDEX_BYTES)
@@ -172,5 +176,6 @@ def geometry_of(chip: Chip) -> Geometry:
         tile.sequencer.program_words,
         tile.dma.outstanding,
         chip.beat_interval,
+        memory.access_bytes,
         chip.cycles(memory.latency),
     )

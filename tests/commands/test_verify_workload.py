@@ -15,7 +15,10 @@ PRODUCTS = "kind: gemms\nprecision: int8\ngemms:\n  - {name: a, m: 4, n: 4, k: 4
         (["npu-edge", "--mapping", "map.yaml"], "--mapping is of a workload"),
         (["npu-x4-ring", "list.yaml"], "not supported: RTL of a workload on a system (npu-x4-ring)"),
         (["npu-edge", "list.yaml", "--set", "tile_count=2"], "not supported: RTL of list on 2 tiles (tile_count)"),
-        (["gemmini-16", "list.yaml"], "not supported: RTL of an npu tile whose memory.access_bytes (64) differ"),
+        (
+            ["npu-edge", "list.yaml", "--set", "memory.dram.access_bytes=32"],
+            "not supported: RTL of an npu tile whose memory.access_bytes (32) are fewer than tile.dma.bytes_per_cycle",
+        ),
         (["npu-edge", "list.yaml", "--json", "list.yaml"], "is an input of this command"),
         (["npu-edge", "gpt2", "--set", "workload.layers=1"], "operator embedding.tokens, and"),
         (["npu-edge", "nosuch"], "nosuch: no such file"),

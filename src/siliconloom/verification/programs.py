@@ -72,7 +72,7 @@ def random_npu(seed: int) -> Chip:
                     "capacity": "1 MiB",
                     "bandwidth": f"{gigabytes} GB/s",
                     "latency": f"{chance.randint(1, 60)} ns",
-                    "access_bytes": bus,
+                    "access_bytes": bus * chance.choice([1, 1, 2, 4, 16]),
                 }
             },
         }
