@@ -9,7 +9,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.execution.files import FileWeights
 from siliconloom.execution.reference import Reference
 from siliconloom.execution.run import lengths
-from siliconloom.execution.walk import At, Walk
+from siliconloom.execution.walk import At, GraphWalk
 from siliconloom.execution.weights import RandomWeights
 from siliconloom.workloads import load_workload
 from tests.execution.models import VOCABULARY, config_of, graph_of, logits_of, safetensors, tensors_of
@@ -19,7 +19,7 @@ FAMILIES = ["gpt2", "llama", "mistral", "qwen2"]
 
 def read(graph, weights, tokens):
     """The float64 reading of tokens of shape (batch, length)."""
-    walk = Walk(graph)
+    walk = GraphWalk(graph)
     found = Reference(weights, lengths(graph)[2], len(tokens))
     walk.run(found, tokens)
     return found
@@ -66,7 +66,7 @@ def test_a_token_after_others_is_the_last_one_of_a_prompt(tmp_path_factory, fami
     decode = graph_of(folder, config, [("phase", "decode"), ("context", str(context)), ("batch", str(batch))])
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (batch, context))
     whole = read(prompt, RandomWeights(prompt, seed), tokens)
-    walk, weights = Walk(decode), RandomWeights(decode, seed)
+    walk, weights = GraphWalk(decode), RandomWeights(decode, seed)
     past = walk.run(Reference(weights, 1, batch), tokens[:, :-1])
     one = Reference(weights, 1, batch)
     walk.run(one, tokens[:, -1:], past)
@@ -89,7 +89,7 @@ def test_a_token_after_others_is_the_last_one_of_a_prompt(tmp_path_factory, fami
 )
 def test_what_cannot_be_read_is_refused_with_its_reason(model, sets, why):
     with pytest.raises(NotSupported, match=why):
-        Walk(load_workload(model, list(sets.items())))
+        GraphWalk(load_workload(model, list(sets.items())))
 
 
 def test_random_weights_are_the_same_for_the_same_seed_only(tmp_path):

@@ -47,7 +47,7 @@ def command(
     from siliconloom.execution.rtl import run_rtl
     from siliconloom.execution.run import lengths, run_model, vocabulary
     from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
-    from siliconloom.execution.walk import Walk
+    from siliconloom.execution.walk import GraphWalk
     from siliconloom.execution.weights import RandomWeights, Weights
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.running import run_table
@@ -76,7 +76,7 @@ def command(
     if machine_kind(chip) == "system":
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])
-    Walk(graph)  # what nothing here can read is refused before anything takes time
+    GraphWalk(graph)  # what nothing here can read is refused before anything takes time
     batch, count, _ = lengths(graph)
     if given is None:
         chosen = random_tokens(seed, batch, count, vocabulary(graph))

@@ -104,10 +104,6 @@ class RandomWeights(Weights):
         return made + np.float32(1) if what == "gamma" else made
 
 
-Slot = tuple[str, int]
-"""What a parameter's operator is in its model (`labels`), and the number of its layer among all."""
-
-
 def labels(graph: Graph) -> dict[str, tuple[str, int, int]]:
     """Of every operator with parameters: what it is, its first layer, and layers from one execution to the next."""
     found: dict[str, tuple[str, int, int]] = {}
@@ -137,4 +133,4 @@ def _outside(operator: Operator, found: Mapping[str, tuple[str, int, int]]) -> s
     return operator.role.value
 
 
-__all__ = ["SPREAD", "RandomWeights", "Slot", "Weights", "labels", "shapes"]
+__all__ = ["SPREAD", "RandomWeights", "Weights", "labels", "shapes"]
