@@ -163,8 +163,8 @@ class NpuTileCircuit(Circuit):
             unit_circuit(library, unit, geometry)
         ports: dict[str, Any] = {
             "s_axi": In(axi_lite()),
-            **{prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)},
-            "m_axi_program": Out(axi_read(geometry.port_bytes)),
+            **{prefix: Out(axi_master(geometry.port_bytes, geometry.id_bits)) for prefix in prefixes(geometry)},
+            "m_axi_program": Out(axi_read(geometry.port_bytes, geometry.id_bits)),
             "irq": Out(1),
             "trace_issue": Out(len(UNITS)),
             "trace_done": Out(len(UNITS)),
@@ -234,7 +234,7 @@ class NpuTileCircuit(Circuit):
             port.arburst.eq(INCREMENTING),
             beat.valid.eq(port.rvalid),
             beat.payload.data.eq(port.rdata),
-            beat.payload.error.eq(port.rresp[1]),
+            beat.payload.error.eq(port.rresp[1] | port.rid.any()),
             beat.payload.last.eq(port.rlast),
             port.rready.eq(beat.ready),
         ]
