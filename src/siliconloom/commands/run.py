@@ -39,6 +39,7 @@ def command(
     from siliconloom.arch import CheckFailed, LoomError, NotSupported, machine_kind
     from siliconloom.arch.document import parse_assignments
     from siliconloom.arch.errors import nearest_name
+    from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.mapping import load_plan
     from siliconloom.execution.files import FileWeights
     from siliconloom.execution.image import refuse
@@ -46,7 +47,7 @@ def command(
     from siliconloom.execution.rtl import run_rtl
     from siliconloom.execution.run import lengths, run_model, vocabulary
     from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
-    from siliconloom.execution.walk import Walk
+    from siliconloom.execution.walk import GraphWalk
     from siliconloom.execution.weights import RandomWeights, Weights
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.running import run_table
@@ -54,6 +55,7 @@ def command(
     from siliconloom.rtl.bench.runner import Spent
     from siliconloom.verification.workload import refuse as refuse_rtl
     from siliconloom.verification.workload import refuse_large, room_of
+    from siliconloom.workloads import load_workload
 
     for option, value, valid in (("--on", on, ("golden", "rtl")), ("--simulator", simulator, ("icarus", "verilator"))):
         if value not in valid:
@@ -73,18 +75,19 @@ def command(
             assignments = [*assignments, (length, str(len(given)))]
     if machine_kind(chip) == "system":
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
+    graph = load_workload(model, split_overrides(assignments)[1])
+    GraphWalk(graph)  # what nothing here can read is refused before anything takes time
+    batch, count, _ = lengths(graph)
+    if given is None:
+        chosen = random_tokens(seed, batch, count, vocabulary(graph))
+    else:
+        chosen = arranged(given, graph.name, batch, count)
+    found: Weights = RandomWeights(graph, seed) if weights is None else FileWeights(graph, weights)
     mapped, _ = load_plan(chip, model, assignments)
     refuse(mapped)
-    Walk(mapped.graph)
     if on == "rtl":
         refuse_rtl(mapped.chip, mapped)
         refuse_large(mapped, room_of(mapped)[1])
-    batch, length_of, _ = lengths(mapped.graph)
-    found: Weights = RandomWeights(mapped.graph, seed) if weights is None else FileWeights(mapped.graph, weights)
-    if given is None:
-        chosen = random_tokens(seed, batch, length_of, vocabulary(mapped.graph))
-    else:
-        chosen = arranged(given, mapped.graph.name, batch, length_of)
     watcher = Terminal(json_file != "-")
     made = run_model(mapped, found, chosen, base=rope_base, epsilon=epsilon, watcher=watcher, keep=dump is not None)
     parity = None

@@ -31,7 +31,7 @@ STORED: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """A tensor in a file, that is read when it is asked for."""
 
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Tensor:
     read: Callable[[], NDArray[Any]]
 
 
-def tensors_of(path: str) -> dict[str, Tensor]:
+def tensors_of(path: str) -> dict[str, StoredTensor]:
     """All tensors of a file by name.
 
     Raises
@@ -56,16 +56,16 @@ def tensors_of(path: str) -> dict[str, Tensor]:
     return _npz(path) if beginning[:2] == b"PK" else _safetensors(path, beginning, size)
 
 
-def _npz(path: str) -> dict[str, Tensor]:
+def _npz(path: str) -> dict[str, StoredTensor]:
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise LoomError(f"{path}: no npz file that can be read: {error}") from None
-    return {name: Tensor(x.shape, x.dtype.name, lambda x=x: x) for name, x in arrays.items()}  # type: ignore[misc]
+    return {name: StoredTensor(x.shape, x.dtype.name, lambda x=x: x) for name, x in arrays.items()}  # type: ignore[misc]
 
 
-def _safetensors(path: str, beginning: bytes, size: int) -> dict[str, Tensor]:
+def _safetensors(path: str, beginning: bytes, size: int) -> dict[str, StoredTensor]:
     """Tensors of a safetensors file: the length of a header in JSON, that header, and their bytes."""
     length = int.from_bytes(beginning, "little")
     if len(beginning) < 8 or not 2 <= length <= min(MOST_HEADER, size - 8):
@@ -80,7 +80,7 @@ def _safetensors(path: str, beginning: bytes, size: int) -> dict[str, Tensor]:
     return {name: _entry(path, name, entry, 8 + length, size) for name, entry in entries.items()}
 
 
-def _entry(path: str, name: str, entry: Any, start: int, size: int) -> Tensor:
+def _entry(path: str, name: str, entry: Any, start: int, size: int) -> StoredTensor:
     try:
         stored, shape = str(entry["dtype"]), tuple(entry["shape"])
         begin, end = entry["data_offsets"]
@@ -104,14 +104,14 @@ def _entry(path: str, name: str, entry: Any, start: int, size: int) -> Tensor:
         raw = np.memmap(path, kind, "r", start + begin, shape) if count else np.zeros(shape, kind)
         return (raw.astype(np.uint32) << 16).view(np.float32) if stored == "BF16" else np.asarray(raw)
 
-    return Tensor(shape, stored, read)
+    return StoredTensor(shape, stored, read)
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Source:
+class ParameterSource:
     """Where a parameter comes from: tensors by name, of these shapes, and what is made of them."""
 
     names: tuple[str, ...]
@@ -191,9 +191,7 @@ class FileWeights(Weights):
             hint = f"; did you mean {near}?" if near else ""
             raise LoomError(f"{self.path}: {self.graph.name} needs {name}, which is not there{hint}")
         if found.format not in STORED and not found.format.startswith("float"):
-            raise LoomError(
-                f"{self.path}: {name} is {found.format}; weights are of 16, 32 or 64 bits in floating point"
-            )
+            raise LoomError(f"{self.path}: {name} is {found.format}; weights are floating point of 16 to 64 bits")
         if found.shape != wanted:
             raise LoomError(
                 f"{self.path}: {name} is of shape {list(found.shape)}, and {self.graph.name} needs {list(wanted)}"
@@ -206,7 +204,7 @@ class _Named:
     def __init__(self, graph: Graph, names: set[str]) -> None:
         self.graph, self.names, self.labels = graph, names, labels(graph)
 
-    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Source:
+    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
         """Tensors of one parameter of an execution."""
         raise NotImplementedError
 
@@ -232,14 +230,14 @@ class _Named:
 class _Own(_Named):
     """The operators' own names: ``layer.qkv.weight``, with the executions as the first dimension of those repeated."""
 
-    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Source:
+    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
         whole = (operator.repeat, *shape) if operator.repeat > 1 else shape
         number = at.execution
 
         def pick(arrays: list[NDArray[Any]]) -> NDArray[Any]:
             return np.asarray(arrays[0][number]) if operator.repeat > 1 else arrays[0]
 
-        return Source((f"{operator.name}.{what}",), (whole,), pick)
+        return ParameterSource((f"{operator.name}.{what}",), (whole,), pick)
 
 
 class _Gpt2(_Named):
@@ -263,15 +261,15 @@ class _Gpt2(_Named):
         super().__init__(graph, names)
         self.prefix = "transformer." if any(name.startswith("transformer.") for name in names) else ""
 
-    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Source:
+    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
         label, layer = self.place(at)
         if label not in self.PLACES:
             raise self.unknown(operator)
         name = self.prefix + self.PLACES[label].format(layer)
         if label == "head":  # outputs are rows
             name = f"{self.prefix}wte" if self.tied else "lm_head"
-            return Source((f"{name}.{what}",), (shape[::-1],), flipped if what == "weight" else one)
-        return Source((f"{name}.{'bias' if what in ('bias', 'beta') else 'weight'}",), (shape,), one)
+            return ParameterSource((f"{name}.{what}",), (shape[::-1],), flipped if what == "weight" else one)
+        return ParameterSource((f"{name}.{'bias' if what in ('bias', 'beta') else 'weight'}",), (shape,), one)
 
     def ignored(self, name: str) -> bool:
         own = name.removeprefix(self.prefix)
@@ -299,7 +297,7 @@ class _Llama(_Named):
         self.widths = attention.heads * self.dim, attention.kv_heads * self.dim, attention.kv_heads * self.dim
         self.turned = any(o.role is Role.ROPE for o in graph.operators())
 
-    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Source:
+    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
         label, layer = self.place(at)
         ending = "bias" if what in ("bias", "beta") else "weight"
         if label in self.ALONE:
@@ -307,19 +305,19 @@ class _Llama(_Named):
             if label == "head":
                 name = f"{self.prefix}embed_tokens" if self.tied else "lm_head"
             turns = label == "head" and what == "weight"
-            return Source((f"{name}.{ending}",), (shape[::-1] if turns else shape,), flipped if turns else one)
+            return ParameterSource((f"{name}.{ending}",), (shape[::-1] if turns else shape,), flipped if turns else one)
         if label not in self.PLACES:
             raise self.unknown(operator)
         names = tuple(f"{self.prefix}layers.{layer}.{each}.{ending}" for each in self.PLACES[label])
         if what in ("gamma", "beta"):
-            return Source(names, (shape,), one)
+            return ParameterSource(names, (shape,), one)
         outputs = shape[-1]
         parts = self.widths if label == "qkv.0" else (outputs // len(names),) * len(names)
         inputs = shape[:-1]
         join = flipped if what == "weight" else joined
         if label == "qkv.0" and self.turned:
-            return Source(names, tuple((part, *inputs) for part in parts), self._neighbours(join))
-        return Source(names, tuple((part, *inputs) for part in parts), join)
+            return ParameterSource(names, tuple((part, *inputs) for part in parts), self._neighbours(join))
+        return ParameterSource(names, tuple((part, *inputs) for part in parts), join)
 
     def _neighbours(
         self, join: Callable[[list[NDArray[Any]]], NDArray[Any]]
@@ -334,4 +332,4 @@ class _Llama(_Named):
         return name.endswith("rotary_emb.inv_freq") or (self.tied and name == "lm_head.weight")
 
 
-__all__ = ["FileWeights", "Tensor", "interleaved", "tensors_of"]
+__all__ = ["FileWeights", "StoredTensor", "interleaved", "tensors_of"]

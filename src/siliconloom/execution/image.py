@@ -1,4 +1,4 @@
-"""Main memory that a mapped workload's program starts from: parameters, tables, indices, caches, where it reads them."""
+"""Main memory that a workload's program starts from: parameters, tables, indices and caches, where it reads them."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def refuse(mapped: MappedWorkload) -> None:
         if i.opcode is Opcode.VECTOR and i.function not in GOLDEN:
             reason = f"no circuit computes {i.function.value}"
             why.setdefault(mapped.program.operators[i.operator], reason)
+    for each in mapped.graph.operators():
+        if isinstance(each, Vector) and each.function == VectorFunction.ROPE and each.cols % tile.vector.lanes:
+            why[each.name] = (
+                f"angles of {each.cols} columns, no multiple of {tile.vector.lanes} lanes (tile.vector.lanes)"
+            )
     for operator, reason in why.items():
         raise NotSupported(f"values of {name} on {chip.name}: operator {operator}: {reason}")
 
@@ -260,10 +265,6 @@ class Image:
 
     def _turns(self, operator: Vector) -> Pieces:
         pitch = 2 * row_bytes(self.tile, operator.cols, operator.precision.bits)
-        if operator.cols % self.lanes:
-            raise NotSupported(
-                f"rotations of {operator.cols} columns, no multiple of {self.lanes} lanes (operator {operator.name})"
-            )
         for number, row in enumerate(self.turns(operator, self.positions)):
             yield number * pitch, turn_planes(row[None], self.lanes)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +14,7 @@ from siliconloom.workloads import Attention, Gemm, Vector
 Integers = NDArray[np.int64]
 
 
-def exact_product(a: NDArray[np.integer], b: NDArray[np.integer]) -> Integers:  # type: ignore[type-arg]
+def exact_product(a: NDArray[np.integer], b: NDArray[np.integer]) -> Integers:
     """The product of two matrices of int8 values; sums of their products are integers that float64 holds exactly."""
     return np.asarray(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
 
@@ -35,8 +33,6 @@ class IntegerReading(Reading):
         With parameters of every operator.
     lanes
         Of the vector unit: softmax adds up that many columns at a time.
-    keep
-        Is told of every result, if anybody wants to know.
 
     Members
     -------
@@ -46,15 +42,13 @@ class IntegerReading(Reading):
         Of the same, the share of values that were cut off.
     """
 
-    def __init__(self, quantizer: Quantizer, lanes: int, progress: Callable[[At], None] | None = None) -> None:
-        self.quantizer, self.lanes, self.progress = quantizer, lanes, progress
+    def __init__(self, quantizer: Quantizer, lanes: int) -> None:
+        self.quantizer, self.lanes = quantizer, lanes
         self.results: dict[At, Integers] = {}
         self.saturated: dict[At, float] = {}
 
     def keep(self, at: At, value: Integers) -> None:
         self.results[at] = value
-        if self.progress is not None:
-            self.progress(at)
 
     def gather(self, at: At, operator: Vector, rows: Integers) -> Integers:
         table = self._of(at).weights

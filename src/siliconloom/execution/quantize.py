@@ -19,7 +19,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.numerics import EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.reference import Reference, angles, real_function
-from siliconloom.execution.walk import GATED, At, Past, Reading, Walk
+from siliconloom.execution.walk import GATED, At, GraphWalk, Past, Reading
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Role
 
@@ -118,7 +118,7 @@ class Quantizer(Reading):
         Of every rotation, cosines and sines of each token in 1/2^15: int64 (tokens, columns).
     """
 
-    walk: Walk
+    walk: GraphWalk
     real: Reference
     made: dict[At, Quantized] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from siliconloom.execution.image import Image, read_cache, refuse, stored_column
 from siliconloom.execution.integers import IntegerReading
 from siliconloom.execution.quantize import Quantizer
 from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
-from siliconloom.execution.walk import At, Past, Walk
+from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
@@ -155,7 +155,7 @@ def run_model(
         For tokens that are not in the vocabulary.
     """
     refuse(mapped)
-    graph, walk = mapped.graph, Walk(mapped.graph)
+    graph, walk = mapped.graph, GraphWalk(mapped.graph)
     batch, length, new = lengths(graph)
     _check_tokens(walk, tokens, batch, length)
     seconds: dict[str, float] = {}
@@ -203,7 +203,7 @@ class _Clock:
         self.seconds[name], self.last = now - self.last, now
 
 
-def _check_tokens(walk: Walk, tokens: Integers, batch: int, length: int) -> None:
+def _check_tokens(walk: GraphWalk, tokens: Integers, batch: int, length: int) -> None:
     graph, kinds = walk.graph, walk.kinds
     if tokens.shape != (batch, length):
         raise LoomError(

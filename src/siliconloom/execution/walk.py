@@ -97,7 +97,7 @@ class Reading(ABC):
         """See a result."""
 
 
-class Walk:
+class GraphWalk:
     """A graph that can be read, with what its operators read.
 
     Raises
@@ -128,7 +128,7 @@ class Walk:
         return next(iter(self.lengths))
 
     def run(self, reading: Reading, tokens: Integers, past: Cache | None = None) -> dict[At, Past]:
-        """Walk the graph; ``tokens`` is of shape (batch, length), whatever the graph's own lengths are.
+        """GraphWalk the graph; ``tokens`` is of shape (batch, length), whatever the graph's own lengths are.
 
         Returns
         -------
@@ -309,4 +309,4 @@ class Walk:
         return ""
 
 
-__all__ = ["At", "Attended", "Cache", "Past", "Reading", "Walk"]
+__all__ = ["At", "Attended", "Cache", "Past", "Reading", "GraphWalk"]

@@ -25,14 +25,16 @@ NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
 def shapes(operator: Operator) -> dict[str, tuple[int, ...]]:
     """Parameters that an operator stores, in one execution, by what they are."""
     if isinstance(operator, Gemm):
-        return {"weight": (operator.k, operator.n)} | ({"bias": (operator.n,)} if operator.bias else {})
+        found: dict[str, tuple[int, ...]] = {"weight": (operator.k, operator.n)}
+        return found | ({"bias": (operator.n,)} if operator.bias else {})
     if not isinstance(operator, Vector) or operator.tied or not operator.weights:
         return {}
     if operator.function in TABLES:
         return {"table": (operator.weights // operator.cols, operator.cols)}
     if operator.function in NORMS:
         beta = {"beta": (operator.cols,)} if operator.weights == 2 * operator.cols else {}
-        return {"gamma": (operator.cols,)} | beta
+        gamma: dict[str, tuple[int, ...]] = {"gamma": (operator.cols,)}
+        return gamma | beta
     return {}
 
 
@@ -102,10 +104,6 @@ class RandomWeights(Weights):
         return made + np.float32(1) if what == "gamma" else made
 
 
-Slot = tuple[str, int]
-"""What a parameter's operator is in its model (`labels`), and the number of its layer among all."""
-
-
 def labels(graph: Graph) -> dict[str, tuple[str, int, int]]:
     """Of every operator with parameters: what it is, its first layer, and layers from one execution to the next."""
     found: dict[str, tuple[str, int, int]] = {}
@@ -135,4 +133,4 @@ def _outside(operator: Operator, found: Mapping[str, tuple[str, int, int]]) -> s
     return operator.role.value
 
 
-__all__ = ["SPREAD", "RandomWeights", "Slot", "Weights", "labels", "shapes"]
+__all__ = ["SPREAD", "RandomWeights", "Weights", "labels", "shapes"]

@@ -1,0 +1,198 @@
+"""Small models under Hugging Face's names, and what they compute, written down a second time."""
+
+import json
+import struct
+from math import erf
+
+import numpy as np
+
+from siliconloom.arch import load_chip
+from siliconloom.workloads import load_workload
+
+VOCABULARY = 43
+POSITIONS = 40
+ROPE_BASE, EPSILON = 10000.0, 1e-5
+
+
+def chip_of(side, lanes, bus, load_rows=1):
+    sets = {
+        "tile.array.rows": side,
+        "tile.array.cols": side,
+        "tile.array.load_rows": load_rows,
+        "tile.scratchpad.capacity": "64 KiB",
+        "tile.accumulator.capacity": "32 KiB",
+        "tile.vector.lanes": lanes,
+        "tile.dma.bytes_per_cycle": bus,
+        "tile.dma.port_bytes": bus,
+        "memory.dram.access_bytes": bus,
+        "memory.dram.bandwidth": "25.6 GB/s",
+        "memory.dram.latency": "30 ns",
+    }
+    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+
+
+def config_of(family, heads, kv_heads, dim, layers, tied=True):
+    """A configuration as transformers writes it; ``family`` is gpt2, llama or qwen2."""
+    if family == "gpt2":
+        model = {"n_embd": heads * dim, "n_head": heads, "n_layer": layers, "n_positions": POSITIONS}
+    else:
+        model = {
+            "hidden_size": heads * dim,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "num_hidden_layers": layers,
+            "intermediate_size": 3 * dim,
+            "max_position_embeddings": POSITIONS,
+        }
+    return {"model_type": family, **model, "vocab_size": VOCABULARY, "tie_word_embeddings": tied}
+
+
+def graph_of(folder, config, sets=()):
+    file = folder / "config.json"
+    file.write_text(json.dumps(config))
+    return load_workload(str(file), list(sets))
+
+
+def tensors_of(config, seed=0):
+    """Random parameters under the names of transformers."""
+    chance = np.random.default_rng(seed)
+
+    def matrix(*shape):
+        return chance.normal(0, 0.2, shape).astype(np.float32)
+
+    def factors(width):
+        return chance.normal(1, 0.2, width).astype(np.float32)
+
+    if config["model_type"] == "gpt2":
+        width = config["n_embd"]
+        made = {"wte.weight": matrix(VOCABULARY, width), "wpe.weight": matrix(POSITIONS, width)}
+        for layer in range(config["n_layer"]):
+            for name, inputs, outputs in (
+                ("attn.c_attn", width, 3 * width),
+                ("attn.c_proj", width, width),
+                ("mlp.c_fc", width, 4 * width),
+                ("mlp.c_proj", 4 * width, width),
+            ):
+                made[f"h.{layer}.{name}.weight"] = matrix(inputs, outputs)
+                made[f"h.{layer}.{name}.bias"] = matrix(outputs)
+            for name in ("ln_1", "ln_2"):
+                made[f"h.{layer}.{name}.weight"], made[f"h.{layer}.{name}.bias"] = factors(width), matrix(width)
+        made["ln_f.weight"], made["ln_f.bias"] = factors(width), matrix(width)
+        if not config["tie_word_embeddings"]:
+            made["lm_head.weight"] = matrix(VOCABULARY, width)
+        return made
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    shared = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    made = {"model.embed_tokens.weight": matrix(VOCABULARY, width), "model.norm.weight": factors(width)}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        for name, outputs, inputs in (
+            ("self_attn.q_proj", width, width),
+            ("self_attn.k_proj", shared, width),
+            ("self_attn.v_proj", shared, width),
+            ("self_attn.o_proj", width, width),
+            ("mlp.gate_proj", inner, width),
+            ("mlp.up_proj", inner, width),
+            ("mlp.down_proj", width, inner),
+        ):
+            made[f"{at}.{name}.weight"] = matrix(outputs, inputs)
+            if config["model_type"] == "qwen2" and name[10:] in ("q_proj", "k_proj", "v_proj"):
+                made[f"{at}.{name}.bias"] = matrix(outputs)
+        made[f"{at}.input_layernorm.weight"] = factors(width)
+        made[f"{at}.post_attention_layernorm.weight"] = factors(width)
+    if not config["tie_word_embeddings"]:
+        made["lm_head.weight"] = matrix(VOCABULARY, width)
+    return made
+
+
+def logits_of(config, tensors, tokens):
+    """Logits of the last token of one sequence, as transformers' modules compute them, in float64."""
+    t = {name.removeprefix("model."): value.astype(np.float64) for name, value in tensors.items()}
+    gpt2 = config["model_type"] == "gpt2"
+    x = t["wte.weight"][tokens] + t["wpe.weight"][: len(tokens)] if gpt2 else t["embed_tokens.weight"][tokens]
+    for layer in range(config["n_layer"] if gpt2 else config["num_hidden_layers"]):
+        own = {
+            name.split(".", 2)[2]: v for name, v in t.items() if name.startswith((f"h.{layer}.", f"layers.{layer}."))
+        }
+        x = (_gpt2_layer if gpt2 else _llama_layer)(config, own, x)
+    if gpt2:
+        x = _layer_norm(x, t["ln_f.weight"], t["ln_f.bias"])
+    else:
+        x = _rms_norm(x, t["norm.weight"])
+    table = t.get("lm_head.weight", t.get("wte.weight", t.get("embed_tokens.weight")))
+    return x[-1] @ table.T
+
+
+def _layer_norm(x, gamma, beta):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPSILON) * gamma + beta
+
+
+def _rms_norm(x, gamma):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * gamma
+
+
+def _softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _attention(q, k, v):
+    """One head; queries, keys and values of (tokens, dim)."""
+    scores = q @ k.T / np.sqrt(q.shape[1])
+    scores[np.triu_indices(len(q), 1)] = -np.inf
+    return _softmax(scores) @ v
+
+
+def _gpt2_layer(config, own, x):
+    heads = config["n_head"]
+    normed = _layer_norm(x, own["ln_1.weight"], own["ln_1.bias"])
+    q, k, v = np.split(normed @ own["attn.c_attn.weight"] + own["attn.c_attn.bias"], 3, axis=1)
+    parts = [np.split(each, heads, axis=1) for each in (q, k, v)]
+    context = np.concatenate([_attention(*head) for head in zip(*parts, strict=True)], axis=1)
+    x = x + context @ own["attn.c_proj.weight"] + own["attn.c_proj.bias"]
+    inner = _layer_norm(x, own["ln_2.weight"], own["ln_2.bias"]) @ own["mlp.c_fc.weight"] + own["mlp.c_fc.bias"]
+    inner = inner * 0.5 * (1 + np.vectorize(erf)(inner / np.sqrt(2)))
+    return x + inner @ own["mlp.c_proj.weight"] + own["mlp.c_proj.bias"]
+
+
+def _rotated(x):
+    """Transformers' rotary positions: the halves of a head turn against each other."""
+    dim = x.shape[1]
+    angle = np.arange(len(x))[:, None] * ROPE_BASE ** (-np.arange(0, dim, 2) / dim)
+    angle = np.concatenate([angle, angle], axis=1)
+    swapped = np.concatenate([-x[:, dim // 2 :], x[:, : dim // 2]], axis=1)
+    return x * np.cos(angle) + swapped * np.sin(angle)
+
+
+def _llama_layer(config, own, x):
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    normed = _rms_norm(x, own["input_layernorm.weight"])
+    q, k, v = (
+        normed @ own[f"self_attn.{name}_proj.weight"].T + own.get(f"self_attn.{name}_proj.bias", 0.0) for name in "qkv"
+    )
+    queries = np.split(q, heads, axis=1)
+    keys, values = (np.split(each, kv_heads, axis=1) for each in (k, v))
+    group = heads // kv_heads
+    context = [
+        _attention(_rotated(query), _rotated(keys[head // group]), values[head // group])
+        for head, query in enumerate(queries)
+    ]
+    x = x + np.concatenate(context, axis=1) @ own["self_attn.o_proj.weight"].T
+    normed = _rms_norm(x, own["post_attention_layernorm.weight"])
+    gate = normed @ own["mlp.gate_proj.weight"].T
+    inner = gate / (1 + np.exp(-gate)) * (normed @ own["mlp.up_proj.weight"].T)
+    return x + inner @ own["mlp.down_proj.weight"].T
+
+
+def safetensors(tensors, format="F32"):
+    """A safetensors file of tensors, all in one format."""
+    header, data = {}, b""
+    for name, value in tensors.items():
+        if format == "BF16":
+            raw = (value.astype("<f4").view(np.uint32) >> 16).astype("<u2").tobytes()
+        else:
+            raw = value.astype({"F32": "<f4", "F16": "<f2"}[format]).tobytes()
+        header[name] = {"dtype": format, "shape": list(value.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data

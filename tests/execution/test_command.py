@@ -1,0 +1,100 @@
+"""``loom run``: its table, its record, its archive; and bad input, of which nothing is written."""
+
+import json
+
+import numpy as np
+import pytest
+
+from siliconloom.cli import main
+from tests.execution.models import VOCABULARY, config_of, logits_of, safetensors, tensors_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    config = config_of("llama", 4, 2, 8, 2)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "w.safetensors").write_bytes(safetensors(tensors_of(config)))
+    (tmp_path / "text").write_text("no tokens")
+    (tmp_path / "tokens").write_text("3 1 4\n1 5 9\n")
+    return tmp_path
+
+
+def run(folder, *more):
+    return main(["run", "npu-edge", str(folder / "config.json"), *(each.format(folder) for each in more)])
+
+
+def test_a_record_has_every_operator_and_its_errors(folder, capsys):
+    assert run(folder, "--weights", "{}/w.safetensors", "--tokens", "{}/tokens", "--json", "-") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["schema"] == "siliconloom.values/1"
+    assert record["tokens"] == [[3, 1, 4, 1, 5, 9]]
+    assert record["differing"] == 0
+    real = logits_of(config_of("llama", 4, 2, 8, 2), tensors_of(config_of("llama", 4, 2, 8, 2)), record["tokens"][0])
+    assert record["float64_next_tokens"] == [int(real.argmax())]
+    names = [row["name"] for row in record["operators"]]
+    assert names.count("layer.rope") == 2
+    assert names[-1] == "head"
+
+
+def test_the_table_fits_a_terminal_and_ends_in_one_line_that_says_what_came_out(folder, capsys):
+    assert run(folder, "--tokens", "3,1,4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    text = " ".join(lines)
+    assert "bytes differ from the integer reading; next token" in text
+    assert "layer.down +feed_forward_add" in text
+
+
+def test_an_archive_has_the_results_of_both_readings(folder):
+    assert run(folder, "--tokens", "3,1,4", "--dump", "{}/d.npz") == 0
+    with np.load(folder / "d.npz") as found:
+        assert found["golden/layer.qkv/1"].shape == found["float64/layer.qkv/1"].shape == (3, 64)
+        error = found["golden/head/0"] - found["float64/head/0"]
+        assert 0 < np.abs(error).max() < 0.3 * np.abs(found["float64/head/0"]).max()
+
+
+def test_a_token_is_decoded_behind_others(folder, capsys):
+    assert run(folder, "--tokens", "3,1,4,1,5", "--set", "workload.phase=decode", "--json", "-") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["phase"] == "decode"
+    assert record["differing"] == 0
+    assert {row["values"] for row in record["operators"] if row["name"] == "layer.attention"} == {32}
+
+
+BAD = {
+    "a token too large": (["--tokens", f"1,{VOCABULARY}"], f"tokens 0 to {VOCABULARY - 1}"),
+    "tokens that are text": (["--tokens", "{}/text"], "numbers with commas or blanks"),
+    "tokens nowhere": (["--tokens", "{}/nowhere"], "No such file"),
+    "too few tokens": (["--tokens", "1,2", "--set", "workload.sequence=3"], "takes 3 tokens (got 2)"),
+    "weights that are none": (["--tokens", "1", "--weights", "{}/text"], "neither a safetensors file nor an npz"),
+    "another machine": (["--on", "paper"], "--on: must be one of golden, rtl"),
+    "an archive on standard output": (["--dump", "-"], "--dump"),
+    "training": (["--set", "workload.phase=training"], "values of a training step"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_one_line_and_writes_nothing(folder, capsys, kind):
+    given, text = BAD[kind]
+    before = sorted(folder.iterdir())
+    assert run(folder, *given, *([] if "--dump" in given else ["--dump", "{}/d.npz"]), "--json", "{}/r.json") == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
+
+
+def test_values_on_systems_are_refused(folder, capsys):
+    assert main(["run", "npu-x4-ring", str(folder / "config.json")]) == 2
+    assert "values on a system" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.rtl
+def test_a_whole_model_runs_on_the_verilog(folder, capsys):
+    """The program that is timed, with a model's own values: every byte and every cycle."""
+    assert run(folder, "--tokens", "3,1,4,1", "--set", "workload.layers=1", "--on", "rtl", "--json", "-") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["rtl"]["errors"] == []
+    assert record["rtl"]["rtl_cycles"] == record["rtl"]["model_cycles"] > 0
+    assert record["rtl"]["bytes_compared"] > 0
