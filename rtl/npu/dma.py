@@ -60,7 +60,7 @@ class LoadEngine(Circuit):
     """
 
     def __init__(
-        self, library: Library, geometry: Geometry, name: str = "load", entry: Any = TRANSFER_ENTRY, **more: Any
+        self, library: Library, geometry: Geometry, name: str = "plain_load", entry: Any = TRANSFER_ENTRY, **more: Any
     ) -> None:
         self.geometry = geometry
         bus = geometry.bus

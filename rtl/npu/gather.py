@@ -44,7 +44,7 @@ class GatherEngine(LoadEngine):
     """Addresses of rows that wait, those on their way among them."""
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
-        super().__init__(library, geometry, "gather", LOAD_ENTRY, indices=Out(local_read(INDEX_BYTES)))
+        super().__init__(library, geometry, "load", LOAD_ENTRY, indices=Out(local_read(INDEX_BYTES)))
 
     def is_refused(self, entry: Any) -> Value:
         offset, inside = log2(self.geometry.bus), log2(INDEX_BYTES)
