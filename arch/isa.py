@@ -144,8 +144,8 @@ class Instruction:
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
         a table, of n bytes each. Loop: m iterations.
     memory, a, b, c, d
-        Transfer: ``memory`` and ``a``. Gather: the table ``memory``, the rows ``a``, their indices ``b``. Matmul: operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``,
-        result ``c``, parameters ``d``.
+        Transfer: ``memory`` and ``a``. Gather: the table ``memory``, the rows ``a``, their indices ``b``. Matmul:
+        operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``, result ``c``, parameters ``d``.
     operator
         Index into the program's operators; for reports only, not encoded.
     """

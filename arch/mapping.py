@@ -17,7 +17,7 @@ Size = Annotated[int, Field(ge=1, le=LARGEST)]
 class DescribedLayout(Description):
     """Bytes of a slot of each ring; ``partial`` and ``context`` lie in the accumulator, the others in the scratchpad.
 
-    A ring has two slots; ``chained``, ``gates`` and ``indices`` have one.
+    A ring has two slots; ``chained`` and ``gates`` have one.
     """
 
     weights: Bytes = Field(description="stationary operands of the array")
@@ -29,7 +29,6 @@ class DescribedLayout(Description):
     constants: Bytes = Field(default=0, description="what requantises columns, parameters of functions")
     chained: Bytes = Field(default=0, description="from one function of the vector unit to the next")
     gates: Bytes = Field(default=0, description="what a gated function takes as its second operand")
-    indices: Bytes = Field(default=0, description="of rows to be gathered")
     partial: Bytes = Field(description="sums of products, in the accumulator")
     context: Bytes = Field(default=0, description="sums of attention's second product, in the accumulator")
 

@@ -153,6 +153,8 @@ class Shared:
     """The memo of this process, made when it is first asked."""
 
     memo: Memo | None = None
+    compiled: Memo | None = None
+    """Where what compilers made is kept, if elsewhere: its keys hold every text that was compiled."""
 
 
 def shared_memo() -> Memo:
@@ -160,6 +162,11 @@ def shared_memo() -> Memo:
     if Shared.memo is None:
         Shared.memo = Memo()
     return Shared.memo
+
+
+def compiled_memo() -> Memo:
+    """That of what compilers made."""
+    return Shared.compiled or shared_memo()
 
 
 def key_of(kind: str, *question: str | bytes) -> str:
@@ -184,4 +191,14 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-__all__ = ["QUICK", "Answers", "Memo", "Shared", "code_digest", "default_folder", "key_of", "shared_memo"]
+__all__ = [
+    "QUICK",
+    "Answers",
+    "Memo",
+    "Shared",
+    "code_digest",
+    "compiled_memo",
+    "default_folder",
+    "key_of",
+    "shared_memo",
+]

@@ -1,5 +1,6 @@
 """Order of the tests, and the seed of the day."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def pytest_configure(config):
 def nothing_remembered(monkeypatch):
     """What a test finds was found by it: not by another test, nor by an earlier process."""
     monkeypatch.setattr(memo.Shared, "memo", memo.Memo(None))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory):
+    """The same text is compiled once in all tests of a run, whichever worker of xdist they run in."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memo.Shared, "compiled", memo.Memo(folder / "compiled"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,14 @@ register_function(
     )
 )
 register_function(FunctionSpec(name="rescale", code=13, circuit=False, result="a times a factor of its row"))
-register_function(FunctionSpec(name="gather", code=16, circuit=False, result="rows of a table by index"))
+register_function(
+    FunctionSpec(
+        name="gather",
+        code=16,
+        circuit=False,
+        result="rows of a table by index; programs have the opcode gather and a copy in its place",
+    )
+)
 register_function(
     FunctionSpec(
         name="top_k", code=17, passes=1, reductions=1, circuit=False, result="the largest of each row and their places"

@@ -1,7 +1,7 @@
 """The units that move data between main memory and the scratchpad: load and store, which share the memory port.
 
-They share the port ``store`` of the scratchpad, too: the indices of a gather are read through it, and a transfer has the
-memory port to itself.
+They share the port ``store`` of the scratchpad, too: the indices of a gather are read through it, and a transfer has
+the memory port to itself.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,9 @@
 """Lowering of gathers: indices go to where the DMA reads, rows come by index, are copied and stored.
 
 A side of a bank has one user. What the DMA reads lies in the banks of results, which the vector unit fills, so the
-indices are copied there. Gathered rows lie where loads put them, so they are copied to where results are stored from.
+indices are copied there: to the end of the second slot, which the results of a gather leave free. Nothing of an earlier
+task is there any more, as the indices are loaded when its results are in memory. Gathered rows lie where loads put
+them, so they are copied to where results are stored from.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class GatherLowering(VectorLowering):
         super().__init__(context, task, shape, tiling)
         whole, memory, name = task.operator, context.memory, task.operator.name
         assert isinstance(whole, Vector)
+        assert task.depends, "the end of the results is free when the task before has stored what it made"
         self.rows_of_table = table_rows(whole)
         self.pitch = padded(shape.dtype.size(whole.cols), context.tile.dma.bytes_per_cycle)
         size = self.rows_of_table * self.pitch
@@ -46,7 +49,8 @@ class GatherLowering(VectorLowering):
     def emit(self) -> None:
         """Write the task."""
         rings, layout, shape = self.context.rings, self.layout, self.shape
-        for self.chunk in self.nest.walk(shape.rows, layout.indexed(self.tiling.rows)):
+        for chunk in self.nest.walk(shape.rows, layout.indexed(self.tiling.rows)):
+            self.chunk = chunk
             self._load_indices()
             for rows in self.nest.walk(self.chunk.size, self.tiling.rows):
                 for cols in self.nest.walk(shape.cols, self.tiling.cols):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
 
 GRAIN = 64
@@ -23,7 +23,7 @@ BANKED = (
     ("moving",),
     ("vector",),
     ("second", "constants"),
-    ("indices", "results"),
+    ("results",),
     ("probabilities",),
     ("chained",),
     ("gates",),
@@ -35,8 +35,10 @@ ACCUMULATED = ("partial", "context")
 """Rings that lie in the accumulator."""
 SINGLE = ("chained", "gates")
 """Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
-FIXED = ("constants", "indices")
-"""Rings whose slots are as large as they need to be, and no larger."""
+MOST_INDICES = 1 << 14
+"""Indices of rows to be gathered that are loaded at a time, at most."""
+INDEX_SHARE = 128
+"""They take at most this part of the scratchpad."""
 LARGE = 8
 """Parameters that take more than this part of the scratchpad have one slot."""
 
@@ -54,13 +56,12 @@ SHARES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE`, indices and large constants have one.
+    """Slot sizes in bytes; each ring has two slots, but those of `SINGLE` have one, and so have large constants.
 
     ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
     and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
     vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
-    operand. ``indices`` are those of rows to be gathered, which the DMA reads as it reads results: the vector unit puts
-    them there. ``partial`` and ``context`` lie in the accumulator memory.
+    operand. ``partial`` and ``context`` lie in the accumulator memory.
     """
 
     weights: int
@@ -74,13 +75,22 @@ class Layout:
     second: int = 0
     chained: int = 0
     gates: int = 0
-    indices: int = 0
 
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
     """Slots of a ring, by its name in `Layout`, whose slots are of this size."""
     large = ring == "constants" and LARGE * size > tile.scratchpad.capacity
-    return 1 if ring in SINGLE or ring == "indices" or large else SLOTS
+    return 1 if ring in SINGLE or large else SLOTS
+
+
+def most_indices(tile: NpuTile) -> int:
+    """Indices of rows to be gathered that are loaded at a time, at most."""
+    return max(min(MOST_INDICES, tile.scratchpad.capacity // (INDEX_SHARE * INDEX_BYTES)), 1)
+
+
+def index_bytes(tile: NpuTile) -> int:
+    """Bytes at the end of the results that indices take while rows are gathered."""
+    return padded(INDEX_BYTES * most_indices(tile), grain_of(tile))
 
 
 def grain_of(tile: NpuTile) -> int:
@@ -119,7 +129,7 @@ def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, in
 
 
 def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
-    """Parts of the scratchpad by ring, fixed ones left out; what is computed in several steps is as large as results."""
+    """Parts of the scratchpad by ring, constants left out; what is computed in several steps is as large as results."""
     weights, moving, vector, results, probabilities = shares
     every = {"weights": weights, "moving": moving, "vector": vector, "second": results, "results": results}
     every |= {"probabilities": probabilities, "chained": results // SLOTS, "gates": results // SLOTS}
@@ -129,18 +139,17 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
 def _banked(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that have banks of their own; nothing where there are too few banks."""
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
-    fixed = [ring for ring in FIXED if ring in least]
-    kinds = [[ring for ring in rings if ring in wanted or ring in fixed] for rings in BANKED]
+    kinds = [[ring for ring in rings if ring in wanted or ring == "constants"] for rings in BANKED]
     kinds = [rings for rings in kinds if rings]
     taken = [_bytes(tile, rings, least) for rings in kinds]
     shares = [sum(wanted.get(ring, 0) for ring in rings) for rings in kinds]
     banks = _apportioned(tile.scratchpad.banks, shares, [max(-(-size // bank), 1) for size in taken])
     if not banks:
         return {}
-    slots = {ring: least[ring] for ring in fixed}
+    slots = {"constants": least["constants"]}
     for rings, count in zip(kinds, banks, strict=True):
-        free = count * bank - _bytes(tile, [ring for ring in rings if ring in fixed], least)
-        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring not in fixed}
+        free = count * bank - _bytes(tile, [ring for ring in rings if ring == "constants"], least)
+        slots |= {ring: _floor(free // slots_of(tile, ring, 0), grain) for ring in rings if ring != "constants"}
     return slots
 
 
@@ -163,8 +172,7 @@ def _apportioned(banks: int, shares: list[int], least: list[int]) -> list[int]:
 
 def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int], grain: int) -> dict[str, int]:
     """Slots of rings that lie back to back, whatever the banks: what each needs, the rest by shares."""
-    fixed = {ring: least[ring] for ring in FIXED if ring in least}
-    free = tile.scratchpad.capacity - _bytes(tile, [*fixed, *wanted], least)
+    free = tile.scratchpad.capacity - _bytes(tile, ["constants", *wanted], least)
     if free < 0:
         return {}
     total = sum(wanted.values())
@@ -172,7 +180,7 @@ def _by_bytes(tile: NpuTile, wanted: Mapping[str, int], least: Mapping[str, int]
         ring: _floor(free * share // (total * slots_of(tile, ring, 0)), grain) + least.get(ring, 0)
         for ring, share in wanted.items()
     }
-    return fixed | slots
+    return {"constants": least["constants"]} | slots
 
 
 def _floor(value: int, unit: int) -> int:
@@ -207,7 +215,11 @@ def _placed(tile: NpuTile, layout: Layout, bank: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Rings:
-    """The rings of a program."""
+    """The rings of a program.
+
+    ``indices`` lie at the end of the results: what the DMA reads the vector unit fills. They are there while rows are
+    gathered, whose results are as much smaller, and what was stored before is stored by then.
+    """
 
     weights: Ring
     moving: Ring
@@ -226,9 +238,12 @@ class Rings:
 def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
     """Declare the rings of ``layout``; scratchpad and accumulator each start at local address 0."""
     places = bases(tile, layout)
+    places["indices"] = places["results"] + SLOTS * layout.results - index_bytes(tile)
     made = {
         each.name: Region(places[each.name])
         if each.name in SINGLE
+        else builder.ring(each.name, places[each.name], index_bytes(tile), 1)
+        if each.name == "indices"
         else builder.ring(
             each.name, places[each.name], size := getattr(layout, each.name), slots_of(tile, each.name, size)
         )
@@ -247,6 +262,8 @@ __all__ = [
     "banks_of",
     "declare_rings",
     "grain_of",
+    "index_bytes",
     "layouts",
+    "most_indices",
     "slots_of",
 ]

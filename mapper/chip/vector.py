@@ -16,23 +16,13 @@ from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.gemm_cost import row_bytes
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.layout import Layout, index_bytes, most_indices
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.operands import Cached, operands
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
 from siliconloom.workloads import Attention, Operator, Vector
-
-MOST_INDICES = 1024
-"""Indices of rows that are loaded at a time, at most."""
-INDEX_SHARE = 128
-"""They take at most this part of the scratchpad."""
-
-
-def most_indices(tile: NpuTile) -> int:
-    """Indices of rows that are loaded at a time, at most."""
-    return max(min(MOST_INDICES, tile.scratchpad.capacity // (INDEX_SHARE * INDEX_BYTES)), 1)
 
 
 @dataclass(frozen=True)
@@ -169,7 +159,7 @@ class VectorLayout:
 
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
         self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
-        self.bus, self.most_indices = tile.dma.bytes_per_cycle, most_indices(tile)
+        self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
         self.table_row = shape.seconds * row_bytes(tile, padded(shape.cols, self.lanes), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
@@ -214,7 +204,7 @@ class VectorLayout:
         return self.local(cols) * 8 // self.shape.dtype.bits
 
     def indexed(self, rows: int) -> int:
-        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, whole beats if can be."""
+        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, if can be whole beats."""
         if self.shape.rows <= self.most_indices:
             return self.shape.rows
         whole = lcm(rows, max(self.bus // INDEX_BYTES, 1))
@@ -234,8 +224,8 @@ class VectorLayout:
         needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
         needs["constants"] = self.shape.constants
         if self.shape.gathers:
-            needs["indices"] = INDEX_BYTES * self.indexed(rows)
-            needs["vector"] = max(needs["vector"], needs["indices"])
+            needs["vector"] = max(needs["vector"], INDEX_BYTES * self.indexed(rows))
+            needs["results"] += self.beside
         needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
         return needs | ({"chained": each} if self.shape.chained else {})
 

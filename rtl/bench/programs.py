@@ -17,7 +17,7 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules
-from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.geometry import MEMORY_BITS, geometry_of
 from siliconloom.rtl.npu.registers import COUNTERS, UNITS, Cause, axi_lite, register_map
 from siliconloom.rtl.npu.testbench import memory_parameters
 
@@ -72,7 +72,7 @@ class ProgramCase:
         if not self.origin:
             return self.program.encode(), self.base
         moved = [
-            replace(each, memory=replace(each.memory, base=each.memory.base + self.origin))
+            replace(each, memory=replace(each.memory, base=(each.memory.base + self.origin) % (1 << MEMORY_BITS)))
             if each.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.GATHER)
             else each
             for each in self.program.instructions

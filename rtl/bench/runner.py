@@ -21,9 +21,10 @@ import numpy as np
 
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
-from siliconloom.arch.memo import key_of, shared_memo
+from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.array.tile import arithmetic_of
+from siliconloom.rtl.bench.compiled import lay_library
 
 TIMESCALE = ("1ns", "1ps")
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
@@ -187,7 +188,7 @@ def simulate(
             )
             return {"program": np.frombuffer(program.read_bytes(), np.uint8)}
 
-        found = shared_memo().recall(_question(simulator, top, ports, words, sources), compiled, large=True)
+        found = compiled_memo().recall(_question(simulator, top, ports, words, sources), compiled, large=True)
         if not program.exists():
             program.parent.mkdir(parents=True, exist_ok=True)
             program.write_bytes(found["program"].tobytes())
@@ -235,11 +236,20 @@ def _runner(simulator: str) -> Any:
         return runner.get_runner(simulator)
 
     class PortsOnlyVerilator(runner.Verilator):
-        """cocotb's runner makes every signal public, which costs minutes of compilation; the bench sees only ports."""
+        """cocotb's runner makes every signal public, which costs minutes of compilation; the bench sees only ports.
+
+        It also compiles Verilator's library for every bench.
+        """
 
         def _build_command(self) -> list[list[str]]:
             commands: list[list[str]] = super()._build_command()
             return [[word for word in command if word != "--public-flat-rw"] for command in commands]
+
+        def _execute_cmds(self, cmds: Any, cwd: Any, stdout: Any = None) -> None:
+            for command in cmds:
+                if command[0] == "make":
+                    lay_library(Path(self.build_dir), self.env)
+                super()._execute_cmds([command], cwd, stdout)
 
     return PortsOnlyVerilator()
 

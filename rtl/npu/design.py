@@ -63,6 +63,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         "accumulator_bits": 32,
         "bus_bytes": geometry.bus,
         "data_ports": geometry.ports,
+        "id_bits": geometry.id_bits,
         "scratchpad_banks": geometry.banks,
         "bank_bytes": geometry.bank_bytes,
         "accumulator_lines": geometry.accumulator_lines,

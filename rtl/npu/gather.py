@@ -1,8 +1,9 @@
 """The load engine of a tile: loads, and gathers, whose rows lie where indices in the scratchpad say.
 
 An index is read as soon as its row's address has a place in a queue, one a cycle; two products and a sum later the
-address stands there. The first one is known `GATHER_START` cycles after the transfer left its queue, and from then on
-one a cycle, as fast as any transfer uses them, so a gather takes so many cycles more than the load of as many rows.
+address stands there. The first one is known `GATHER_START` cycles later than that of a load, and from then on there is
+another one every cycle, as fast as any transfer uses them, or the queue is full. So only the first address is waited
+for, and a gather takes so many cycles more than the load of as many rows.
 Every row begins at a multiple of the bus, whatever its index.
 """
 
@@ -64,8 +65,6 @@ class GatherEngine(LoadEngine):
         ]
         with m.If(known):
             m.d.sync += [address.eq(queue.o.payload), self.unknown.eq(0), starts.eq(0)]
-        with m.Elif(follows & gathers):
-            m.d.sync += self.unknown.eq(1)
         with m.If(self.taken):
             m.d.sync += [gathers.eq(entry.indexed), starts.eq(entry.indexed), self.unknown.eq(entry.indexed)]
 

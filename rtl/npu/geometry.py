@@ -53,6 +53,8 @@ class Geometry:
         `Chip.beat_interval`.
     access
         What the memory moves at once, a bus or several: rows of transfers take the time of whole ones.
+    id_bits
+        Width of identifiers on the AXI4 buses.
     memory_cycles
         Latency of the memory that the tile was described with; sizes the queue of write responses.
     """
@@ -72,6 +74,7 @@ class Geometry:
     outstanding: int
     interval: int
     access: int
+    id_bits: int
     memory_cycles: int
 
     @property
@@ -177,5 +180,6 @@ def geometry_of(chip: Chip) -> Geometry:
         tile.dma.outstanding,
         chip.beat_interval,
         memory.access_bytes,
+        tile.dma.id_bits,
         chip.cycles(memory.latency),
     )

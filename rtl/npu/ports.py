@@ -19,18 +19,20 @@ def prefixes(geometry: Geometry) -> list[str]:
     return ["m_axi"] if geometry.ports == 1 else [f"m_axi_{port}" for port in range(geometry.ports)]
 
 
-def axi_read(bus: int) -> Signature:
+def axi_read(bus: int, id_bits: int) -> Signature:
     """The read channels of an AXI4 master."""
     return Signature(
         {
             "arvalid": Out(1),
             "arready": In(1),
+            "arid": Out(id_bits),
             "araddr": Out(MEMORY_BITS),
             "arlen": Out(8),
             "arsize": Out(3),
             "arburst": Out(2),
             "rvalid": In(1),
             "rready": Out(1),
+            "rid": In(id_bits),
             "rdata": In(8 * bus),
             "rresp": In(2),
             "rlast": In(1),
@@ -38,13 +40,14 @@ def axi_read(bus: int) -> Signature:
     )
 
 
-def axi_master(bus: int) -> Signature:
+def axi_master(bus: int, id_bits: int) -> Signature:
     """An AXI4 master."""
     return Signature(
         {
-            **axi_read(bus).members,
+            **axi_read(bus, id_bits).members,
             "awvalid": Out(1),
             "awready": In(1),
+            "awid": Out(id_bits),
             "awaddr": Out(MEMORY_BITS),
             "awlen": Out(8),
             "awsize": Out(3),
@@ -56,6 +59,7 @@ def axi_master(bus: int) -> Signature:
             "wlast": Out(1),
             "bvalid": In(1),
             "bready": Out(1),
+            "bid": In(id_bits),
             "bresp": In(2),
         }
     )
@@ -67,6 +71,7 @@ class Ports(Circuit):
     Main memory is interleaved: of each ``bus`` bytes, port p carries bytes p * ``port_bytes`` and up, at the address on
     the port that is the byte address divided by the number of ports. A burst or a beat to be written goes to every
     port, each of which takes it when it is ready; a beat that was read, or an answer, is there when every port has it.
+    Every burst has the identifier 0, so that answers keep their order; one with another identifier counts as an error.
 
     Members
     -------
@@ -79,7 +84,7 @@ class Ports(Circuit):
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         ports: dict[str, Any] = {"read": In(read_channels(geometry.bus)), "write": In(write_channels(geometry.bus))}
-        ports |= {prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)}
+        ports |= {prefix: Out(axi_master(geometry.port_bytes, geometry.id_bits)) for prefix in prefixes(geometry)}
         super().__init__(library, library.name("ports"), ports, reset=True)
 
     def elaborate(self, platform: object) -> Module:
@@ -97,6 +102,8 @@ class Ports(Circuit):
                 m.d.sync += taken.eq(source.valid & takes[-1] & ~source.ready)
             m.d.comb += source.ready.eq(Cat(*takes).all())
         beat, answer, written = self.read.beat, self.write.answer, self.write.beat.payload
+        # bytes that are not written are zeros: they may come from memory that nothing has filled
+        kept = Cat(written.data.word_select(n, 8) & lane.replicate(8) for n, lane in enumerate(written.lanes))
         for number, port in enumerate(ports):
             low, high = number * width, (number + 1) * width
             for channel in ("ar", "aw"):
@@ -108,7 +115,7 @@ class Ports(Circuit):
                     getattr(port, f"{channel}burst").eq(INCREMENTING),
                 ]
             m.d.comb += [
-                port.wdata.eq(written.data[8 * low : 8 * high]),
+                port.wdata.eq(kept[8 * low : 8 * high]),
                 port.wstrb.eq(written.lanes[low:high]),
                 port.wlast.eq(written.last),
                 port.rready.eq(beat.valid & beat.ready),
@@ -117,9 +124,9 @@ class Ports(Circuit):
         m.d.comb += [
             beat.valid.eq(Cat(*(port.rvalid for port in ports)).all()),
             beat.payload.data.eq(Cat(*(port.rdata for port in ports))),
-            beat.payload.error.eq(Cat(*(port.rresp[1] for port in ports)).any()),
+            beat.payload.error.eq(Cat(*(port.rresp[1] | port.rid.any() for port in ports)).any()),
             beat.payload.last.eq(ports[0].rlast),
             answer.valid.eq(Cat(*(port.bvalid for port in ports)).all()),
-            answer.payload.error.eq(Cat(*(port.bresp[1] for port in ports)).any()),
+            answer.payload.error.eq(Cat(*(port.bresp[1] | port.bid.any() for port in ports)).any()),
         ]
         return m

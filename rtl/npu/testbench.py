@@ -198,6 +198,7 @@ def memory_parameters(geometry: Geometry) -> dict[str, Any]:
         "bus": geometry.bus,
         "shift": log2(geometry.bus),
         "port_bytes": geometry.port_bytes,
+        "id_bits": geometry.id_bits,
         "port_shift": log2(geometry.port_bytes),
         "prefixes": prefixes(geometry),
         "latency": geometry.memory_cycles,

@@ -163,8 +163,8 @@ class NpuTileCircuit(Circuit):
             unit_circuit(library, unit, geometry)
         ports: dict[str, Any] = {
             "s_axi": In(axi_lite()),
-            **{prefix: Out(axi_master(geometry.port_bytes)) for prefix in prefixes(geometry)},
-            "m_axi_program": Out(axi_read(geometry.port_bytes)),
+            **{prefix: Out(axi_master(geometry.port_bytes, geometry.id_bits)) for prefix in prefixes(geometry)},
+            "m_axi_program": Out(axi_read(geometry.port_bytes, geometry.id_bits)),
             "irq": Out(1),
             "trace_issue": Out(len(UNITS)),
             "trace_done": Out(len(UNITS)),
@@ -234,7 +234,7 @@ class NpuTileCircuit(Circuit):
             port.arburst.eq(INCREMENTING),
             beat.valid.eq(port.rvalid),
             beat.payload.data.eq(port.rdata),
-            beat.payload.error.eq(port.rresp[1]),
+            beat.payload.error.eq(port.rresp[1] | port.rid.any()),
             beat.payload.last.eq(port.rlast),
             port.rready.eq(beat.ready),
         ]
@@ -382,14 +382,14 @@ class NpuTileCircuit(Circuit):
         for u, circuit in self.circuits.items():
             for name, port in circuit.writes.items():
                 connect(m, getattr(units[u], port.own), getattr(scratchpad, name))
-        for name, users in sharers().items():
-            own = [getattr(units[u], port.own) for u, port in users]
-            if len(own) == 1:
-                connect(m, own[0], getattr(scratchpad, name))
+        for name, sharing in sharers().items():
+            readers = [getattr(units[u], port.own) for u, port in sharing]
+            if len(readers) == 1:
+                connect(m, readers[0], getattr(scratchpad, name))
                 continue
-            sizes = tuple(port.size(self.geometry) for _, port in users)
+            sizes = tuple(port.size(self.geometry) for _, port in sharing)
             shared = self.place(m, self.library.make(FetchSharing, sizes), f"{name}_sharing")
-            for number, each in enumerate(own):
+            for number, each in enumerate(readers):
                 connect(m, each, getattr(shared, f"user_{number}"))
             connect(m, shared.port, getattr(scratchpad, name))
         return accumulator, scratchpad

@@ -75,7 +75,7 @@ ROWS = (
         "tasks.7.cut.",
         "pairs=2 queries=4&&tasks.7.cut.pairs=1&&tasks.7.attention.queries=1 group!2",
     ),
-    ("DescribedCut", "mapped", "tasks.0.cut.", "cols=2 rows=4&&tasks.0.cut.cols=1"),
+    ("DescribedCut", "mapped", "tasks.2.cut.", "cols=2 rows=4&&tasks.2.cut.cols=1"),
     (
         "DescribedProduct",
         "mapped",
@@ -83,8 +83,8 @@ ROWS = (
         "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true resident!true",
     ),
     ("DescribedAttention", "mapped", "tasks.7.attention.", "queries=2 keys=16 heads!2"),
-    ("DescribedVector", "mapped", "tasks.0.vector.", "rows=2 cols=96"),
-    ("DescribedPlace", "placed", "placement.7.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
+    ("DescribedVector", "mapped", "tasks.2.vector.", "rows=2 cols=96"),
+    ("DescribedPlace", "placed", "placement.9.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
     ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),

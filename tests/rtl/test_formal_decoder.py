@@ -37,7 +37,8 @@ class SequencerContract(Contract):
     PROPERTIES = """assert_one assert_halted assert_known assert_place assert_sync assert_sizes assert_addresses
     assert_choices assert_refused assert_ended assert_blocked assert_running
     invariant_registers invariant_sums invariant_fetched
-    cover_load cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep cover_odd"""
+    cover_load cover_gather cover_matmul cover_vector cover_barrier cover_illegal cover_ended cover_second cover_deep
+    cover_odd"""
 
     STACK = tuple(f"invariant_{name}_{level}" for name in ("begin", "index", "count") for level in range(LEVELS))
 
@@ -63,18 +64,21 @@ class SequencerContract(Contract):
             for n, w in (("begin", width), ("index", 24), ("count", 24))
         )
         head, transfer, compute = self.cut(Opcode.BARRIER), self.cut(Opcode.LOAD), self.cut(Opcode.MATMUL)
+        gather = self.cut(Opcode.GATHER)
         opcode = head["opcode"]
         innermost = [level == i + 1 for i in range(LEVELS)]
         last_round = Cat(*(innermost[i] & (index[i] + 1 == count[i]) for i in range(LEVELS))).any()
 
         # which words can be executed, and how long each takes
         barrier = opcode == Opcode.BARRIER
-        sized = (head["m"] != 0) & (head["n"] != 0) & ((opcode != Opcode.MATMUL) | (head["k"] != 0))
+        deep = (opcode == Opcode.MATMUL) | (opcode == Opcode.GATHER)
+        sized = (head["m"] != 0) & (head["n"] != 0) & (~deep | (head["k"] != 0))
         int8 = head["dtype"] == DTYPES.index(DataType.INT8)
         goes_to = {}
         for unit, own in UNIT_OPCODES.items():
             format_built = int8 if unit in ("matmul", "vector") else 1
-            goes_to[unit] = (barrier | ((opcode == own) & sized & format_built)) & (head["unit"] == Unit[unit.upper()])
+            mine = (opcode == own) | (opcode == Opcode.GATHER if unit == "load" else 0)
+            goes_to[unit] = (barrier | (mine & sized & format_built)) & (head["unit"] == Unit[unit.upper()])
         dispatched = Cat(*goes_to.values()).any()
         opens = (opcode == Opcode.LOOP) & (level < LEVELS) & (head["m"] != 0)
         closes = (opcode == Opcode.NEXT) & (level != 0)
@@ -132,6 +136,8 @@ class SequencerContract(Contract):
 
     def properties(self, m, c, live, pushed, goes_to, ready, model):
         head, transfer, compute, index, phase = (model[n] for n in ("head", "transfer", "compute", "index", "phase"))
+        gather = model["gather"]
+        words = transfer, gather, compute
         count, opcode, barrier = model["count"], model["opcode"], model["barrier"]
         valid = {unit: getattr(c, f"to_{unit}").valid for unit in UNIT_OPCODES}
         entries = {unit: getattr(c, f"to_{unit}").payload for unit in UNIT_OPCODES}
@@ -157,8 +163,10 @@ class SequencerContract(Contract):
                     sizes.append(implies(sent, entry[name] == wanted))
             if "add" in members:
                 choices.append(implies(sent, entry.add == add))
+            if "indexed" in members:
+                choices.append(implies(sent, entry.indexed == (opcode == Opcode.GATHER)))
         for name, total in c.sums.items():
-            fields = self.addressed(name, opcode, transfer, compute)
+            fields = self.addressed(name, opcode, *words)
             result, slot = Signal(len(total), name=f"{name}_wanted"), 0
             if f"{name}.slot" in fields:
                 slot = Mux((parity & fields[f"{name}.parity"]).xor() ^ fields[f"{name}.odd"], fields[f"{name}.slot"], 0)
@@ -166,19 +174,15 @@ class SequencerContract(Contract):
             for unit, entry in entries.items():
                 place = "local" if name == "a" and unit in ("load", "store") else name
                 if place in QUEUES[unit].members:
-                    addresses.append(implies(valid[unit], entry[place] == result))
+                    used = valid[unit] & (entry.indexed if (unit, name) == ("load", "b") else 1)
+                    addresses.append(implies(used, entry[place] == result))
         steps = c.geometry.issue_cycles - 1
         summed = [
             implies(
                 phase == done,
                 total
                 == self.terms(
-                    m,
-                    total,
-                    name,
-                    self.addressed(name, opcode, transfer, compute),
-                    index,
-                    min(done * -(-LEVELS // steps), LEVELS),
+                    m, total, name, self.addressed(name, opcode, *words), index, min(done * -(-LEVELS // steps), LEVELS)
                 ),
             )
             for name, total in c.sums.items()
@@ -210,6 +214,7 @@ class SequencerContract(Contract):
             ),
             self.invariant_sums.eq(implies(one_level & live & model["dispatched"], Cat(*summed).all())),
             self.cover_load.eq(valid["load"] & ~barrier),
+            self.cover_gather.eq(valid["load"] & (opcode == Opcode.GATHER) & (gather["b.base"] != 0)),
             self.cover_matmul.eq(valid["matmul"] & ~barrier),
             self.cover_vector.eq(valid["vector"] & ~barrier),
             self.cover_barrier.eq(valid["store"] & barrier),
@@ -221,12 +226,13 @@ class SequencerContract(Contract):
         ]
 
     @staticmethod
-    def addressed(name, opcode, transfer, compute):
-        """Fields that an address is made of; the first local one stands in both formats, at different places."""
-        if name != "a":
+    def addressed(name, opcode, transfer, gather, compute):
+        """Fields that an address is made of; the first two local ones stand in two formats, at different places."""
+        if name not in "ab":
             return transfer if name == "memory" else compute
-        moves = (opcode == Opcode.LOAD) | (opcode == Opcode.STORE)
-        pick = {field: (value, compute[field]) for field, value in transfer.items() if field.startswith("a.")}
+        gathers = opcode == Opcode.GATHER
+        moves = gathers if name == "b" else gathers | (opcode == Opcode.LOAD) | (opcode == Opcode.STORE)
+        pick = {field: (value, compute[field]) for field, value in gather.items() if field.startswith(f"{name}.")}
         return {field: Mux(moves, one, other) for field, (one, other) in pick.items()}
 
     @staticmethod
@@ -280,6 +286,12 @@ DECODER_BUGS = {
     "a pitch is signed": ('"pitch": transfer["pitch"],', '"pitch": transfer["pitch"].as_signed(),', "sizes"),
     "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),
     "any number format is taken": ("unit, sized, built)", "unit, sized, sized)", "known|refused"),
+    "gathers' indices lie where products' second operands do": (
+        '"b": (is_gather, gather, compute)',
+        '"b": compute',
+        "addresses",
+    ),
+    "loads are gathers": ('"indexed": is_gather,', '"indexed": is_transfer,', "choices"),
     "products of nothing are taken": ('for name in ("m", "n", "k")', 'for name in ("m", "n")', "known|refused"),
 }
 

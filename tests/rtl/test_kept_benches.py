@@ -18,6 +18,7 @@ pytestmark = pytest.mark.rtl
 def _kept(tmp_path, monkeypatch):
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")
+    monkeypatch.setattr(memo.Shared, "compiled", None)
     monkeypatch.setattr(memo.Shared, "memo", memo.Memo(tmp_path / "kept"))
 
 

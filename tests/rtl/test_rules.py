@@ -41,6 +41,8 @@ BROKEN = {
     "b before its address": "axi4_write: an answer to no burst",
     "b withdrawn": "axi4_write.b: valid was withdrawn before ready",
     "b exclusive": "axi4_write: exclusive answer to a plain write",
+    "r of another": "axi4_read: data with another identifier than was asked with",
+    "b of another": "axi4_write: an answer with another identifier than its burst's",
     "writes under way": "axi4_write: the run is over before its writes are",
     "lite b unasked": "axi_lite: an answer to no write",
     "lite r unasked": "axi_lite: data that nobody asked for",
@@ -53,11 +55,11 @@ BROKEN = {
 NUMBERS = {name: number for number, name in enumerate(BROKEN)}
 
 SIGNALS = {
-    "ar": ("araddr:48", "arlen:8", "arsize:3", "arburst:2"),
-    "r": ("rdata:32", "rresp:2", "rlast:1"),
-    "aw": ("awaddr:48", "awlen:8", "awsize:3", "awburst:2"),
+    "ar": ("araddr:48", "arlen:8", "arsize:3", "arburst:2", "arid:4"),
+    "r": ("rdata:32", "rresp:2", "rlast:1", "rid:4"),
+    "aw": ("awaddr:48", "awlen:8", "awsize:3", "awburst:2", "awid:4"),
     "w": ("wdata:32", "wstrb:4", "wlast:1"),
-    "b": ("bresp:2",),
+    "b": ("bresp:2", "bid:4"),
 }
 LITE = {
     "aw": ("awaddr:12",),
@@ -90,6 +92,7 @@ def script():
     repeat (4) @(negedge clk);
     arvalid = 0; reset = 0;
     // a read of two beats whose address waits a cycle
+    arid = 5; awid = 3;
     araddr = {is_("read over a page")} ? 48'h10ffc : {is_("read within a beat")} ? 48'h10001 : 48'h10ff8;
     arlen = 1; arsize = {is_("read size")} ? 1 : 2; arburst = {is_("read fixed")} ? 0 : 1; arvalid = 1;
     if ({is_("ar unknown")}) arlen[1] = 1'bx;
@@ -99,6 +102,7 @@ def script():
     if ({is_("ar changed")}) araddr = 48'h10f00;
     arready = 1; @(negedge clk); arvalid = 0; arready = 0;
     if ({is_("reads under way")}) begin over = 1; @(negedge clk); over = 0; end
+    rid = {is_("r of another")} ? 2 : 5;
     rvalid = 1; rready = 1; rlast = {is_("rlast early")}; rresp = {is_("r exclusive")} ? 1 : 0; @(negedge clk);
     if (!rlast) begin rlast = {is_("rlast late")} ? 0 : 1; @(negedge clk); end
     if ({is_("r unasked")}) @(negedge clk);
@@ -124,6 +128,7 @@ def script():
     end
     repeat (3) @(negedge clk);
     if ({is_("writes under way")}) begin over = 1; @(negedge clk); over = 0; end
+    bid = {is_("b of another")} ? 1 : 3;
     bvalid = 1; bready = 0; bresp = {is_("b exclusive")} ? 1 : 2; @(negedge clk);
     if ({is_("b withdrawn")}) begin bvalid = 0; @(negedge clk); bvalid = 1; end
     bready = 1; @(negedge clk);

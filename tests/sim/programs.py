@@ -85,13 +85,13 @@ def programs(draw, *, iterations=4, deepest=3):
             Opcode.BARRIER
             if barrier
             else {
-                Unit.LOAD: Opcode.LOAD,
+                Unit.LOAD: draw(st.sampled_from([Opcode.LOAD, Opcode.GATHER])),
                 Unit.STORE: Opcode.STORE,
                 Unit.MATMUL: Opcode.MATMUL,
                 Unit.VECTOR: Opcode.VECTOR,
             }[unit]
         )
-        wide = opcode in (Opcode.LOAD, Opcode.STORE)
+        wide = unit in (Unit.LOAD, Unit.STORE)
         return Instruction(
             opcode=opcode,
             unit=unit,
@@ -141,7 +141,7 @@ def pipelines(draw, *, iterations=70):
 
     def work(operator, unit, **masks):
         opcode = {
-            Unit.LOAD: Opcode.LOAD,
+            Unit.LOAD: draw(st.sampled_from([Opcode.LOAD, Opcode.GATHER])),
             Unit.STORE: Opcode.STORE,
             Unit.MATMUL: Opcode.MATMUL,
             Unit.VECTOR: Opcode.VECTOR,

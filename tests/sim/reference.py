@@ -23,6 +23,8 @@ BARRIER = 2
 FIRST_ADDRESS = 1
 LOADED, STORED = 2, 3
 """From a transfer's last address and the latency to its end, less the first address: load 3, store 4 in all."""
+GATHERED = 5
+"""The first address of a gather is so much later than that of a load."""
 FETCHED = 2
 WORD_BYTES = 256
 VECTOR_FUNCTIONS = {
@@ -210,6 +212,8 @@ class Reference:
         elif unit in PORT:
             memory = self.memory_at(i.memory.base)
             worker.free = self.port_free = now + self.port_cycles(memory, i)
+            if i.opcode == Opcode.GATHER:
+                worker.free = self.port_free = worker.free + GATHERED
             consumed = worker.free + FIRST_ADDRESS
             pipeline = LOADED if unit == Unit.LOAD else STORED
             done = consumed + self.clocks(memory.latency) + pipeline

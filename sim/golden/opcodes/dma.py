@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import Instruction
+from siliconloom.arch.isa import TRANSFER, Instruction
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden.opcodes import executes
@@ -16,6 +16,10 @@ from siliconloom.sim.golden.vector import Bytes, window
 
 if TYPE_CHECKING:
     from siliconloom.sim.golden.npu import GoldenMachine
+
+
+MEMORY = 1 << next(part.width for part in TRANSFER if part.name == "memory.base")
+"""The first address beyond main memory, whatever its size."""
 
 
 def _pieces(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Iterator[tuple[Bytes, Bytes]]:
@@ -49,13 +53,16 @@ def load(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
 
 @executes(Opcode.GATHER)
 def gather(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
-    """Rows of a table, by their indices; raises `LoomError` for one that is not in the table."""
+    """Rows of a table, by their indices; raises `LoomError` for one that is not in the table.
+
+    Addresses of memory have so many bits as a word has for them: a sum beyond that begins again at 0.
+    """
     table, local = i.memory.at(indices), i.a.at(indices)
     rows = window(machine.scratchpad, i.b.at(indices), INDEX_BYTES * i.m).copy().view(np.dtype("<u4")).tolist()
     for row, index in enumerate(rows):
         if index >= i.k:
             raise LoomError(f"gather: the index of row {row} is {index:,}, and the table has {i.k:,} rows")
-        source = window(machine.memory, table + index * i.pitch, i.n)
+        source = window(machine.memory, (table + index * i.pitch) % MEMORY, i.n)
         window(machine.scratchpad, local + row * i.local_pitch, i.n)[:] = source
 
 

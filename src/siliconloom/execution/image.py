@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
-from siliconloom.mapper.chip.tasks import gemm_shape
+from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes, turn_planes
 from siliconloom.sim.golden.vector import GOLDEN
@@ -62,6 +63,18 @@ def room_of(mapped: MappedWorkload) -> tuple[int, int]:
     bus = mapped.chip.tile.dma.bytes_per_cycle
     base = padded(mapped.memory.used, max(bus, WORD_BYTES))
     return base, padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """One execution of a product, with what is computed with it."""
+
+    task: Task
+    made: Quantized
+    execution: int
+    shape: GemmShape
+    layout: GemmLayout
+    tiling: GemmTiling
 
 
 class Image:
@@ -146,26 +159,17 @@ class Image:
         tiling, shape = mapped.tiling, gemm_shape(operator, mapped.task)
         assert isinstance(tiling, GemmTiling)
         layout = GemmLayout(self.tile, shape)
+        pieces = {"parameters": self._tiles, "scales": self._columns, "functions": self._functions}[item.role]
+        # repetitions of weights lie as far apart as their tiles are large: biases lie elsewhere
+        unit = layout.b_tile(shape.n, shape.k) if item.role == "parameters" else item.unit_bytes
         for execution in range(operator.repeat):
-            if item.role == "parameters":  # repetitions lie as far apart as tiles are large, biases lie elsewhere
-                start, pieces = execution * layout.b_tile(shape.n, shape.k), self._tiles
-            else:
-                start = execution * item.unit_bytes
-                pieces = self._columns if item.role == "scales" else self._functions
-            for offset, values in pieces(mapped, operator, execution, shape, layout, tiling):
-                yield int(start + offset), values
+            product = _Product(mapped.task, self.made[At(operator.name, execution)], execution, shape, layout, tiling)
+            for offset, values in pieces(product):
+                yield int(execution * unit + offset), values
 
-    def _tiles(
-        self,
-        mapped: MappedTask,
-        operator: Gemm,
-        execution: int,
-        shape: GemmShape,
-        layout: GemmLayout,
-        tiling: GemmTiling,
-    ) -> Pieces:
+    def _tiles(self, product: _Product) -> Pieces:
         """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
-        weights = self.made[At(operator.name, execution)].weights
+        weights, shape, layout, tiling = product.made.weights, product.shape, product.layout, product.tiling
         assert weights is not None
         depth = shape.k if tiling.resident else tiling.k
         for n in segments(shape.n, tiling.n):
@@ -189,17 +193,9 @@ class Image:
         made[:, room : room + wide] = weights[:, middle + first : middle + first + wide]
         return made
 
-    def _columns(
-        self,
-        mapped: MappedTask,
-        operator: Gemm,
-        execution: int,
-        shape: GemmShape,
-        layout: GemmLayout,
-        tiling: GemmTiling,
-    ) -> Pieces:
+    def _columns(self, product: _Product) -> Pieces:
         """What requantises columns: those of a tile of columns follow one another, one half behind the other."""
-        columns = self.made[At(operator.name, execution)].columns
+        columns, shape, layout, tiling = product.made.columns, product.shape, product.layout, product.tiling
         assert columns is not None
         halves = [columns]
         if shape.output_halved:
@@ -215,20 +211,12 @@ class Image:
                     yield int(place), planes
                     place += len(planes)
 
-    def _functions(
-        self,
-        mapped: MappedTask,
-        operator: Gemm,
-        execution: int,
-        shape: GemmShape,
-        layout: GemmLayout,
-        tiling: GemmTiling,
-    ) -> Pieces:
+    def _functions(self, product: _Product) -> Pieces:
         """Scalars and tables of what is computed with a product, one after the other."""
         parts: list[Bytes] = []
-        names = {operator.name}
-        for each in mapped.task.fused:
-            made = self.made[At(each.name, execution)]
+        names = {product.task.operator.name}
+        for each in product.task.fused:
+            made = self.made[At(each.name, product.execution)]
             makers = self.mapped.graph.dataflow.predecessors(each.name)
             if each.function == VectorFunction.ADD and made.scalars is not None and makers[0] not in names:
                 first, second, shift = made.scalars  # its own result comes first

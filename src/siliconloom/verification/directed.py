@@ -14,6 +14,7 @@ import numpy as np
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes
@@ -276,6 +277,64 @@ def contended_port(chip: Chip) -> LoadedProgram:
     return LoadedProgram(Program((*chain, end), tuple(names)), random_image(np.random.default_rng(9)), PROGRAM_BASE)
 
 
+def gathered_rows(chip: Chip) -> LoadedProgram:
+    """Rows by index: the first and the last of a table, one again and again, one alone, one as long as a bank.
+
+    Whole beats and parts of them, rows over pages, in loops with indices in two slots, between loads and stores that
+    follow at once; and an index whose every part counts, of a table so far up that its address begins again at 0.
+    """
+    places = Places(_tile(chip))
+    bank, bus, lanes = places.bank, places.tile.dma.bytes_per_cycle, places.tile.vector.lanes
+    first, other, out, lists, source = 2 * bank, 3 * bank, 4 * bank, 6 * bank, RESULTS - PAGE
+    filled, free, listed, copied, stored = (1 << n for n in range(5))
+    slot, half = bank // 2, max(bus // 2, 1)
+    most, rows = min(bank // bus, slot // INDEX_BYTES - 2, 40), RESULTS // 2 // (3 * bus)
+    numbers = np.random.default_rng(10)
+    indices = numbers.integers(0, rows, most + 2)
+    indices[:7] = [0, rows - 1, 5, 5, 5, 0, rows - 1]
+    indices[most:] = 7, 0xA5C3E7  # of the table of long rows; of the one far up
+    memory = random_image(numbers)
+    memory[source : source + INDEX_BYTES * len(indices)] = indices.astype("<u4").view(np.uint8)
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=bank, memory=Address(base=PAGE), a=Address(base=first))
+    listing = replace(load, n=places.aligned(INDEX_BYTES * len(indices)), memory=Address(base=source))
+    code = [load, replace(listing, a=Address(base=lists)), replace(listing, a=Address(base=lists + slot), post=listed)]
+    code.append(replace(load, n=bus, a=Address(base=other), wait=listed))
+    gather = Instruction(
+        opcode=Opcode.GATHER, m=1, n=bus, k=rows, pitch=3 * bus, a=Address(base=first), b=Address(base=lists)
+    )
+    again, end = Instruction(opcode=Opcode.NEXT), Instruction(opcode=Opcode.END)
+    long: Fields = {"n": bank, "k": 8, "pitch": places.aligned(bank + bus)}
+    up = (PAGE - 0xA5C3E7 * 5 * bus) % (1 << 48)
+    far: Fields = {"k": 0xA5C3E8, "pitch": 5 * bus, "memory": Address(base=up)}
+    steps = Address(base=first, strides=(3 * bus, bus, 0, 0, 0, 0))
+    inside = Address(base=lists, strides=(0, INDEX_BYTES, 0, 0, 0, 0), slot=slot, parity=0b01)
+    tries = (
+        [replace(gather, m=most, local_pitch=bus)],
+        [replace(gather, **long, b=Address(base=lists + INDEX_BYTES * most))],
+        [replace(gather, **far, b=Address(base=lists + INDEX_BYTES * (most + 1)))],
+        [replace(gather, m=2, n=2 * bus - 1, local_pitch=2 * bus, memory=Address(base=5 * bus))],
+        [replace(gather, m=most, n=half, local_pitch=half), replace(gather, m=3, n=1, local_pitch=1)],
+        [*(Instruction(opcode=Opcode.LOOP, m=m) for m in (2, 3)), replace(gather, a=steps, b=inside), again, again],
+    )
+    aside = replace(load, n=places.unit, a=Address(base=other))
+    for number, body in enumerate(tries):
+        copy: Fields = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+        target = Address(base=RESULTS + number * bank)
+        given: Fields = {"wait": filled | stored, "release": free, "post": copied}
+        kept: Fields = {"wait": copied, "release": stored}
+        code += [
+            replace(aside, wait=free),
+            *body,
+            replace(aside, post=filled),
+            Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, **given),
+            Instruction(opcode=Opcode.STORE, m=1, n=bank, memory=target, a=Address(base=out), **kept),
+        ]
+    names = [
+        Semaphore(name, int(name in ("free", "stored"))) for name in ("filled", "free", "listed", "copied", "stored")
+    ]
+    return LoadedProgram(Program((*code, end), tuple(names)), memory, PROGRAM_BASE)
+
+
 def _tile(chip: Chip) -> NpuTile:
     assert isinstance(chip.tile, NpuTile)
     return chip.tile
@@ -289,6 +348,7 @@ DIRECTED = {
     "long rows": long_rows,
     "full queues": full_queues,
     "contended port": contended_port,
+    "gathered rows": gathered_rows,
 }
 
 

@@ -170,10 +170,30 @@ def _illegal(faults: _Faults) -> None:
         )
         store = replace(load, opcode=Opcode.STORE, n=2 * bus, a=Address(base=bus // 2), memory=Address(base=1 << 16))
         faults.add("a store within a beat", [store], Cause.MISALIGNED_TRANSFER, 0)
+    _indices(faults)
     if faults.tile.vector.lanes > 1:
         faults.add("a result within a line", [replace(vector, c=Address(base=1))], misaligned, 0)
         product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
         faults.add("sums within a line", [product], misaligned, 0)
+
+
+def _indices(faults: _Faults) -> None:
+    """Gathers whose table or indices do not begin where they must, or whose indices lie beyond the scratchpad."""
+    bus, places, capacity = faults.tile.dma.bytes_per_cycle, Places(faults.tile), faults.tile.scratchpad.capacity
+    lists, zeros = Address(base=6 * places.bank), places.aligned(16)
+    faults.memory[15 * PAGE : 15 * PAGE + zeros] = 0
+    listed = Instruction(opcode=Opcode.LOAD, m=1, n=zeros, memory=Address(base=15 * PAGE), a=lists, post=0b010)
+    gather = Instruction(opcode=Opcode.GATHER, m=2, n=1, k=1, local_pitch=1, b=lists, wait=0b010)
+    end = replace(listed, n=max(bus, 8), a=Address(base=capacity - max(bus, 8)))
+    for name, back, cause in (("last", 8, Cause.NONE), ("beyond the last", 4, Cause.LOCAL_ADDRESS)):
+        faults.add(
+            f"two indices, {name} of the scratchpad", [end, replace(gather, b=Address(base=capacity - back))], cause
+        )
+    wrong: dict[str, dict[str, Any]] = {"indices within an index": {"b": replace(lists, base=lists.base + 2)}}
+    wrong["a table within a beat"] = {"memory": Address(base=bus // 2)}
+    wrong["rows of a table within a beat"] = {"pitch": 3 * bus // 2}
+    for name, fields in wrong.items():
+        faults.add(name, [listed, replace(gather, **fields)], Cause.MISALIGNED_TRANSFER, 1)
 
 
 def _words(faults: _Faults) -> None:
@@ -189,7 +209,8 @@ def _words(faults: _Faults) -> None:
     faults.raw("one word too many", [end], size, 0, told=most + 1)
     if most <= PROGRAM_WORDS:
         faults.raw("as many words as there may be", [end] * most, Cause.NONE)
-    for opcode, name in ((Opcode.LOAD, "m"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")):
+    sized = (Opcode.LOAD, "m"), (Opcode.GATHER, "k"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")
+    for opcode, name in sized:
         sizes: dict[str, Any] = {"m": 1, "n": 1, "k": 1} | {name: 0}
         word = encode(Instruction(opcode=opcode, **sizes))
         faults.raw(f"{opcode.name.lower()} without {name}", [word, end], illegal, 0)

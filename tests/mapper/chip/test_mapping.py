@@ -9,7 +9,7 @@ from siliconloom.arch import LoomError, NotSupported, chip_names, load_chip
 from siliconloom.arch.assembler import accesses
 from siliconloom.arch.isa import WORD_BITS, Opcode, decode_program
 from siliconloom.evaluate.chip import simulate
-from siliconloom.mapper.chip.layout import ACCUMULATED, SINGLE, bases, slots_of
+from siliconloom.mapper.chip.layout import ACCUMULATED, SINGLE, bases, index_bytes, slots_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import Counter, run
 from siliconloom.workloads import load_workload, workload_names
@@ -21,9 +21,10 @@ HUGE = [("memory.dram.capacity", "4 TiB")], [("memory.hbm.capacity", "4 TiB")]
 
 
 def roomy(name):
-    """The library chip with memory for any model: these tests are about tiles, not about capacity."""
-    level = next(iter(load_chip(name).memory))
-    return load_chip(name, [(f"memory.{level}.capacity", "4 TiB")])
+    """The library chip with memory for any model and its program: these tests are about tiles, not about capacity."""
+    chip = load_chip(name)
+    words = [("tile.sequencer.program_words", "4096")] if chip.tile.kind == "npu" else []
+    return load_chip(name, [(f"memory.{next(iter(chip.memory))}.capacity", "4 TiB"), *words])
 
 
 def gemms(tmp_path, shapes, precision="int8"):
@@ -109,6 +110,9 @@ def check_local_addresses(plan):
     sizes = {ring: getattr(layout, ring) for ring in bases(tile, layout)}
     slots = {ring: slots_of(tile, ring, size) for ring, size in sizes.items()}
     places = {ring: base for ring, base in bases(tile, layout).items() if sizes[ring]}
+    # at the end of the results, while rows are gathered
+    sizes["indices"], slots["indices"] = index_bytes(tile), 1
+    places["indices"] = places["results"] + slots["results"] * sizes["results"] - sizes["indices"]
     assert 2 * (layout.partial + layout.context) <= tile.accumulator.capacity
     size = max(i.dtype.bits for i in plan.program.instructions) // 8
     for i in plan.program.instructions:
