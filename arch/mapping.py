@@ -56,6 +56,11 @@ class DescribedProduct(Description):
     resident: bool = Field(
         default=False, description="the operand of the outer loop stays on chip; needs tiles of the whole depth k"
     )
+    sequence: list[Annotated[int, Field(ge=0, le=LARGEST)]] | None = Field(
+        default=None,
+        max_length=10_000,
+        description="numbers of the tiles of rows, as they are computed; one after the other when absent",
+    )
 
 
 class DescribedAttention(Description):

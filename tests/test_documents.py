@@ -33,7 +33,7 @@ def missing_links(text, folder):
 
 
 def missing_modules(text):
-    """Names such as ``mapper.chip.quantized`` of which neither a module nor what it defines is there."""
+    """Names such as ``mapper.chip.mapping`` of which neither a module nor what it defines is there."""
     found = set()
     for name in MODULE.findall(text):
         parts = name.split(".")
@@ -65,7 +65,7 @@ def test_what_is_not_there_is_found():
         "tests/front/test_x.py",
     }
     assert missing_links("[a](npu.md), [b](gone.md#part), [c](https://gone.md)", ROOT / "docs") == {"gone.md"}
-    assert missing_modules("`mapper.chip.quantized.LayerWriter`, `python -m benchmarks.gone`, `sim.engine.run`") == {
+    assert missing_modules("`mapper.chip.mapping.map_workload`, `python -m benchmarks.gone`, `sim.engine.run`") == {
         "benchmarks.gone",
         "sim.engine.run",
     }

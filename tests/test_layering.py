@@ -51,8 +51,8 @@ ALLOWED = {
     "mapper.system": (*MODELS, "mapper.context", "mapper.experts", "sim.system"),
     "baselines": ("arch", "workloads", "sim.system"),
     "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
-    "verification": ("arch", "workloads", "rtl", "sim", "mapper"),
-    "execution": ("arch", "workloads", "rtl", "sim", "mapper", "verification"),
+    "execution": ("arch", "workloads", "sim", "mapper"),
+    "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
     "commands": (

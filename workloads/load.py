@@ -74,9 +74,13 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     document = Document.load(path)
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
+    return read_workload(document, _title(path.name.removesuffix(path.suffix).removesuffix(".config")), overrides)
+
+
+def read_workload(document: Document, title: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
+    """As `load_workload`, of a description that is read already; ``title`` is its name where it says none."""
     described = set(document.data) if "phase" in document.data else set()
     document.override(overrides or [], "workload.")
-    title = _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
     kind = document.expect_kind(["transformer", "gemms", "convolutions"])
     if kind != "transformer":
         from siliconloom.workloads.lists import convolution_graph, gemm_graph

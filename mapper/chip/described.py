@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -99,7 +99,8 @@ def _tasks(parts: Sequence[Part], chosen: Sequence[Mapping[str, Chosen]]) -> lis
 def _sizes(tiling: Tiling) -> dict[str, Any]:
     if isinstance(tiling, GemmTiling):
         sizes = {"m": tiling.m, "n": tiling.n, "k": tiling.k, "order": tiling.order}
-        return sizes | ({"resident": True} if tiling.resident else {})
+        sizes |= {"resident": True} if tiling.resident else {}
+        return sizes | ({"sequence": list(tiling.sequence)} if tiling.sequence else {})
     if isinstance(tiling, AttentionTiling):
         return {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
     assert isinstance(tiling, VectorTiling)
@@ -323,7 +324,14 @@ class _Reader:
             rule = f"a tile of weights is one row of a transfer, of at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, at, value=f"{needs['weights']:,} B")
         a, b, c = (chip.memory[name] for name in levels) if len(chip.memory) > 1 else (chip.nearest,) * 3
-        return gemm_tiling(chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident)
+        made = gemm_tiling(chip, shape, GemmMemories(a, b, c), sizes, described.order, described.resident)
+        if described.sequence is None:
+            return made
+        tiles = -(-shape.m // described.m)
+        if sorted(described.sequence) != list(range(tiles)):
+            rule = f"the tiles of rows of {part.name}, each once: 0 to {tiles - 1}"
+            raise self.document.error(rule, (*at, "sequence"), value=described.sequence)
+        return replace(made, sequence=tuple(described.sequence))
 
     def _attention(self, chip: Chip, task: Task, part: Attention, index: int, entry: DescribedTask) -> AttentionTiling:
         described, at = entry.attention, ("tasks", index, "attention")
@@ -354,7 +362,10 @@ class _Reader:
         if shape.dtype.size(cols) > LONGEST_ROW:
             rule = f"a row of a transfer has at most {LONGEST_ROW:,} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
-        bus = self.tile.dma.bytes_per_cycle
+        lanes, bus = self.tile.vector.lanes, self.tile.dma.bytes_per_cycle
+        if shape.table and cols != shape.cols and cols % lanes:
+            rule = f"{shape.function} reads a table line by line: columns are multiples of {lanes}, or {shape.cols}"
+            raise self.document.error(rule, (*at, "cols"), value=cols)
         if shape.gathers and cols != shape.cols and shape.dtype.size(cols) % bus:
             rule = f"{shape.function} takes whole rows, or parts that are multiples of {bus} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)

@@ -80,7 +80,9 @@ class GemmLowering:
                 self._close_scales()
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
-        return self.nest.walk(self.shape.n, self.tiling.n) if over_n else self.nest.walk(self.shape.m, self.tiling.m)
+        if over_n:
+            return self.nest.walk(self.shape.n, self.tiling.n)
+        return self.nest.walk(self.shape.m, self.tiling.m, sequence=self.tiling.sequence)
 
     def _enter(self, batch: Walk, outer: Walk) -> None:
         """Load what stays while the inner loop runs."""

@@ -124,6 +124,14 @@ def segments(total: int, size: int, lead: int = 0) -> tuple[Segment, ...]:
     )
 
 
+def ordered(total: int, size: int, sequence: tuple[int, ...]) -> tuple[Segment, ...]:
+    """Tiles of ``size``, the last one of the rest, each by itself, in the order in which their numbers are given."""
+    return tuple(
+        Segment(number * size, 1, min(size, total - number * size), index == 0, index == len(sequence) - 1)
+        for index, number in enumerate(sequence)
+    )
+
+
 @dataclass(frozen=True)
 class Walk:
     """An open loop over a segment, with what the code inside needs to know about it."""
@@ -161,9 +169,9 @@ class Nest:
         self.context, self.walks = context, list[Walk]()
         self.waits, self.posts = depends, depends
 
-    def walk(self, total: int, size: int, lead: int = 0) -> Iterator[Walk]:
-        """Open a loop over each segment of a dimension in turn."""
-        for segment in segments(total, size, lead):
+    def walk(self, total: int, size: int, lead: int = 0, sequence: tuple[int, ...] = ()) -> Iterator[Walk]:
+        """Open a loop over each segment of a dimension in turn; ``sequence`` are its tiles in another order."""
+        for segment in ordered(total, size, sequence) if sequence else segments(total, size, lead):
             with self.context.builder.loop(segment.count) as loop:
                 self.walks.append(Walk(segment, loop))
                 yield self.walks[-1]

@@ -7,7 +7,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from math import lcm
 from typing import Any
 
@@ -32,7 +32,8 @@ Int = NDArray[np.int64]
 class GemmTiling:
     """Tile sizes, the order of the outer loops, what it moves and what it should take.
 
-    ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs.
+    ``resident`` says that the operand of the outer loop stays in its buffer while the inner loop runs. ``sequence`` are
+    the numbers of the tiles of rows as they are computed, where that is not one after the other.
     """
 
     m: int
@@ -46,6 +47,7 @@ class GemmTiling:
     memory_cycles: int
     vector_cycles: int
     cycles: int
+    sequence: tuple[int, ...] = field(default=(), kw_only=True)
 
 
 def choose_tilings(

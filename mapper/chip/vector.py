@@ -161,13 +161,18 @@ class VectorLayout:
         self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
         self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
+        self.table_row = shape.seconds * row_bytes(tile, padded(shape.cols, self.lanes), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.line = shape.dtype.size(self.block)
 
     @property
     def second_row(self) -> int:
         """From row to row of what the vector unit reads as its second operand."""
-        return self.shape.seconds * self.row if self.shape.table else self.source_row
+        return self.table_row if self.shape.table else self.source_row
+
+    def second_width(self, cols: int) -> int:
+        """Bytes of a row of it in a tile of ``cols`` columns; a table's rows are whole lines of the vector unit."""
+        return self.shape.seconds * (self.local(cols) if self.shape.table else self.shape.dtype.size(cols))
 
     @property
     def plane(self) -> int:
@@ -256,9 +261,8 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
     rows = {min(shape.rows, -(-r // unit) * unit) for r in _halvings(shape.rows) for unit in (1, several)}
     if shape.transposes:
         rows = {min(shape.tokens, made.block)}
-    cols = (
-        {shape.cols} if by_row else {min(shape.cols, padded(c, min(lanes, MOST_FINE))) for c in _halvings(shape.cols)}
-    )
+    fine = lanes if shape.table else min(lanes, MOST_FINE)  # a table lies line by line
+    cols = {shape.cols} if by_row else {min(shape.cols, padded(c, fine)) for c in _halvings(shape.cols)}
     if shape.cached is not None:
         width = min(shape.cached.width, shape.cols)
         rows = {min(r, shape.tokens) for r in rows}
@@ -314,7 +318,7 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
             times, local = many * count, made.local(wide)
             operand = transfer(tall, size(wide), made.source_row, local, source_places)
             second = made.second_row
-            table = transfer(tall, shape.seconds * size(wide), second, shape.seconds * local, source_places)
+            table = transfer(tall, made.second_width(wide), second, shape.seconds * local, source_places)
             others = shape.passes
             result = operand
             if shape.gathers:
@@ -386,7 +390,6 @@ class VectorLowering:
         assert isinstance(whole, Vector)
         # of the same size whatever part of it a tile has
         all_of = VectorLayout(context.tile, vector_shape(context.tile, whole, task))
-        operand = whole.rows * all_of.row
         roles = () if shape.gathers else ("input", *(f"operand {n}" for n in range(1, shape.inputs)))
         found, row = operands(context.graph, whole), all_of.source_row
         self.sources = [
@@ -395,7 +398,7 @@ class VectorLowering:
         ]
         self.sources, self.seconds = self.sources[: shape.firsts], self.sources[shape.firsts :]
         if shape.table:
-            self.seconds = [memory.take(name, "table", shape.seconds * operand)]
+            self.seconds = [memory.take(name, "table", whole.rows * all_of.table_row)]
         self.constants, self.step = 0, 0
         if shape.constants:
             self.step = max(vector_shape(context.tile, whole, task).constants, whole.weight_bytes)
@@ -528,8 +531,9 @@ class VectorLowering:
 
     def _load_second(self, base: int, rows: Walk, cols: Walk) -> None:
         """Load what the vector unit reads as its second operand."""
-        many, size = self.shape.seconds, self.shape.dtype.size
-        width, row, local = many * size(cols.size), self.layout.second_row, many * self.layout.local(cols.size)
+        many = self.shape.seconds
+        width, row = self.layout.second_width(cols.size), self.layout.second_row
+        local = many * self.layout.local(cols.size)
         where = self._place(base, rows, cols, row, many)
         self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,22 @@ from siliconloom.sim.golden.vector import Operands
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
+
+
+@dataclass
+class LoadedProgram:
+    """A legal program, the memory it starts from, and the address it is loaded at."""
+
+    program: Program
+    memory: Bytes
+    base: int
+
+    def loaded(self) -> Bytes:
+        """A copy of the memory with the program at its address."""
+        memory = self.memory.copy()
+        code = np.frombuffer(self.program.encode(), np.uint8)
+        memory[self.base : self.base + len(code)] = code
+        return memory
 
 
 class GoldenMachine:
@@ -116,4 +133,4 @@ def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lane
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
 
 
-__all__ = ["GoldenMachine", "parameter_planes", "scalar_bytes", "turn_planes"]
+__all__ = ["GoldenMachine", "LoadedProgram", "parameter_planes", "scalar_bytes", "turn_planes"]

@@ -25,10 +25,10 @@ from siliconloom.rtl.npu.interfaces import local_write, read_channels
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.sim.timing.units import access_cycles
 from siliconloom.verification.npu import compare
-from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, RandomProgram, random_npu, random_program
+from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, random_npu, random_program
 from tests.rtl.plugged import PLUGS, SOW, InvertingLoad, engine_spec, rows
 
 # Programs -----------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def program(code, *initial):
     semaphores = tuple(Semaphore(name, count) for name, count in zip(names, initial, strict=False))
     made = Program((*code, Instruction(opcode=Opcode.END)), semaphores)
     memory = np.random.default_rng(len(code)).integers(0, 256, 1 << 17).astype(np.uint8)
-    return RandomProgram(made, memory, PROGRAM_BASE)
+    return LoadedProgram(made, memory, PROGRAM_BASE)
 
 
 def transfer(opcode, chip, size, memory, local, **sync):

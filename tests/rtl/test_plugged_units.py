@@ -29,10 +29,10 @@ from siliconloom.rtl.npu.registers import UNITS, register_map
 from siliconloom.sim.chip.costs import cost_key
 from siliconloom.sim.chip.engine import run
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.sim.golden.opcodes import EXECUTIONS, executes
 from siliconloom.verification.npu import compare
-from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, RandomProgram, random_npu, random_program
+from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, random_npu, random_program
 from tests.arch.test_units import registered
 
 START = 1
@@ -147,7 +147,7 @@ def made_for(chip, rows, value, times, slots, barrier):
     code = (Instruction(opcode=Opcode.LOOP, m=times), ramped, stored, Instruction(opcode=Opcode.NEXT))
     code = (*code, *(fences if barrier else ()), Instruction(opcode=Opcode.END))
     semaphores = (Semaphore("free", slots), Semaphore("full"), Semaphore("fence"))
-    return RandomProgram(Program(code, semaphores), np.zeros(1 << 17, np.uint8), PROGRAM_BASE)
+    return LoadedProgram(Program(code, semaphores), np.zeros(1 << 17, np.uint8), PROGRAM_BASE)
 
 
 @st.composite

@@ -25,8 +25,9 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.rtl.npu.geometry import PAGE, Geometry, geometry_of
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.sim.chip.engine import run
+from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.npu import check_programs, compare
-from siliconloom.verification.programs import PROGRAM_BASE, RandomProgram, random_npu, random_program
+from siliconloom.verification.programs import PROGRAM_BASE, random_npu, random_program
 from siliconloom.verification.vectors import predict
 from tests.rtl.npu import SMALL
 
@@ -339,7 +340,7 @@ def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goe
         if cause not in (Cause.NONE, Cause.BUS_ERROR):
             assert outcome.instruction == number, name
         if name == "good":
-            assert compare(name, chip, RandomProgram(good.program, good.memory), outcome).passed
+            assert compare(name, chip, LoadedProgram(good.program, good.memory, PROGRAM_BASE), outcome).passed
 
 
 END_WORD = bytes(WORD_BYTES)

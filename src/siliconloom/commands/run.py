@@ -42,9 +42,8 @@ def command(
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.mapping import load_plan
     from siliconloom.execution.files import FileWeights
-    from siliconloom.execution.image import refuse
+    from siliconloom.execution.image import refuse, room_of
     from siliconloom.execution.record import run_record, write_tensors
-    from siliconloom.execution.rtl import run_rtl
     from siliconloom.execution.run import lengths, run_model, vocabulary
     from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
     from siliconloom.execution.walk import GraphWalk
@@ -53,8 +52,9 @@ def command(
     from siliconloom.render.running import run_table
     from siliconloom.render.tables import Terminal, console
     from siliconloom.rtl.bench.runner import Spent
+    from siliconloom.verification.model import rtl_section, run_rtl
     from siliconloom.verification.workload import refuse as refuse_rtl
-    from siliconloom.verification.workload import refuse_large, room_of
+    from siliconloom.verification.workload import refuse_large
     from siliconloom.workloads import load_workload
 
     for option, value, valid in (("--on", on, ("golden", "rtl")), ("--simulator", simulator, ("icarus", "verilator"))):
@@ -94,8 +94,9 @@ def command(
     if on == "rtl":
         with watcher.stage(f"{mapped.graph.name} on the RTL"):
             parity = run_rtl(made, simulator=simulator, spent=Spent())
+    rtl = None if parity is None else rtl_section(parity)
     where = f"random, seed {seed}" if weights is None else weights
-    record = run_record(made, weights=where, base=rope_base, epsilon=epsilon, parity=parity)
+    record = run_record(made, weights=where, base=rope_base, epsilon=epsilon, rtl=rtl)
     if dump is not None:
         write_tensors(dump, made)
     if json_file is not None:

@@ -78,7 +78,7 @@ def _task(plan: MappedWorkload, mapped: MappedTask) -> dict[str, Any]:
         "cut": {name: parts for name, parts in zip(CUT_DIMENSIONS[operator.kind], mapped.cut, strict=True) if name},
         "shape": operator.shape,
         "fused": [v.name for v in mapped.task.fused],
-        "tiling": None if tiling is None else vars(tiling),
+        "tiling": None if tiling is None else {name: value for name, value in vars(tiling).items() if value != ()},
         "estimated_cycles": mapped.estimated_cycles,
         "bound": bound.as_dict(),
     }

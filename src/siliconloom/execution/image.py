@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.isa import Opcode
+from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import packed, padded, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
-from siliconloom.execution.quantize import Columns, Quantized, Quantizer, Scalars
+from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape, row_bytes
@@ -52,13 +52,17 @@ def refuse(mapped: MappedWorkload) -> None:
         if i.opcode is Opcode.VECTOR and i.function not in GOLDEN:
             reason = f"no circuit computes {i.function.value}"
             why.setdefault(mapped.program.operators[i.operator], reason)
-    for each in mapped.graph.operators():
-        if isinstance(each, Vector) and each.function == VectorFunction.ROPE and each.cols % tile.vector.lanes:
-            why[each.name] = (
-                f"angles of {each.cols} columns, no multiple of {tile.vector.lanes} lanes (tile.vector.lanes)"
-            )
     for operator, reason in why.items():
         raise NotSupported(f"values of {name} on {chip.name}: operator {operator}: {reason}")
+
+
+def room_of(mapped: MappedWorkload) -> tuple[int, int]:
+    """Where a mapping's program begins in main memory, behind its objects, and bytes of both together."""
+    assert mapped.memory is not None
+    assert isinstance(mapped.chip.tile, NpuTile)
+    bus = mapped.chip.tile.dma.bytes_per_cycle
+    base = padded(mapped.memory.used, max(bus, WORD_BYTES))
+    return base, padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ class Image:
     ----------
     mapped
         What `refuse` lets pass.
-    quantizer
-        With the integers of every operator.
+    made
+        Integers of every execution of every operator.
+    inputs
+        Operands that no operator makes, by the product that reads them: int8 (rows, columns).
+    turns
+        Of every rotation, cosines and sines of each token.
     numbers
         Of every gather, the rows it takes.
-    positions
-        Of every new token.
     past
         Keys and values of earlier tokens, in integers.
     """
@@ -93,16 +99,18 @@ class Image:
     def __init__(
         self,
         mapped: MappedWorkload,
-        quantizer: Quantizer,
-        numbers: Mapping[str, Integers],
-        positions: Integers,
-        past: Cache,
+        made: Mapping[At, Quantized],
+        *,
+        inputs: Mapping[str, NDArray[np.int8]] | None = None,
+        turns: Mapping[str, Integers] | None = None,
+        numbers: Mapping[str, Integers] | None = None,
+        past: Cache | None = None,
     ) -> None:
         tile = mapped.chip.tile
         assert isinstance(tile, NpuTile)
         self.mapped, self.tile, self.lanes, self.array = mapped, tile, tile.vector.lanes, tile.array
-        self.made, self.turns, self.past = quantizer.made, quantizer.turns, past
-        self.numbers, self.positions = numbers, positions
+        self.made, self.inputs, self.turns = made, inputs or {}, turns or {}
+        self.numbers, self.past = numbers or {}, past or {}
         self.tasks = {task.task.operator.name: task for task in mapped.tasks}
 
     def write(self, memory: Bytes, done: Callable[[float], None] = lambda share: None) -> None:
@@ -123,6 +131,8 @@ class Image:
             return
         if isinstance(operator, Attention) and item.role in ("keys", "values"):
             yield from self._cache(operator, item)
+        elif isinstance(operator, Gemm) and item.role == "input" and operator.name in self.inputs:
+            yield 0, self._rows(self.inputs[operator.name], row_bytes(self.tile, operator.k, operator.precision.bits))
         elif isinstance(operator, Gemm) and item.role in ("parameters", "scales", "functions"):
             yield from self._product(mapped, operator, item)
         elif isinstance(operator, Attention) and item.role == "scales":
@@ -247,13 +257,16 @@ class Image:
             return
         table = self.made[At(operator.name, 0)].weights
         assert table is not None
-        rows = np.zeros((len(table), padded(table.shape[1], self.tile.dma.bytes_per_cycle)), np.int8)
-        rows[:, : table.shape[1]] = table
-        yield 0, rows.reshape(-1).view(np.uint8)
+        yield 0, self._rows(table, padded(table.shape[1], self.tile.dma.bytes_per_cycle))
+
+    def _rows(self, values: NDArray[np.int8], pitch: int) -> Bytes:
+        rows = np.zeros((len(values), pitch), np.int8)
+        rows[:, : values.shape[1]] = values
+        return rows.reshape(-1).view(np.uint8)
 
     def _turns(self, operator: Vector) -> Pieces:
-        pitch = 2 * row_bytes(self.tile, operator.cols, operator.precision.bits)
-        for number, row in enumerate(self.turns(operator, self.positions)):
+        pitch = 2 * row_bytes(self.tile, padded(operator.cols, self.lanes), operator.precision.bits)
+        for number, row in enumerate(self.turns[operator.name]):
             yield number * pitch, turn_planes(row[None], self.lanes)
 
     def _cache(self, operator: Attention, item: Item) -> Pieces:
@@ -328,4 +341,4 @@ def _rows(operator: Operator) -> int:
     return operator.rows
 
 
-__all__ = ["Image", "fill_cache", "read_cache", "refuse", "stored_columns"]
+__all__ = ["Image", "fill_cache", "read_cache", "refuse", "room_of", "stored_columns"]

@@ -72,13 +72,13 @@ class Quantized:
 
 def scaled(*factors: float) -> Scalars:
     """Integer multipliers and their common shift: each factor is multiplier / 2^shift, in 15 bits and a sign."""
-    made = _columns(np.array([max(factors, key=abs)]), np.zeros(1), after=False)
+    made = columns_of(np.array([max(factors, key=abs)]), np.zeros(1), after=False)
     shift = int(made.shift[0])
     first, *others = (round(factor * 2.0**shift) for factor in factors)
     return first, (others[0] if others else 0), shift
 
 
-def _columns(factors: Floats, biases: Floats, *, after: bool) -> Columns:
+def columns_of(factors: Floats, biases: Floats, *, after: bool) -> Columns:
     """Of each column a factor, as multiplier / 2^shift, and a bias that is added before the product or ``after`` it."""
     size = np.abs(factors)
     highest = np.floor(np.log2(np.where(size > 0, size, 1.0)))
@@ -143,13 +143,13 @@ class Quantizer(Reading):
         np.rint(made, out=made)
         np.clip(made, -LARGEST, LARGEST, out=made)
         sums = taken * steps
-        columns = _columns(sums / scale, bias / sums, after=False)
+        columns = columns_of(sums / scale, bias / sums, after=False)
         return self._made(at, len(x), scale, weights=made.astype(np.int8), columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Floats) -> Floats:
         gamma, beta = (each.astype(np.float64) for each in self.real.weights.norm(at, operator))
         step = self._whole(at)
-        columns = _columns(gamma / 2.0**NORM_BITS / step, beta / step, after=True)
+        columns = columns_of(gamma / 2.0**NORM_BITS / step, beta / step, after=True)
         return self._made(at, len(x), np.full(operator.cols, step), columns=columns)
 
     def add(self, at: At, operator: Vector, x: Floats, y: Floats) -> Floats:
@@ -178,7 +178,7 @@ class Quantizer(Reading):
         logit = queries[0, 0, 0] * past.keys[0, 0, 0] / math.sqrt(operator.head_dim)
         step = self._whole(at)
         factors = np.full(operator.v_head_dim, past.values[0, 0, 0] / ONE / step)
-        columns = _columns(factors, np.zeros(operator.v_head_dim), after=False)
+        columns = columns_of(factors, np.zeros(operator.v_head_dim), after=False)
         scalars = scaled(float(logit) * math.log2(math.e) * 2**EXP2_BITS)
         scale = np.full(width, step)
         return self._made(at, batch * length, scale, columns=columns, scalars=scalars).reshape(batch, length, -1)
@@ -228,4 +228,4 @@ def quantized(values: Floats, scale: Floats) -> Integers:
     return np.asarray(np.clip(np.rint(values / scale), -LARGEST - 1, LARGEST), np.int64)
 
 
-__all__ = ["Columns", "Quantized", "Quantizer", "Scalars", "quantized", "scaled"]
+__all__ = ["Columns", "Quantized", "Quantizer", "Scalars", "columns_of", "quantized", "scaled"]

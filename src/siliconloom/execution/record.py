@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,26 +12,16 @@ import numpy as np
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import write_file
 from siliconloom.execution.run import ModelRun
-from siliconloom.verification.npu import ProgramParity
 
 SCHEMA = "siliconloom.values/1"
 SCALES = "static, one to a result: the largest magnitude that float64 has seen is 127; weights by column of results"
 
 
 def run_record(
-    made: ModelRun, *, weights: str, base: float, epsilon: float, parity: ProgramParity | None = None
+    made: ModelRun, *, weights: str, base: float, epsilon: float, rtl: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A run under its versioned schema; ``weights`` says where they are from, ``parity`` what the RTL has shown."""
+    """A run under its versioned schema; ``weights`` says where they are from, ``rtl`` what the RTL has shown."""
     mapped, graph = made.mapped, made.mapped.graph
-    rtl = None
-    if parity is not None:
-        rtl = {
-            "rtl_cycles": parity.rtl_cycles,
-            "model_cycles": parity.model_cycles,
-            "bytes_compared": parity.bytes_compared,
-            "times_compared": parity.times_compared,
-            "errors": parity.errors,
-        }
     return {
         "schema": SCHEMA,
         "chip": mapped.chip.name,
@@ -49,7 +40,7 @@ def run_record(
         "next_tokens": made.next_tokens,
         "float64_next_tokens": made.real_tokens,
         "seconds": made.seconds,
-        "rtl": rtl,
+        "rtl": None if rtl is None else dict(rtl),
     }
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.progress import NOBODY, Watcher
-from siliconloom.execution.image import Image, read_cache, refuse, stored_columns
+from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns
 from siliconloom.execution.integers import IntegerReading
 from siliconloom.execution.quantize import Quantizer
 from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
@@ -20,9 +20,7 @@ from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
-from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.programs import RandomProgram
-from siliconloom.verification.workload import room_of
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Attention, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role
 
@@ -84,7 +82,7 @@ class ModelRun:
     """
 
     mapped: MappedWorkload
-    made: RandomProgram
+    made: LoadedProgram
     tokens: Integers
     after: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
     rows: list[OperatorValues] = field(default_factory=list)
@@ -181,12 +179,14 @@ def run_model(
     gathers = [o for o in graph.operators() if isinstance(o, Vector) and o.name in walk.kinds]
     numbers = {o.name: walk.numbers(o, tokens[:, -new:], length - new) for o in gathers}
     positions = np.tile(np.arange(length - new, length), batch)
+    ropes = (graph.dataflow[name] for name in walk.turns)
+    turns = {o.name: quantizer.turns(o, positions) for o in ropes if isinstance(o, Vector)}
     at, size = room_of(mapped)
     memory = np.zeros(size, np.uint8)
     with watcher.share(f"memory of {graph.name}") as share:
-        Image(mapped, quantizer, numbers, positions, past).write(memory, share)
+        Image(mapped, quantizer.made, turns=turns, numbers=numbers, past=past).write(memory, share)
     clock.stop("memory")
-    made = ModelRun(mapped, RandomProgram(mapped.program, memory, at), tokens, seconds=seconds)
+    made = ModelRun(mapped, LoadedProgram(mapped.program, memory, at), tokens, seconds=seconds)
     _Golden(made, quantizer, real, integers, caches, keep).run(watcher)
     clock.stop("golden")
     return made

@@ -21,8 +21,7 @@ from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.functions import Integers
-from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.programs import RandomProgram
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 
 Feature = tuple[str | int | bool, ...]
 Bytes = NDArray[np.uint8]
@@ -38,7 +37,7 @@ START = 3_000
 """Cycles that a further program counts for beside its own, so that few long ones stand against many short ones."""
 
 
-def features(chip: Chip, made: RandomProgram) -> frozenset[Feature]:
+def features(chip: Chip, made: LoadedProgram) -> frozenset[Feature]:
     """All features of a program that starts from ``made.memory`` on ``chip``."""
     machine = _Watched(chip, made.memory.copy())
     machine.run(made.program)

@@ -17,8 +17,8 @@ from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, 
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.sim.golden.npu import parameter_planes
-from siliconloom.verification.programs import RESULTS, RandomProgram, product_sizes, random_image
+from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes
+from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
 Fields = dict[str, Any]
@@ -56,11 +56,11 @@ class Chain:
         self.instructions.append(made)
         self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
 
-    def program(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> RandomProgram:
+    def program(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> LoadedProgram:
         """The program, ended."""
         names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
         end = Instruction(opcode=Opcode.END)
-        return RandomProgram(Program((*self.instructions, end), tuple(names)), memory)
+        return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Places:
         return -(-count // self.unit) * self.unit
 
 
-def six_levels(chip: Chip) -> RandomProgram:
+def six_levels(chip: Chip) -> LoadedProgram:
     """A load, a copy and a store in six loops each: strides of either sign at every level, and a slot that is odd."""
     places = Places(_tile(chip))
     counts = [2] * LEVELS
@@ -129,19 +129,19 @@ def six_levels(chip: Chip) -> RandomProgram:
     return chain.program(random_image(np.random.default_rng(6)))
 
 
-def accumulated(chip: Chip) -> RandomProgram:
+def accumulated(chip: Chip) -> LoadedProgram:
     """Sums that are overwritten, added to by `accumulate`, and overwritten in the first round of two loops only."""
     array = _tile(chip).array
     return _sums(chip, array.rows + 1, array.cols, array.rows)
 
 
-def one_line(chip: Chip) -> RandomProgram:
+def one_line(chip: Chip) -> LoadedProgram:
     """The same for products of one row or column: every fold of k adds to the line that the last one wrote."""
     array = _tile(chip).array
     return _sums(chip, *((array.cols, 1) if array.dataflow == "input_stationary" else (1, array.cols)), 5 * array.rows)
 
 
-def _sums(chip: Chip, m: int, n: int, k: int) -> RandomProgram:
+def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     """Products of this shape, added up in all the ways there are, and their sums as bytes."""
     tile = _tile(chip)
     array, places, chain = tile.array, Places(tile), Chain()
@@ -182,7 +182,7 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> RandomProgram:
     return chain.program(memory)
 
 
-def over_pages(chip: Chip) -> RandomProgram:
+def over_pages(chip: Chip) -> LoadedProgram:
     """Loads and stores of rows over the ends of pages, and of rows as long as a bank."""
     places, chain = Places(_tile(chip)), Chain()
     bank, size = places.bank, places.unit
@@ -205,7 +205,7 @@ def over_pages(chip: Chip) -> RandomProgram:
     return chain.program(random_image(np.random.default_rng(3)))
 
 
-def long_rows(chip: Chip) -> RandomProgram:
+def long_rows(chip: Chip) -> LoadedProgram:
     """Norms of one row as long as fits, less a column, of the largest values: no sum may be cut short."""
     tile = _tile(chip)
     lanes, chain, places = tile.vector.lanes, Chain(), Places(tile)
@@ -239,7 +239,7 @@ def long_rows(chip: Chip) -> RandomProgram:
     return chain.program(memory)
 
 
-def full_queues(chip: Chip) -> RandomProgram:
+def full_queues(chip: Chip) -> LoadedProgram:
     """More transfers of one kind in a row than any queue holds, then as many of the other."""
     places, chain = Places(_tile(chip)), Chain()
     size, first, out = places.unit, 2 * places.bank, 4 * places.bank
@@ -256,7 +256,7 @@ def full_queues(chip: Chip) -> RandomProgram:
     return chain.program(random_image(np.random.default_rng(7)))
 
 
-def contended_port(chip: Chip) -> RandomProgram:
+def contended_port(chip: Chip) -> LoadedProgram:
     """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
     places = Places(_tile(chip))
     size, bank, lanes = places.unit, places.bank, places.tile.vector.lanes
@@ -274,10 +274,10 @@ def contended_port(chip: Chip) -> RandomProgram:
         chain.append(Instruction(opcode=kind, m=1, n=length, memory=memory, a=Address(base=place), wait=waits))
     end = Instruction(opcode=Opcode.END)
     names = [Semaphore(name) for name in ("filled", "load_goes", "store_goes")]
-    return RandomProgram(Program((*chain, end), tuple(names)), random_image(np.random.default_rng(9)))
+    return LoadedProgram(Program((*chain, end), tuple(names)), random_image(np.random.default_rng(9)), PROGRAM_BASE)
 
 
-def gathered_rows(chip: Chip) -> RandomProgram:
+def gathered_rows(chip: Chip) -> LoadedProgram:
     """Rows by index: the first and the last of a table, one again and again, one alone, one as long as a bank.
 
     Whole beats and parts of them, rows over pages, in loops with indices in two slots, between loads and stores that
@@ -332,7 +332,7 @@ def gathered_rows(chip: Chip) -> RandomProgram:
     names = [
         Semaphore(name, int(name in ("free", "stored"))) for name in ("filled", "free", "listed", "copied", "stored")
     ]
-    return RandomProgram(Program((*code, end), tuple(names)), memory)
+    return LoadedProgram(Program((*code, end), tuple(names)), memory, PROGRAM_BASE)
 
 
 def _tile(chip: Chip) -> NpuTile:
@@ -352,6 +352,6 @@ DIRECTED = {
 }
 
 
-def directed_programs(chip: Chip) -> list[tuple[str, RandomProgram]]:
+def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Names and programs for the npu tile of ``chip``."""
     return [(name, make(chip)) for name, make in DIRECTED.items()]

@@ -20,10 +20,10 @@ from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, run
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
-from siliconloom.verification.programs import RandomProgram, random_program
+from siliconloom.verification.programs import random_program
 
 TRACE = 1_000_000
 STALL, STALLED = 96, 4
@@ -47,7 +47,7 @@ class ProgramParity(Parity):
 
 
 def compare(
-    name: str, chip: Chip, made: RandomProgram, outcome: ProgramOutcome, stalled: bool = False
+    name: str, chip: Chip, made: LoadedProgram, outcome: ProgramOutcome, stalled: bool = False
 ) -> ProgramParity:
     """Hold an outcome of the RTL against the simulator and the golden model.
 
@@ -136,7 +136,7 @@ def bundle_of(chip: Chip) -> Bundle:
 
 def check_programs(
     chip: Chip,
-    programs: Sequence[tuple[str, RandomProgram]],
+    programs: Sequence[tuple[str, LoadedProgram]],
     *,
     simulator: str = "verilator",
     stall: Sequence[int] = (),
@@ -179,7 +179,7 @@ def check_programs(
     ]
 
 
-def surrounded(made: RandomProgram, number: int, *, seed: int = 0) -> tuple[RandomProgram, dict[str, Any]]:
+def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[LoadedProgram, dict[str, Any]]:
     """``made`` in the surroundings that have their turn: where it stands, and how its `ProgramCase` is otherwise.
 
     Of every four runs one is on a memory that hesitates, and half of these take writes in another order; the others

@@ -13,11 +13,11 @@ from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.isa import WORD_BYTES, Address, Program, Unit
+from siliconloom.arch.isa import WORD_BYTES, Address, Unit
 from siliconloom.arch.layout import INDEX_BYTES, moving_values, stationary_values, window_of
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
-from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 
 Bytes = NDArray[np.uint8]
 MEMORY_BYTES = 1 << 17
@@ -77,22 +77,6 @@ def random_npu(seed: int) -> Chip:
             },
         }
     )
-
-
-@dataclass
-class RandomProgram:
-    """A legal program, the memory it starts from, and the address it is loaded at."""
-
-    program: Program
-    memory: Bytes
-    base: int = PROGRAM_BASE
-
-    def loaded(self) -> Bytes:
-        """A copy of the memory with the program at its address."""
-        memory = self.memory.copy()
-        code = np.frombuffer(self.program.encode(), np.uint8)
-        memory[self.base : self.base + len(code)] = code
-        return memory
 
 
 def product_sizes(array: SystolicArray, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
@@ -384,7 +368,7 @@ def random_image(numbers: np.random.Generator) -> Bytes:
 
 def random_program(
     chip: Chip, seed: int, segments: int = 3, *, image: Bytes | None = None, extreme: bool = False
-) -> RandomProgram:
+) -> LoadedProgram:
     """A legal program of a few segments for ``chip``.
 
     It starts from random memory, or from a copy of ``image`` with nothing but its parameters changed. Those that are
@@ -423,7 +407,7 @@ def random_program(
         found = numbers.integers(0, table, count)
         found[numbers.random(count) < 0.2] = table - 1
         memory[base : base + INDEX_BYTES * count] = found.astype("<u4").view(np.uint8)
-    return RandomProgram(program, memory)
+    return LoadedProgram(program, memory, PROGRAM_BASE)
 
 
-__all__ = ["Loop", "RandomProgram", "random_image", "random_npu", "random_program"]
+__all__ = ["Loop", "LoadedProgram", "random_image", "random_npu", "random_program"]

@@ -1,7 +1,8 @@
 """A tensor-parallel MLP block on a ring of NPUs: a program for each chip, and what must come out.
 
 A chip holds its columns of the first weights and the rows of the second that belong to them (Megatron-LM, Shoeybi et
-al., arXiv:1909.08053, section 3). It computes its partial sums of the block's result, chunk of tokens by chunk, in the
+al., arXiv:1909.08053, section 3). Its shard is a graph of two products with an activation between them, mapped like
+any other workload; the mapping says that the second product computes its partial sums chunk of tokens by chunk, in the
 order in which the ring sends them: the collective begins when the first chunk is stored.
 """
 
@@ -11,21 +12,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip, NotSupported
 from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.numerics import activation_table, gelu
 from siliconloom.arch.ring import RingEngine
-from siliconloom.arch.vector import TABLE_BYTES, VectorFunction
-from siliconloom.mapper.chip.quantized import LayerWriter, Tensor
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.execution.image import Image, refuse, room_of
+from siliconloom.execution.quantize import Columns, Quantized, columns_of
+from siliconloom.execution.walk import At
+from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.program import MappedWorkload, lower
 from siliconloom.sim.golden import functions
-from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.image import Columns, MemoryImage, read_rows, write_rows
-from siliconloom.verification.layers import multipliers
-from siliconloom.verification.programs import RandomProgram
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
+from siliconloom.workloads import Gemm, Graph
+from siliconloom.workloads.builder import Builder
+from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.roles import Role, Section
 
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -33,6 +43,8 @@ MIDDLE, OUT = 40.0, 70.0
 """Standard deviation of values before the activation, and of partial sums: large enough that some sums saturate."""
 STEP = 1 / 16
 """Real value of one step of the hidden values."""
+FIRST, BETWEEN, SECOND = "mlp.up", "mlp.activation", "mlp.down"
+"""Operators of a shard."""
 
 
 @dataclass
@@ -110,78 +122,98 @@ def mlp_shards(
         )
     chance = np.random.default_rng(seed)
     x = np.clip(np.rint(chance.normal(0, 40, (tokens, hidden))), -128, 127).astype(np.int64)
+    graph = shard_graph(tokens, hidden, inner // chips)
+    found = map_workload(chip, graph)
     return [
-        _shard(chip, engine, chips, rank, x, hidden, inner // chips, np.random.default_rng((seed, rank)))
+        _shard(chunk_by_chunk(found, engine, chips, rank), engine.chunks(chips), x, np.random.default_rng((seed, rank)))
         for rank in range(chips)
     ]
 
 
-def _shard(
-    chip: Chip,
-    engine: RingEngine,
-    chips: int,
-    rank: int,
-    x: Integers,
-    hidden: int,
-    units: int,
-    chance: np.random.Generator,
-) -> ShardRun:
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
-    tokens, bus = len(x), tile.dma.bytes_per_cycle
-    chunks = engine.chunks(chips)
-    rows = tokens // chunks
+def shard_graph(tokens: int, hidden: int, units: int) -> Graph:
+    """A chip's part of the block: ``units`` columns of the first product, and the rows of the second that use them."""
+    builder = Builder(DataType.INT8)
+    builder.block("mlp", Section.LAYER)
+    up = builder.gemm("up", Role.COLUMN_PARALLEL, m=tokens, n=units, k=hidden)
+    active = builder.vector("activation", Role.ACTIVATION, VectorFunction.GELU, up, rows=tokens, cols=units)
+    builder.gemm("down", Role.ROW_PARALLEL, active, m=tokens, n=hidden, k=units)
+    return Graph(
+        name="shard of an MLP block",
+        phase=Phase.PREFILL,
+        precision=DataType.INT8,
+        explicit_precision=True,
+        batch=1,
+        tokens=tokens,
+        dataflow=builder.dataflow,
+    )
+
+
+def chunk_by_chunk(mapped: MappedWorkload, engine: RingEngine, chips: int, rank: int) -> MappedWorkload:
+    """The same mapping with the second product's tiles in the order in which the ring sends their chunks.
+
+    No tile reaches over a chunk's end.
+    """
+    data = yaml.safe_load(mapping_text(mapped))
+    second = next(task for task in data["tasks"] if task["operator"] == SECOND)["gemm"]
+    down = mapped.graph.dataflow[SECOND]
+    assert isinstance(down, Gemm)
+    rows = down.m // engine.chunks(chips)
+    second["m"] = next(size for size in range(min(second["m"], rows), 0, -1) if rows % size == 0)
+    second["order"], each = "m_outer", rows // second["m"]
+    second["resident"] = second["k"] == down.k
+    messages = [share * engine.pieces + piece for share in range(chips) for piece in range(engine.pieces)]
+    order = [engine.chunk_sent(rank, message, chips) for message in messages]
+    second["sequence"] = [chunk * each + part for chunk in order for part in range(each)]
+    document = Document(data, {}, f"the mapping of chip {rank}")
+    return lower(mapped.chip, mapped.graph, mapping_of(document, mapped.chip, mapped.graph))
+
+
+def _shard(mapped: MappedWorkload, chunks: int, x: Integers, chance: np.random.Generator) -> ShardRun:
+    chip, tokens, hidden = mapped.chip, *x.shape
+    up = mapped.graph.dataflow[FIRST]
+    assert isinstance(up, Gemm)
+    assert isinstance(chip.tile, NpuTile)
     first, second = (
         np.clip(np.rint(chance.normal(0, 40, shape)), -127, 127).astype(np.int64)
-        for shape in ((hidden, units), (units, hidden))
+        for shape in ((hidden, up.n), (up.n, hidden))
     )
     # The integer reading.
     table = activation_table(gelu, STEP, STEP)
     look_up = np.frombuffer(table, np.int8).astype(np.int64)
-    columns = _columns(MIDDLE / float(np.std(x @ first)), units, chance)
-    middle = np.clip(functions.requantize(x @ first, *columns), -128, 127)
+    columns = _columns(MIDDLE / float(np.std(x @ first)), up.n, chance)
+    middle = _requantized(x @ first, columns)
     active = look_up[middle & 255]
     out_columns = _columns(OUT / float(np.std(active @ second)), hidden, chance)
-    partial = np.clip(functions.requantize(active @ second, *out_columns), -128, 127).astype(np.int8)
-    # Memory.
-    writer, image = LayerWriter(chip), MemoryImage(tile)
-    widths = {"x": hidden, "middle": units, "active": units, "out": hidden}
-    tensors = {name: image.tensor(tokens, width) for name, width in widths.items()}
-    if tensors["out"].pitch != hidden:
-        raise NotSupported(
-            f"a result of {hidden} columns, which does not fill its rows of {tensors['out'].pitch} bytes"
-        )
-    weights, parameters = {}, {}
-    for name, matrix, values in (("middle", first, columns), ("out", second, out_columns)):
-        _, n, k = writer.gemm_tiles(rows, matrix.shape[1], matrix.shape[0])
-        weights[name] = image.weights(matrix, (k, n))
-        parameters[name] = image.parameters(values)
-    table_base = image.hold(np.frombuffer(table, np.uint8))
-    # The program: chunk by chunk, in the order in which the ring wants them, those that it sends first at the front.
-    for share in range(chips):
-        for piece in range(engine.pieces):
-            chunk = engine.chunk_sent(rank, share * engine.pieces + piece, chips)
-            part = {name: Tensor(t.base + chunk * rows * t.pitch, rows, t.cols, t.pitch) for name, t in tensors.items()}
-            writer.gemm(part["x"], weights["middle"], parameters["middle"], part["middle"])
-            writer.elementwise(
-                VectorFunction.GELU, part["middle"], part["active"], parameters=table_base, parameter_bytes=TABLE_BYTES
-            )
-            writer.gemm(part["active"], weights["out"], parameters["out"], part["out"])
-    program = writer.finish()
-    check_program(program, chip)
-    base = image.take(len(program.encode()))
-    operands = image.memory()
-    write_rows(operands, tensors["x"], x.astype(np.int8))
-    memory = RandomProgram(program, operands, base).loaded()
-    run = ShardRun(program, memory, base, tensors["out"].base, partial)
+    partial = _requantized(active @ second, out_columns).astype(np.int8)
+    # Memory: the same numbers as the program reads them.
+    refuse(mapped)
+    check_program(mapped.program, chip)
+    stored = mapped.results[SECOND]
+    if stored.row != hidden:
+        raise NotSupported(f"a result of {hidden} columns, which does not fill its rows of {stored.row} bytes")
+    made = {
+        At(FIRST, 0): Quantized(np.ones(up.n), weights=first.astype(np.int8), columns=columns),
+        At(BETWEEN, 0): Quantized(np.ones(up.n), table=table),
+        At(SECOND, 0): Quantized(np.ones(hidden), weights=second.astype(np.int8), columns=out_columns),
+    }
+    base, size = room_of(mapped)
+    operands = np.zeros(size, np.uint8)
+    Image(mapped, made, inputs={FIRST: x.astype(np.int8)}).write(operands)
+    memory = LoadedProgram(mapped.program, operands, base).loaded()
+    run = ShardRun(mapped.program, memory, base, stored.address, partial)
     run.after = memory.copy()
     machine = _StoreLog(chip, run.after)
-    machine.run(program)
-    found = read_rows(run.after, tensors["out"], tokens)
+    machine.run(mapped.program)
+    found = run.after[stored.address : stored.address + partial.size].view(np.int8).reshape(partial.shape)
     if not np.array_equal(found, partial):
-        raise AssertionError(f"chip {rank}: the golden model's partial sums are not those of the integers")
-    run.stores = stores_of_chunks(machine.stores, run.buffer, rows * hidden, chunks, bus)
+        raise AssertionError(f"{mapped.graph.name}: the golden model's partial sums are not those of the integers")
+    bus = chip.tile.dma.bytes_per_cycle
+    run.stores = stores_of_chunks(machine.stores, run.buffer, tokens // chunks * hidden, chunks, bus)
     return run
+
+
+def _requantized(sums: Integers, columns: Columns) -> Integers:
+    return np.clip(functions.requantize(sums, columns.bias, columns.multiplier, columns.shift), -128, 127)
 
 
 def stores_of_chunks(
@@ -213,5 +245,5 @@ def stores_of_chunks(
 
 def _columns(factor: float, count: int, chance: np.random.Generator) -> Columns:
     """Bias, multiplier and shift of columns whose sums are scaled by about ``factor``."""
-    made, shifts = multipliers(factor * chance.uniform(0.8, 1.2, count))
-    return chance.integers(-500, 500, count), made, shifts
+    factors = factor * chance.uniform(0.8, 1.2, count)
+    return columns_of(factors, chance.integers(-500, 500, count).astype(np.float64), after=False)

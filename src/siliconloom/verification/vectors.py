@@ -11,9 +11,9 @@ from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.coverage import choose, features
-from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, RandomProgram, random_image, random_program
+from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, random_image, random_program
 
 TRACE = 1_000_000
 PROGRAMS = 8
@@ -40,7 +40,7 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     return [predict(chip, made[seed]) for seed in choose(found, cycles, PROGRAMS)]
 
 
-def predict(chip: Chip, made: RandomProgram) -> ProgramVectors:
+def predict(chip: Chip, made: LoadedProgram) -> ProgramVectors:
     """How a run of ``made`` on ``chip`` ends: the golden model's memory, the simulator's cycles and counters.
 
     Memory for results begins as zeros, so that vectors hold only what matters.

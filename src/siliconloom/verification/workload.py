@@ -11,20 +11,19 @@ from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
+from siliconloom.execution.image import room_of
 from siliconloom.mapper.chip.gather import table_rows
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import gemm_shape, unlaid
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.chip.engine import duration
-from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.parity import Findings
-from siliconloom.verification.programs import RandomProgram
 from siliconloom.workloads import Attention, Gemm, Vector
 
 Bytes = NDArray[np.uint8]
@@ -82,14 +81,6 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
     return Findings(VerifiedNpu, "the program of loom sim, every instruction", [each.case() for each in found])
 
 
-def room_of(mapped: MappedWorkload) -> tuple[int, int]:
-    """Where a mapping's program begins in main memory, behind its objects, and bytes of both together."""
-    assert mapped.memory is not None
-    bus = geometry_of(mapped.chip).bus
-    base = padded(mapped.memory.used, max(bus, WORD_BYTES))
-    return base, padded(base + WORD_BYTES * len(mapped.program.instructions), bus)
-
-
 def refuse_large(mapped: MappedWorkload, size: int) -> None:
     """Raise `NotSupported` for more main memory than a bench holds."""
     if size > MOST_BYTES:
@@ -99,7 +90,7 @@ def refuse_large(mapped: MappedWorkload, size: int) -> None:
         )
 
 
-def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
+def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
     """The program of a mapping with a memory of made-up values.
 
     Operands are random, indices are rows of their tables, the last one among them; multipliers and shifts are such that
@@ -126,7 +117,7 @@ def filled(mapped: MappedWorkload, seed: int) -> RandomProgram:
                 for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, lanes, chance):
                     memory[place : place + len(part)] = part
                     place += len(part)
-    return RandomProgram(mapped.program, memory, base)
+    return LoadedProgram(mapped.program, memory, base)
 
 
 def _parameters(mapped: MappedTask, role: str, size: int, lanes: int, chance: np.random.Generator) -> Iterator[Bytes]:
@@ -177,4 +168,4 @@ def _lines(values: Bytes, lanes: int) -> Bytes:
     return made
 
 
-__all__ = ["filled", "refuse", "refuse_large", "room_of", "verify_workload"]
+__all__ = ["filled", "refuse", "refuse_large", "verify_workload"]

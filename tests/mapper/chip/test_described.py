@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import DescriptionError
+from siliconloom.arch.isa import Opcode
 from siliconloom.cli import main
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.described import mapping_of, mapping_text
@@ -159,6 +160,7 @@ def test_a_mapping_by_hand_is_taken():
         ("cut: {m: 2}", "cut: {m: 0}", r"tasks.0.cut.m: .*greater than or equal to 1"),
         ("gemm: {m: 32, n: 96", "gemm: {m: 33, n: 96", r"tasks.0.gemm.m: a tile's part of first has 32 \(got 33\)"),
         ("k: 80, order", "k: 40, order", r"tasks.0.gemm.resident: an operand stays only where .* k 80"),
+        ("k: 64, order", "k: 64, sequence: [1, 0], order", r"tasks.1.gemm.sequence: the tiles of rows of second"),
         ("order: n_outer", "order: k_outer", r"tasks.0.gemm.order: must be one of n_outer, m_outer"),
         (SECOND, "vector: {rows: 1, cols: 1}", r"tasks.1.vector: second is of kind gemm"),
         (", " + SECOND, "", r"tasks.1.operator: one of gemm, attention and vector says"),
@@ -174,6 +176,37 @@ def test_what_a_mapping_must_not_be_is_said_where_it_stands(old, new, told):
     assert old in TEXT
     with pytest.raises(DescriptionError, match=told):
         read(TEXT.replace(old, new, 1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(5)), st.sampled_from(["n_outer", "m_outer"]), st.booleans())
+def test_tiles_of_rows_are_computed_in_the_order_that_a_mapping_says(sequence, order, resident):
+    """Every row of the result is stored once, those of a tile together, whichever operand stays."""
+    chip = effective(load_chip("npu-edge"))
+    graph = workload(json.dumps(GEMMS | {"gemms": [{"name": "first", "m": 72, "n": 96, "k": 80}]}))
+    tiles = {"m": 16, "n": 96, "k": 80, "order": order, "resident": resident, "sequence": list(sequence)}
+    data = yaml.safe_load(TEXT) | {"tasks": [{"operator": "first", "gemm": tiles}]}
+    mapped = lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(data)), chip, graph))
+    base = mapped.results["first"].address
+    stores = [(i.memory.base - base, i.m * i.n) for i in mapped.program.instructions if i.opcode is Opcode.STORE]
+    assert [start // (16 * 96) for start, _ in stores] == list(sequence)
+    assert sum(size for _, size in stores) == 72 * 96
+    assert again(mapped, graph).program.instructions == mapped.program.instructions
+    assert run(mapped.program, chip).cycles >= mapped.bound.lower_bound_cycles
+
+
+def test_a_table_is_read_in_whole_lines():
+    """A rotation's tile of half a line would take the upper bytes of its angles for lower ones."""
+    chip, graph = (
+        effective(load_chip("npu-datacenter")),
+        load_workload("llama3-8b", [("layers", "1"), ("sequence", "8")]),
+    )
+    graph, _ = fit_precision(chip, graph)
+    data = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    entry = next(e for e in data["tasks"] if e["operator"] == "layer.rope")
+    entry["vector"] = {"rows": 1, "cols": 64}
+    with pytest.raises(DescriptionError, match=r"rope reads a table line by line: columns are multiples of 128"):
+        mapping_of(Document.parse(yaml.safe_dump(data)), chip, graph)
 
 
 def test_an_operator_without_an_entry_is_named():

@@ -1,6 +1,8 @@
-"""The same program and the same memory on the generated Verilog."""
+"""The program of a model's run, and its memory, on the generated Verilog."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from siliconloom.execution.run import ModelRun
 from siliconloom.rtl.bench.runner import Spent
@@ -26,4 +28,15 @@ def run_rtl(made: ModelRun, *, simulator: str, spent: Spent) -> ProgramParity:
     return found
 
 
-__all__ = ["run_rtl"]
+def rtl_section(parity: ProgramParity) -> dict[str, Any]:
+    """What the RTL has shown, as plain data of a run's record."""
+    return {
+        "rtl_cycles": parity.rtl_cycles,
+        "model_cycles": parity.model_cycles,
+        "bytes_compared": parity.bytes_compared,
+        "times_compared": parity.times_compared,
+        "errors": parity.errors,
+    }
+
+
+__all__ = ["rtl_section", "run_rtl"]
