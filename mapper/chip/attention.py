@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Address, Unit
+from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
     AttentionLayout,
@@ -54,6 +55,8 @@ class AttentionLowering:
         for each in found:
             if isinstance(each, str):
                 context.apart.setdefault(name, each)
+        if not self._probabilities_adjoin():
+            context.apart.setdefault(name, "no layout for probabilities in rows of more than the vector unit's lanes")
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
         self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:
@@ -61,6 +64,13 @@ class AttentionLowering:
         self.scale_bytes = layout.constants
         self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
         self.o_base = context.output_of(task, tokens * all_of.o_row, all_of.o_row)
+
+    def _probabilities_adjoin(self) -> bool:
+        """Whether the vector unit fills up rows of probabilities as the array reads them, in every tile."""
+        rows, lanes = self.layout.array.rows, self.layout.lanes
+        sizes = {part.keys for part in query_parts(self.shape)} | {self.tiling.keys}
+        sizes |= {part.keys % self.tiling.keys for part in query_parts(self.shape)}
+        return all(padded(keys, rows) == padded(keys, lanes) for keys in sizes)
 
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""

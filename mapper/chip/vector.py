@@ -308,8 +308,10 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
 
     def transfer(lines: int, width: int, pitch: int, local: int, places: int) -> tuple[int, int]:
         made = pieces(tile.dma.bytes_per_cycle, lines, width, pitch, local, places)
-        shapes = [(piece.fields["m"], piece.fields["n"]) for piece in made]
-        return sum(moved_bytes(memory, *s) for s in shapes), sum(access_cycles(chip, memory, *s) for s in shapes)
+        if not made:
+            return 0, 0
+        one = made[0].fields["m"], made[0].fields["n"]  # the pieces of an operand have one shape
+        return len(made) * moved_bytes(memory, *one), len(made) * access_cycles(chip, memory, *one)
 
     read = written = port = vector = tiles = 0
     stores = shape.outputs

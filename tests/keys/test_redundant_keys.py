@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch import memo
 from siliconloom.cli import main
 from siliconloom.evaluate.machine import evaluate, read_machine
 from siliconloom.mapper.system.plan import Plan
@@ -25,6 +26,18 @@ MACHINES = {
     "npu-edge": (("memory.dram.capacity", "1 GiB"),),
     "npu-x4-ring": (("chip.memory.dram.capacity", "1 GiB"),),
 }
+
+
+@pytest.fixture(scope="module")
+def remembered():
+    """What the tests of this file find, most of it of the same few layers on the same few chips."""
+    return memo.Memo(None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch, remembered):
+    """What a test finds was found by it or by another one of this file: not by an earlier process."""
+    monkeypatch.setattr(memo.Shared, "memo", remembered)
 
 
 def answer(machine, phase, *sets):
