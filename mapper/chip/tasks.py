@@ -69,7 +69,9 @@ def block_tasks(
             index += 1
         found = operands(graph, first)
         held, step = _strides(found[0], columns(first)) if found and linked else (0, 1)
-        tasks.append(Task(first, tuple(fused), linked, held=held, step=step))
+        gathers = isinstance(first, Vector) and first.function is VectorFunction.GATHER
+        # gathers keep indices at the end of the results: they wait for one another even where nothing else does
+        tasks.append(Task(first, tuple(fused), linked or gathers, held=held, step=step))
     return tasks
 
 

@@ -267,6 +267,7 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
         width = min(shape.cached.width, shape.cols)
         rows = {min(r, shape.tokens) for r in rows}
         cols = {heads * width for heads in _halvings(shape.heads)} | set(_halvings(width))
+        cols |= {padded(part, made.block) for part in _halvings(width)}
         cols = {c for c in cols if shape.divides(c, made.block) and made.stores(c) <= MOST_STORES}
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
