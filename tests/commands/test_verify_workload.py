@@ -20,7 +20,10 @@ PRODUCTS = "kind: gemms\nprecision: int8\ngemms:\n  - {name: a, m: 4, n: 4, k: 4
             "not supported: RTL of an npu tile whose memory.access_bytes (32) are fewer than tile.dma.bytes_per_cycle",
         ),
         (["npu-edge", "list.yaml", "--json", "list.yaml"], "is an input of this command"),
-        (["npu-edge", "gpt2", "--set", "workload.layers=1"], "operator embedding.tokens, and"),
+        (
+            ["npu-edge", "gpt2", "--set", "workload.layers=1"],
+            "operator layer.attention: illegal instruction: no circuit",
+        ),
         (["npu-edge", "nosuch"], "nosuch: no such file"),
     ],
 )
