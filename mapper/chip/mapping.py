@@ -273,7 +273,10 @@ def _alone(
     One among several has neighbours that it overlaps with: it is run a few times in a row then, and is its own one.
     """
     times = 1 if graph_tasks == 1 else IN_A_ROW
-    once = replace(task, operator=replace(task.operator, repeat=times))
+    cached = task.cached
+    if cached is not None:
+        cached = replace(cached, attention=replace(cached.attention, repeat=times))
+    once = replace(task, operator=replace(task.operator, repeat=times), cached=cached)
     name = task.operator.name
     part = Part(0, times, (once,), {name: levels})
     memory = MemoryMap(chip, levels=levels)

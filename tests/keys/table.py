@@ -29,7 +29,7 @@ ROWS = (
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),
     ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
     ("Dma", "edge", "tile.dma.", "bytes_per_cycle=16 outstanding=1"),
-    ("Dma", "npu rtl", "tile.dma.", "port_bytes=32"),
+    ("Dma", "npu rtl", "tile.dma.", "port_bytes=32 id_bits=8"),
     ("Sequencer", "edge", "tile.sequencer.", "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8"),
     ("Sequencer", "npu rtl", "tile.sequencer.", "program_words=512"),
     (
@@ -80,11 +80,11 @@ ROWS = (
         "DescribedProduct",
         "mapped",
         "tasks.4.gemm.",
-        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true resident!true",
+        "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true resident!true sequence!9",
     ),
     ("DescribedAttention", "mapped", "tasks.7.attention.", "queries=2 keys=16 heads!2"),
     ("DescribedVector", "mapped", "tasks.2.vector.", "rows=2 cols=96"),
-    ("DescribedPlace", "placed", "placement.9.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
+    ("DescribedPlace", "placed", "placement.15.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
     ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),

@@ -191,7 +191,7 @@ def test_the_bench_passes_on_verilator(folder):
 
 
 def test_the_bench_uses_every_opcode_function_and_flag():
-    for chip in (small_chip(), load_chip("npu-edge"), random_npu(3)):
+    for chip in (small_chip(), load_chip("npu-edge"), random_npu(4)):
         runs = bench_vectors(chip)
         assert len(runs) <= 8
         assert sum(each.cycles for each in runs) < 16_000
