@@ -344,7 +344,9 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     chip, outcome = simulation.chip, simulation.run
     rows: list[dict[str, Any]] = []
     standing = standing_power(chip)
-    reasons = hardware_of(chip, simulation.plan.program, [unlaid(mapped.task) for mapped in simulation.plan.tasks])
+    plan = simulation.plan
+    laid = [unlaid(mapped.task) or plan.apart.get(mapped.task.operator.name) for mapped in plan.tasks]
+    reasons = hardware_of(chip, plan.program, laid)
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator
         counters = outcome.counters[index]

@@ -54,6 +54,7 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
     geometry_of(mapped.chip)
     chip, program, names = mapped.chip, mapped.program, mapped.program.operators
     why = {each.task.operator.name: reason for each in mapped.tasks if (reason := unlaid(each.task))}
+    why |= {name: reason for name, reason in mapped.apart.items() if name not in why}
     for violation in violations(program, chip):
         for number in violation.instructions or range(len(program.instructions)):
             why.setdefault(names[program.instructions[number].operator], str(violation.error).split(": ", 1)[-1])
