@@ -18,6 +18,7 @@ from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
+from siliconloom.arch.layout import sums_room
 from siliconloom.arch.opcodes import Format, built_units
 from siliconloom.arch.vector import VectorFunction
 
@@ -133,7 +134,7 @@ def _check_room(i: Instruction, tile: NpuTile, number: int, counts: Sequence[int
     for access in accesses(i, tile):
         low, high = extent(access.address, counts)
         sums = access.port == "sums"
-        capacity = tile.accumulator.capacity if sums else tile.scratchpad.capacity
+        capacity = sums_room(tile) if sums else tile.scratchpad.capacity
         key = "tile.accumulator.capacity" if sums else "tile.scratchpad.capacity"
         if low < 0 or high + access.size > capacity:
             raise IllegalProgram(

@@ -145,7 +145,8 @@ class Instruction:
         a table, of n bytes each. Loop: m iterations.
     memory, a, b, c, d
         Transfer: ``memory`` and ``a``. Gather: the table ``memory``, the rows ``a``, their indices ``b``. Matmul:
-        operands ``a`` and ``b``, sums ``c``. Vector: operands ``a`` and ``b``, result ``c``, parameters ``d``.
+        operands ``a`` and ``b``, sums ``c``; ``d`` is no address, but bytes from row to row of the operand that moves,
+        or 0 where its rows adjoin. Vector: operands ``a`` and ``b``, result ``c``, parameters ``d``.
     operator
         Index into the program's operators; for reports only, not encoded.
     """

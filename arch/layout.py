@@ -3,8 +3,12 @@
 The stationary operand of a weight or input stationary array of R rows and C columns comes in *folds*: panels of C
 columns outermost, then blocks of R rows. Every fold but the last of a panel has R rows; the last has the rest, filled
 up with zeros to whole beats of ``load_rows`` rows. A row of a fold has C values, whatever the operand's own width. The
-moving operand lies row by row, each row filled up to whole blocks of R values. An output stationary array has neither:
-its operands lie as blocks of R rows and panels of C columns of full depth.
+moving operand lies row by row, as everything does that the vector unit reads and writes: one unit of the tile
+(`row_unit`) says what such a row is filled up to, so that what one of the two has made the other reads as it lies. An
+output stationary array has neither: its operands lie as blocks of R rows and panels of C columns of full depth.
+
+Sums lie in lines of C. Their local addresses count `sums_pitch` bytes to a line, the next power of two, so that a line
+is found by a shift whatever C is; the accumulator holds as many lines as it has room for (`sums_lines`).
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.access import SUM_BYTES
+from siliconloom.arch.description import NpuTile, SystolicArray
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 """One size, or an array of sizes."""
@@ -24,6 +29,47 @@ Values = TypeVar("Values", bound=np.generic)
 def padded(value: Count, unit: int) -> Count:
     """``value`` rounded up to a multiple of ``unit``."""
     return -(-value // unit) * unit
+
+
+def is_power(value: int) -> bool:
+    """Whether ``value`` is a power of two."""
+    return value & value - 1 == 0
+
+
+def next_power(value: int) -> int:
+    """The smallest power of two that is no less than ``value``."""
+    return 1 << (value - 1).bit_length()
+
+
+def row_unit(tile: NpuTile) -> int:
+    """Values that a row of int8 operands is filled up to in local memory.
+
+    Lines of the vector unit, and blocks of the array's rows where these are a power of two; where they are none, the
+    array reads its blocks from wherever they begin.
+    """
+    lanes, rows = tile.vector.lanes, tile.array.rows
+    reads_rows = tile.array.dataflow != "output_stationary" and is_power(rows) and is_power(lanes)
+    return max(lanes, rows) if reads_rows else lanes
+
+
+def row_values(tile: NpuTile, cols: Count) -> Count:
+    """Values from row to row of an operand of ``cols`` columns in local memory."""
+    return padded(cols, row_unit(tile))
+
+
+def sums_pitch(array: SystolicArray) -> int:
+    """Local addresses from line to line of sums."""
+    return SUM_BYTES * next_power(array.cols)
+
+
+def sums_lines(tile: NpuTile) -> int:
+    """Lines of C sums that the accumulator holds."""
+    return tile.accumulator.capacity // (SUM_BYTES * tile.array.cols)
+
+
+def sums_room(tile: NpuTile) -> int:
+    """Local addresses of the accumulator."""
+    return sums_lines(tile) * sums_pitch(tile.array)
 
 
 def fold_beats(array: SystolicArray, rows_used: Count) -> Count:
@@ -46,9 +92,9 @@ def stationary_values(array: SystolicArray, outer: Count, k: Count) -> Count:
     return padded(outer, array.cols) * panel_rows(array, k)
 
 
-def moving_values(array: SystolicArray, beats: Count, k: Count) -> Count:
+def moving_values(tile: NpuTile, beats: Count, k: Count) -> Count:
     """Values that the moving operand takes in memory: ``beats`` rows of ``k``."""
-    return beats * padded(k, array.rows)
+    return beats * row_values(tile, k)
 
 
 def window_of(bus: int, width: int) -> int:
@@ -72,14 +118,15 @@ class ProductValues(NamedTuple):
     lines: Any
 
 
-def product_values(array: SystolicArray, m: Count, n: Count, k: Count) -> ProductValues:
+def product_values(tile: NpuTile, m: Count, n: Count, k: Count) -> ProductValues:
     """What C[m,n] = A[m,k] B[k,n] takes of local memory: values of A and of B, and lines of C sums."""
+    array = tile.array
     if array.dataflow == "output_stationary":
         a, b = -(-m // array.rows) * k * array.rows, -(-n // array.cols) * k * array.cols
         return ProductValues(a, b, -(-n // array.cols) * m)
     by_input = array.dataflow == "input_stationary"
     outer, beats = (m, n) if by_input else (n, m)
-    stays, moves = stationary_values(array, outer, k), moving_values(array, beats, k)
+    stays, moves = stationary_values(array, outer, k), moving_values(tile, beats, k)
     a, b = (stays, moves) if by_input else (moves, stays)
     return ProductValues(a, b, -(-outer // array.cols) * beats)
 
@@ -114,13 +161,20 @@ __all__ = [
     "ProductValues",
     "fold_beats",
     "fold_tile",
+    "is_power",
     "moving_values",
+    "next_power",
     "packed",
     "padded",
     "product_values",
     "panel_beats",
     "panel_rows",
+    "row_unit",
+    "row_values",
     "stationary_values",
+    "sums_lines",
+    "sums_pitch",
+    "sums_room",
     "unpacked",
     "window_of",
 ]

@@ -69,6 +69,9 @@ class DescribedAttention(Description):
     queries: Size
     keys: Size
     heads: Size
+    whole: bool = Field(
+        default=False, description="where keys take several tiles: all sums of a query are there before its softmax"
+    )
 
 
 class DescribedVector(Description):

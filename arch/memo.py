@@ -12,11 +12,11 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ KEPT_ANSWERS = 4096
 """Most answers to keep in memory."""
 KEPT_BYTES = 256 * 2**20
 """Most bytes of files to keep; the oldest go first."""
+HELD_OBJECTS = 64
+"""Most objects to hold in memory, which may be large; the one that was asked for longest ago goes first."""
 QUICK = 0.005
 """Seconds: what is found as soon as that is in no file, which takes as long to read."""
 
@@ -34,6 +36,7 @@ _CHECK = 32
 """Bytes at the beginning of a file: the hash of its key and of the others, an archive of arrays."""
 Answer = Mapping[str, Any]
 """Numbers, texts and arrays by name."""
+Held = TypeVar("Held")
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Memo:
         self.folder = default_folder() if folder == "" else None if folder is None else Path(folder)
         self.answers = Answers()
         self._known: dict[str, Answer] = {}
+        self._held: dict[Hashable, Any] = {}
         self._trimmed = False
 
     def recall(self, key: str, find: Callable[[], Answer], *, quick: float = 0.0, large: bool = False) -> Answer:
@@ -83,6 +87,22 @@ class Memo:
         if len(self._known) >= KEPT_ANSWERS:
             self._known.pop(next(iter(self._known)))
         self._known[key] = found
+        return found
+
+    def hold(self, question: Hashable, find: Callable[[], Held]) -> Held:
+        """What ``find`` returned to the same question before: the object itself, which nobody may change.
+
+        It is in memory alone, so that it need not be arrays, and a question needs no code in it.
+        """
+        if question in self._held:
+            self.answers.remembered += 1
+            found: Held = self._held.pop(question)
+        else:
+            found = find()
+            self.answers.found += 1
+        if len(self._held) >= HELD_OBJECTS:
+            self._held.pop(next(iter(self._held)))
+        self._held[question] = found
         return found
 
     def _path(self, key: str) -> Path:

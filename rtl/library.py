@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -28,6 +28,8 @@ ResetStyle = Literal["sync", "async_low"]
 
 RESET_PORTS: dict[ResetStyle, str] = {"sync": "rst", "async_low": "rst_n"}
 """Name of the reset port of every circuit that has one."""
+MANY_OBJECTS = 2_000_000
+"""New objects that are kept before the garbage among them is looked for."""
 
 
 @dataclass(frozen=True)
@@ -244,17 +246,18 @@ class Library:
         """
         texts: dict[str, str] = {}
         written: dict[str, str] = {}
-        pending = [top]
-        while pending:
-            for circuit in pending:
-                text = circuit.written()
-                if text is None:
-                    with _no_collection():
+        with _few_collections() as tidy:
+            pending = [top]
+            while pending:
+                for circuit in pending:
+                    text = circuit.written()
+                    if text is None:
                         texts[circuit.module_name] = circuit.rtlil()
-                else:
-                    written[circuit.module_name] = text
-            done = {*texts, *written}
-            pending = [c for c in self.circuits.values() if c.module_name not in done]
+                    else:
+                        written[circuit.module_name] = text
+                    tidy()
+                done = {*texts, *written}
+                pending = [c for c in self.circuits.values() if c.module_name not in done]
         text = _to_verilog("\n".join(texts.values()))
         modules = {
             found[1]: _split_aliases(_plain_functions(found[0]))
@@ -267,12 +270,20 @@ class Library:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Leave the garbage collector out: Amaranth makes millions of small objects, and looking through them is slow."""
+def _few_collections() -> Iterator[Callable[[], None]]:
+    """Leave the garbage collector out: Amaranth makes millions of small objects, and looking through them is slow.
+
+    What is yielded looks through the newest of them when they have become many, so that memory stays small.
+    """
+
+    def tidy() -> None:
+        if gc.get_count()[0] > MANY_OBJECTS:
+            gc.collect(0)
+
     enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        yield tidy
     finally:
         if enabled:
             gc.enable()

@@ -15,7 +15,7 @@ from siliconloom.workloads.architecture import (
     MixtureOfExperts,
 )
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
-from siliconloom.workloads.llama_family import idle_widths, top_k, trained_length
+from siliconloom.workloads.llama_family import idle_widths, rotary_width, top_k, trained_length
 
 
 def deepseek_v2(config: Configuration) -> Architecture:
@@ -73,7 +73,7 @@ def _deepseek(
         q_rank=q_rank,
         kv_rank=config.integer("kv_lora_rank", default=512),
         content_dim=config.integer("qk_nope_head_dim", default=128),
-        rotary_dim=config.integer("qk_rope_head_dim", default=64),
+        rotary_dim=rotary_width(config, config.integer("qk_rope_head_dim", default=64)),
         v_head_dim=config.integer("v_head_dim", default=128),
         bias=config.flag("attention_bias", False),
     )

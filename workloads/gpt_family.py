@@ -17,7 +17,7 @@ from siliconloom.workloads.architecture import (
     NormPlacement,
 )
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
-from siliconloom.workloads.llama_family import head_width, rotary_fraction, trained_length
+from siliconloom.workloads.llama_family import head_width, rotary_fraction, rotary_width, trained_length
 
 
 def gpt2(config: Configuration) -> Architecture:
@@ -104,7 +104,7 @@ def phi(config: Configuration) -> Architecture:
         head_dim=head_dim,
         qkv_bias=True,
         output_bias=True,
-        rotary_dim=int(head_dim * rotary_fraction(config, default=0.5)),
+        rotary_dim=rotary_width(config, head_dim, rotary_fraction(config, default=0.5)),
         qk_norm=LAYER_NORM if config.flag("qk_layernorm", False) else None,
     )
     perceptron = FeedForward(

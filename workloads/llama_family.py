@@ -210,6 +210,20 @@ def head_width(config: Configuration, hidden: int, heads: int) -> int:
     return hidden // heads
 
 
+def rotary_width(config: Configuration, head_dim: int, fraction: float = 1.0) -> int:
+    """Columns of each head that RoPE turns, in pairs: ``fraction`` of ``head_dim``, rounded down.
+
+    Raises
+    ------
+    DescriptionError
+        They are an odd number, so that one column has no partner to be turned with.
+    """
+    width = int(head_dim * fraction)
+    if width % 2:
+        raise config.error(f"rotary embeddings turn pairs of columns, and heads of {head_dim} have an odd {width} to turn")
+    return width
+
+
 def _decoder(
     config: Configuration,
     model_type: str,
@@ -237,7 +251,7 @@ def _decoder(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        rotary_dim=int(head_dim * rotary_fraction),
+        rotary_dim=rotary_width(config, head_dim, rotary_fraction),
         qkv_bias=attention_bias or qkv_bias,
         output_bias=attention_bias,
         window=window,

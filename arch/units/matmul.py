@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import SUM_BYTES, Access
+from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import product_values
+from siliconloom.arch.layout import is_power, moving_values, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 
 
@@ -17,20 +18,36 @@ def operands(i: Instruction) -> list[str]:
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
-    values = product_values(tile.array, i.m, i.n, i.k)
+    values = product_values(tile, i.m, i.n, i.k)
     moving = [(i.a, values.a), (i.b, values.b)]
-    if tile.array.dataflow == "input_stationary":
+    by_input = tile.array.dataflow == "input_stationary"
+    if by_input:
         moving.reverse()
+    if i.d.base:
+        beats = i.n if by_input else i.m
+        moving[0] = moving[0][0], (beats - 1) * i.d.base + moving_values(tile, 1, i.k)
     for port, (address, size) in zip(("moving", "loaded"), moving, strict=True):
         yield Access(port, False, address, size)
-    yield Access("sums", True, i.c, values.lines * tile.array.cols * SUM_BYTES)
+    yield Access("sums", True, i.c, values.lines * sums_pitch(tile.array))
 
 
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
-    """A line of each port."""
+    """A line of each port; one that is no power of two begins anywhere."""
     array = tile.array
     stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")
-    return {stays: array.load_rows * array.cols, moves: array.rows, "c": SUM_BYTES * array.cols}
+    lines = {stays: array.load_rows * array.cols, moves: array.rows}
+    lines["d"] = lines[moves]
+    return {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
+
+
+def check_pitch(i: Instruction, tile: NpuTile, number: int) -> None:
+    """The moving operand's pitch is a number, and an array without one takes none."""
+    if any(i.d.strides) or i.d.slot or i.d.base < 0:
+        raise illegal(i, number, "the moving operand's pitch, d, is no address: it has no strides and no slot")
+    if i.d.base and tile.array.dataflow == "output_stationary":
+        cause = Cause.MISALIGNED_OPERAND
+        rule = f"an output stationary array takes no pitch, d, of an operand (got {i.d.base})"
+        raise IllegalProgram(cause, number, f"{where(i, number)}: {cause.text}: {rule}")
 
 
 register_unit(
@@ -38,7 +55,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "add"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",
@@ -48,7 +65,9 @@ register_unit(
                 operands=operands,
                 accesses=accesses,
                 multiples=multiples,
-                result="C[m,n] = A[m,k] B[k,n], or added to what C is",
+                check=check_pitch,
+                result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
+                "bytes, or adjoin where d is 0",
             ),
         ),
     )

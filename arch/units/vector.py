@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import SUM_BYTES, Access, illegal
+from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
+from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, ROW_LIMIT
 
@@ -15,11 +16,11 @@ def operands(i: Instruction) -> list[str]:
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
-    """Operands, parameters and results in whole blocks."""
+    """Operands, parameters and results in whole rows."""
     lanes, spec = tile.vector.lanes, i.function.spec
-    size = i.m * -(-i.n // lanes) * lanes
+    size = i.m * row_values(tile, i.n)
     if spec.from_sums:
-        yield Access("sums", False, i.a, SUM_BYTES * size)
+        yield Access("sums", False, i.a, i.m * -(-i.n // tile.array.cols) * sums_pitch(tile.array))
     else:
         yield Access("first", False, i.a, size)
     if spec.second:
@@ -28,7 +29,7 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
-        size = i.n * -(-i.m // lanes) * lanes
+        size = i.n * row_values(tile, i.m)
     yield Access("vector", True, i.c, size)
 
 
@@ -36,7 +37,7 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """A line of each port; a mask is no address."""
     lanes, spec = tile.vector.lanes, i.function.spec
     second = {} if spec.masks else {"b": lanes}
-    return {"a": lanes * (SUM_BYTES if spec.from_sums else 1), **second, "c": lanes, "d": lanes}
+    return {"a": sums_pitch(tile.array) if spec.from_sums else lanes, **second, "c": lanes, "d": lanes}
 
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:

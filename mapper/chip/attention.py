@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Address, Unit
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
     AttentionLayout,
@@ -55,8 +55,8 @@ class AttentionLowering:
         for each in found:
             if isinstance(each, str):
                 context.apart.setdefault(name, each)
-        if not self._probabilities_adjoin():
-            context.apart.setdefault(name, "no layout for probabilities in rows of more than the vector unit's lanes")
+        if whole.window is not None and whole.window < whole.kv_len:
+            context.apart.setdefault(name, "no mask for the keys that a window leaves behind")
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
         self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:
@@ -64,13 +64,6 @@ class AttentionLowering:
         self.scale_bytes = layout.constants
         self.scale_base = memory.take(name, "scales", self.scale_bytes, repeat)
         self.o_base = context.output_of(task, tokens * all_of.o_row, all_of.o_row)
-
-    def _probabilities_adjoin(self) -> bool:
-        """Whether the vector unit fills up rows of probabilities as the array reads them, in every tile."""
-        rows, lanes = self.layout.array.rows, self.layout.lanes
-        sizes = {part.keys for part in query_parts(self.shape)} | {self.tiling.keys}
-        sizes |= {part.keys % self.tiling.keys for part in query_parts(self.shape)}
-        return all(padded(keys, rows) == padded(keys, lanes) for keys in sizes)
 
     def emit(self) -> None:
         """Write the task, part by part; only the last part's last store ends it."""
@@ -89,6 +82,8 @@ class AttentionLowering:
                             self._shared(part, sequence, head)
                         elif part.keys <= self.tiling.keys:
                             self._over_queries(part, sequence, head)
+                        elif self.tiling.whole:
+                            self._by_rows(part, sequence, head)
                         else:
                             self._over_keys(part, sequence, head)
         builder.barrier(Unit.VECTOR, post=constants.free_bit)
@@ -100,26 +95,96 @@ class AttentionLowering:
         def scores(queries: Walk) -> None:
             self._load_q(part, sequence, head, queries)
             self._load_k(part, sequence, head, None)
-            mask = None
-            if is_masked(self.shape):  # a query sees itself and what comes before it
-                seen = self.shape.kv_len - self.shape.q_len + part.query_start + queries.start - part.key_start
-                mask = affine(seen, (queries.loop, queries.size))
+            mask = self._mask(part, queries)
             self._scores(queries.size, part.keys, VectorFunction.SOFTMAX, moving=True, mask=mask)
 
         def context(queries: Walk) -> None:
             self._load_v(part, sequence, head, None)
             self._context(queries.size, part.keys)
-            rings = self.context.rings
-            self._merge(
-                VectorFunction.REQUANTIZE,
-                queries.size,
-                rings.context.full_bit | rings.results.free_bit,
-                rings.results.full_bit,
-            )
-            rings.results.written()
-            self._store(part, sequence, head, queries)
+            self._requantized(part, sequence, head, queries)
 
         pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
+
+    def _by_rows(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+        """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""
+        rings, builder, layout = self.context.rings, self.context.builder, self.layout
+        cols, line, size = layout.array.cols, sums_pitch(layout.array), self.dtype.size
+
+        def scores(queries: Walk) -> None:
+            rows = queries.size * self.subset.size
+            self._load_q(part, sequence, head, queries)
+            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            for keys in self.nest.walk(part.keys, self.tiling.keys):
+                self._load_k(part, sequence, head, keys)
+                first_wait, first = when(keys.first, rings.partial.free_bit)
+                last_post, last = when(keys.last, rings.partial.full_bit)
+                panels = rows * line
+                builder.matmul(
+                    rows,
+                    keys.size,
+                    self.shape.head_dim,
+                    self.dtype,
+                    rings.moving,
+                    rings.weights,
+                    rings.partial,
+                    wait=rings.weights.full_bit,
+                    release=rings.weights.free_bit,
+                    first_wait=first_wait,
+                    first=first,
+                    last_post=last_post,
+                    last=last,
+                    overwrite=0,
+                    c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
+                )
+                rings.weights.read()
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
+            rings.moving.read()
+            self._probabilities(rows, part.keys, VectorFunction.SOFTMAX, self._mask(part, queries))
+
+        def context(queries: Walk) -> None:
+            rows = queries.size * self.subset.size
+            builder.barrier(Unit.MATMUL, wait=rings.probabilities.full_bit | rings.context.free_bit)
+            for keys in self.nest.walk(part.keys, self.tiling.keys):
+                self._load_v(part, sequence, head, keys)
+                last_post, last = when(keys.last, rings.context.full_bit)
+                builder.matmul(
+                    rows,
+                    self.shape.v_head_dim,
+                    keys.size,
+                    self.dtype,
+                    rings.probabilities,
+                    rings.weights,
+                    rings.context,
+                    wait=rings.weights.full_bit,
+                    release=rings.weights.free_bit,
+                    first=keys.first or 0,
+                    last_post=last_post,
+                    last=last,
+                    accumulate=keys.first is None,
+                    a_offset=affine(size(keys.start), (keys.loop, size(keys.size))),
+                    pitch=size(row_values(layout.tile, part.keys)),
+                )
+                rings.weights.read()
+            builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
+            rings.probabilities.read()
+            self._requantized(part, sequence, head, queries)
+
+        pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
+
+    def _requantized(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
+        """The whole context of a query tile, from the accumulator to memory."""
+        rings = self.context.rings
+        wait = rings.context.full_bit | rings.results.free_bit
+        self._merge(VectorFunction.REQUANTIZE, queries.size, wait, rings.results.full_bit)
+        rings.results.written()
+        self._store(part, sequence, head, queries)
+
+    def _mask(self, part: AttentionPart, queries: Walk) -> Address | None:
+        """The last key that the first query of a tile sees: itself, and what comes before it."""
+        if not is_masked(self.shape):
+            return None
+        seen = self.shape.kv_len - self.shape.q_len + part.query_start + queries.start - part.key_start
+        return affine(seen, (queries.loop, queries.size))
 
     def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """Keys in several tiles: for each query tile the array runs one key tile ahead with the scores."""
@@ -304,6 +369,11 @@ class AttentionLowering:
             rings.weights.read()
         if moving:
             rings.moving.read()
+        self._probabilities(rows, keys, softmax, mask)
+
+    def _probabilities(self, rows: int, keys: int, softmax: VectorFunction, mask: Address | None) -> None:
+        """Probabilities of the sums in the accumulator."""
+        builder, rings = self.context.builder, self.context.rings
         builder.vector(
             softmax,
             rows,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import lcm
 
 import numpy as np
 
+from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.description import Chip, Memory, NpuTile
-from siliconloom.arch.layout import padded, panel_rows, product_values, window_of
+from siliconloom.arch.layout import is_power, padded, panel_rows, product_values, row_values, sums_pitch, window_of
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -18,7 +20,7 @@ from siliconloom.arch.timing import (
     STORE_WRITE,
     TRANSFER_START,
 )
-from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
@@ -36,7 +38,11 @@ CAUSAL_SEGMENTS = 8
 
 @dataclass(frozen=True)
 class AttentionTiling:
-    """Query and key tile sizes (in tokens), heads stacked as rows, what they move and what they should take."""
+    """Query and key tile sizes (in tokens), heads stacked as rows, what they move and what they should take.
+
+    ``whole``: where keys take several tiles, all sums of a query are there before its softmax; otherwise peak and sum
+    are carried from tile to tile.
+    """
 
     queries: int
     keys: int
@@ -47,6 +53,7 @@ class AttentionTiling:
     memory_cycles: int
     vector_cycles: int
     cycles: int
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,10 +87,13 @@ def choose_attention_tilings(
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
     costs = _Costs(chip, shape, held)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
+    by_rows = whole_rows(costs.tile, shape) and most_keys <= COLUMN_LIMIT
     tilings = [
-        (queries, keys, heads)
-        for keys in dict.fromkeys(min(padded(k, costs.tile.array.cols), most_keys) for k in _halvings(most_keys))
-        for queries in _halvings(most_queries)
+        (queries, keys, heads, whole)
+        for whole in ((True, False) if by_rows else (False,))
+        for keys in dict.fromkeys(min(padded(k, key_unit(costs.tile, whole)), most_keys) for k in _halvings(most_keys))
+        if keys < most_keys or not whole
+        for queries in (_between(most_queries) if whole else _halvings(most_queries))
         for heads in _halvings(most_heads(shape))
         if queries * heads <= ROW_LIMIT
     ]
@@ -93,6 +103,9 @@ def choose_attention_tilings(
     for layout in layouts:
         room = [getattr(layout, ring) for ring in needs[0]] if needs else []
         fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
+        built = [tiling for tiling in fitting if tiling.whole or tiling.keys >= most_keys]
+        if by_rows and built:  # what no circuit computes comes last
+            fitting = built
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
@@ -151,29 +164,34 @@ class AttentionLayout:
         return line if line < self.line and begins else self.line
 
     def _heads(self, dim: int, local: int, held: int = 0) -> tuple[int, int]:
-        """From head to head in main memory, and from row to row: filled up where a head would not begin as it must."""
+        """From head to head in main memory, and from row to row.
+
+        Nothing lies between heads that have values: one that does not begin where a transfer may is moved in parts.
+        What no circuit computes is timed with heads that are filled up.
+        """
         bus, row = self.tile.dma.bytes_per_cycle, self.shape.precision.size(dim)
-        if row % window_of(bus, row) and bus & bus - 1 == 0:
+        timed = self.shape.precision not in CIRCUIT_FORMATS or self.shape.values_in_keys
+        if timed and is_power(bus) and row % window_of(bus, row):
             return local, self.shape.heads * local
         return row, row_bytes(self.tile, held or self.shape.heads * dim, self.shape.precision.bits)
 
     def q_local(self) -> int:
         """From head to head of a tile of queries."""
-        return self.shape.precision.size(padded(self.shape.head_dim, self.array.rows))
+        return self.shape.precision.size(row_values(self.tile, self.shape.head_dim))
 
     def o_local(self) -> int:
         """From head to head of a tile of results."""
-        return self.shape.precision.size(padded(self.shape.v_head_dim, self.lanes))
+        return self.shape.precision.size(row_values(self.tile, self.shape.v_head_dim))
 
     def key_tile(self, keys: int) -> int:
         """A tile of keys as the array takes it."""
         if self.shape.values_in_keys:
             return self.shape.precision.size(keys * self.shape.head_dim)
-        return self.shape.precision.size(product_values(self.array, 1, keys, self.shape.head_dim).b)
+        return self.shape.precision.size(product_values(self.tile, 1, keys, self.shape.head_dim).b)
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
-        return self.shape.precision.size(product_values(self.array, 1, self.shape.v_head_dim, keys).b)
+        return self.shape.precision.size(product_values(self.tile, 1, self.shape.v_head_dim, keys).b)
 
     def value_rows(self, keys: int) -> tuple[int, int, int, int]:
         """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
@@ -193,7 +211,7 @@ def attention_constants(tile: NpuTile, shape: Attention) -> int:
 
 
 def attention_needs(
-    chip: Chip, shape: Attention, queries: int, keys: int, heads: int, most_keys: int
+    chip: Chip, shape: Attention, queries: int, keys: int, heads: int, whole: bool, most_keys: int
 ) -> dict[str, int]:
     """Bytes that tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`.
 
@@ -202,27 +220,30 @@ def attention_needs(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     made = AttentionLayout(tile, chip.nearest, shape)
-    size, wide = shape.precision.size, shape.precision.accumulator.size
+    size = shape.precision.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
         cached *= SLOTS
-    cols = tile.array.cols
-    scores = product_values(tile.array, rows, keys, shape.head_dim)
-    context = product_values(tile.array, rows, shape.v_head_dim, keys)
+    line = sums_pitch(tile.array)
+    row = most_keys if whole else keys  # of sums, and of probabilities
+    scores = product_values(tile, rows, row, shape.head_dim)
+    context = product_values(tile, rows, shape.v_head_dim, row)
     return {
         "weights": cached,
         "moving": max(size(scores.a), rows * made.q_local()),
-        "partial": wide(scores.lines * cols),
-        "probabilities": max(size(context.a), rows * size(padded(keys, made.lanes))),
-        "context": wide(context.lines * cols),
+        "partial": scores.lines * line,
+        "probabilities": max(size(context.a), rows * size(row_values(tile, row))),
+        "context": context.lines * line,
         "results": rows * made.o_local(),
         "constants": made.constants,
     }
 
 
-def attention_tiling(chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int) -> AttentionTiling:
+def attention_tiling(
+    chip: Chip, shape: Attention, held: int, queries: int, keys: int, heads: int, whole: bool
+) -> AttentionTiling:
     """A tiling of these sizes with what it should take."""
-    return _Costs(chip, shape, held).of(queries, keys, heads)
+    return _Costs(chip, shape, held).of(queries, keys, heads, whole)
 
 
 @dataclass(frozen=True)
@@ -280,7 +301,7 @@ class _Costs:
         width, memory = self.shape.precision.size(elements), self.chip.nearest
         return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
 
-    def _of(self, queries: int, keys: int, heads: int) -> AttentionTiling:
+    def _of(self, queries: int, keys: int, heads: int, whole: bool) -> AttentionTiling:
         shape = self.shape
         pairs, group = shape.batch * shape.kv_heads, shape.heads // shape.kv_heads
         array = vector = port = reads = writes = tiles = paced = 0
@@ -290,12 +311,14 @@ class _Costs:
                     count, rows = subset.count * q.count, q.size * subset.size
                     q_moved, q_held = self._rows(q.size, subset.size * shape.head_dim, self.layout.q_row)
                     o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
-                    row = [
-                        (k.count, k.size, self.tile_of(rows, k.size, part.keys <= keys))
-                        for k in segments(part.keys, keys)
-                    ]
+                    one = whole or part.keys <= keys
+                    row = [(k.count, k.size, self.tile_of(rows, k.size, one)) for k in segments(part.keys, keys)]
                     array += count * sum(n * (t.scores + t.context) for n, _, t in row)
-                    vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
+                    of_row = self._row(rows, part.keys, row) if one else None
+                    if of_row is not None:
+                        vector += count * (of_row.softmax + of_row.merge)
+                    else:
+                        vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     for n, size, _ in row:
                         values = 0 if shape.values_in_keys else self.values(size)[0]
@@ -307,6 +330,10 @@ class _Costs:
                     if part.keys <= keys and not shape.values_in_keys:
                         # query tiles follow one another in the pipeline, all their keys in one tile each
                         paced += subset.count * self._pipeline(q.count, row[0][2], q_held)
+                    elif whole:
+                        paced += subset.count * self._pipeline(
+                            q.count, self._row(rows, part.keys, row), q_held, tiles_of(row)
+                        )
                     elif shape.values_in_keys:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
                     else:
@@ -318,19 +345,42 @@ class _Costs:
         edge = lead + self.out + self.away + last // 2
         cycles = max(pairs * array, pairs * port, pairs * vector, sequencer, pairs * paced) + edge
         return AttentionTiling(
-            queries, keys, heads, pairs * reads, pairs * writes, pairs * array, pairs * port, pairs * vector, cycles
+            queries,
+            keys,
+            heads,
+            pairs * reads,
+            pairs * writes,
+            pairs * array,
+            pairs * port,
+            pairs * vector,
+            cycles,
+            whole,
         )
+
+    def _row(self, rows: int, keys: int, tiles: list[tuple[int, int, _Tile]]) -> _Tile:
+        """A query tile against all of its key tiles, whose sums are there before its softmax."""
+        unit = self.tile.vector
+        scores, context, loads, values = (
+            sum(count * getattr(tile, part) for count, _, tile in tiles)
+            for part in ("scores", "context", "keys", "values")
+        )
+        softmax = vector_cycles(unit, VectorFunction.SOFTMAX, rows, keys)
+        merge = vector_cycles(unit, VectorFunction.REQUANTIZE, rows, self.shape.v_head_dim)
+        return _Tile(scores, context, softmax, merge, loads, values)
 
     def _rows(self, queries: int, elements: int, row: int) -> tuple[int, int]:
         """A tile of queries or results, whose rows adjoin where nothing else lies in them."""
         whole = self.shape.precision.size(elements) == row
         return self.transfer(1, queries * elements) if whole else self.transfer(queries, elements)
 
-    def _pipeline(self, count: int, t: _Tile, queries: int) -> int:
-        """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns."""
+    def _pipeline(self, count: int, t: _Tile, queries: int, parts: int = 1) -> int:
+        """So many tiles, the scores of each ahead of the context of the one before; keys and values take turns.
+
+        ``parts`` are tiles of keys, and as many of values, that each takes.
+        """
         loads = t.keys + t.values + queries
         # slots of the cache's ring: loaded, then read by the array; and sums through the vector unit
-        turn = (loads + 2 * (self.arrive + OPERAND_LATENCY) + t.scores + t.context) / SLOTS
+        turn = (loads + 2 * parts * (self.arrive + OPERAND_LATENCY) + t.scores + t.context) / SLOTS
         sums = (t.scores + self.out + t.softmax + self.out + t.context + t.merge) / SLOTS
         each = max(t.scores + t.context, t.softmax + t.merge, loads, turn, sums)
         first = max(t.scores + self.out + t.softmax + t.context + 2 * OPERAND_LATENCY, each)
@@ -348,6 +398,31 @@ class _Costs:
         return round(count * max(pair, 2 * t.keys, turn) / SLOTS)
 
 
+def _between(total: int) -> list[int]:
+    """Its halvings and sizes between them, of which room for whole rows of sums leaves few."""
+    between = (part << n for part in (3, 5, 7) for n in range(total.bit_length()))
+    return sorted({*_halvings(total), *(size for size in between if size < total)}, reverse=True)
+
+
+def key_unit(tile: NpuTile, whole: bool) -> int:
+    """What tiles of keys are multiples of: whole panels, and whole folds where rows of sums are whole."""
+    return lcm(tile.array.cols, tile.array.rows) if whole else tile.array.cols
+
+
+def whole_rows(tile: NpuTile, shape: Attention) -> bool:
+    """Whether rows are normalised as a whole where their sums fit: a softmax that carries its state has no circuit.
+
+    On arrays that keep their weights: others leave sums, or take probabilities, in another order.
+    """
+    carried = VectorFunction.SOFTMAX_ONLINE.spec.circuit or shape.precision not in CIRCUIT_FORMATS
+    return not carried and not shape.values_in_keys and tile.array.dataflow == "weight_stationary"
+
+
+def tiles_of(row: Sequence[tuple[int, int, _Tile]]) -> int:
+    """Key tiles of a query tile."""
+    return sum(count for count, _, _ in row)
+
+
 def _halvings(total: int) -> list[int]:
     sizes, size = [total], total
     while size > 1:
@@ -363,6 +438,8 @@ __all__ = [
     "attention_constants",
     "choose_attention_tilings",
     "is_masked",
+    "key_unit",
     "most_heads",
     "query_parts",
+    "whole_rows",
 ]

@@ -32,6 +32,10 @@ class Loop:
         return 0 if self.level is None else 1 << self.level
 
 
+NOWHERE = Address()
+"""At the beginning of a slot."""
+
+
 @dataclass
 class _Local:
     """A local address whose parity mask is completed when the loops around it close."""
@@ -41,6 +45,10 @@ class _Local:
     odd: int
     parity: int = 0
     strides: tuple[int, ...] = (0,) * LEVELS
+
+    def move(self, by: Address) -> None:
+        """Begin further on, by ``by`` at each turn of the loops."""
+        self.base, self.strides = self.base + by.base, by.strides
 
     def freeze(self) -> Address:
         return Address(base=self.base, strides=self.strides, slot=self.slot, odd=self.odd, parity=self.parity)
@@ -307,19 +315,30 @@ class ProgramBuilder:
         last: int = 0,
         accumulate: bool = False,
         b_offset: int = 0,
+        a_offset: Address = NOWHERE,
+        c_offset: Address = NOWHERE,
+        overwrite: int | None = None,
+        pitch: int = 0,
     ) -> None:
-        """C[m,n] (+)= A[m,k] B[k,n]; B begins so many bytes into its slot. The caller moves the rings' cursors."""
-        second = b.read_slot()
+        """C[m,n] (+)= A[m,k] B[k,n]; operands begin so many bytes into their slots. The caller moves the cursors.
+
+        ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
+        ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin.
+        """
+        moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
+        moved.move(a_offset)
         second.base += b_offset
+        sums.move(c_offset)
         self._add(
             opcode=Opcode.MATMUL,
             m=m,
             n=n,
             k=k,
             dtype=dtype,
-            a=a.read_slot(),
+            a=moved,
             b=second,
-            c=c.write_slot(),
+            c=sums,
+            d=Address(base=pitch),
             wait=wait,
             release=release,
             first_wait=first_wait,
@@ -327,7 +346,7 @@ class ProgramBuilder:
             last_post=last_post,
             last=last,
             accumulate=int(accumulate),
-            overwrite=0 if accumulate else first,
+            overwrite=0 if accumulate else first if overwrite is None else overwrite,
         )
 
     def vector(

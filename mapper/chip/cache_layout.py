@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Memory, NpuTile
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import row_values
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.operands import Cached
 
@@ -34,7 +34,7 @@ class CacheLayout:
     """Where the results of an operator that fills a cache go."""
 
     def __init__(self, tile: NpuTile, memory: Memory, cached: Cached) -> None:
-        self.cached, self.size, self.lanes = cached, cached.attention.precision.size, tile.vector.lanes
+        self.cached, self.size, self.tile = cached, cached.attention.precision.size, tile
         self.layout = layout = AttentionLayout(tile, memory, cached.attention)
         self.block = tile.array.cols
         self.plane = layout.key_plane if self.cached.keys else layout.value_plane
@@ -44,7 +44,7 @@ class CacheLayout:
 
     def local(self, cols: int) -> int:
         """From row to row of a tile of ``cols`` columns."""
-        return self.size(padded(cols, self.lanes))
+        return self.size(row_values(self.tile, cols))
 
     def at(self, position: int) -> int:
         """Where a position lies in the plane of a head."""

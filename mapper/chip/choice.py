@@ -234,7 +234,7 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
             m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape))
             needs = GemmLayout(tile, shape).needs(m, n, k)
         elif isinstance(operator, Attention):
-            needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, operator.kv_len)
+            needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, False, operator.kv_len)
         else:
             needs = VectorLayout(tile, vector_shape(tile, operator, task)).least()
         for ring, need in needs.items():

@@ -17,16 +17,19 @@ import yaml
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.layout import sums_room
 from siliconloom.arch.mapping import DescribedCut, DescribedMapping, DescribedTask
-from siliconloom.arch.vector import ROW_LIMIT, vector_cost
+from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, vector_cost
 from siliconloom.mapper.chip import mapping as search
 from siliconloom.mapper.chip import program
 from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     attention_needs,
     attention_tiling,
+    key_unit,
     most_heads,
     query_parts,
+    whole_rows,
 )
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
@@ -102,7 +105,8 @@ def _sizes(tiling: Tiling) -> dict[str, Any]:
         sizes |= {"resident": True} if tiling.resident else {}
         return sizes | ({"sequence": list(tiling.sequence)} if tiling.sequence else {})
     if isinstance(tiling, AttentionTiling):
-        return {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
+        sizes = {"queries": tiling.queries, "keys": tiling.keys, "heads": tiling.heads}
+        return sizes | ({"whole": True} if tiling.whole else {})
     assert isinstance(tiling, VectorTiling)
     return {"rows": tiling.rows, "cols": tiling.cols}
 
@@ -167,7 +171,7 @@ def _layout(document: Document, described: DescribedMapping, tile: NpuTile, name
     layout = Layout(**sizes)
     for key, capacity, rings in (
         ("tile.scratchpad", tile.scratchpad.capacity, [ring for ring in sizes if ring not in ACCUMULATED]),
-        ("tile.accumulator", tile.accumulator.capacity, ACCUMULATED),
+        ("tile.accumulator", sums_room(tile), ACCUMULATED),
     ):
         taken = sum(slots_of(tile, ring, sizes[ring]) * sizes[ring] for ring in rings)
         if taken > capacity:
@@ -344,8 +348,22 @@ class _Reader:
         if queries * heads > ROW_LIMIT:
             rule = f"queries x heads are rows of a softmax, at most {ROW_LIMIT}"
             raise self.document.error(rule, at, value=queries * heads)
-        self._check_room(part.name, at, attention_needs(chip, part, queries, keys, heads, most_keys))
-        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads)
+        whole = described.whole
+        if whole and keys >= most_keys:
+            rule = f"rows are whole anyway where all {most_keys} keys are one tile"
+            raise self.document.error(rule, (*at, "whole"), value=whole)
+        if whole and not whole_rows(self.tile, part):
+            rule = "rows are whole in int8, on an array that keeps its weights, and not where keys hold the values"
+            raise self.document.error(rule, (*at, "whole"), value=whole)
+        if whole and most_keys > COLUMN_LIMIT:
+            rule = f"whole rows have at most {COLUMN_LIMIT} keys, {part.name} has {most_keys}"
+            raise self.document.error(rule, (*at, "whole"), value=whole)
+        unit = key_unit(self.tile, whole)
+        if keys < most_keys and keys % unit:
+            rule = f"tiles of keys are whole panels and folds of the array: multiples of {unit}, or {most_keys}"
+            raise self.document.error(rule, (*at, "keys"), value=keys)
+        self._check_room(part.name, at, attention_needs(chip, part, queries, keys, heads, whole, most_keys))
+        return attention_tiling(chip, part, task.held_by(part), queries, keys, heads, whole)
 
     def _vector(self, chip: Chip, task: Task, part: Vector, index: int, entry: DescribedTask) -> VectorTiling:
         described, shape, at = entry.vector, vector_shape(self.tile, part, task), ("tasks", index, "vector")

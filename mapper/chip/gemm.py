@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.isa import Unit
-from siliconloom.arch.layout import padded, product_values
+from siliconloom.arch.layout import padded, product_values, sums_pitch
 from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape
@@ -52,7 +51,7 @@ class GemmLowering:
             self.b_base = memory.take(name, "parameters", max(second, whole.weight_bytes), whole.repeat)
         else:
             self.b_base = memory.take(name, "operand 1", second)
-        self.column_bytes, self.scale_bytes = layout.columns(shape.stored_n), whole.batch * all_of.columns(columns)
+        self.column_bytes, self.scale_bytes = layout.scales(shape.stored_n), whole.batch * all_of.scales(columns)
         self.scale_base = memory.take(name, "scales", self.scale_bytes, whole.repeat)
         self.table_base = 0
         if layout.function_bytes:
@@ -183,11 +182,11 @@ class GemmLowering:
     def _load_scales(self, batch: Walk, n: Walk | None) -> None:
         layout, constants = self.layout, self.context.rings.constants
         start, cols = (0, self.shape.stored_n) if n is None else self._stored(n)
-        width = layout.columns(cols)
+        width, tile = layout.columns(cols), min(self.tiling.n, self.shape.n) // (2 if self.shape.output_halved else 1)
         terms = [(self.context.layer, self.scale_bytes), (batch.loop, self.column_bytes)]
         if n is not None:
             terms.append((n.loop, width))
-        address = affine(self.scale_base + layout.columns(start), *terms)
+        address = affine(self.scale_base + layout.scales_at(start, tile), *terms)
         more = layout.function_bytes
         self.nest.load(constants, 1, width, width, address, depends=False, closes=not more)
         if more:
@@ -231,7 +230,7 @@ class GemmLowering:
         """
         rings, layout, passes = self.context.rings, self.layout, self.shape.passes
         lanes, parameters = layout.lanes, 0
-        half = product_values(layout.array, rows, padded(cols, layout.array.cols), 1).lines
+        half = product_values(layout.tile, rows, padded(cols, layout.array.cols), 1).lines
         sums = max(index for index, each in enumerate(passes) if each.source == "partial")
         for index, each in enumerate(passes):
             added = each.second == "second"
@@ -248,7 +247,7 @@ class GemmLowering:
                 wait=(wait if index == 0 else 0) | (rings.second.full_bit if added else 0),
                 release=(release if index == sums else 0) | (rings.second.free_bit if added else 0),
                 post=post if index == len(passes) - 1 else 0,
-                source_offset=each.half * half * layout.array.cols * SUM_BYTES,
+                source_offset=each.half * half * sums_pitch(layout.array),
                 parameter_offset=parameters,
             )
             parameters += vector_cost(each.function).parameter_bytes(cols, lanes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray, VectorUnit
-from siliconloom.arch.layout import Count, padded, product_values
+from siliconloom.arch.layout import Count, padded, product_values, row_values, sums_pitch
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
@@ -91,7 +91,7 @@ class GemmLayout:
     """
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
-        self.array, self.lanes, self.shape = tile.array, tile.vector.lanes, shape
+        self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
         self.by_rows, self.beat = tile.array.dataflow == "weight_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
         self.a_row, self.b_row, self.c_row = (
@@ -107,11 +107,11 @@ class GemmLayout:
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
-        return self.size(padded(k, self.array.rows))
+        return self.size(row_values(self.tile, k))
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
-        return self.size(product_values(self.array, 1, self.shape.whole_n(self.array, n), k).b)
+        return self.size(product_values(self.tile, 1, self.shape.whole_n(self.array, n), k).b)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -119,22 +119,34 @@ class GemmLayout:
 
     def c_local(self, cols: Count) -> Count:
         """From row to row of a result tile of ``cols`` columns."""
-        return self.size(padded(cols, self.lanes))
+        return self.size(row_values(self.tile, cols))
 
     def columns(self, cols: Count) -> Count:
         """What requantises ``cols`` columns of results."""
         return self.column_bytes * -(-cols // self.lanes)
 
+    def scales(self, cols: int) -> int:
+        """Room for what requantises ``cols`` columns, whatever tiles of whole panels they are cut into.
+
+        Each tile's begins with a line of the vector unit.
+        """
+        panel = self.columns(self.array.cols)
+        return max(int(self.columns(cols)), -(-cols // self.array.cols) * int(panel))
+
+    def scales_at(self, start: int, tile: int) -> int:
+        """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
+        return start // tile * int(self.columns(tile))
+
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         shape, array = self.shape, self.array
-        values = product_values(array, m, shape.whole_n(array, n), k)
+        values = product_values(self.tile, m, shape.whole_n(array, n), k)
         cols = n // 2 if shape.output_halved else n
         result = m * self.c_local(cols)
         needs = {
             "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
             "moving": self.size(values.a) if self.by_rows else np.maximum(self.size(values.a), m * self.a_local(k)),
-            "partial": values.lines * array.cols * (shape.dtype.accumulator.bits // 8),
+            "partial": values.lines * sums_pitch(array),
             "results": result,
             "constants": self.columns(cols) + self.function_bytes,
         }
@@ -145,10 +157,10 @@ class GemmLayout:
 def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     """Bytes from row to row of a matrix of activations in main memory.
 
-    Rows are filled up to whole lines of the array; long ones also to whole beats of the DMA, so that parts of them
+    Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
     begin where they must.
     """
-    row, bus = -(-padded(elements, tile.array.rows) * bits // 8), tile.dma.bytes_per_cycle
+    row, bus = -(-row_values(tile, elements) * bits // 8), tile.dma.bytes_per_cycle
     return padded(row, bus) if row >= LONG_ROW * bus else row
 
 

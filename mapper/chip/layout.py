@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.layout import INDEX_BYTES, padded
+from siliconloom.arch.layout import INDEX_BYTES, padded, sums_lines, sums_pitch
 from siliconloom.mapper.chip.builder import SLOTS, ProgramBuilder, Region, Ring
 
 GRAIN = 64
@@ -114,8 +113,9 @@ def layouts(tile: NpuTile, constant_bytes: Iterable[int], least: Mapping[str, in
         use for.
     """
     grain = grain_of(tile)
-    sums = _floor(tile.accumulator.capacity // SLOTS, SUM_BYTES * tile.array.cols)
-    context = _floor(sums // 4, SUM_BYTES * tile.array.cols) if "context" in least else 0
+    line = sums_pitch(tile.array)
+    sums = sums_lines(tile) // SLOTS * line
+    context = _floor(sums // 4, line) if "context" in least else 0
     partial = sums - context
     made: dict[Layout, None] = {}
     for size in sorted(set(constant_bytes)):

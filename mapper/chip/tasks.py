@@ -144,12 +144,15 @@ def _append(graph: Graph, attention: Attention, name: str, kind: str) -> Task:
     return Task(made, held=0 if isinstance(maker, str) else maker.held, cached=cached)
 
 
-def unlaid(task: Task) -> str | None:
+def unlaid(task: Task, tile: NpuTile) -> str | None:
     """Why operands of a task do not lie as the circuits read them, whatever its program says; nothing where they do.
 
     The program has the cycles of such a task, and no assembler sees what is in its operands.
     """
-    operator = task.operator
+    operator, dataflow = task.operator, tile.array.dataflow
+    if dataflow != "weight_stationary" and isinstance(operator, Gemm | Attention):
+        kept = "inputs" if dataflow == "input_stationary" else "sums"  # rows of results are columns, or lie in blocks
+        return f"no layout for an array that keeps its {kept}"
     if isinstance(operator, Attention) and operator.values_in_keys:
         return "no layout for a latent cache"  # one tile is read as it lies and transposed
     if isinstance(operator, Attention) and operator.window is not None and operator.window < operator.kv_len:

@@ -10,7 +10,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Address
-from siliconloom.arch.layout import INDEX_BYTES, padded
+from siliconloom.arch.layout import INDEX_BYTES, padded, row_values
 from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, affine
@@ -158,10 +158,10 @@ class VectorLayout:
     """
 
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
-        self.shape, self.lanes, self.block = shape, tile.vector.lanes, tile.array.cols
+        self.tile, self.shape, self.lanes, self.block = tile, shape, tile.vector.lanes, tile.array.cols
         self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
-        self.table_row = shape.seconds * row_bytes(tile, padded(shape.cols, self.lanes), shape.dtype.bits)
+        self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.line = shape.dtype.size(self.block)
 
@@ -196,7 +196,7 @@ class VectorLayout:
     def local(self, cols: int) -> int:
         """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a long one may."""
         size = self.shape.dtype.size
-        row = size(padded(cols, self.lanes))
+        row = size(row_values(self.tile, cols))
         return padded(row, lcm(size(self.lanes), self.bus)) if self.shape.gathers else row
 
     def copied(self, cols: int) -> int:
@@ -268,7 +268,7 @@ def _sizes(tile: NpuTile, layout: Layout, shape: VectorShape) -> list[tuple[int,
         rows = {min(r, shape.tokens) for r in rows}
         cols = {heads * width for heads in _halvings(shape.heads)} | set(_halvings(width))
         cols |= {padded(part, made.block) for part in _halvings(width)}
-        cols = {c for c in cols if shape.divides(c, made.block) and made.stores(c) <= MOST_STORES}
+        cols = {c for c in cols if c <= shape.cols and shape.divides(c, made.block) and made.stores(c) <= MOST_STORES}
     cols = {c for c in cols if shape.dtype.size(c) <= LONGEST_ROW}
     if by_row:
         rows = {min(r, ROW_LIMIT) for r in rows}

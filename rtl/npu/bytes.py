@@ -82,6 +82,24 @@ class Rotator(Written):
         self.body = "\n".join([*lines, f"  assign o = {word};"])
 
 
+class WindowSelect(Written):
+    """Bits of a word, from any multiple of ``step`` on.
+
+    Members
+    -------
+    word, first : In
+        The word; in steps, where the bits begin: all of them lie in the word.
+    o : Out
+        The bits.
+    """
+
+    def __init__(self, library: Library, width: int, window: int, step: int) -> None:
+        places = (width - window) // step + 1
+        ports = {"word": In(width), "first": In(bits(places)), "o": Out(window)}
+        super().__init__(library, library.name("window", f"{window}of{width}by{step}"), ports)
+        self.body = f"  assign o = word[first * {step} +: {window}];"
+
+
 class PartSelect(Written):
     """One of the equal parts of a word.
 

@@ -59,6 +59,8 @@ class UnitCircuit:
         Ports of the scratchpad by their names there.
     reads_sums, writes_sums
         The unit's members `rtl.npu.interfaces.sums_read` and `sums_write`, where it uses the accumulator.
+    sums_lines
+        Lines of sums that it reads at once; each has a copy of the memory.
     read, done
         Outputs that pulse when operands have been read, and when results stand in memory from the next cycle on.
     busy
@@ -77,6 +79,7 @@ class UnitCircuit:
     writes: Mapping[str, Port] = field(default_factory=dict)
     reads_sums: str = ""
     writes_sums: str = ""
+    sums_lines: Callable[[Geometry], int] = lambda geometry: 1
     read: str = "done"
     done: str = "done"
     busy: str = "working"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import SEMAPHORES
-from siliconloom.arch.layout import INDEX_BYTES
+from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
 
 LOCAL_BITS = 28
 """Bits of a local byte address."""
@@ -39,6 +40,10 @@ class Geometry:
     ----------
     array
         The systolic array.
+    lanes
+        Lanes of the vector unit.
+    row_unit
+        `arch.layout.row_unit`.
     bus
         Width of the DMA: of all its AXI4 data buses together.
     ports, port_bytes
@@ -60,6 +65,8 @@ class Geometry:
     """
 
     array: SystolicArray
+    lanes: int
+    row_unit: int
     bus: int
     ports: int
     line: int
@@ -96,6 +103,17 @@ class Geometry:
         """Bytes of a line of sums."""
         return 4 * self.array.cols
 
+    @property
+    def sums_pitch(self) -> int:
+        """Local addresses from line to line of sums."""
+        return sums_pitch(self.array)
+
+    @property
+    def lines_of_block(self) -> int:
+        """Lines of sums that a block of the vector unit's columns lies in, at most."""
+        cols = self.array.cols
+        return -(-(cols - gcd(cols, self.lanes) + self.lanes) // cols)
+
 
 def has_npu_rtl(chip: Chip) -> bool:
     """Whether the whole tile of ``chip``, an NPU, has RTL; `geometry_of` says why not."""
@@ -125,25 +143,17 @@ def geometry_of(chip: Chip) -> Geometry:
     if DataType.INT8 not in array.operands:
         raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
     powers = {
-        "tile.array.rows": array.rows,
-        "tile.array.cols": array.cols,
-        "tile.array.load_rows": array.load_rows,
+        "tile.vector.lanes": tile.vector.lanes,
         "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle,
         "tile.dma.port_bytes": tile.dma.port_bytes,
-        "tile.scratchpad.banks": tile.scratchpad.banks,
-        "tile.scratchpad.capacity": tile.scratchpad.capacity,
         "memory.access_bytes": memory.access_bytes,
     }
     for key, value in powers.items():
-        if value & (value - 1):
+        if not is_power(value):
             raise NotSupported(f"RTL of an npu tile whose {key} is not a power of two (got {value})")
-    if not 2 <= array.cols <= MOST_LANES:
-        raise NotSupported(f"RTL of a vector unit with {array.cols} lanes; 2 to {MOST_LANES} are built")
-    if tile.vector.lanes != array.cols:
-        raise NotSupported(
-            f"RTL of an npu tile whose tile.vector.lanes ({tile.vector.lanes}) differ from tile.array.cols "
-            f"({array.cols})"
-        )
+    lanes = tile.vector.lanes
+    if not 2 <= lanes <= MOST_LANES:
+        raise NotSupported(f"RTL of a vector unit with {lanes} lanes; 2 to {MOST_LANES} are built")
     if tile.vector.latency < timing.VECTOR_STAGES:
         raise NotSupported(f"RTL of a vector unit with tile.vector.latency below {timing.VECTOR_STAGES}")
     if tile.sequencer.issue_cycles < 2:
@@ -154,18 +164,23 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) are fewer than "
             f"tile.dma.bytes_per_cycle ({bus})"
         )
-    line = max(array.rows, array.load_rows * array.cols, bus, INDEX_BYTES)
+    line = max(next_power(array.rows), next_power(array.load_rows * array.cols), lanes, bus, INDEX_BYTES)
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
+    if bank * tile.scratchpad.banks != tile.scratchpad.capacity or not is_power(bank):
+        raise NotSupported(
+            f"RTL of scratchpad banks that are no power of two: tile.scratchpad.capacity over tile.scratchpad.banks is "
+            f"{tile.scratchpad.capacity} / {tile.scratchpad.banks} bytes"
+        )
     if bank < 2 * line:
         raise NotSupported(f"RTL of scratchpad banks of fewer than two lines of {line} bytes (got {bank} bytes)")
-    lines = tile.accumulator.capacity // (4 * array.cols)
-    if lines < 2 or lines & (lines - 1):
-        raise NotSupported(
-            f"RTL of an accumulator whose capacity is not a power of two of lines of {4 * array.cols} bytes"
-        )
+    lines = sums_lines(tile)
+    if lines < 2:
+        raise NotSupported(f"RTL of an accumulator of fewer than two lines of {4 * array.cols} bytes (got {lines})")
     ports = max(bus // tile.dma.port_bytes, 1)
     return Geometry(
         array,
+        lanes,
+        row_unit(tile),
         bus,
         ports,
         line,

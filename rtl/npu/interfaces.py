@@ -9,12 +9,18 @@ from __future__ import annotations
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature
 
+from siliconloom.arch.layout import is_power
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, Geometry
 
 
 def local_read(size: int) -> Signature:
-    """A read port of the scratchpad, as its user has it: ``data`` of ``size`` bytes come a cycle after ``enable``."""
-    return Signature({"enable": Out(1), "address": Out(LOCAL_BITS), "data": In(8 * size)})
+    """A read port of the scratchpad, as its user has it: ``data`` of ``size`` bytes come a cycle after ``enable``.
+
+    An access of a power of two lies within one window of its size. Any other begins anywhere, and says by ``bytes`` how
+    many it needs.
+    """
+    needs = {} if is_power(size) else {"bytes": Out(range(size + 1))}
+    return Signature({"enable": Out(1), "address": Out(LOCAL_BITS), **needs, "data": In(8 * size)})
 
 
 def local_write(size: int) -> Signature:
@@ -22,9 +28,9 @@ def local_write(size: int) -> Signature:
     return Signature({"enable": Out(size), "address": Out(LOCAL_BITS), "data": Out(8 * size)})
 
 
-def sums_read(geometry: Geometry) -> Signature:
-    """A read port of the accumulator, as its user has it: a line's ``data`` come a cycle after ``enable``."""
-    return Signature({"enable": Out(1), "line": Out(LOCAL_BITS), "data": In(8 * geometry.results)})
+def sums_read(geometry: Geometry, lines: int = 1) -> Signature:
+    """A read port of the accumulator, as its user has it: ``data`` of ``lines`` come a cycle after their ``enable``."""
+    return Signature({"enable": Out(lines), "line": Out(lines * LOCAL_BITS), "data": In(8 * lines * geometry.results)})
 
 
 def sums_write(geometry: Geometry) -> Signature:

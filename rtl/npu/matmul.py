@@ -3,8 +3,10 @@
 Layouts in local memory (`arch.layout`), for C[m,n] = A[m,k] B[k,n] on an array of R rows and C columns that loads p
 rows a beat:
 
-- weight stationary: A row by row, each row ceil(k / R) lines of R; B in the order of its folds (panels of C columns
-  outermost, then blocks of R rows), each fold as lines of p x C, filled with zeros; sums as panels of m lines of C.
+- weight stationary: A row by row, each row filled up to whole units of the tile (`arch.layout.row_unit`) or d bytes
+  from the one before; B in the
+  order of its folds (panels of C columns outermost, then blocks of R rows), each fold as lines of p x C, filled with
+  zeros; sums as panels of m lines of C.
 - input stationary: the same with A and B, m and n exchanged: B transposed row by row, A transposed in folds, sums
   transposed.
 - output stationary: A as blocks of R rows, each k lines of R (a column of the block); B as panels of C columns, each k
@@ -16,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.layout import fold_beats
+from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.rtl.array.tile import OutputTile, StationaryTile
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
@@ -36,9 +38,16 @@ BUFFER = 4
 """Beats that wait between a memory and the array; three keep it supplied in every cycle."""
 
 
-def blocks(value: Signal, size: int) -> Signal:
-    """Blocks of ``size``, a power of two, that hold ``value``."""
-    return (value + (size - 1)) >> log2(size)
+def blocks(value: Value, size: int, most: int) -> Value:
+    """Blocks of ``size`` that hold ``value``, which is at most ``most`` where the size is no power of two."""
+    if is_power(size):
+        return (value + (size - 1)) >> log2(size)
+    return sum((value > begin for begin in range(0, most, size)), start=Const(0))
+
+
+def needs(port: Any, count: Value | int) -> list[Any]:
+    """Bytes that an access needs, told where the port asks for it."""
+    return [port.bytes.eq(count)] if "bytes" in port.signature.members else []
 
 
 class ReadStream:
@@ -82,8 +91,8 @@ class Pairs:
         An instruction is read; beats left of a fold.
     a_base, a_here, b_base, b_here
         Addresses of a block of rows and of the panels of columns: where they begin, and of the next line.
-    k, panels, panels_left, rows_left
-        Sizes: beats of a fold, panels, panels left for this block, rows left.
+    k, columns, columns_left, rows_left
+        Sizes: beats of a fold, columns, columns left for this block, rows left.
     reads, fold_ends, ends
         A beat of both is read; it is the last of a fold, of the instruction.
     """
@@ -95,8 +104,8 @@ class Pairs:
     b_base: Signal
     b_here: Signal
     k: Signal
-    panels: Signal
-    panels_left: Signal
+    columns: Signal
+    columns_left: Signal
     rows_left: Signal
     reads: Signal
     fold_ends: Signal
@@ -119,7 +128,7 @@ class MatmulControl(Circuit):
     sums : Out(sums_write)
         To the accumulator.
     misaligned : Out(1)
-        Pulse at issue: an operand does not begin with a line.
+        Pulse at issue: an operand whose lines are a power of two does not begin with one.
     """
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
@@ -140,15 +149,19 @@ class MatmulControl(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, operands = self.geometry, self._operands()
+        by_rows = geometry.array.dataflow != "output_stationary"
         units = (
             (operands.stays, geometry.stationary),
             (operands.moves, geometry.array.rows),
-            (operands.entry.c, geometry.results),
+            (operands.entry.c, geometry.sums_pitch),
+            # an output stationary array takes no pitch
+            (operands.entry.d, geometry.array.rows if by_rows else 1 << LOCAL_BITS),
         )
+        odd = [address[: log2(unit)] for address, unit in units if is_power(unit) and unit > 1]
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
-            self.misaligned.eq(self.taken & Cat(*(address[: log2(unit)] for address, unit in units)).any()),
+            self.misaligned.eq(self.taken & Cat(*odd).any()),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -191,7 +204,7 @@ class MatmulControl(Circuit):
     def _lines(self, k: Value) -> Value:
         """Lines of the fold that begins with ``k`` rows left."""
         array = self.geometry.array
-        return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows))
+        return Mux(k > array.rows, fold_beats(array, array.rows), blocks(k, array.load_rows, array.rows))
 
     def _load(self, m: Module, operands: MatmulOperands, load: ReadStream) -> Signal:
         """The loader: every line of the stationary operand, in order.
@@ -200,8 +213,8 @@ class MatmulControl(Circuit):
         """
         array, entry = self.geometry.array, operands.entry
         active, address = Signal(), Signal(LOCAL_BITS)
-        panels, k_all, k_left, lines_left = (
-            Signal(SIZE_BITS, name=f"load_{n}") for n in ("panels", "k", "left", "lines")
+        outer_left, k_all, k_left, lines_left = (
+            Signal(SIZE_BITS, name=f"load_{n}") for n in ("outer", "k", "left", "lines")
         )
         waiting = Signal(range(BUFFER + 8))
         fold_read = Signal()
@@ -209,6 +222,7 @@ class MatmulControl(Circuit):
         m.d.comb += [
             self.loaded.enable.eq(active & load.room),
             self.loaded.address.eq(address),
+            *needs(self.loaded, self.geometry.stationary),
             load.fire.eq(self.loaded.enable),
             last_line.eq(lines_left == 1),
             fold_read.eq(self.loaded.enable & last_line),
@@ -221,8 +235,8 @@ class MatmulControl(Circuit):
                 rest = Mux(k_left > array.rows, k_left - array.rows, k_all)
                 m.d.sync += [k_left.eq(rest), lines_left.eq(self._lines(rest))]
                 with m.If(k_left <= array.rows):
-                    m.d.sync += panels.eq(panels - 1)
-                    with m.If(panels == 1):
+                    m.d.sync += outer_left.eq(outer_left - array.cols)
+                    with m.If(outer_left <= array.cols):
                         m.d.sync += active.eq(0)
         swaps = Signal()
         m.d.sync += waiting.eq(waiting + fold_read - swaps)
@@ -231,7 +245,7 @@ class MatmulControl(Circuit):
             m.d.sync += [
                 active.eq(1),
                 address.eq(operands.stays),
-                panels.eq(blocks(operands.outer, array.cols)),
+                outer_left.eq(operands.outer),
                 k_all.eq(entry.k),
                 k_left.eq(entry.k),
                 lines_left.eq(self._lines(entry.k)),
@@ -241,48 +255,53 @@ class MatmulControl(Circuit):
     def _move(self, m: Module, operands: MatmulOperands, move: ReadStream) -> tuple[Signal, Signal]:
         """The mover: per fold, one line of every row; returns what ends a fold, and what ends an instruction."""
         array = self.geometry.array
-        layout = data.StructLayout({"address": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS})
+        sizes = dict.fromkeys(("outer", "beats", "k"), SIZE_BITS)
+        layout = data.StructLayout({"address": LOCAL_BITS, "pitch": LOCAL_BITS, **sizes})
+        entry, unit = operands.entry, self.geometry.row_unit
+        adjoining = blocks(entry.k, unit, unit) << log2(unit)
         fields = {
             "address": operands.moves,
-            "panels": blocks(operands.outer, array.cols),
+            "pitch": Mux(entry.d == 0, adjoining, entry.d),
+            "outer": operands.outer,
             "beats": operands.beats,
-            "k": operands.entry.k,
+            "k": entry.k,
         }
         job = self._job(m, "move", layout, 2, fields)
         tags = Signal(name="move_tags")
         inside = Signal(name="move_inside")
-        panel, beat, k_now = (Signal(SIZE_BITS, name=f"move_{n}") for n in ("panel", "beat", "k"))
+        outer, beat, k_now = (Signal(SIZE_BITS, name=f"move_{n}") for n in ("outer", "beat", "k"))
         start, here = Signal(LOCAL_BITS, name="move_start"), Signal(LOCAL_BITS, name="move_here")
         now = {
-            "panel": Mux(inside, panel, job.view.panels),
+            "outer": Mux(inside, outer, job.view.outer),
             "beat": Mux(inside, beat, job.view.beats),
             "k": Mux(inside, k_now, job.view.k),
             "start": Mux(inside, start, job.view.address),
             "here": Mux(inside, here, job.view.address),
         }
-        pitch = blocks(job.view.k, array.rows) << log2(array.rows)
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
-        used = Signal(range(array.rows + 1), name="move_used")
+        using, used = Signal(range(array.rows + 1), name="move_using"), Signal(range(array.rows + 1), name="move_used")
         m.d.comb += [
             self.moving.enable.eq(job.valid & move.room),
             self.moving.address.eq(now["here"]),
+            using.eq(Mux(now["k"] > array.rows, array.rows, now["k"])),
+            *needs(self.moving, using),
             move.fire.eq(self.moving.enable),
             fold_ends.eq(now["beat"] == 1),
             panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
-            ends.eq(panel_ends & (now["panel"] == 1)),
+            ends.eq(panel_ends & (now["outer"] <= array.cols)),
             job.take.eq(self.moving.enable & ends),
         ]
-        m.d.sync += [used.eq(Mux(now["k"] > array.rows, array.rows, now["k"])), tags.eq(fold_ends)]
+        m.d.sync += [used.eq(using), tags.eq(fold_ends)]
         masked = Cat(*(Mux(row < used, self.moving.data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
         m.d.comb += move.payload.eq(Cat(masked, tags))
         with m.If(self.moving.enable):
             m.d.sync += [
                 inside.eq(~ends),
-                panel.eq(now["panel"]),
+                outer.eq(now["outer"]),
                 k_now.eq(now["k"]),
                 start.eq(now["start"]),
                 beat.eq(now["beat"] - 1),
-                here.eq(now["here"] + pitch),
+                here.eq(now["here"] + job.view.pitch),
             ]
             with m.If(fold_ends):
                 m.d.sync += [
@@ -294,7 +313,7 @@ class MatmulControl(Circuit):
             with m.If(panel_ends):
                 m.d.sync += [
                     k_now.eq(job.view.k),
-                    panel.eq(now["panel"] - 1),
+                    outer.eq(now["outer"] - array.cols),
                     start.eq(job.view.address),
                     here.eq(job.view.address),
                 ]
@@ -304,7 +323,7 @@ class MatmulControl(Circuit):
         """The writer: panel by panel, every block of k adds to the same lines."""
         array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(
-            {"line": LOCAL_BITS, "panels": SIZE_BITS, "beats": SIZE_BITS, "folds": SIZE_BITS, "add": 1}
+            {"line": LOCAL_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS, "add": 1}
         )
         job = self._job(
             m,
@@ -312,20 +331,20 @@ class MatmulControl(Circuit):
             layout,
             array.output_latency // 6 + 4,
             {
-                "line": entry.c >> log2(self.geometry.results),
-                "panels": blocks(operands.outer, array.cols),
+                "line": entry.c >> log2(self.geometry.sums_pitch),
+                "outer": operands.outer,
                 "beats": operands.beats,
-                "folds": blocks(entry.k, array.rows),
+                "k": entry.k,
                 "add": entry.add,
             },
         )
         inside = Signal(name="write_inside")
-        panel, beat, fold = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("panel", "beat", "fold"))
+        outer, beat, k = (Signal(SIZE_BITS, name=f"write_{n}") for n in ("outer", "beat", "k"))
         base = Signal(LOCAL_BITS, name="write_base")
         now = {
-            "panel": Mux(inside, panel, job.view.panels),
+            "outer": Mux(inside, outer, job.view.outer),
             "beat": Mux(inside, beat, 0),
-            "fold": Mux(inside, fold, job.view.folds),
+            "k": Mux(inside, k, job.view.k),
             "base": Mux(inside, base, job.view.line),
         }
         fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
@@ -333,25 +352,29 @@ class MatmulControl(Circuit):
             self.sums.enable.eq(output.valid),
             self.sums.data.eq(output.payload.data),
             self.sums.line.eq(now["base"] + now["beat"]),
-            self.sums.add.eq(job.view.add | (now["fold"] != job.view.folds)),
+            self.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
             fold_ends.eq(now["beat"] + 1 == job.view.beats),
-            panel_ends.eq(fold_ends & (now["fold"] == 1)),
-            ends.eq(panel_ends & (now["panel"] == 1)),
+            panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
+            ends.eq(panel_ends & (now["outer"] <= array.cols)),
             job.take.eq(self.sums.enable & ends),
         ]
         self._finish(m, job.take)
         with m.If(self.sums.enable):
             m.d.sync += [
                 inside.eq(~ends),
-                panel.eq(now["panel"]),
-                fold.eq(now["fold"]),
+                outer.eq(now["outer"]),
+                k.eq(now["k"]),
                 base.eq(now["base"]),
                 beat.eq(now["beat"] + 1),
             ]
             with m.If(fold_ends):
-                m.d.sync += [beat.eq(0), fold.eq(now["fold"] - 1)]
+                m.d.sync += [beat.eq(0), k.eq(now["k"] - array.rows)]
             with m.If(panel_ends):
-                m.d.sync += [fold.eq(job.view.folds), panel.eq(now["panel"] - 1), base.eq(now["base"] + job.view.beats)]
+                m.d.sync += [
+                    k.eq(job.view.k),
+                    outer.eq(now["outer"] - array.cols),
+                    base.eq(now["base"] + job.view.beats),
+                ]
 
     def _finish(self, m: Module, last: Signal) -> None:
         """The end of an instruction is told when the accumulator holds the ``last`` of its sums."""
@@ -385,8 +408,8 @@ class MatmulControl(Circuit):
         tag = Signal()
         active, left = Signal(), Signal(SIZE_BITS)
         a_base, a_here, b_base, b_here = (Signal(LOCAL_BITS, name=n) for n in ("a_base", "a_here", "b_base", "b_here"))
-        k, panels, panels_left, rows_left = (
-            Signal(SIZE_BITS, name=n) for n in ("k", "panels", "panels_left", "rows_left")
+        k, columns, columns_left, rows_left = (
+            Signal(SIZE_BITS, name=n) for n in ("k", "columns", "columns_left", "rows_left")
         )
         reads, fold_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -397,8 +420,10 @@ class MatmulControl(Circuit):
             b.fire.eq(reads),
             self.moving.address.eq(a_here),
             self.loaded.address.eq(b_here),
+            *needs(self.moving, array.rows),
+            *needs(self.loaded, array.cols),
             fold_ends.eq(left == 1),
-            ends.eq(fold_ends & (panels_left == 1) & (rows_left <= array.rows)),
+            ends.eq(fold_ends & (columns_left <= array.cols) & (rows_left <= array.rows)),
             a.payload.eq(Cat(self.moving.data, tag)),
             b.payload.eq(self.loaded.data),
         ]
@@ -406,10 +431,10 @@ class MatmulControl(Circuit):
         with m.If(reads):
             m.d.sync += [a_here.eq(a_here + array.rows), b_here.eq(b_here + array.cols), left.eq(left - 1)]
             with m.If(fold_ends):
-                m.d.sync += [left.eq(k), panels_left.eq(panels_left - 1), a_here.eq(a_base)]
-                with m.If(panels_left == 1):
+                m.d.sync += [left.eq(k), columns_left.eq(columns_left - array.cols), a_here.eq(a_base)]
+                with m.If(columns_left <= array.cols):
                     m.d.sync += [
-                        panels_left.eq(panels),
+                        columns_left.eq(columns),
                         rows_left.eq(rows_left - array.rows),
                         b_here.eq(b_base),
                         a_here.eq(a_here + array.rows),
@@ -418,12 +443,11 @@ class MatmulControl(Circuit):
                 with m.If(ends):
                     m.d.sync += active.eq(0)
         return Pairs(
-            active, left, a_base, a_here, b_base, b_here, k, panels, panels_left, rows_left, reads, fold_ends, ends
+            active, left, a_base, a_here, b_base, b_here, k, columns, columns_left, rows_left, reads, fold_ends, ends
         )
 
     def _begin_pairs(self, m: Module, entry: Any, pairs: Pairs) -> None:
         """The issue of an instruction."""
-        array = self.geometry.array
         with m.If(self.taken):
             m.d.sync += [
                 pairs.active.eq(1),
@@ -433,31 +457,26 @@ class MatmulControl(Circuit):
                 pairs.a_here.eq(entry.a),
                 pairs.b_base.eq(entry.b),
                 pairs.b_here.eq(entry.b),
-                pairs.panels.eq(blocks(entry.n, array.cols)),
-                pairs.panels_left.eq(blocks(entry.n, array.cols)),
+                pairs.columns.eq(entry.n),
+                pairs.columns_left.eq(entry.n),
                 pairs.rows_left.eq(entry.m),
             ]
 
     def _write_panels(self, m: Module, entry: Any, output: Any) -> None:
         """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
         array = self.geometry.array
-        layout = data.StructLayout({"line": LOCAL_BITS, "panels": SIZE_BITS, "m": SIZE_BITS, "add": 1})
+        layout = data.StructLayout({"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS, "add": 1})
         job = self._job(
             m,
             "write",
             layout,
             array.output_latency // 6 + 4,
-            {
-                "line": entry.c >> log2(self.geometry.results),
-                "panels": blocks(entry.n, array.cols),
-                "m": entry.m,
-                "add": entry.add,
-            },
+            {"line": entry.c >> log2(self.geometry.sums_pitch), "n": entry.n, "m": entry.m, "add": entry.add},
         )
         inside, row = Signal(name="write_inside"), Signal(range(array.rows))
-        panel, block, base = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(LOCAL_BITS)
+        left, block, base = Signal(SIZE_BITS, name="write_left"), Signal(SIZE_BITS), Signal(LOCAL_BITS)
         now = {
-            "panel": Mux(inside, panel, job.view.panels),
+            "left": Mux(inside, left, job.view.n),
             "block": Mux(inside, block, 0),
             "base": Mux(inside, base, job.view.line),
         }
@@ -472,7 +491,7 @@ class MatmulControl(Circuit):
             self.sums.line.eq(now["base"] + now["block"] + row),
             self.sums.add.eq(job.view.add),
             last_needed.eq(needed & ((now["block"] + row + 1 == job.view.m) | (row == array.rows - 1))),
-            ends.eq(last_needed & (now["panel"] == 1) & (now["block"] + row + 1 == job.view.m)),
+            ends.eq(last_needed & (now["left"] <= array.cols) & (now["block"] + row + 1 == job.view.m)),
             job.take.eq(ends),
         ]
         self._finish(m, ends)
@@ -487,10 +506,10 @@ class MatmulControl(Circuit):
                 inside.eq(~ends),
                 block.eq(now["block"]),
                 base.eq(now["base"] + job.view.m),
-                panel.eq(now["panel"] - 1),
+                left.eq(now["left"] - array.cols),
             ]
-            with m.If(now["panel"] == 1):
-                m.d.sync += [panel.eq(job.view.panels), block.eq(now["block"] + array.rows), base.eq(job.view.line)]
+            with m.If(now["left"] <= array.cols):
+                m.d.sync += [left.eq(job.view.n), block.eq(now["block"] + array.rows), base.eq(job.view.line)]
 
     # Shared --------------------------------------------------------------------------------------------------------
 

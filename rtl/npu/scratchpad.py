@@ -9,11 +9,12 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch import timing
+from siliconloom.arch.layout import is_power
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
-from siliconloom.rtl.npu.bytes import PartSelect
-from siliconloom.rtl.npu.circuits import readers, sums_readers, sums_writers, writers
-from siliconloom.rtl.npu.geometry import Geometry, log2
+from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
+from siliconloom.rtl.npu.circuits import readers, sums_readers, sums_writers, unit_circuits, writers
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, sums_read, sums_write
 
 GROUP = 4
@@ -21,8 +22,13 @@ GROUP = 4
 
 
 def bank_read(size: int, address: int, banks: int = 1) -> Signature:
-    """A read port of some banks, as its user has it: a bit per bank, whether the ``address`` is in it."""
-    return Signature({"here": Out(banks), "address": Out(address), "data": In(8 * size)})
+    """A read port of some banks, as its user has it: a bit per bank, whether the ``address`` is in it.
+
+    Where accesses begin anywhere, ``after`` has a bit per bank, too: whether it has the line after that of the
+    ``address``, and bytes of that one are needed.
+    """
+    after = {} if is_power(size) else {"after": Out(banks)}
+    return Signature({"here": Out(banks), **after, "address": Out(address), "data": In(8 * size)})
 
 
 def bank_write(size: int, address: int, banks: int = 1) -> Signature:
@@ -95,6 +101,76 @@ class Bank(Circuit):
         return m
 
 
+class HalvedBank(Bank):
+    """One bank of which two adjoining lines are read in a cycle: even lines lie in one memory, odd ones in another."""
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        geometry = self.geometry
+        line, lines, low = geometry.line, geometry.bank_bytes // geometry.line, log2(geometry.line)
+        sram = self.library.make(SramWrapper, 8 * line, lines // 2, 8)
+        reads = {name: getattr(self, name) for name in readers(geometry)}
+        after = {name: port.after if "after" in port.signature.members else 0 for name, port in reads.items()}
+        stored = []
+        for half, name in enumerate(("even", "odd")):
+            read_line, write_line = (
+                Signal(range(max(lines // 2, 2)), name=f"{name}_{use}") for use in ("read", "write")
+            )
+            enables, word, asks = Signal(line, name=f"{name}_enables"), Signal(8 * line, name=f"{name}_word"), []
+            for reader, port in reversed(reads.items()):
+                is_odd = port.address[low]
+                wants = Signal(name=f"{name}_{reader}")
+                m.d.comb += wants.eq(Mux(is_odd == half, port.here, after[reader]))
+                asks.append(wants)
+                with m.If(wants):  # the line after an odd one is the next even one
+                    m.d.comb += read_line.eq(port.address[low + 1 :] + (0 if half else is_odd))
+            for writer, size in reversed(writers(geometry).items()):
+                port = getattr(self, writer)
+                chosen = port.address[log2(size) : low]
+                parts = (
+                    port.enable if size == line else Mux(chosen == part, port.enable, 0) for part in range(line // size)
+                )
+                with m.If(port.here & (port.address[low] == half)):
+                    m.d.comb += [
+                        write_line.eq(port.address[low + 1 :]),
+                        enables.eq(Cat(*parts)),
+                        word.eq(Cat(*[port.data] * (line // size))),
+                    ]
+            found = self.place(
+                m, sram, name, ren=Cat(*asks).any(), raddr=read_line, wen=enables, waddr=write_line, wdata=word
+            )
+            stored.append(found.rdata)
+        for name, size in readers(geometry).items():
+            port = reads[name]
+            at, was_here, was_after = (
+                Signal(low + 1, name=f"{name}_at"),
+                Signal(name=f"{name}_here"),
+                Signal(name=f"{name}_after"),
+            )
+            m.d.sync += [at.eq(port.address), was_here.eq(port.here), was_after.eq(after[name])]
+            both = [Mux(was_here, Mux(at[low], stored[1], stored[0]), 0)]
+            if is_power(size):
+                select = self.library.make(WindowSelect, 8 * line, 8 * size, 8 * size)
+                first = at[log2(size) : low] if size < line else 0
+            else:
+                both.append(Mux(was_after, Mux(at[low], stored[0], stored[1]), 0))
+                select, first = self.library.make(WindowSelect, 16 * line, 8 * size, 8), at[:low]
+            word = Signal(8 * line * len(both), name=f"{name}_lines")
+            m.d.comb += word.eq(Cat(*both))
+            m.d.comb += port.data.eq(self.place(m, select, f"{name}_select", word=word, first=first).o)
+        sides = [
+            [port.here | after[name] for name, port in reads.items()],
+            [getattr(self, name).here for name in writers(geometry)],
+        ]
+        m.d.comb += self.conflict.eq(Cat(*(several(side) for side in sides)).any())
+        return m
+
+
+def bank_kind(geometry: Geometry) -> type[Circuit]:
+    """The circuit of a bank: in halves where an access may begin anywhere, and so touch two lines."""
+    return Bank if all(is_power(size) for size in readers(geometry).values()) else HalvedBank
+
+
 class Group(Circuit):
     """Some banks: a scratchpad in small, so that wide words meet in a tree.
 
@@ -110,12 +186,14 @@ class Group(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        kind = self.library.make(Bank, self.geometry)
+        kind = self.library.make(bank_kind(self.geometry), self.geometry)
         banks = [self.place(m, kind, f"bank_{bank}") for bank in range(self.count)]
         for number, bank in enumerate(banks):
             for name in (*readers(self.geometry), *writers(self.geometry)):
                 ours, its = getattr(self, name), getattr(bank, name)
                 m.d.comb += [its.here.eq(ours.here[number]), its.address.eq(ours.address)]
+                if "after" in its.signature.members:
+                    m.d.comb += its.after.eq(ours.after[number])
                 if name in writers(self.geometry):
                     m.d.comb += [its.enable.eq(ours.enable), its.data.eq(ours.data)]
         for name in readers(self.geometry):
@@ -127,8 +205,9 @@ class Group(Circuit):
 class ScratchpadCircuit(Circuit):
     """Banks of one read and one write port each; a bank is one contiguous range of addresses.
 
-    Every access lies within one window of its own size. In a cycle in which two ports want the same side of a bank the
-    one named first is served and ``conflict`` is raised: programs give each side of a bank one user at a time.
+    An access of a power of two lies within one window of its own size, any other anywhere, in two lines at most. In a
+    cycle in which two ports want the same side of a bank the one named first is served and ``conflict`` is raised:
+    programs give each side of a bank one user at a time.
 
     Members
     -------
@@ -160,18 +239,36 @@ class ScratchpadCircuit(Circuit):
             name: Cat(*(asked[name] & (port.address[high:] == bank) for bank in range(geometry.banks)))
             for name, port in ports.items()
         }
+        # of an access that begins anywhere: whether bytes of the next line are needed, and the bank that has it
+        after: dict[str, Value] = {}
+        beyond: list[Value] = []
+        low = log2(geometry.line)
+        for name, bytes_ in readers(geometry).items():
+            if is_power(bytes_):
+                continue
+            port = ports[name]
+            needed, next_line = Signal(name=f"{name}_needs_more"), Signal(LOCAL_BITS + 1 - low, name=f"{name}_next")
+            m.d.comb += [
+                needed.eq(asked[name] & ((port.address[:low] + port.bytes) > geometry.line)),
+                next_line.eq(port.address[low:] + 1),
+            ]
+            bank = next_line[high - low :]
+            after[name] = Cat(*(needed & (bank == number) for number in range(geometry.banks)))
+            beyond.append(needed & (bank >= geometry.banks))
         groups = []
         for first in range(0, geometry.banks, size):
             group = self.place(m, kind, f"banks_{first}")
             for name, port in ports.items():
                 its = getattr(group, name)
                 m.d.comb += [its.here.eq(here[name][first : first + size]), its.address.eq(port.address[:high])]
+                if name in after:
+                    m.d.comb += its.after.eq(after[name][first : first + size])
                 if name in writers(geometry):
                     m.d.comb += [its.enable.eq(port.enable), its.data.eq(port.data)]
             groups.append(group)
         for name in readers(geometry):
             m.d.comb += ports[name].data.eq(any_of([getattr(group, name).data for group in groups]))
-        beyond = (asked[name] & (port.address >= geometry.banks << high) for name, port in ports.items())
+        beyond += [asked[name] & (port.address >= geometry.banks << high) for name, port in ports.items()]
         m.d.comb += [
             self.conflict.eq(any_of([group.conflict for group in groups])),
             self.outside.eq(Cat(*beyond).any()),
@@ -225,15 +322,16 @@ def several(bits: list[Signal]) -> Signal:
 class AccumulatorCircuit(Circuit):
     """Lines of 32-bit sums, which some units add to or replace and others read.
 
-    Every reader has a copy of the memory to itself. Writers share one side: in a cycle in which two write, the one
-    named first is served and ``conflict`` is raised. Programs give that side one user.
+    Every reader has a copy of the memory to itself, for every line that it reads at once. Writers share
+    one side: in a cycle in which two write, the one named first is served and ``conflict`` is raised. Programs give
+    that side one user.
 
     Members
     -------
     <unit>_writes : In(sums_write)
         Of every unit whose row says that it writes sums, in the order of the units' codes.
     <unit>_reads : In(sums_read)
-        Of every unit whose row says that it reads them.
+        Of every unit whose row says that it reads them, as many lines at once as it says.
     outside : Out(1)
         Pulse: a line beyond the last one.
     conflict : Out(1)
@@ -244,7 +342,8 @@ class AccumulatorCircuit(Circuit):
         self.geometry = geometry
         self.writers, self.readers = sums_writers(), sums_readers()
         ports: dict[str, Any] = {f"{unit}_writes": In(sums_write(geometry)) for unit in self.writers}
-        ports |= {f"{unit}_reads": In(sums_read(geometry)) for unit in self.readers}
+        self.copies = {unit: unit_circuits()[unit].sums_lines(geometry) for unit in self.readers}
+        ports |= {f"{unit}_reads": In(sums_read(geometry, self.copies[unit])) for unit in self.readers}
         ports |= {"outside": Out(1)} | ({"conflict": Out(1)} if len(self.writers) > 1 else {})
         super().__init__(library, library.name("accumulator"), ports, reset=True)
 
@@ -253,7 +352,7 @@ class AccumulatorCircuit(Circuit):
         timing.confirm("ACCUMULATOR_WRITE", sums_beside_what_is_there=SramWrapper.LATENCY)
         lines, bits = self.geometry.accumulator_lines, 8 * self.geometry.results
         sram = self.library.make(SramWrapper, bits, lines)
-        depth = log2(lines)
+        depth = max((lines - 1).bit_length(), 1)
         writes, reads = (
             [getattr(self, f"{unit}_{side}") for unit in units]
             for side, units in (("writes", self.writers), ("reads", self.readers))
@@ -265,11 +364,18 @@ class AccumulatorCircuit(Circuit):
         own = self.place(
             m, sram, "sums_copy", ren=wanted.enable, raddr=wanted.line[:depth], wen=valid, waddr=line, wdata=total
         )
+        outside = [port.enable & (port.line >= lines) for port in writes]
         for unit, port in zip(self.readers, reads, strict=True):
-            copy = self.place(
-                m, sram, f"{unit}_copy", ren=port.enable, raddr=port.line[:depth], wen=valid, waddr=line, wdata=total
-            )
-            m.d.comb += port.data.eq(copy.rdata)
+            found = []
+            for number in range(self.copies[unit]):
+                name = f"{unit}_copy_{number}" if number else f"{unit}_copy"
+                at = port.line.word_select(number, LOCAL_BITS)
+                copy = self.place(
+                    m, sram, name, ren=port.enable[number], raddr=at[:depth], wen=valid, waddr=line, wdata=total
+                )
+                found.append(copy.rdata)
+                outside.append(port.enable[number] & (at >= lines))
+            m.d.comb += port.data.eq(Cat(*found))
         lanes = [
             self.place(
                 m,
@@ -282,10 +388,7 @@ class AccumulatorCircuit(Circuit):
             ).total
             for i in range(bits // 32)
         ]
-        m.d.comb += [
-            total.eq(Cat(*lanes)),
-            self.outside.eq(Cat(*(port.enable & (port.line >= lines) for port in (*writes, *reads))).any()),
-        ]
+        m.d.comb += [total.eq(Cat(*lanes)), self.outside.eq(Cat(*outside).any())]
         m.d.sync += [
             valid.eq(wanted.enable),
             line.eq(wanted.line),

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import gcd
 from typing import Any, NamedTuple
 
-from amaranth import Cat, Module, Mux, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
@@ -28,6 +29,7 @@ from siliconloom.arch import timing
 from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, COLUMN_LINES, ROW_LIMIT, SCALAR_BYTES, FunctionSpec, Parameters
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
+from siliconloom.rtl.npu.bytes import WindowSelect
 from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
@@ -108,7 +110,8 @@ class BlockPlace:
     """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
 
     ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the
-    same of the inner and of the outer of the loops over rows and blocks.
+    same of the inner and of the outer of the loops over rows and blocks. ``offset`` is the block's first column in its
+    panel of sums, ``panels`` the lines of sums from there to the next block's.
     """
 
     row: Signal
@@ -119,6 +122,8 @@ class BlockPlace:
     beat_last: Signal
     inner_last: Signal
     outer_last: Signal
+    offset: Signal
+    panels: Signal
 
 
 class BlockWalk(NamedTuple):
@@ -239,14 +244,14 @@ class VectorUnitCircuit(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        cols = geometry.array.cols
+        cols = geometry.lanes
         ports = {
             "instruction": In(stream.Signature(VECTOR_ENTRY)),
             "done": Out(1),
             "working": Out(1),
             "first": Out(local_read(cols)),
             "second": Out(local_read(cols)),
-            "sums": Out(sums_read(geometry)),
+            "sums": Out(sums_read(geometry, geometry.lines_of_block)),
             "write": Out(local_write(cols)),
             "illegal": Out(1),
             "misaligned": Out(1),
@@ -272,7 +277,7 @@ class VectorUnitCircuit(Circuit):
         arriving = self._parameters(m, what, phase)
         rows = self._rows(m, what, slots)
         peak_7 = Signal(NEED_BITS)
-        lanes = self._lanes(m, what, slots, keep, arriving, rows, peak_7)
+        lanes = self._lanes(m, what, place, slots, keep, arriving, rows, peak_7)
         self._reduce(m, what, slots, rows, lanes, peak_7)
         self._results(m, slots[LAST_STAGE])
         return m
@@ -280,7 +285,7 @@ class VectorUnitCircuit(Circuit):
     @property
     def _wide(self) -> int:
         """Binary logarithm of the number of lanes."""
-        return log2(self.geometry.array.cols)
+        return log2(self.geometry.lanes)
 
     def _refuse(self, m: Module, what: VectorConditions) -> Signal:
         """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
@@ -300,7 +305,7 @@ class VectorUnitCircuit(Circuit):
         ]
         masks = built(lambda spec: spec.masks)
         inside = (
-            Mux(any_of(what.from_sums, new), new.a[: log2(self.geometry.results)], new.a[:wide])
+            Mux(any_of(what.from_sums, new), new.a[: log2(self.geometry.sums_pitch)], new.a[:wide])
             | Mux(one_of(masks, new), 0, new.b[:wide])
             | new.c[:wide]
             | new.d[:wide]
@@ -310,7 +315,7 @@ class VectorUnitCircuit(Circuit):
 
     def _phases(self, m: Module, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
         """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
-        entry, cols = what.entry, self.geometry.array.cols
+        entry, cols = what.entry, self.geometry.lanes
         once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
         draining, timer = Signal(), Signal(range(self.geometry.vector_latency + 1))
         row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(self._wide, 1))
@@ -331,18 +336,34 @@ class VectorUnitCircuit(Circuit):
             outer_last.eq(Mux(reducing, row_last, block_last)),
         ]
         phase = VectorPhase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
-        return phase, BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last)
+        offset, panels = self._panels(m, entry, column)
+        place = BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels)
+        return phase, place
+
+    def _panels(self, m: Module, entry: Any, column: Signal) -> tuple[Signal, Signal]:
+        """Where a block begins in its panel of sums, and lines from there to where the next one does."""
+        cols, lanes = self.geometry.array.cols, self.geometry.lanes
+        offset, panels = Signal(range(max(cols, 2)), name="offset"), Signal(LOCAL_BITS, name="panels")
+        whole, rest = divmod(lanes, cols)
+        onward = Mux(offset + rest >= cols, entry.m, 0) if rest else 0
+        m.d.comb += panels.eq(entry.m * whole + onward)
+        return offset, panels
+
+    def _onward(self, offset: Signal) -> Value:
+        """The `BlockPlace.offset` of the next block."""
+        cols, rest = self.geometry.array.cols, self.geometry.lanes % self.geometry.array.cols
+        return Mux(offset + rest >= cols, offset + rest - cols, offset + rest) if rest else Const(0)
 
     def _addresses(self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace) -> Addresses:
         """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
-        entry, cols, wide = what.entry, self.geometry.array.cols, self._wide
+        entry, cols, wide = what.entry, self.geometry.lanes, self._wide
         turns, transposes = what.turns, what.is_["transpose"]
         pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         steps = {
             "source": (entry.a, pitch, cols),
             "operand": (entry.b, Mux(turns, pitch << 1, pitch), Mux(turns, 2 * cols, cols)),
             "target": (entry.c, Mux(transposes, 1, pitch), Mux(transposes, result_pitch << wide, cols)),
-            "line": (entry.a >> log2(self.geometry.results), 1, entry.m),
+            "line": (entry.a >> log2(self.geometry.sums_pitch), 1, place.panels),
         }
         parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         restart = Signal()
@@ -353,12 +374,23 @@ class VectorUnitCircuit(Circuit):
             self.first.address.eq(walks["source"].now),
             self.second.enable.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
             self.second.address.eq(Mux(phase.slots, second, parameters)),
-            self.sums.enable.eq(phase.slots & what.is_["from_sums"]),
-            self.sums.line.eq(walks["line"].now),
+            *self._sums_asked(phase.slots & what.is_["from_sums"], walks["line"].now, entry, place),
         ]
         return Addresses(
             **walks, pitch=pitch, result_pitch=result_pitch, parameters=parameters, skip=skip, restart=restart
         )
+
+    def _sums_asked(self, wanted: Value, line: Signal, entry: Any, place: BlockPlace) -> list[Any]:
+        """Reads of the lines of sums in which a block's columns lie: one panel's, and those of the panels after it."""
+        cols, wanted_columns = (
+            self.geometry.array.cols,
+            Mux(place.block_last, entry.n - place.column, self.geometry.lanes),
+        )
+        asked, lines = [wanted], [line]
+        for number in range(1, self.geometry.lines_of_block):
+            asked.append(wanted & ((place.offset + wanted_columns)[:SIZE_BITS] > number * cols))
+            lines.append((line + entry.m * number)[:LOCAL_BITS])
+        return [self.sums.enable.eq(Cat(*asked)), self.sums.line.eq(Cat(*lines))]
 
     def _walk(
         self, m: Module, name: str, step: tuple[Value, Any, Any], phase: VectorPhase, place: BlockPlace, restart: Signal
@@ -385,7 +417,7 @@ class VectorUnitCircuit(Circuit):
         self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
     ) -> None:
         """From one address to the next, until the pass is over."""
-        cols, setup, skip = self.geometry.array.cols, phase.setup, addresses.skip
+        cols, setup, skip = self.geometry.lanes, phase.setup, addresses.skip
         row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
         with m.If(phase.reads_once):
             m.d.sync += phase.once.eq(phase.once - 1)
@@ -401,10 +433,12 @@ class VectorUnitCircuit(Circuit):
             with m.If(beat_last):
                 with m.If(phase.reducing):
                     m.d.sync += [column.eq(Mux(place.block_last, 0, column + cols)), row.eq(row + place.block_last)]
+                    m.d.sync += place.offset.eq(Mux(place.block_last, 0, self._onward(place.offset)))
                 with m.Else():
                     m.d.sync += [
                         row.eq(Mux(place.row_last, 0, row + 1)),
                         column.eq(Mux(place.row_last, column + cols, column)),
+                        place.offset.eq(Mux(place.row_last, self._onward(place.offset), place.offset)),
                     ]
                     with m.If(place.row_last & what.has_columns):
                         m.d.sync += setup.eq(COLUMN_LINES)
@@ -426,6 +460,7 @@ class VectorUnitCircuit(Circuit):
                         phase.reducing.eq(0),
                         place.row.eq(0),
                         place.column.eq(0),
+                        place.offset.eq(0),
                         phase.setup.eq(Mux(what.row_columns, COLUMN_LINES, 0)),
                     ]
                 with m.Else():
@@ -441,7 +476,7 @@ class VectorUnitCircuit(Circuit):
         by_row: Signal,
     ) -> None:
         """The issue of an instruction."""
-        new, cols, wide = what.new, self.geometry.array.cols, self._wide
+        new, cols = what.new, self.geometry.lanes
         lines = Signal.like(phase.once)
         for function in sorted(BUILT):
             count = function.spec.cost.once_lines(cols)
@@ -459,22 +494,23 @@ class VectorUnitCircuit(Circuit):
                 phase.once.eq(lines),
                 place.row.eq(0),
                 place.column.eq(0),
+                place.offset.eq(0),
                 place.beat.eq(0),
                 phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
                 addresses.parameters.eq(new.d),
                 addresses.skip.eq(0),
-                addresses.pitch.eq(((new.n + (cols - 1)) >> wide) << wide),
-                addresses.result_pitch.eq(((new.m + (cols - 1)) >> wide) << wide),
+                addresses.pitch.eq(filled(new.n, self.geometry.row_unit)),
+                addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit)),
             ]
             for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
                 m.d.sync += [register.eq(at) for register in walk]
-            m.d.sync += [register.eq(new.a >> log2(self.geometry.results)) for register in addresses.line]
+            m.d.sync += [register.eq(new.a >> log2(self.geometry.sums_pitch)) for register in addresses.line]
 
     def _slots(
         self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
     ) -> list[Slot]:
         """What goes with each slot down the pipeline, by the stage."""
-        entry, cols, slots = what.entry, self.geometry.array.cols, phase.slots
+        entry, cols, slots = what.entry, self.geometry.lanes, phase.slots
         limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
         m.d.comb += [
             limit.eq(entry.n),
@@ -509,8 +545,8 @@ class VectorUnitCircuit(Circuit):
 
     def _keep(self, m: Module, what: VectorConditions, slots: list[Slot]) -> list[Signal]:
         """Columns that are the row's, a bit each, by the stage."""
-        keep = [Signal(self.geometry.array.cols, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
-        kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(self.geometry.array.cols))
+        keep = [Signal(self.geometry.lanes, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
+        kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(self.geometry.lanes))
         m.d.comb += keep[1].eq(Cat(*kept))
         for stage in range(2, LAST_STAGE):
             m.d.sync += keep[stage].eq(keep[stage - 1])
@@ -518,7 +554,7 @@ class VectorUnitCircuit(Circuit):
 
     def _parameters(self, m: Module, what: VectorConditions, phase: VectorPhase) -> Arriving:
         """Parameters: they arrive one cycle after their address."""
-        cols = self.geometry.array.cols
+        cols = self.geometry.lanes
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
             -(-SCALAR_BYTES // cols),
             Signal(),
@@ -599,6 +635,7 @@ class VectorUnitCircuit(Circuit):
         self,
         m: Module,
         what: VectorConditions,
+        place: BlockPlace,
         slots: list[Slot],
         keep: list[Signal],
         arriving: Arriving,
@@ -606,13 +643,13 @@ class VectorUnitCircuit(Circuit):
         peak_7: Signal,
     ) -> list[Placed]:
         """The lanes, one per column, and the line that they write."""
-        cols = self.geometry.array.cols
+        cols = self.geometry.lanes
         low_bytes = Signal(8 * cols)
         m.d.sync += low_bytes.eq(self.second.data)
         kind, one = Cat(*(what.is_[way.name] for way in what.ways)), Signal(8)
         m.d.comb += one.eq(self.first.data.word_select(slots[1].beat, 8))
         lane_kind = self.library.make(Lane, cols)
-        lanes = []
+        lanes, sums = [], self._sums(m, place)
         for lane in range(cols):
             pair, low, high = lane ^ 1, lane & ~1, lane | 1
             angle = [Cat(byte(low_bytes, at), byte(self.second.data, at)) for at in (low, high)]
@@ -629,7 +666,7 @@ class VectorUnitCircuit(Circuit):
                     cosine=angle[0],
                     sine=angle[1],
                     negative=1 - lane % 2,
-                    sum=self.sums.data[32 * lane : 32 * lane + 32],
+                    sum=sums[32 * lane : 32 * lane + 32],
                     m0=arriving.m0,
                     m1=arriving.m1,
                     shift=arriving.shift,
@@ -653,6 +690,17 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += self.write.data.eq(Cat(*(each.result for each in lanes)))
         return lanes
 
+    def _sums(self, m: Module, place: BlockPlace) -> Value:
+        """The sums of a block's columns, of all that their lines have."""
+        cols, lanes = self.geometry.array.cols, self.geometry.lanes
+        if lanes % cols == 0:
+            return self.sums.data
+        step, width = gcd(cols, lanes), 8 * self.geometry.lines_of_block * self.geometry.results
+        select = self.library.make(WindowSelect, width, 32 * lanes, 32 * step)
+        offset = Signal.like(place.offset, name="offset_read")
+        m.d.sync += offset.eq(place.offset)
+        return self.place(m, select, "sums_select", word=self.sums.data, first=offset[log2(step) :]).o
+
     def _reduce(
         self, m: Module, what: VectorConditions, slots: list[Slot], rows: Rows, lanes: list[Placed], peak_7: Signal
     ) -> None:
@@ -661,7 +709,7 @@ class VectorUnitCircuit(Circuit):
         highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
         largest = self.place(
-            m, self.library.make(Largest, self.geometry.array.cols), "largest", i=Cat(*(each.need for each in lanes))
+            m, self.library.make(Largest, self.geometry.lanes), "largest", i=Cat(*(each.need for each in lanes))
         ).o
         rise = Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
@@ -690,9 +738,14 @@ class VectorUnitCircuit(Circuit):
         """Where the lanes' line, or a byte of it, is written."""
         m.d.comb += self.write.address.eq(end.target)
         with m.If(end.result):
-            m.d.comb += self.write.enable.eq((1 << self.geometry.array.cols) - 1)
+            m.d.comb += self.write.enable.eq((1 << self.geometry.lanes) - 1)
         with m.Elif(end.byte):
             m.d.comb += self.write.enable.eq(1 << end.lane)
+
+
+def filled(size: Value, unit: int) -> Value:
+    """``size`` filled up to whole units, a power of two."""
+    return ((size + (unit - 1)) >> log2(unit)) << log2(unit)
 
 
 def byte(word: Value, lane: int) -> Value:

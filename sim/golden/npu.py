@@ -17,7 +17,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS
@@ -58,11 +58,10 @@ class GoldenMachine:
         tile = chip.tile
         if not isinstance(tile, NpuTile) or DataType.INT8 not in tile.array.operands:
             raise NotSupported("values of a program on anything but an int8 npu tile")
-        self.array, self.lanes = tile.array, tile.vector.lanes
+        self.tile, self.array, self.lanes = tile, tile.array, tile.vector.lanes
         self.memory = memory
         self.scratchpad = np.zeros(tile.scratchpad.capacity, np.uint8)
-        lines = tile.accumulator.capacity // (4 * tile.array.cols)
-        self.sums = np.zeros((lines, tile.array.cols), np.int64)
+        self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
 
     def run(self, program: Program, finished: Callable[[int], None] | None = None) -> None:
         """Run a program from its first instruction to its end.
@@ -105,7 +104,7 @@ class GoldenMachine:
     def operands(self, i: Instruction, indices: list[int]) -> Operands:
         """What a vector instruction finds at the given loop indices."""
         addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
-        return Operands(i, addresses, self.lanes, self.scratchpad, self.sums, self._softmax)
+        return Operands(i, addresses, self.tile, self.scratchpad, self.sums, self._softmax)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)

@@ -9,7 +9,9 @@ import pytest
 from siliconloom.arch import LoomError, NotSupported, load_chip, load_system, memo
 from siliconloom.arch.result import Result
 from siliconloom.arch.system import Policy
+from siliconloom.evaluate import chip_machine
 from siliconloom.evaluate.channels import row_stream, stream_bandwidth
+from siliconloom.evaluate.chip import simulate
 from siliconloom.evaluate.chips import chip_system_result
 from siliconloom.evaluate.cluster import cluster_of
 from siliconloom.evaluate.system import load_machine, system_step
@@ -115,6 +117,22 @@ def test_stages_are_added_until_weights_and_cache_fit():
     assert large.memory.used_bytes <= 32 * 2**30
     with pytest.raises(LoomError, match=r"weights and cache are .*, 32 x neupims-device hold 1 TiB; it takes"):
         on(decode("gpt3-13b", batch=2560, context=2048), ("policy.tensor", "4"))
+
+
+def test_arrays_are_simulated_once_whatever_their_memory_computes(monkeypatch):
+    """Channels that are dealt otherwise, or other contexts, change nothing of the products; twice the sequences do."""
+    made = []
+    monkeypatch.setattr(memo.Shared, "memo", memo.Memo(None))
+    monkeypatch.setattr(chip_machine, "simulate", lambda *given, **named: made.append(1) or simulate(*given, **named))
+    sets = [("policy.attention", "pim"), ("policy.interleave", "never")]
+    first = on(decode(), *sets)
+    once = len(made)
+    assert once > 0
+    assert on(decode(), *sets, ("policy.balance", "round_robin")).cycles >= first.cycles
+    assert on(decode(context=900), *sets).cycles > first.cycles
+    assert len(made) == once
+    assert on(decode(batch=16), *sets).cycles > first.cycles
+    assert len(made) > once
 
 
 def test_exchange_costs_time():

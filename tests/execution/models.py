@@ -14,10 +14,26 @@ POSITIONS = 40
 ROPE_BASE, EPSILON = 10000.0, 1e-5
 
 
-def chip_of(side, lanes, bus, load_rows=1):
+SHAPES = (
+    (4, 4, 4),
+    (8, 8, 8),
+    (16, 16, 16),
+    (8, 16, 16),
+    (16, 8, 8),
+    (32, 4, 4),
+    (4, 16, 8),
+    (8, 4, 16),
+    (12, 20, 16),
+    (7, 9, 4),
+    (5, 3, 8),
+)
+"""Rows and columns of arrays, and lanes of vector units beside them."""
+
+
+def chip_of(rows, cols, lanes, bus, load_rows=1):
     sets = {
-        "tile.array.rows": side,
-        "tile.array.cols": side,
+        "tile.array.rows": rows,
+        "tile.array.cols": cols,
         "tile.array.load_rows": load_rows,
         "tile.scratchpad.capacity": "64 KiB",
         "tile.accumulator.capacity": "32 KiB",

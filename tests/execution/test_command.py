@@ -98,3 +98,31 @@ def test_a_whole_model_runs_on_the_verilog(folder, capsys):
     assert record["rtl"]["errors"] == []
     assert record["rtl"]["rtl_cycles"] == record["rtl"]["model_cycles"] > 0
     assert record["rtl"]["bytes_compared"] > 0
+
+
+def test_constants_are_those_of_the_configuration_unless_said_otherwise(folder, capsys):
+    config = json.loads((folder / "config.json").read_text()) | {"rope_theta": 500.0, "rms_norm_eps": 1e-2}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = {}
+    for name, more in {
+        "own": (),
+        "said": ("--rope-base", "500", "--epsilon", "0.01"),
+        "other": ("--rope-base", "9"),
+    }.items():
+        assert run(folder, "--tokens", "3,1,4", "--dump", f"{{}}/{name}.npz", *more) == 0
+        with np.load(folder / f"{name}.npz") as made:
+            found[name] = made["float64/head/0"]
+    np.testing.assert_array_equal(found["own"], found["said"])
+    assert not np.array_equal(found["own"], found["other"])
+    (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}))
+    assert run(folder, "--tokens", "3,1,4") == 2
+    assert "rotary angles are scaled" in capsys.readouterr().err
+
+
+def test_a_mapping_file_is_the_program_that_is_run(folder):
+    config = str(folder / "config.json")
+    sets = ("--set", "workload.sequence=3")
+    assert main(["map", "npu-edge", config, *sets, "-o", str(folder / "m.yaml")]) == 0
+    assert run(folder, *sets, "--mapping", "{}/m.yaml") == 0
+    (folder / "m.yaml").write_text("kind: mapping\n")
+    assert run(folder, *sets, "--mapping", "{}/m.yaml") == 2

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ def test_numbers_of_sixteen_bits_are_read_as_they_are(model, tmp_path, format, b
     whole, rounded = (everything(graph, FileWeights(graph, str(file))) for file in (exact, short))
     for key, value in whole.items():
         np.testing.assert_allclose(rounded[key], value, rtol=2.0**-bits, atol=1e-6)
+        assert rounded[key].dtype.itemsize >= 4  # a column's scale is more than 16 bits hold
 
 
 def test_operators_own_names_hold_every_execution(model, tmp_path):
@@ -81,6 +83,18 @@ BROKEN = {
         lambda t: t | {"h.0.ln_1.bias": np.full(16, np.nan)},
         r"h\.0\.ln_1\.bias has values that are not fi",
     ),
+    "too large": (
+        lambda t: t | {"wpe.weight": t["wpe.weight"] * 1e35},
+        r"wpe\.weight: its largest absolute value must",
+    ),
+    "too small": (
+        lambda t: t | {"wpe.weight": t["wpe.weight"] * 1e-33},
+        r"wpe\.weight: its largest absolute value must",
+    ),
+    "another head": (
+        lambda t: t | {"lm_head.weight": t["wte.weight"] + 1},
+        r"lm_head\.weight is another matrix than wte\.weight",
+    ),
 }
 
 
@@ -113,6 +127,10 @@ FILES = {
     "no offsets": (entry(data_offsets=None), "has no shape, or lies outside"),
     "too few bytes": (entry(shape=[3]), r"wpe.weight has 8 B, and its shape \[3\] in F32 takes 12 B"),
     "integers": (entry(dtype="I64", shape=[1]), "wpe.weight is I64; weights are floating point"),
+    "twice": (header(b'{"a": {}, "a": {}}'), "its header has a twice"),
+    "a hole": (entry(data_offsets=[4, 12]), "wpe.weight leaves 4 B before it that nothing holds"),
+    "behind": (entry() + b"more", "4 B behind its last tensor"),
+    "two letters": (b"PK", "it is no zip archive"),
     "no zip": (b"PK\x03\x04 and no more", "no npz file that can be read"),
 }
 
@@ -127,6 +145,14 @@ def test_a_file_of_another_kind_is_one_clear_line(tmp_path, kind):
         FileWeights(graph, str(file))
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(str(file))
+
+
+def test_a_member_of_an_archive_that_is_no_array_is_named(tmp_path):
+    graph = graph_of(tmp_path, config_of("gpt2", 2, 2, 8, 1), [("sequence", "4")])
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        archive.writestr("a.txt", "no array")
+    with pytest.raises(LoomError, match=r"its member a.txt is no array"):
+        FileWeights(graph, str(tmp_path / "w.npz"))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -17,7 +17,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.workloads import Attention
-from tests.execution.models import VOCABULARY, chip_of, config_of, graph_of
+from tests.execution.models import SHAPES, VOCABULARY, chip_of, config_of, graph_of
 
 NEAR = 0.3
 """Relative error that a result in int8 keeps below; one scale that is wrong by a factor of two makes it 0.5 or more."""
@@ -30,9 +30,9 @@ def mapped_to(chip, graph):
 @settings(max_examples=20, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "llama", "qwen2", "opt"]),
-    side=st.sampled_from([4, 8, 16]),
+    shape=st.sampled_from(SHAPES),
     bus=st.sampled_from([8, 16, 32]),
-    dim=st.sampled_from([8, 16]),
+    dim=st.sampled_from([8, 16, 10, 5, 24]),  # the odd one where nothing is rotary
     group=st.sampled_from([1, 2]),
     layers=st.integers(1, 3),
     batch=st.integers(1, 3),
@@ -41,8 +41,9 @@ def mapped_to(chip, graph):
     seed=st.integers(0, 99),
 )
 def test_a_golden_run_is_the_integer_reading(
-    tmp_path_factory, family, side, bus, dim, group, layers, batch, length, decode, seed
+    tmp_path_factory, family, shape, bus, dim, group, layers, batch, length, decode, seed
 ):
+    assume(dim % 2 == 0 or family in ("gpt2", "opt"))
     folder = tmp_path_factory.mktemp("model")
     sets = [("phase", "decode"), ("context", str(length + 1))] if decode else [("sequence", str(length))]
     config = config_of("llama" if family == "opt" else family, 4, 4 // group, dim, layers)
@@ -57,7 +58,7 @@ def test_a_golden_run_is_the_integer_reading(
             "max_position_embeddings": 40,
         }
     graph = graph_of(folder, config, [*sets, ("batch", str(batch))])
-    mapped = mapped_to(chip_of(side, side, bus), graph)
+    mapped = mapped_to(chip_of(*shape, bus), graph)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
     try:
         made = run_model(mapped, RandomWeights(mapped.graph, seed), tokens, keep=True)
@@ -75,7 +76,7 @@ def test_a_golden_run_is_the_integer_reading(
 @pytest.fixture
 def small(tmp_path):
     graph = graph_of(tmp_path, config_of("llama", 4, 2, 8, 2), [("sequence", "7")])
-    return mapped_to(chip_of(8, 8, 16), graph)
+    return mapped_to(chip_of(8, 8, 8, 16), graph)
 
 
 @pytest.mark.parametrize("broken", ["_planes", "_lines", "_tiles", "_gather"])
@@ -100,8 +101,8 @@ def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, broken):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    side=st.sampled_from([4, 8, 16]),
-    load_rows=st.sampled_from([1, 2, 4]),
+    tile=st.sampled_from(SHAPES),
+    every=st.booleans(),
     dim=st.sampled_from([4, 8, 12, 32]),
     kv_heads=st.integers(1, 3),
     batch=st.integers(1, 2),
@@ -109,8 +110,8 @@ def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, broken):
     keys=st.booleans(),
     data=st.data(),
 )
-def test_a_cache_is_read_as_it_is_filled(side, load_rows, dim, kv_heads, batch, kv_len, keys, data):
-    chip = chip_of(side, side, 16, load_rows)
+def test_a_cache_is_read_as_it_is_filled(tile, every, dim, kv_heads, batch, kv_len, keys, data):
+    chip = chip_of(*tile, 16, tile[0] if every else 1)
     shape = Attention(
         name="a",
         block="b",

@@ -82,7 +82,12 @@ ROWS = (
         "tasks.4.gemm.",
         "m=16 n=64 k=32 order=n_outer k=768&&tasks.4.gemm.n=48&&tasks.4.gemm.resident=true resident!true sequence!9",
     ),
-    ("DescribedAttention", "mapped", "tasks.7.attention.", "queries=2 keys=16 heads!2"),
+    (
+        "DescribedAttention",
+        "mapped",
+        "tasks.7.attention.",
+        "queries=2 keys=16 heads!2 whole!true whole=true&&tasks.7.attention.keys=16",
+    ),
     ("DescribedVector", "mapped", "tasks.2.vector.", "rows=2 cols=96"),
     ("DescribedPlace", "placed", "placement.15.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system

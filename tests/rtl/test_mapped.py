@@ -8,6 +8,7 @@ import pytest
 
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden.npu import GoldenMachine
@@ -37,23 +38,31 @@ gemms:
 """
 
 
+SETS = {
+    "tile.array.rows": 4,
+    "tile.array.cols": 4,
+    "tile.array.load_rows": 2,
+    "tile.scratchpad.capacity": "32 KiB",
+    "tile.accumulator.capacity": "8 KiB",
+    "tile.vector.lanes": 4,
+    "tile.dma.bytes_per_cycle": 16,
+    "tile.dma.port_bytes": 16,
+    "memory.dram.access_bytes": 16,
+    "memory.dram.bandwidth": "25.6 GB/s",
+    "memory.dram.latency": "30 ns",
+}
+"""A small tile with a bus as wide as four lines: most of its time goes into compiling its lanes."""
+ODD = {"tile.array.rows": 6, "tile.array.cols": 10, "tile.array.load_rows": 2, "tile.sequencer.program_words": 2048}
+"""One whose sides, and whose vector unit's lanes, have little in common."""
+
+
+def tile_of(sets):
+    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+
+
 @pytest.fixture(scope="module")
 def chip():
-    """A small tile with a bus as wide as four lines."""
-    sets = {
-        "tile.array.rows": 8,
-        "tile.array.cols": 8,
-        "tile.array.load_rows": 2,
-        "tile.scratchpad.capacity": "32 KiB",
-        "tile.accumulator.capacity": "8 KiB",
-        "tile.vector.lanes": 8,
-        "tile.dma.bytes_per_cycle": 32,
-        "tile.dma.port_bytes": 32,
-        "memory.dram.access_bytes": 32,
-        "memory.dram.bandwidth": "25.6 GB/s",
-        "memory.dram.latency": "30 ns",
-    }
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return tile_of(SETS)
 
 
 def graph(folder, model, *sets):
@@ -84,6 +93,27 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         for number, (model, sets) in enumerate(works)
     ]
     for parity in check_programs(chip, programs):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+def test_whole_rows_of_sums_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
+    """Keys in several tiles before one softmax: of a prompt, and of a token after many."""
+    odd = tile_of(SETS | ODD)
+    wide = GPT2 | {"n_embd": 64, "n_head": 1, "n_positions": 128}
+    works = [
+        (PRODUCTS, ()),
+        (wide, (("sequence", "93"),)),
+        (wide, (("phase", "decode"), ("context", "111"))),
+        (LLAMA, (("phase", "decode"), ("context", "61"), ("batch", "2"))),
+    ]
+    made = [mapped(odd, graph(tmp_path, model, *sets)) for model, sets in works]
+    whole = [t.tiling.whole for each in made for t in each.tasks if isinstance(t.tiling, AttentionTiling)]
+    assert any(whole), whole
+    programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
+    for parity in check_programs(odd, programs):
         case = parity.case()
         assert case.passed, case
         assert case.difference == 0

@@ -87,7 +87,7 @@ def multiplied(chip, times):
     if array.dataflow == "output_stationary":
         sizes = -(-m // array.rows) * k * array.rows, k * array.cols
     else:
-        sizes = moving_values(array, beats, k), stationary_values(array, panel, k)
+        sizes = moving_values(chip.tile, beats, k), stationary_values(array, panel, k)
     size, parameters = beats * lanes, 8 * lanes
     whole = [-(-each // width) * width for each in (*sizes, parameters)]
     code = [

@@ -43,9 +43,14 @@ def needs(simulator):
         pytest.skip(f"{simulator} is not installed")
 
 
+def tile_of(seed, tile):
+    """A tile of the day; every other one has an array of any sides."""
+    return random_npu(1000 * seed + tile, any_sides=tile % 2 == 1)
+
+
 def functions(seed, tile):
     """Vector functions of a tile's programs."""
-    made = (random_program(random_npu(1000 * seed + tile), 1000 * seed + n) for n in range(PROGRAMS))
+    made = (random_program(tile_of(seed, tile), 1000 * seed + n) for n in range(PROGRAMS))
     return {i.function for each in made for i in each.program.instructions if i.opcode == Opcode.VECTOR}
 
 
@@ -64,7 +69,7 @@ def tiles_of(seed):
 @pytest.mark.parametrize("number", range(TILES))
 def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("icarus")
-    chip = random_npu(1000 * seed + tiles_of(seed)[number])
+    chip = tile_of(seed, tiles_of(seed)[number])
     programs = [(f"program {n}", random_program(chip, 1000 * seed + n)) for n in range(PROGRAMS)]
     for _, made in programs:
         check_program(made.program, chip)
@@ -296,7 +301,7 @@ def test_what_the_assembler_refuses_stops_the_tile_with_a_cause_and_the_tile_goe
     bundle = fault_bundle()
     sources = bundle.write(tmp_path / "rtl")
     memory = np.zeros(1 << 17, np.uint8)
-    good = random_program(chip, 4)
+    good = random_program(chip, 0)  # of twenty instructions, and not long: it runs after each of the others
     cases, wanted = [], []
     for name, (instructions, cause, number, refusal) in FAULTS.items():
         program = Program(instructions, (Semaphore("never"), Semaphore("one"), Semaphore("two")))

@@ -100,6 +100,8 @@ def test_bad_convolution_lists(change: tuple[str, str], expected: str, load_text
         ({**LLAMA, "hidden_size": True}, "model.hidden_size: must be a whole number"),
         ({**LLAMA, "num_hidden_layers": 10**6}, "model.num_hidden_layers: must be from 1 to 4096"),
         ({**LLAMA, "hidden_size": 65}, "hidden size 65 is not a multiple of 4 attention heads"),
+        ({**LLAMA, "hidden_size": 20}, "heads of 5 have an odd 5 to turn"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0.45}, "heads of 16 have an odd 7 to turn"),
         ({**LLAMA, "num_key_value_heads": 3}, "4 attention heads cannot share 3 key-value heads evenly"),
         ({**LLAMA, "hidden_act": "tanh"}, "model.hidden_act: must be one of gelu"),
         ({**LLAMA, "hidden_act": "relu"}, "model.hidden_act: must be one of gelu"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import padded, stationary_values, unpacked
+from siliconloom.arch.layout import row_values, stationary_values, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, Integers, window
@@ -33,7 +34,7 @@ def _product(a: Values, b: Values) -> Integers:
 @executes(Opcode.MATMUL)
 def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product, in place of the sums or added to them; sums wrap."""
-    array, local = machine.array, machine.scratchpad
+    tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
     first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
     add = bool(i.accumulate) or not first
@@ -47,10 +48,13 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
         panels = -(-outer // cols)
-        moving = _lines(local, moves, beats, padded(i.k, rows))[:, : i.k]
+        row = row_values(tile, i.k)
+        pitch = i.d.base or row
+        held = window(local, moves, (beats - 1) * pitch + row)
+        moving = as_strided(held, (beats, i.k), (pitch, 1), writeable=False).view(np.int8)
         stationary = _lines(local, stays, stationary_values(array, outer, i.k), 1)
         result = _product(moving, unpacked(array, stationary, i.k))
-    line = c // (4 * cols)
+    line = c // sums_pitch(array)
     for panel in range(panels):
         target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
         total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import row_values
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
 from siliconloom.sim.golden.opcodes import executes
@@ -33,13 +33,14 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         return
     result = np.zeros((i.m, operands.width), np.int8)
     result[:, : i.n] = np.clip(found, -128, 127)
-    window(machine.scratchpad, target, result.size)[:] = result.view(np.uint8).reshape(-1)
+    rows = window(machine.scratchpad, target, i.m * operands.pitch).reshape(i.m, operands.pitch)
+    rows[:, : operands.width] = result.view(np.uint8)
 
 
 def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:
     """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
     rows, cols = x.shape
-    pitch = padded(rows, machine.lanes)
+    pitch = row_values(machine.tile, rows)
     for column in range(cols):
         place = window(machine.scratchpad, target + column * pitch, rows)
         place[:] = x[:, column].astype(np.int8).view(np.uint8)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import padded, row_values, sums_pitch
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
 
@@ -40,20 +41,30 @@ class Operands:
         With its sizes: m rows, n columns.
     addresses
         ``a``, ``b`` and ``d``, resolved, in bytes.
-    lanes
-        Lanes of the unit.
+    tile
+        With its lanes, and how rows and sums lie.
     scratchpad, sums
-        The memories; sums as lines of as many as there are lanes.
+        The memories; sums as lines of as many as the array has columns.
     softmax
         `functions.softmax` on these lanes, for who wants to watch it.
     """
 
     instruction: Instruction
     addresses: dict[str, int]
-    lanes: int
+    tile: NpuTile
     scratchpad: Bytes
     sums: Integers
     softmax: Softmax
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the unit."""
+        return self.tile.vector.lanes
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row of an operand, and of the result."""
+        return row_values(self.tile, self.instruction.n)
 
     @property
     def blocks(self) -> int:
@@ -71,9 +82,12 @@ class Operands:
         i = self.instruction
         if not i.function.spec.from_sums:
             return self._rows("a")
-        line = self.addresses["a"] // (4 * self.lanes)
-        panels = self.sums[line : line + self.blocks * i.m].reshape(self.blocks, i.m, self.lanes)
-        return panels.transpose(1, 0, 2).reshape(i.m, self.width)
+        cols = self.tile.array.cols
+        line, panels = self.addresses["a"] // sums_pitch(self.tile.array), -(-i.n // cols)
+        found = self.sums[line : line + panels * i.m].reshape(panels, i.m, cols)
+        rows = np.zeros((i.m, max(self.width, panels * cols)), np.int64)
+        rows[:, : panels * cols] = found.transpose(1, 0, 2).reshape(i.m, panels * cols)
+        return rows[:, : self.width]
 
     @property
     def second(self) -> Integers:
@@ -84,8 +98,8 @@ class Operands:
     def wide_second(self) -> Integers:
         """The second operand, two bytes for each of the first: shape (m, `width`), int16 values."""
         i = self.instruction
-        planes = window(self.scratchpad, self.addresses["b"], i.m * 2 * self.width)
-        low, high = planes.reshape(i.m, self.blocks, 2, self.lanes).transpose(2, 0, 1, 3)
+        planes = window(self.scratchpad, self.addresses["b"], i.m * 2 * self.pitch).reshape(i.m, 2 * self.pitch)
+        low, high = planes[:, : 2 * self.width].reshape(i.m, self.blocks, 2, self.lanes).transpose(2, 0, 1, 3)
         return (low | high.astype("<i2") << 8).reshape(i.m, self.width).astype(np.int64)
 
     @property
@@ -117,8 +131,8 @@ class Operands:
 
     def _rows(self, name: str) -> Integers:
         i = self.instruction
-        found = window(self.scratchpad, self.addresses[name], i.m * self.width)
-        return found.view(np.int8).reshape(i.m, self.width).astype(np.int64)
+        found = window(self.scratchpad, self.addresses[name], i.m * self.pitch).view(np.int8)
+        return found.reshape(i.m, self.pitch)[:, : self.width].astype(np.int64)
 
 
 def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:

@@ -24,12 +24,15 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of random weights and tokens.")] = 0,
     rope_base: Annotated[
-        float, typer.Option("--rope-base", min=1.0, help="Base of rotary angles (rope_theta of config.json).")
-    ] = 10000.0,
+        float | None, typer.Option("--rope-base", min=1.0, help="Base of rotary angles, in place of the model's own.")
+    ] = None,
     epsilon: Annotated[
-        float, typer.Option("--epsilon", min=0.0, help="Of norms (rms_norm_eps of config.json).")
-    ] = 1e-5,
+        float | None, typer.Option("--epsilon", min=0.0, help="Of norms in float64, in place of the model's own.")
+    ] = None,
     simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator, with --on rtl.")] = "verilator",
+    mapping: Annotated[
+        str | None, typer.Option("--mapping", metavar="FILE", help="Of the model, as loom map -o writes it.")
+    ] = None,
     dump: Annotated[
         str | None, typer.Option("--dump", metavar="FILE", help="Write every operator's result as a NumPy archive.")
     ] = None,
@@ -37,10 +40,11 @@ def command(
 ) -> None:
     """Run a whole model's values on the program that loom sim times, beside float64 and an integer reading."""
     from siliconloom.arch import CheckFailed, LoomError, NotSupported, machine_kind
-    from siliconloom.arch.document import parse_assignments
+    from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.errors import nearest_name
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.mapping import load_plan
+    from siliconloom.execution.constants import constants_of
     from siliconloom.execution.files import FileWeights
     from siliconloom.execution.image import refuse, room_of
     from siliconloom.execution.record import run_record, write_tensors
@@ -64,7 +68,7 @@ def command(
             raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
     if dump == "-":
         raise LoomError("--dump: an archive goes to a file, not to standard output")
-    inputs = tuple(name for name in (chip, model, weights, tokens) if name)
+    inputs = tuple(name for name in (chip, model, weights, tokens, mapping) if name)
     check_outputs({"--dump": dump, "--json": json_file}, inputs)
     assignments = parse_assignments(sets or [])
     given = None if tokens is None else read_tokens(tokens)
@@ -76,6 +80,9 @@ def command(
     if machine_kind(chip) == "system":
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])
+    constants = constants_of(model)
+    base = constants.base if rope_base is None else rope_base
+    added = constants.epsilon if epsilon is None else epsilon
     GraphWalk(graph)  # what nothing here can read is refused before anything takes time
     batch, count, _ = lengths(graph)
     if given is None:
@@ -83,20 +90,21 @@ def command(
     else:
         chosen = arranged(given, graph.name, batch, count)
     found: Weights = RandomWeights(graph, seed) if weights is None else FileWeights(graph, weights)
-    mapped, _ = load_plan(chip, model, assignments)
+    given_mapping = None if mapping is None else Document.load(mapping)
+    mapped, _ = load_plan(chip, model, assignments, given_mapping)
     refuse(mapped)
     if on == "rtl":
         refuse_rtl(mapped.chip, mapped)
         refuse_large(mapped, room_of(mapped)[1])
     watcher = Terminal(json_file != "-")
-    made = run_model(mapped, found, chosen, base=rope_base, epsilon=epsilon, watcher=watcher, keep=dump is not None)
+    made = run_model(mapped, found, chosen, base=base, epsilon=added, watcher=watcher, keep=dump is not None)
     parity = None
     if on == "rtl":
         with watcher.stage(f"{mapped.graph.name} on the RTL"):
             parity = run_rtl(made, simulator=simulator, spent=Spent())
     rtl = None if parity is None else rtl_section(parity)
     where = f"random, seed {seed}" if weights is None else weights
-    record = run_record(made, weights=where, base=rope_base, epsilon=epsilon, rtl=rtl)
+    record = run_record(made, weights=where, base=base, epsilon=added, rtl=rtl)
     if dump is not None:
         write_tensors(dump, made)
     if json_file is not None:

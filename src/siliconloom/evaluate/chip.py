@@ -345,7 +345,11 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     standing = standing_power(chip)
     plan = simulation.plan
-    laid = [unlaid(mapped.task) or plan.apart.get(mapped.task.operator.name) for mapped in plan.tasks]
+    laid = [
+        (unlaid(mapped.task, chip.tile) if isinstance(chip.tile, NpuTile) else None)
+        or plan.apart.get(mapped.task.operator.name)
+        for mapped in plan.tasks
+    ]
     reasons = hardware_of(chip, plan.program, laid)
     for index, mapped in enumerate(simulation.plan.tasks):
         operator = mapped.task.operator

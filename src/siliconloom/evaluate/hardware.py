@@ -10,8 +10,10 @@ from typing import Any
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import Violation, violations
 from siliconloom.arch.description import NpuTile, SystolicTile
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Program
+from siliconloom.rtl.npu.geometry import geometry_of
 
 PROVEN, SPECIFIED = "proven", "specified"
 """The assembler takes the instructions, so that Verilog, simulator and golden model run them alike; they are timed by a
@@ -42,6 +44,11 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
         for operator in {program.instructions[number].operator for number in numbers}:
             if operator < operators and (found[operator] is None or violation.error.cause is Cause.ILLEGAL_INSTRUCTION):
                 found[operator] = _reason(violation)  # what has no circuit has nothing to lie in wrong places for
+    try:
+        geometry_of(chip)
+    except NotSupported as error:
+        text = str(error).removeprefix("not supported: ")
+        found = [why or f"no {text}" for why in found]
     if chip.tile_count > 1:
         found = [why or "the Verilog is of one tile (tile_count)" for why in found]
     return found

@@ -28,6 +28,8 @@ STORED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 """Formats of numbers in a safetensors file; bfloat16 is the upper half of a float32."""
+SMALLEST, LARGEST = 1e-30, 1e30
+"""The largest absolute value of a tensor lies between, so that scales and sums of it are numbers."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,16 @@ def tensors_of(path: str) -> dict[str, StoredTensor]:
 
 
 def _npz(path: str) -> dict[str, StoredTensor]:
+    if not zipfile.is_zipfile(path):
+        raise LoomError(f"{path}: no npz file that can be read: it is no zip archive")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise LoomError(f"{path}: no npz file that can be read: {error}") from None
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise LoomError(f"{path}: no npz file that can be read: its member {name} is no array")
     return {name: StoredTensor(x.shape, x.dtype.name, lambda x=x: x) for name, x in arrays.items()}  # type: ignore[misc]
 
 
@@ -73,11 +80,36 @@ def _safetensors(path: str, beginning: bytes, size: int) -> dict[str, StoredTens
     with open(path, "rb") as file:
         file.seek(8)
         try:
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_once)
             entries = {str(name): entry for name, entry in header.items() if name != "__metadata__"}
+        except LoomError as error:
+            raise LoomError(f"{path}: no sound safetensors file: {error}") from None
         except (ValueError, AttributeError, RecursionError):
             raise LoomError(f"{path}: no safetensors file: its header is not an object in JSON") from None
-    return {name: _entry(path, name, entry, 8 + length, size) for name, entry in entries.items()}
+    made = {name: _entry(path, name, entry, 8 + length, size) for name, entry in entries.items()}
+    end = 0
+    for begin, after, name in sorted((*entry["data_offsets"], name) for name, entry in entries.items()):
+        if begin != end:
+            rule = (
+                "overlaps what is before it"
+                if begin < end
+                else f"leaves {begin - end:,} B before it that nothing holds"
+            )
+            raise LoomError(f"{path}: no sound safetensors file: {name} {rule}")
+        end = after
+    if end != size - 8 - length:
+        raise LoomError(f"{path}: no sound safetensors file: {size - 8 - length - end:,} B behind its last tensor")
+    return made
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, each of whose names stands once."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise LoomError(f"its header has {twice} twice")
+    return made
 
 
 def _entry(path: str, name: str, entry: Any, start: int, size: int) -> StoredTensor:
@@ -163,11 +195,19 @@ class FileWeights(Weights):
 
     def find(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Floats:
         source = self._named.source(at, operator, what, shape)
-        arrays = [self.tensors[name].read() for name in source.names]
-        for name, array in zip(source.names, arrays, strict=True):
-            if not np.isfinite(array).all():
-                raise LoomError(f"{self.path}: {name} has values that are not finite")
-        return source.join(arrays)
+        return source.join([self._values(name) for name in source.names])
+
+    def _values(self, name: str) -> Floats:
+        """Values of a tensor; those of 16 bits as 32, as scales of columns are more than 16 bits hold."""
+        array = self.tensors[name].read()
+        array = array if array.dtype.itemsize > 2 else array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise LoomError(f"{self.path}: {name} has values that are not finite")
+        largest = float(np.abs(array).max(initial=0.0))
+        if largest and not SMALLEST <= largest <= LARGEST:
+            rule = f"largest absolute value must be 0, or from {SMALLEST:.0e} to {LARGEST:.0e}"
+            raise LoomError(f"{self.path}: {name}: its {rule} (got {largest:.3g})")
+        return array
 
     def _check(self) -> None:
         used: set[str] = set()
@@ -179,10 +219,21 @@ class FileWeights(Weights):
                         self._check_one(name, wanted)
                         used.add(name)
         for name in sorted(set(self.tensors) - used):
+            self._check_tied(name, used)
             if not self._named.ignored(name):
                 near = nearest_name(name, used)
                 hint = f"; did you mean {near}?" if near else ""
                 raise LoomError(f"{self.path}: {self.graph.name} has no parameter {name}{hint}")
+
+    def _check_tied(self, name: str, used: set[str]) -> None:
+        """A head beside the table that it shares is that table."""
+        table = next((each for each in used if each.endswith(("wte.weight", "embed_tokens.weight"))), None)
+        if not name.endswith("lm_head.weight") or not self._named.tied or table is None:
+            return
+        head, rows = self.tensors[name], self.tensors[table]
+        if head.shape != rows.shape or not np.array_equal(head.read(), rows.read()):
+            rule = f"{name} is another matrix than {table}, and the head of {self.graph.name} is its table of tokens"
+            raise LoomError(f"{self.path}: {rule}")
 
     def _check_one(self, name: str, wanted: tuple[int, ...]) -> None:
         found = self.tensors.get(name)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import packed, padded, unpacked
+from siliconloom.arch.layout import packed, padded, row_values, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
@@ -202,10 +202,11 @@ class Image:
             halves = [columns.part(0, shape.stored_n), columns.part(shape.stored_n, shape.n)]
         parts = 2 if shape.output_halved else 1
         whole = tiling.order == "m_outer" and tiling.n >= shape.n
-        for n in segments(shape.n, shape.n if whole else tiling.n):
+        tile = shape.n if whole else min(tiling.n, shape.n)
+        for n in segments(shape.n, tile):
             for number in range(n.count):
                 first, width = (n.start + number * n.size) // parts, n.size // parts
-                place = layout.columns(n.start // parts) + number * layout.columns(width)
+                place = layout.scales_at(n.start // parts, tile // parts) + number * layout.columns(width)
                 for half in halves:
                     planes = self._planes(half.part(first, first + width))
                     yield int(place), planes
@@ -265,7 +266,7 @@ class Image:
         return rows.reshape(-1).view(np.uint8)
 
     def _turns(self, operator: Vector) -> Pieces:
-        pitch = 2 * row_bytes(self.tile, padded(operator.cols, self.lanes), operator.precision.bits)
+        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols), operator.precision.bits)
         for number, row in enumerate(self.turns[operator.name]):
             yield number * pitch, turn_planes(row[None], self.lanes)
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError
 
 Integers = NDArray[np.int64]
-NUMBERS = re.compile(r"[\s,]*\d+([\s,]+\d+)*[\s,]*")
+NUMBERS = re.compile(r"[\s,]*\d+([\s,]+\d+)*[\s,]*", re.ASCII)
+NUMBER_LIKE = re.compile(r"[\s\d,.eE+-]*\d[\s\d,.eE+-]*")
 MOST_DIGITS = 12
 """Digits of a token's number, at most."""
 
@@ -25,6 +26,10 @@ def read_tokens(given: str) -> Integers:
         When it is neither.
     """
     text, name = given, "--tokens"
+    if not given.strip(" ,"):
+        raise LoomError(f"{name}: no tokens are given (got {given!r})")
+    if NUMBER_LIKE.fullmatch(given) and not NUMBERS.fullmatch(given) and not Path(given).exists():
+        raise LoomError(f"{name} {given}: tokens are whole numbers from 0, with commas or blanks between them")
     if not NUMBERS.fullmatch(given):
         name = f"--tokens {given}"
         try:

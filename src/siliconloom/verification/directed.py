@@ -14,7 +14,7 @@ import numpy as np
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
-from siliconloom.arch.layout import INDEX_BYTES
+from siliconloom.arch.layout import INDEX_BYTES, next_power, row_unit, row_values, sums_pitch
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes
@@ -77,7 +77,7 @@ class Places:
     @property
     def unit(self) -> int:
         """Bytes that are whole lines and whole beats of the bus."""
-        return max(self.tile.dma.bytes_per_cycle, self.tile.array.rows, self.tile.vector.lanes)
+        return max(self.tile.dma.bytes_per_cycle, next_power(self.tile.array.rows), self.tile.vector.lanes)
 
     def aligned(self, count: int) -> int:
         """``count`` rounded up to whole units."""
@@ -114,13 +114,13 @@ def six_levels(chip: Chip) -> LoadedProgram:
     chain.add(
         Opcode.LOAD, nest=nest, **one, memory=walk(0, 3 * size, 0b101001), a=walk(first, size, 0b010110, slot=True)
     )
-    lanes = places.tile.vector.lanes
+    row = row_unit(places.tile)
     chain.add(
         Opcode.VECTOR,
         nest=nest,
         function=VectorFunction.COPY,
-        m=size // lanes,
-        n=lanes,
+        m=size // row,
+        n=row,
         k=1,
         a=walk(first, size, 0b111000),
         c=walk(out, size, 0b000111, slot=True),
@@ -145,9 +145,9 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     """Products of this shape, added up in all the ways there are, and their sums as bytes."""
     tile = _tile(chip)
     array, places, chain = tile.array, Places(tile), Chain()
-    a_bytes, b_bytes, sums, rows, columns = product_sizes(array, m, n, k)
-    blocks, lanes = -(-columns // array.cols), tile.vector.lanes
-    line = 4 * array.cols
+    a_bytes, b_bytes, sums, rows, columns = product_sizes(tile, m, n, k)
+    lanes, line = tile.vector.lanes, sums_pitch(array)
+    blocks, row = -(-columns // lanes), row_values(tile, columns)
     moving, weights = (places.bank, 0)
     memory = random_image(np.random.default_rng(1))
     numbers = np.random.default_rng(2)
@@ -165,7 +165,7 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     chain.add(Opcode.MATMUL, nest=(2, 3), **product, c=second, overwrite=0b11)
     chain.add(Opcode.MATMUL, nest=(2,), **product, c=first, accumulate=1)
     chain.add(Opcode.MATMUL, nest=(2, 2), **product, c=second, overwrite=0b01)
-    size = rows * blocks * lanes
+    part = min(lanes, tile.dma.bytes_per_cycle)
     for number, sums_at in enumerate((first, second)):
         chain.add(
             Opcode.VECTOR,
@@ -177,8 +177,9 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
             c=Address(base=out),
             d=Address(base=parameters),
         )
-        result = Address(base=RESULTS + number * PAGE)
-        chain.add(Opcode.STORE, m=1, n=size, memory=result, a=Address(base=out))
+        for at in range(0, blocks * lanes, part):  # what lies between rows has never been written
+            result, held = Address(base=RESULTS + number * PAGE + at), Address(base=out + at)
+            chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, memory=result, a=held)
     return chain.program(memory)
 
 
@@ -189,7 +190,7 @@ def over_pages(chip: Chip) -> LoadedProgram:
     rows = 3
     width = places.aligned(bank // 4)
     first, out = 2 * bank, 4 * bank
-    lanes = places.tile.vector.lanes
+    row = row_unit(places.tile)
     tries = (
         (rows, width, PAGE - places.aligned(width // 3), PAGE - size),
         (1, bank, 5 * PAGE - places.aligned(bank // 2) - size, 3 * PAGE - size),
@@ -199,7 +200,7 @@ def over_pages(chip: Chip) -> LoadedProgram:
     for m, n, source, target in tries:
         at: Fields = {"m": m, "n": n, "pitch": PAGE, "local_pitch": n}
         chain.add(Opcode.LOAD, **at, memory=Address(base=source), a=Address(base=first))
-        copy: Fields = {"m": m * n // lanes, "n": lanes, "k": 1}
+        copy: Fields = {"m": m * n // row, "n": row, "k": 1}
         chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
         chain.add(Opcode.STORE, **at, memory=Address(base=RESULTS + target), a=Address(base=out))
     return chain.program(random_image(np.random.default_rng(3)))
@@ -243,12 +244,12 @@ def full_queues(chip: Chip) -> LoadedProgram:
     """More transfers of one kind in a row than any queue holds, then as many of the other."""
     places, chain = Places(_tile(chip)), Chain()
     size, first, out = places.unit, 2 * places.bank, 4 * places.bank
-    lanes = places.tile.vector.lanes
+    row = row_unit(places.tile)
     count = min(20, places.bank // size)
     for number in range(count):
         where: Fields = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
         chain.add(Opcode.LOAD, m=1, n=size, **where)
-    copy: Fields = {"m": count * size // lanes, "n": lanes, "k": 1}
+    copy: Fields = {"m": count * size // row, "n": row, "k": 1}
     chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
     for number in range(count):
         where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
@@ -259,10 +260,10 @@ def full_queues(chip: Chip) -> LoadedProgram:
 def contended_port(chip: Chip) -> LoadedProgram:
     """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
     places = Places(_tile(chip))
-    size, bank, lanes = places.unit, places.bank, places.tile.vector.lanes
+    size, bank, row = places.unit, places.bank, row_unit(places.tile)
     first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
     fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=first), post=0b0001)
-    copy: Fields = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copy: Fields = {"m": bank // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
     copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
     chain = [fill, copied]
     for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):
@@ -284,7 +285,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     follow at once; and an index whose every part counts, of a table so far up that its address begins again at 0.
     """
     places = Places(_tile(chip))
-    bank, bus, lanes = places.bank, places.tile.dma.bytes_per_cycle, places.tile.vector.lanes
+    bank, bus, row = places.bank, places.tile.dma.bytes_per_cycle, row_unit(places.tile)
     first, other, out, lists, source = 2 * bank, 3 * bank, 4 * bank, 6 * bank, RESULTS - PAGE
     filled, free, listed, copied, stored = (1 << n for n in range(5))
     slot, half = bank // 2, max(bus // 2, 1)
@@ -318,7 +319,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     )
     aside = replace(load, n=places.unit, a=Address(base=other))
     for number, body in enumerate(tries):
-        copy: Fields = {"m": bank // lanes, "n": lanes, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+        copy: Fields = {"m": bank // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
         target = Address(base=RESULTS + number * bank)
         given: Fields = {"wait": filled | stored, "release": free, "post": copied}
         kept: Fields = {"wait": copied, "release": stored}

@@ -13,6 +13,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, encode
+from siliconloom.arch.layout import row_unit, sums_pitch, sums_room
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -78,8 +79,8 @@ def fault_cases(chip: Chip) -> list[Faulty]:
 def _limits(faults: _Faults) -> None:
     """Local addresses at their limits and beyond, and a semaphore."""
     tile, places = faults.tile, Places(faults.tile)
-    size, capacity, cols = places.unit, tile.scratchpad.capacity, tile.array.cols
-    sums, line = tile.accumulator.capacity, 4 * cols
+    size, capacity = places.unit, tile.scratchpad.capacity
+    sums, line = sums_room(tile), sums_pitch(tile.array)
     load = Instruction(opcode=Opcode.LOAD, m=1, n=size)
     fill = replace(load, n=places.bank, post=0b010)
     product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, a=Address(), b=Address(base=places.bank), wait=0b010)
@@ -123,16 +124,10 @@ def _limits(faults: _Faults) -> None:
 def _conflicts(faults: _Faults) -> None:
     """Two units on one side of a bank."""
     places = Places(faults.tile)
-    bank, lanes = places.bank, faults.tile.vector.lanes
+    bank, row = places.bank, row_unit(faults.tile)
     fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=2 * bank), post=0b010)
     copy = Instruction(
-        opcode=Opcode.VECTOR,
-        m=bank // lanes,
-        n=lanes,
-        k=1,
-        a=Address(base=2 * bank),
-        c=Address(base=4 * bank),
-        wait=0b010,
+        opcode=Opcode.VECTOR, m=bank // row, n=row, k=1, a=Address(base=2 * bank), c=Address(base=4 * bank), wait=0b010
     )
     # row by row: the beats of one long burst come together, at the end of its time
     rows: dict[str, Any] = {

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
-from siliconloom.arch.layout import INDEX_BYTES, moving_values, stationary_values, window_of
+from siliconloom.arch.layout import INDEX_BYTES, product_values, row_unit, row_values, sums_lines, sums_pitch, window_of
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
@@ -26,16 +26,32 @@ PROGRAM_WORDS = 64
 """Instructions for which there is room in memory."""
 PROGRAM_BASE = MEMORY_BYTES - PROGRAM_WORDS * WORD_BYTES
 RESULTS = MEMORY_BYTES // 2
+MOST_ROWS = 12
+"""Rows that one instruction gathers at most."""
+MOST_LISTS = 3
+"""Lists of indices that one segment gathers by, at most."""
 ELEMENTWISE = sorted(BUILT - FROM_SUMS)
 
 
-def random_npu(seed: int) -> Chip:
-    """A small NPU of random shape and timing, one that has RTL."""
+ANY_SIDE = (2, 3, 4, 5, 7, 8, 9, 12, 16, 20)
+"""Rows and columns of arrays, most of them no powers of two."""
+
+
+def random_npu(seed: int, any_sides: bool = False) -> Chip:
+    """A small NPU of random shape and timing, one that has RTL.
+
+    ``any_sides``: of arrays whose sides are no powers of two, and vector units whose lanes are not the array's columns.
+    """
     chance = random.Random(seed)
     dataflow = chance.choice(["weight_stationary", "output_stationary", "input_stationary"])
     rows, cols = chance.choice([2, 4, 8]), chance.choice([2, 4, 8])
-    bus = chance.choice([4, 8, 16, 32])
+    bus, lanes = chance.choice([4, 8, 16, 32]), cols
     load_rows = chance.choice([1, 2, rows]) if dataflow != "output_stationary" else 1
+    if any_sides:
+        other = random.Random(f"{seed} any sides")
+        rows, cols, lanes = other.choice(ANY_SIDE), other.choice(ANY_SIDE), other.choice([2, 4, 8, 16])
+        at_once = [1, rows, *(part for part in (2, 3, 4) if rows % part == 0)]
+        load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
@@ -53,7 +69,7 @@ def random_npu(seed: int) -> Chip:
                 },
                 "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
-                "vector": {"lanes": cols, "latency": chance.randint(15, 24)},
+                "vector": {"lanes": lanes, "latency": chance.randint(15, 24)},
                 "dma": {
                     "bytes_per_cycle": bus,
                     "outstanding": chance.choice([1, 2, 4, 16]),
@@ -79,14 +95,10 @@ def random_npu(seed: int) -> Chip:
     )
 
 
-def product_sizes(array: SystolicArray, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
+def product_sizes(tile: NpuTile, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
     """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
-    if array.dataflow == "weight_stationary":
-        return moving_values(array, m, k), stationary_values(array, n, k), -(-n // array.cols) * m, m, n
-    if array.dataflow == "input_stationary":
-        return stationary_values(array, m, k), moving_values(array, n, k), -(-m // array.cols) * n, n, m
-    panels = -(-n // array.cols)
-    return -(-m // array.rows) * k * array.rows, panels * k * array.cols, panels * m, m, n
+    shape = (n, m) if tile.array.dataflow == "input_stationary" else (m, n)
+    return *product_values(tile, m, n, k), *shape
 
 
 @dataclass
@@ -96,6 +108,7 @@ class _Writer:
     chip: Chip
     tile: NpuTile
     chance: random.Random
+    segments: int = 3
     builder: ProgramBuilder = field(default_factory=ProgramBuilder)
     results: int = RESULTS
     lists: int = PROGRAM_BASE
@@ -110,8 +123,18 @@ class _Writer:
         names = ("weights", "moving", "first", "parameters", "out", "second", "indices")
         self.rings = {name: self.builder.ring(name, place * bank, bank // SLOTS) for place, name in enumerate(names)}
         self.slot = bank // SLOTS
-        self.sums = self.builder.ring("sums", 0, tile.accumulator.capacity // SLOTS)
+        self.sums = self.builder.ring("sums", 0, sums_lines(tile) // SLOTS * sums_pitch(tile.array))
         self.fence = self.builder.semaphore("fence", 0, "dependency")
+
+    @property
+    def operand_room(self) -> int:
+        """Bytes that one operand of a segment may take of memory."""
+        return RESULTS - self.tile.dma.bytes_per_cycle
+
+    @property
+    def result_room(self) -> int:
+        """Bytes that the results of one segment may take, besides the indices that lie behind all results."""
+        return (PROGRAM_BASE - RESULTS) // self.segments - MOST_LISTS * self.aligned(MOST_ROWS * INDEX_BYTES)
 
     def size(self, limit: int) -> int:
         """A size up to ``limit``, the small and the round ones more often."""
@@ -134,19 +157,33 @@ class _Writer:
     def gemm(self) -> None:
         """Tiles of a product, summed over k, requantised, stored."""
         array, rings = self.tile.array, self.rings
-        rows, cols = array.rows, array.cols
-        loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
+        rows, cols, lanes = array.rows, array.cols, self.tile.vector.lanes
         while True:
+            loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
-            a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(array, m, n, k)
-            out_blocks = -(-out_cols // cols)
-            parameter_bytes, out_bytes = 8 * cols * out_blocks, out_rows * out_blocks * cols
+            a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k)
+            pitch = 0
+            if array.dataflow != "output_stationary" and self.chance.random() < 0.3:
+                by_input = array.dataflow == "input_stationary"
+                row, beats = row_values(self.tile, k), n if by_input else m
+                pitch = row_values(self.tile, k + self.chance.randint(1, 2 * rows))
+                apart = (beats - 1) * pitch + row
+                a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
+            out_blocks, out_row = -(-out_cols // lanes), row_values(self.tile, out_cols)
+            parameter_bytes, out_bytes = 8 * lanes * out_blocks, out_rows * out_row
+            operands = (
+                self.aligned(a_bytes) * loops[0] * loops[2],
+                self.aligned(b_bytes) * loops[1] * loops[2],
+                self.aligned(parameter_bytes) * loops[1],
+            )
             fits = max(a_bytes, b_bytes, parameter_bytes, out_bytes) <= self.slot
-            if fits and sums * 4 * cols <= self.sums.slot_bytes:
+            fits = fits and max(operands) <= self.operand_room
+            fits = fits and self.aligned(out_bytes) * loops[0] * loops[1] <= self.result_room
+            if fits and sums * sums_pitch(array) <= self.sums.slot_bytes:
                 break
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
         function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
-        parameter_bytes = vector_cost(function).parameter_bytes(out_cols, cols)
+        parameter_bytes = vector_cost(function).parameter_bytes(out_cols, lanes)
         p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
         for number in range(loops[1]):
             where = p_base + self.aligned(parameter_bytes) * number
@@ -181,6 +218,7 @@ class _Writer:
                         first=over_k.mask,
                         last_post=sums_ring.full_bit,
                         last=over_k.mask,
+                        pitch=pitch,
                     )
                     first.read()
                     second.read()
@@ -206,23 +244,27 @@ class _Writer:
                 sums_ring.read()
                 rings["out"].written()
                 step = self.aligned(out_bytes)
-                self.put(out_rows, out_blocks * cols, affine(out, (over_m, step), (over_n, step * loops[0])))
+                self.put(out_rows, out_blocks * lanes, affine(out, (over_m, step), (over_n, step * loops[0])))
             parameters.read()
 
     def elementwise(self) -> None:
         """Blocks of an operand, or two, through the vector unit."""
-        cols, builder, rings = self.tile.array.cols, self.builder, self.rings
+        lanes, builder, rings = self.tile.vector.lanes, self.builder, self.rings
         function = self.chance.choice(ELEMENTWISE)
         cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
-        transposes = function == VectorFunction.TRANSPOSE
+        transposes, unit = function == VectorFunction.TRANSPOSE, row_unit(self.tile)
         while True:
-            rows, width = self.size(10), self.size(3 * cols + 1)
-            if transposes and rows > cols:
-                rows = -(-rows // cols) * cols
-            blocks = -(-width // cols)
-            size, parameter_bytes = rows * blocks * cols, cost.parameter_bytes(width, cols)
-            out_bytes = width * -(-rows // cols) * cols if transposes else size
-            if max(size * max(second, 1), out_bytes, parameter_bytes) <= self.slot:
+            turns = self.chance.choice([1, 2, 4])
+            rows, width = self.size(10), self.size(3 * lanes + 1)
+            if transposes and rows > unit:
+                rows = row_values(self.tile, rows)
+            blocks = -(-width // lanes)
+            size, parameter_bytes = rows * row_values(self.tile, width), cost.parameter_bytes(width, lanes)
+            out_bytes = width * row_values(self.tile, rows) if transposes else size
+            fits = max(size * max(second, 1), out_bytes, parameter_bytes) <= self.slot
+            operands = max(self.aligned(size * max(second, 1)) * turns, self.aligned(parameter_bytes))
+            results = self.aligned(2 * out_bytes) * turns
+            if fits and operands <= self.operand_room and results <= self.result_room:
                 break
         first, other, out, parameters = (rings[name] for name in ("first", "second", "out", "parameters"))
         if parameter_bytes:
@@ -232,7 +274,7 @@ class _Writer:
             elif cost.once[0] == SCALAR_BYTES:
                 self.scalars.append(place)
             self.fetch(parameters, parameter_bytes, affine(place))
-        with builder.loop(self.chance.choice([1, 2, 4])) as loop:
+        with builder.loop(turns) as loop:
             sources = [(first, size)] + ([(other, second * size)] if second else [])
             for ring, count in sources:
                 step = self.aligned(count)
@@ -260,10 +302,10 @@ class _Writer:
             out.written()
             step = self.aligned(2 * out_bytes)
             where = affine(self.result(step * loop.count), (loop, step))
-            if transposes and rows < cols:  # the rest of a line has never been written
-                builder.store(out, width, rows, 1 << (rows - 1).bit_length(), where, local_pitch=cols)
+            if transposes and rows < unit:  # the rest of a row has never been written
+                self.columns(width, rows, where)
             else:
-                self.put(*((width, out_bytes // width) if transposes else (rows, blocks * cols)), where)
+                self.put(*((width, rows) if transposes else (rows, blocks * lanes)), where)
         if parameter_bytes:
             parameters.read()
 
@@ -272,13 +314,16 @@ class _Writer:
         builder, rings, chance, bus = self.builder, self.rings, self.chance, self.tile.dma.bytes_per_cycle
         first, out, indices = rings["first"], rings["out"], rings["indices"]
         while True:
-            rows, width = self.size(12), chance.choice([bus, self.size(4 * bus), self.size(2 * bus)])
+            turns = chance.randint(1, MOST_LISTS)
+            rows, width = self.size(MOST_ROWS), chance.choice([bus, self.size(4 * bus), self.size(2 * bus)])
             local = self.aligned(width) if width > bus else window_of(bus, width)
-            if max(rows * local, self.aligned(INDEX_BYTES * rows)) <= self.slot:
+            fits = max(rows * local, self.aligned(INDEX_BYTES * rows)) <= self.slot
+            if fits and turns * self.aligned(rows * local) <= self.result_room:
                 break
         table, pitch = chance.choice([1, 2, chance.randint(1, 40)]), self.aligned(width) + chance.choice([0, 0, bus])
+        table = min(table, max((self.operand_room - bus) // pitch, 1))
         where = self.operand(table * pitch + bus)
-        with builder.loop(chance.choice([1, 2, 3])) as loop:
+        with builder.loop(turns) as loop:
             count = INDEX_BYTES * rows
             self.lists -= loop.count * self.aligned(count)
             for number in range(loop.count):
@@ -349,9 +394,11 @@ class _Writer:
         return width & (width - 1) == 0
 
     def put(self, rows: int, width: int, address: Address) -> None:
-        """Empty a slot of the results ring: packed, or one byte a row."""
+        """Empty a slot of the results ring: packed, or one byte a row; ``width`` bytes of each row were written."""
         ring, bus = self.rings["out"], self.tile.dma.bytes_per_cycle
-        if self.chance.random() < 0.2:
+        if width != row_values(self.tile, width):
+            self.columns(rows, width, address)
+        elif self.chance.random() < 0.2:
             self.builder.store(
                 ring, rows, 1, self.chance.choice([1, 3, bus]) if rows * bus <= width else 1, address, local_pitch=width
             )
@@ -359,6 +406,23 @@ class _Writer:
             self.builder.store(ring, rows, width, width, address, local_pitch=width)
         else:
             self.builder.store(ring, 1, rows * width, rows * width, address)
+
+    def columns(self, rows: int, width: int, address: Address) -> None:
+        """Empty a slot of the results ring by columns, as what lies between its rows has never been written."""
+        bus, pitch = self.tile.dma.bytes_per_cycle, row_values(self.tile, width)
+        part = min(width if width < pitch and width <= bus else width & -width, bus)
+        for at in range(0, width, part):
+            self.builder.store(
+                self.rings["out"],
+                rows,
+                part,
+                pitch,
+                replace(address, base=address.base + at),
+                opens=at == 0,
+                closes=at + part >= width,
+                offset=at,
+                local_pitch=pitch,
+            )
 
 
 def random_image(numbers: np.random.Generator) -> Bytes:
@@ -377,7 +441,7 @@ def random_program(
     chance = random.Random(f"{chip.name} {seed}")
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    writer = _Writer(chip, tile, chance)
+    writer = _Writer(chip, tile, chance, segments)
     kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise]
     kinds += [writer.gather, writer.barrier]
     for _ in range(chance.randint(1, segments)):
