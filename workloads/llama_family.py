@@ -220,7 +220,9 @@ def rotary_width(config: Configuration, head_dim: int, fraction: float = 1.0) ->
     """
     width = int(head_dim * fraction)
     if width % 2:
-        raise config.error(f"rotary embeddings turn pairs of columns, and heads of {head_dim} have an odd {width} to turn")
+        raise config.error(
+            f"rotary embeddings turn pairs of columns, and heads of {head_dim} have an odd {width} to turn"
+        )
     return width
 
 

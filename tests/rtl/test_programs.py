@@ -33,6 +33,8 @@ from tests.rtl.npu import SMALL
 
 TILES, CHOICE, PROGRAMS = 8, 20, 10
 """Tiles a day, of how many, and programs of each."""
+CELLS = 64
+"""Cells that the array of a day's tile has at most: Icarus takes five minutes for an array of 20 x 20."""
 LAYER_PHASES = ("prompt 32", "token 33", "token 34", "token 35", "token 36")
 END = Instruction(opcode=Opcode.END)
 pytestmark = pytest.mark.rtl
@@ -57,10 +59,12 @@ def functions(seed, tile):
 @cache
 def tiles_of(seed):
     """The day's tiles: of `CHOICE`, those whose programs use the most functions that the ones before do not."""
-    used = [functions(seed, tile) for tile in range(CHOICE)]
+    arrays = {tile: tile_of(seed, tile).tile.array for tile in range(2 * CHOICE)}
+    small = [tile for tile, array in arrays.items() if array.rows * array.cols <= CELLS][:CHOICE]
+    used = {tile: functions(seed, tile) for tile in small}
     chosen, missing = [], set(BUILT)
     for _ in range(TILES):
-        chosen.append(max(set(range(CHOICE)) - {*chosen}, key=lambda tile: (len(used[tile] & missing), -tile)))
+        chosen.append(max(used.keys() - {*chosen}, key=lambda tile: (len(used[tile] & missing), -tile)))
         missing -= used[chosen[-1]]
     return chosen
 

@@ -33,6 +33,8 @@ FLAGS = ("wait", "release", "post", "first_wait", "last_post", "accumulate")
 OTHER_ROUNDINGS = {"powers cut off": (0, 128), "reciprocals cut off": (1, 0)}
 """Roundings that softmax's powers and reciprocals do not have: few results tell them from the right ones."""
 MOVES = (Opcode.LOAD, Opcode.GATHER, Opcode.STORE)
+NAMES = frozenset([*((each.name,) for each in Opcode), *((each.value,) for each in VectorFunction)])
+"""Features that no choice may leave out where it need not."""
 START = 3_000
 """Cycles that a further program counts for beside its own, so that few long ones stand against many short ones."""
 
@@ -47,20 +49,21 @@ def features(chip: Chip, made: LoadedProgram) -> frozenset[Feature]:
 def choose(candidates: Mapping[int, frozenset[Feature]], cycles: Mapping[int, int], limit: int) -> list[int]:
     """The numbers of at most ``limit`` candidates; fewer where the rest would add nothing.
 
-    Each time it is the one that adds most features of one entry, the rare ones counting for more; among those, the one
-    that adds most other features for the cycles that it takes. At the end one chosen candidate after the other gives
-    way to another one as long as that adds features of one entry.
+    Each time it is the one that adds most features of one entry, opcodes and functions before all others and the rare
+    ones counting for more; among those, the one that adds most other features for the cycles that it takes. At the end
+    one chosen candidate after the other gives way to another one as long as that adds features of one entry.
     """
     chosen: list[int] = []
     covered: frozenset[Feature] = frozenset()
     common = Counter(feature for each in candidates.values() for feature in each)
     whole = {number: frozenset(f for f in each if len(f) == 1) for number, each in candidates.items()}
 
-    def worth(number: int) -> tuple[Fraction, float, int]:
+    def worth(number: int) -> tuple[Fraction, Fraction, float, int]:
         added = candidates[number] - covered
         first = whole[number] - covered
         rare = sum((Fraction(1, common[feature]) for feature in first), Fraction(0))
-        return rare, (len(added) - len(first)) / (START + cycles[number]), -number
+        named = sum((Fraction(1, common[feature]) for feature in first & NAMES), Fraction(0))
+        return named, rare, (len(added) - len(first)) / (START + cycles[number]), -number
 
     while len(chosen) < limit:
         best = max(candidates, key=worth)
@@ -68,17 +71,22 @@ def choose(candidates: Mapping[int, frozenset[Feature]], cycles: Mapping[int, in
             break
         chosen.append(best)
         covered |= candidates[best]
-    best_count, found = len(_joined(whole, chosen)), len(chosen) == limit
+    best_count, found = _count(_joined(whole, chosen)), len(chosen) == limit
     while found:
         found = False
         for place in range(limit):
             rest = [number for number in chosen if number != chosen[place]]
             held = _joined(whole, rest)
-            gains = {number: (len(held | first), -cycles[number], -number) for number, first in whole.items()}
+            gains = {number: (_count(held | first), -cycles[number], -number) for number, first in whole.items()}
             other = max(gains, key=gains.__getitem__)
-            if len(held | whole[other]) > best_count:
-                chosen[place], best_count, found = other, len(held | whole[other]), True
+            if _count(held | whole[other]) > best_count:
+                chosen[place], best_count, found = other, _count(held | whole[other]), True
     return chosen
+
+
+def _count(features: frozenset[Feature]) -> tuple[int, int]:
+    """How many opcodes and functions these are, and how many features in all."""
+    return len(features & NAMES), len(features)
 
 
 def _joined(features: Mapping[int, frozenset[Feature]], chosen: list[int]) -> frozenset[Feature]:
