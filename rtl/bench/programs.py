@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules
 from siliconloom.rtl.npu.geometry import MEMORY_BITS, geometry_of
@@ -79,6 +80,13 @@ class ProgramCase:
         ]
         return replace(self.program, instructions=tuple(moved)).encode(), self.base + self.origin
 
+    def image(self) -> Bytes:
+        """A copy of the memory with the program's words in it, as they are encoded for the origin."""
+        image = self.memory.copy()
+        code = np.frombuffer(self.placed()[0], np.uint8)
+        image[self.base : self.base + len(code)] = code
+        return image
+
     def put_back(self, memory: Bytes) -> None:
         """Put the program as it was written in the place of its moved words, if these are unharmed."""
         moved, own = (np.frombuffer(words, np.uint8) for words in (self.placed()[0], self.program.encode()))
@@ -130,6 +138,7 @@ def bench_verilog(chip: Chip, top: str, words: int, reset: str = "rst") -> str:
         top=top,
         rules=rules,
         words=words,
+        chunk=min(chunk_words(geometry.bus), words),
         **memory_parameters(geometry),
         reset=reset,
         reset_active=reset if reset == "rst" else f"!{reset}",
@@ -167,11 +176,8 @@ def run_programs(
     reads = ["error", *(f"{name}_{half}" for name in counters for half in ("low", "high"))]
     jobs: list[dict[str, Any]] = []
     for index, case in enumerate(cases):
-        image = case.memory.copy()
-        encoded, base = case.placed()
-        code = np.frombuffer(encoded, np.uint8)
-        image[case.base : case.base + len(code)] = code
-        (folder / f"memory_{index}.hex").write_text(hex_image(image, bus, words), encoding="ascii")
+        _, base = case.placed()
+        write_image(folder / f"memory_{index}.bin", case.image(), bus, words)
         writes = {
             "program_low": base & 0xFFFFFFFF,
             "program_high": base >> 32,
@@ -214,7 +220,8 @@ def run_programs(
         values = found["registers"] | {
             name: found["registers"][f"{name}_low"] | found["registers"][f"{name}_high"] << 32 for name in counters
         }
-        memory = memory_image(folder / f"result_{index}.hex", bus)[: len(cases[index].memory)]
+        memory = cases[index].image()
+        put_written(folder / f"result_{index}.hex", memory, bus)
         cases[index].put_back(memory)
         outcome = ProgramOutcome(
             ended=found["ended"],
@@ -251,19 +258,3 @@ BENCH_PORTS = (
     "irq",
     *(f"s_axi_{name}" for name in axi_lite().members),
 )
-
-
-def hex_image(image: Bytes, bus: int, words: int) -> str:
-    """Memory for ``$readmemh``: one bus word a line, highest byte first."""
-    padded = np.zeros(words * bus, np.uint8)
-    padded[: len(image)] = image
-    return "\n".join(row.tobytes()[::-1].hex() for row in padded.reshape(-1, bus)) + "\n"
-
-
-def memory_image(path: Path, bus: int) -> Bytes:
-    """The opposite of `hex_image`, for what ``$writememh`` wrote; unknown digits read as zero."""
-    rows = []
-    for line in path.read_text(encoding="ascii").splitlines():
-        if line and not line.startswith(("//", "@")):
-            rows.append(bytes.fromhex(line.strip().lower().replace("x", "0").zfill(2 * bus))[::-1])
-    return np.frombuffer(b"".join(rows), np.uint8).copy()

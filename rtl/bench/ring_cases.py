@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.link import CONTROL_BITS, LinkProtocol
 from siliconloom.arch.ring import RingEngine
+from siliconloom.rtl.bench.images import hex_image, memory_image
 from siliconloom.rtl.bench.link_cases import COUNTERS, Fault, run_bench, template, write_hex
-from siliconloom.rtl.bench.programs import hex_image, memory_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.link.node import RingNode

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
+from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, padded
@@ -27,8 +28,10 @@ from siliconloom.verification.parity import Findings
 from siliconloom.workloads import Attention, Gemm, Vector
 
 Bytes = NDArray[np.uint8]
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 32
 """Main memory that a bench holds at most."""
+HELD = 6
+"""How often main memory is held at once at most, by the process, the bench, and their files."""
 WIDE = 74.0
 """Standard deviation of int8 numbers of which each is as likely as any other."""
 AIM = 48.0
@@ -84,12 +87,14 @@ def verify_workload(mapped: MappedWorkload, *, seed: int, simulator: str, spent:
 
 
 def refuse_large(mapped: MappedWorkload, size: int) -> None:
-    """Raise `NotSupported` for more main memory than a bench holds."""
+    """Raise `NotSupported` for more main memory than a bench holds, `TooLarge` for more than this machine has."""
     if size > MOST_BYTES:
         raise NotSupported(
             f"RTL of {mapped.graph.name} on {mapped.chip.name}: it needs {size:,} B of main memory, a bench holds "
             f"{MOST_BYTES:,} B"
         )
+    what = f"RTL of {mapped.graph.name} on {mapped.chip.name}: {size:,} B of main memory in a bench"
+    require_memory(what, HELD * size, "take fewer layers (--set workload.layers=1) or a shorter context")
 
 
 def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
