@@ -55,7 +55,8 @@ def put_written(path: Path, memory: Bytes, bus: int) -> None:
 def _chunks(path: Path) -> Iterator[tuple[int, str]]:
     """The number of each chunk's first word, and its digits."""
     with path.open(encoding="ascii") as file:
-        first, lines = -1, []
+        first = -1
+        lines: list[str] = []
         for line in file:
             if line.startswith("@"):
                 if lines:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
@@ -12,6 +12,7 @@ from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS
 from siliconloom.arch.vector import TABLE_BYTES
 from siliconloom.rtl.cells.arithmetic import Integers, half_even
 from siliconloom.rtl.cells.sram import SramWrapper
+from siliconloom.rtl.cells.table import entry
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.ways import Branch, Hook, Stage, lane_ways
@@ -244,7 +245,7 @@ class Lane(Circuit):
         m.d.comb += below.eq((self.peak.as_signed() << EXP2_BITS) - wide_7)
         mantissa, power, twice = Signal(16), Signal(16), Signal(17)
         m.d.comb += [
-            mantissa.eq(Array([Const(entry, 16) for entry in EXP2])[below[:EXP2_BITS]]),
+            mantissa.eq(entry(m, "powers", EXP2, below[:EXP2_BITS], 16)),
             twice.eq(
                 Mux(below[EXP2_BITS + 5 :].any(), 0, Cat(Const(0, 1), mantissa) >> below[EXP2_BITS : EXP2_BITS + 5])
             ),
@@ -379,14 +380,13 @@ class RowScalars(Circuit):
         ]
         base, step, factor, places_4 = Signal(17), Signal(10), Signal(17), Signal(6)
         index = mantissa[8:]
-        for table, chosen in ((RECIPROCALS, self.softmax), (ROOTS, ~self.softmax)):
+        for name, table, chosen in (("reciprocals", RECIPROCALS, self.softmax), ("roots", ROOTS, ~self.softmax)):
             values = [table.get(i, 0) for i in range(257)]
             steps = [values[i] - values[i + 1] if i in table else 0 for i in range(256)]
+            both = [value | change << 17 for value, change in zip(values, steps, strict=False)]
+            found = entry(m, name, both, index, 27)
             with m.If(chosen):
-                m.d.comb += [
-                    base.eq(Array([Const(v, 17) for v in values[:256]])[index]),
-                    step.eq(Array([Const(v, 10) for v in steps])[index]),
-                ]
+                m.d.comb += Cat(base, step).eq(found)
         m.d.sync += [factor.eq(Mux(some, base - ((step * mantissa[:8] + 128) >> 8), 0)), places_4.eq(places)]
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
         m.d.sync += [
