@@ -57,10 +57,11 @@ def main() -> int:
 
 
 def keep(rows: list[dict[str, Any]]) -> None:
-    """Put these rows into the table, in the place of what it says of the same bugs."""
+    """Put these rows into the table, in the place of what it says of the same bugs; bugs that are gone leave it."""
     old = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-    by_number = {row["number"]: row for row in [*old, *rows]}
-    table = [by_number[number] for number in sorted(by_number)]
+    by_bug = {(row["file"], row["bug"]): row for row in [*old, *rows]}
+    mutants = {number: (each.file, each.what) for number, each in all_mutants().items()}
+    table = [{**by_bug[bug], "number": number} for number, bug in mutants.items() if bug in by_bug]
     killed = sum(row["killed_by"] is not None for row in table)
     record = {"killed": killed, "planted": len(table), "rows": table}
     RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -138,7 +139,11 @@ def npu_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 
 def npu_chips() -> dict[str, Any]:
-    """A tile of 4x4 with two data ports, and one of 4x2 with a wide port, little bandwidth and short queues."""
+    """Three tiles, as different as small ones can be.
+
+    One of 4x4 with two data ports, one of 4x2 with a wide port, little bandwidth and short queues, and one of 3x5 with
+    8 lanes, whose operands begin anywhere in two halves of a bank and whose blocks of columns lie over panels of sums.
+    """
     from siliconloom.verification.programs import random_npu
 
     def changed(seed: int, dram: dict[str, Any], tile: dict[str, dict[str, Any]]) -> Any:
@@ -153,7 +158,8 @@ def npu_chips() -> dict[str, Any]:
     wide = changed(
         4, slow, {"array": {"load_rows": 4}, "sequencer": {"queue_depth": 1}, "dma": {"bytes_per_cycle": 64}}
     )
-    return {"two-ports": narrow, "wide-port": wide}
+    uneven = changed(8, {"latency": 12_000}, {"array": {"rows": 3, "cols": 5, "load_rows": 1}, "vector": {"lanes": 8}})
+    return {"two-ports": narrow, "wide-port": wide, "uneven": uneven}
 
 
 class _Tile:

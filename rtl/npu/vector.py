@@ -374,13 +374,13 @@ class VectorUnitCircuit(Circuit):
             self.first.address.eq(walks["source"].now),
             self.second.enable.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
             self.second.address.eq(Mux(phase.slots, second, parameters)),
-            *self._sums_asked(phase.slots & what.is_["from_sums"], walks["line"].now, entry, place),
         ]
+        self._ask_sums(m, phase.slots & what.is_["from_sums"], walks["line"].now, entry, place)
         return Addresses(
             **walks, pitch=pitch, result_pitch=result_pitch, parameters=parameters, skip=skip, restart=restart
         )
 
-    def _sums_asked(self, wanted: Value, line: Signal, entry: Any, place: BlockPlace) -> list[Any]:
+    def _ask_sums(self, m: Module, wanted: Value, line: Signal, entry: Any, place: BlockPlace) -> None:
         """Reads of the lines of sums in which a block's columns lie: one panel's, and those of the panels after it."""
         cols, wanted_columns = (
             self.geometry.array.cols,
@@ -390,7 +390,7 @@ class VectorUnitCircuit(Circuit):
         for number in range(1, self.geometry.lines_of_block):
             asked.append(wanted & ((place.offset + wanted_columns)[:SIZE_BITS] > number * cols))
             lines.append((line + entry.m * number)[:LOCAL_BITS])
-        return [self.sums.enable.eq(Cat(*asked)), self.sums.line.eq(Cat(*lines))]
+        m.d.comb += [self.sums.enable.eq(Cat(*asked)), self.sums.line.eq(Cat(*lines))]
 
     def _walk(
         self, m: Module, name: str, step: tuple[Value, Any, Any], phase: VectorPhase, place: BlockPlace, restart: Signal

@@ -35,9 +35,10 @@ def tile(tmp_path_factory):
     )
 
 
+@pytest.mark.parametrize("any_sides", [False, True])
 @pytest.mark.parametrize("seed", range(0, 40, 3))
-def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed):
-    chip = random_npu(seed)
+def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed, any_sides):
+    chip = random_npu(seed, any_sides)
     for name, made in directed_programs(chip):
         check_program(made.program, chip)
         assert len(made.program.instructions) <= chip.tile.sequencer.program_words, name

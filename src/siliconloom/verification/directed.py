@@ -5,6 +5,7 @@ Each is written for any npu tile that has RTL, and legal; `directed_programs` na
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -14,13 +15,14 @@ import numpy as np
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
-from siliconloom.arch.layout import INDEX_BYTES, next_power, row_unit, row_values, sums_pitch
+from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, padded, row_unit, row_values, sums_pitch
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes
+from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
+Image = np.ndarray[Any, np.dtype[np.uint8]]
 Fields = dict[str, Any]
 """Fields of an instruction by name."""
 ALL_LEVELS = (1 << LEVELS) - 1
@@ -56,7 +58,7 @@ class Chain:
         self.instructions.append(made)
         self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
 
-    def program(self, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> LoadedProgram:
+    def program(self, memory: Image) -> LoadedProgram:
         """The program, ended."""
         names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
         end = Instruction(opcode=Opcode.END)
@@ -146,18 +148,9 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     tile = _tile(chip)
     array, places, chain = tile.array, Places(tile), Chain()
     a_bytes, b_bytes, sums, rows, columns = product_sizes(tile, m, n, k)
-    lanes, line = tile.vector.lanes, sums_pitch(array)
-    blocks, row = -(-columns // lanes), row_values(tile, columns)
-    moving, weights = (places.bank, 0)
+    line, moving, weights = sums_pitch(array), places.bank, 0
     memory = random_image(np.random.default_rng(1))
-    numbers = np.random.default_rng(2)
-    count = blocks * lanes
-    planes = parameter_planes(
-        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
-    ).reshape(-1)
-    memory[PAGE : PAGE + planes.size] = planes
-    parameters, out = 3 * places.bank, 4 * places.bank
-    for size, source, target in ((a_bytes, 0, moving), (b_bytes, 2 * PAGE, weights), (planes.size, PAGE, parameters)):
+    for size, source, target in ((a_bytes, 0, moving), (b_bytes, 2 * PAGE, weights)):
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
     product: Fields = {"m": m, "n": n, "k": k, "a": Address(base=moving), "b": Address(base=weights)}
     first, second = Address(base=0), Address(base=sums * line)
@@ -165,21 +158,83 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     chain.add(Opcode.MATMUL, nest=(2, 3), **product, c=second, overwrite=0b11)
     chain.add(Opcode.MATMUL, nest=(2,), **product, c=first, accumulate=1)
     chain.add(Opcode.MATMUL, nest=(2, 2), **product, c=second, overwrite=0b01)
+    requantize: Fields = {"function": VectorFunction.REQUANTIZE}
+    _stored(tile, chain, memory, rows, columns, [{**requantize, "a": first}, {**requantize, "a": second}])
+    return chain.program(memory)
+
+
+def _stored(tile: NpuTile, chain: Chain, memory: Image, rows: int, columns: int, functions: Sequence[Fields]) -> None:
+    """Functions of sums of this shape, each result in a page of its own; their parameters are put into ``memory``."""
+    places, lanes = Places(tile), tile.vector.lanes
+    blocks, row = -(-columns // lanes), row_values(tile, columns)
+    numbers, count = np.random.default_rng(2), blocks * lanes
+    planes = parameter_planes(
+        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
+    ).reshape(-1)
+    memory[PAGE : PAGE + planes.size] = planes
+    scalars = scalar_bytes(2**13 + 77, 1, 18)
+    memory[PAGE + planes.size : PAGE + planes.size + len(scalars)] = scalars
+    parameters, out = 3 * places.bank, 4 * places.bank
+    given: Fields = {"memory": Address(base=PAGE), "a": Address(base=parameters)}
+    chain.add(Opcode.LOAD, m=1, n=places.aligned(planes.size + padded(len(scalars), lanes)), **given)
     part = min(lanes, tile.dma.bytes_per_cycle)
-    for number, sums_at in enumerate((first, second)):
-        chain.add(
-            Opcode.VECTOR,
-            function=VectorFunction.REQUANTIZE,
-            m=rows,
-            n=columns,
-            k=1,
-            a=sums_at,
-            c=Address(base=out),
-            d=Address(base=parameters),
-        )
+    for number, fields in enumerate(functions):
+        found = parameters + (planes.size if fields["function"] is VectorFunction.SOFTMAX else 0)
+        given = {"k": 1, "c": Address(base=out), "d": Address(base=found), **fields}
+        chain.add(Opcode.VECTOR, m=rows, n=columns, **given)
+        result = RESULTS + number * PAGE
+        if row == blocks * lanes:
+            chain.add(Opcode.STORE, m=1, n=rows * row, memory=Address(base=result), a=Address(base=out))
+            continue
         for at in range(0, blocks * lanes, part):  # what lies between rows has never been written
-            result, held = Address(base=RESULTS + number * PAGE + at), Address(base=out + at)
-            chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, memory=result, a=held)
+            ends: Fields = {"memory": Address(base=result + at), "a": Address(base=out + at)}
+            chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, **ends)
+
+
+def many_panels(chip: Chip) -> LoadedProgram:
+    """Sums of more columns than the array has, which begin anywhere in their panels: requantised, and as softmax."""
+    tile = _tile(chip)
+    array, places, chain = tile.array, Places(tile), Chain()
+    rows, columns, k = 3, row_values(tile, 2 * array.cols + 2) - 1, array.rows + 1
+    by_input = array.dataflow == "input_stationary"
+    m, n = (columns, rows) if by_input else (rows, columns)
+    while max(product_sizes(tile, m, n, k)[:2]) > places.bank:
+        k -= 1
+    a_bytes, b_bytes, *_ = product_sizes(tile, m, n, k)
+    memory = random_image(np.random.default_rng(11))
+    for size, source, target in ((a_bytes, 0, places.bank), (b_bytes, 2 * PAGE, 0)):
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    chain.add(Opcode.MATMUL, m=m, n=n, k=k, a=Address(base=places.bank), b=Address())
+    softmax: Fields = {"function": VectorFunction.SOFTMAX, "a": Address()}
+    functions = [{"function": VectorFunction.REQUANTIZE, "a": Address()}, softmax]
+    functions.append({**softmax, "k": 2, "b": Address(base=columns // 2)})
+    _stored(tile, chain, memory, rows, columns, functions)
+    return chain.program(memory)
+
+
+def over_banks(chip: Chip) -> LoadedProgram:
+    """A product whose operands lie over the ends of banks, a line of them in both where it may begin anywhere."""
+    tile = _tile(chip)
+    array, places, chain = tile.array, Places(tile), Chain()
+    m, n, k = array.rows + 1, array.cols + 1, 2 * array.rows + 1
+    while max(product_sizes(tile, m, n, k)[:2]) > places.bank // 2:
+        if k == 1:
+            m, n = 1, 1
+        k = max(k - 1, 1)
+    a_bytes, b_bytes, _, rows, columns = product_sizes(tile, m, n, k)
+    by_input = array.dataflow == "input_stationary"
+    loaded = array.cols * (array.load_rows if array.dataflow != "output_stationary" else 1)
+    sizes = (loaded, array.rows) if by_input else (array.rows, loaded)
+    memory, operands = random_image(np.random.default_rng(12)), []
+    for number, (size, line) in enumerate(zip((a_bytes, b_bytes), sizes, strict=True)):
+        end = (2, 6)[number] * places.bank
+        begin = end - 2 * line - (0 if is_power(line) else 2)
+        first = begin // places.unit * places.unit
+        source = Address(base=2 * number * PAGE)
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(begin - first + size), memory=source, a=Address(base=first))
+        operands.append(Address(base=begin))
+    chain.add(Opcode.MATMUL, m=m, n=n, k=k, a=operands[0], b=operands[1])
+    _stored(tile, chain, memory, rows, columns, [{"function": VectorFunction.REQUANTIZE, "a": Address()}])
     return chain.program(memory)
 
 
@@ -350,6 +405,8 @@ DIRECTED = {
     "full queues": full_queues,
     "contended port": contended_port,
     "gathered rows": gathered_rows,
+    "many panels": many_panels,
+    "over banks": over_banks,
 }
 
 

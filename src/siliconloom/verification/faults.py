@@ -13,7 +13,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, encode
-from siliconloom.arch.layout import row_unit, sums_pitch, sums_room
+from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -113,6 +113,16 @@ def _limits(faults: _Faults) -> None:
         )
         if beyond:
             faults.add("sums read beyond the accumulator", [fill, read], cause)
+    rows = tile.array.rows
+    if not is_power(rows):  # such an operand begins anywhere, and each of its blocks lies in two lines at most
+        last = replace(fill, n=2 * size, a=Address(base=capacity - 2 * size), post=0b100)
+        for name, beyond in (("at", 0), ("beyond", 1)):
+            ends, stays = Address(base=capacity - rows + beyond), Address()
+            if tile.array.dataflow == "input_stationary":
+                ends, stays = stays, ends
+            whole = replace(product, k=rows, wait=0b110, a=ends, b=stays)
+            cause = Cause.LOCAL_ADDRESS if beyond else Cause.NONE
+            faults.add(f"an operand that ends {name} the end of the scratchpad", [fill, last, whole], cause)
     full = (Semaphore("never"), Semaphore("one", SEMAPHORE_LIMIT), Semaphore("two"))
     once = replace(load, post=0b010)
     faults.add("a semaphore above its limit", [once], Cause.SEMAPHORE_OVERFLOW, semaphores=full)
@@ -170,6 +180,10 @@ def _illegal(faults: _Faults) -> None:
         faults.add("a result within a line", [replace(vector, c=Address(base=1))], misaligned, 0)
         product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
         faults.add("sums within a line", [product], misaligned, 0)
+    array = faults.tile.array
+    if is_power(array.rows) and array.rows > 1 and array.dataflow != "output_stationary":
+        pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
+        faults.add("a pitch within a row of the array", [pitched], misaligned, 0)
 
 
 def _indices(faults: _Faults) -> None:
