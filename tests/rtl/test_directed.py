@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Opcode
@@ -12,8 +13,8 @@ from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.faults import fault_cases
-from siliconloom.verification.npu import compare, surrounded
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.npu import check_programs, compare, surrounded
+from siliconloom.verification.programs import RESULTS, random_npu, random_program
 
 
 def quick_chip():
@@ -60,6 +61,33 @@ def test_directed_programs_reach_every_level_either_sign_and_accumulate():
     assert (strides > 0).any(axis=0).all()
     assert (strides < 0).any(axis=0).all()
     assert any(i.accumulate for i in programs["accumulated sums"].program.instructions)
+
+
+def test_rows_are_as_long_as_those_of_large_models_where_a_tile_has_room():
+    """Widths of 8,192 and contexts of 4,096 on npu-edge; probabilities of so many keys that are not all zero."""
+    chip = load_chip("npu-edge")
+    programs = dict(directed_programs(chip))
+    longest = {
+        name: max(i.n for i in programs[name].program.instructions if i.opcode == Opcode.VECTOR)
+        for name in ("long rows", "long softmax")
+    }
+    assert longest == {"long rows": 8191, "long softmax": 4095}
+    for name, made in programs.items():
+        check_program(made.program, chip)
+        after = made.loaded()
+        GoldenMachine(chip, after).run(made.program)
+        if name == "long softmax":
+            assert len(np.unique(after[RESULTS : RESULTS + 4000])) > 4
+
+
+@pytest.mark.rtl
+@pytest.mark.slow
+def test_rows_as_long_as_those_of_large_models_agree_in_every_cycle_and_byte():
+    if simulator_path("verilator") is None:
+        pytest.skip("verilator is not installed")
+    chip = load_chip("npu-edge")
+    for parity in check_programs(chip, directed_programs(chip)):
+        assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
 @pytest.mark.rtl

@@ -15,13 +15,24 @@ import numpy as np
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
-from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, padded, row_unit, row_values, sums_pitch
+from siliconloom.arch.layout import (
+    INDEX_BYTES,
+    is_power,
+    next_power,
+    padded,
+    row_unit,
+    row_values,
+    sums_lines,
+    sums_pitch,
+)
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
-from siliconloom.verification.programs import PROGRAM_BASE, RESULTS, product_sizes, random_image
+from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
+LONGEST_NORM, LONGEST_SOFTMAX = 8192, 4096
+"""Columns of the longest rows: widths of large models, and contexts; tiles with less room have shorter ones."""
 Image = np.ndarray[Any, np.dtype[np.uint8]]
 Fields = dict[str, Any]
 """Fields of an instruction by name."""
@@ -266,7 +277,7 @@ def long_rows(chip: Chip) -> LoadedProgram:
     tile = _tile(chip)
     lanes, chain, places = tile.vector.lanes, Chain(), Places(tile)
     capacity = tile.scratchpad.capacity
-    columns = min(capacity // 16, 2048) // lanes * lanes
+    columns = min(capacity // 16, LONGEST_NORM) // lanes * lanes
     memory = random_image(np.random.default_rng(4))
     numbers = np.random.default_rng(5)
     planes = parameter_planes(
@@ -278,20 +289,57 @@ def long_rows(chip: Chip) -> LoadedProgram:
     row = numbers.choice(np.array([127, -128, -127], np.int8), columns).view(np.uint8)
     steep = np.where(np.arange(columns) < columns // 2, 127, 126).astype(np.int8).view(np.uint8)
     memory[: planes.size] = planes
-    memory[4 * PAGE : 4 * PAGE + columns] = row
-    memory[5 * PAGE : 5 * PAGE + columns] = steep
+    room = places.aligned(columns)
+    memory[RESULTS : RESULTS + columns] = row
+    memory[RESULTS + room : RESULTS + room + columns] = steep
     operand, out = capacity // 2, 3 * capacity // 4
     chain.add(Opcode.LOAD, m=1, n=places.aligned(planes.size), memory=Address(base=0), a=Address(base=0))
     for number, (source, function) in enumerate(
         (source, function)
-        for source in (4 * PAGE, 5 * PAGE)
+        for source in (RESULTS, RESULTS + room)
         for function in (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
     ):
         chain.add(Opcode.LOAD, m=1, n=columns, memory=Address(base=source), a=Address(base=operand))
         ends: Fields = {"a": Address(base=operand), "c": Address(base=out), "d": Address(base=0)}
         chain.add(Opcode.VECTOR, function=function, m=1, n=columns - 1, k=1, **ends)
-        target = Address(base=RESULTS + number * PAGE)
+        target = Address(base=RESULTS + (2 + number) * room)
         chain.add(Opcode.STORE, m=1, n=columns, memory=target, a=Address(base=out))
+    return chain.program(memory)
+
+
+def long_softmax(chip: Chip) -> LoadedProgram:
+    """Softmax over two rows of sums as long as fits, less a column: as many keys as a long context has."""
+    tile = _tile(chip)
+    array, places, chain = tile.array, Places(tile), Chain()
+    by_input = array.dataflow == "input_stationary"
+    rows, k, columns = 2, 2, min(sums_lines(tile) // 2 * array.cols, LONGEST_SOFTMAX)
+
+    def sizes() -> tuple[int, int]:
+        m, n = (columns, rows) if by_input else (rows, columns)
+        a_bytes, b_bytes, *_ = product_sizes(tile, m, n, k)
+        return a_bytes, b_bytes
+
+    while max(*sizes(), rows * row_values(tile, columns)) > places.bank:
+        columns //= 2
+    columns = max(columns - 1, 1)
+    memory = random_image(np.random.default_rng(13))
+    for size, source, target in zip(sizes(), (0, RESULTS - places.aligned(PAGE)), (places.bank, 0), strict=True):
+        source = source if size <= PAGE else places.aligned(PAGE)
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    m, n = (columns, rows) if by_input else (rows, columns)
+    chain.add(Opcode.MATMUL, m=m, n=n, k=k, a=Address(base=places.bank), b=Address())
+    scalars = scalar_bytes(2**13 + 77, 1, 11)  # steep, as of thousands of nearly equal ones each is below 1/254
+    at = RESULTS - 2 * places.aligned(PAGE)
+    memory[at : at + len(scalars)] = scalars
+    parameters, out = Address(base=3 * places.bank), Address(base=4 * places.bank)
+    chain.add(Opcode.LOAD, m=1, n=places.aligned(len(scalars)), memory=Address(base=at), a=parameters)
+    given: Fields = {"a": Address(), "c": out, "d": parameters, "k": 1}
+    chain.add(Opcode.VECTOR, function=VectorFunction.SOFTMAX, m=rows, n=columns, **given)
+    blocks, row = -(-columns // tile.vector.lanes) * tile.vector.lanes, row_values(tile, columns)
+    for number in range(rows):  # what lies between rows has never been written
+        part = blocks // places.unit * places.unit or min(tile.vector.lanes, tile.dma.bytes_per_cycle)
+        ends: Fields = {"memory": Address(base=RESULTS + 4 * number * PAGE), "a": Address(base=out.base + number * row)}
+        chain.add(Opcode.STORE, m=1, n=part, **ends)
     return chain.program(memory)
 
 
@@ -345,10 +393,12 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     filled, free, listed, copied, stored = (1 << n for n in range(5))
     slot, half = bank // 2, max(bus // 2, 1)
     most, rows = min(bank // bus, slot // INDEX_BYTES - 2, 40), RESULTS // 2 // (3 * bus)
+    pitch = places.aligned(bank + bus)
+    last = min(7, (MEMORY_BYTES - bank) // pitch)
     numbers = np.random.default_rng(10)
     indices = numbers.integers(0, rows, most + 2)
     indices[:7] = [0, rows - 1, 5, 5, 5, 0, rows - 1]
-    indices[most:] = 7, 0xA5C3E7  # of the table of long rows; of the one far up
+    indices[most:] = last, 0xA5C3E7  # of the table of long rows; of the one far up
     memory = random_image(numbers)
     memory[source : source + INDEX_BYTES * len(indices)] = indices.astype("<u4").view(np.uint8)
     load = Instruction(opcode=Opcode.LOAD, m=1, n=bank, memory=Address(base=PAGE), a=Address(base=first))
@@ -359,7 +409,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
         opcode=Opcode.GATHER, m=1, n=bus, k=rows, pitch=3 * bus, a=Address(base=first), b=Address(base=lists)
     )
     again, end = Instruction(opcode=Opcode.NEXT), Instruction(opcode=Opcode.END)
-    long: Fields = {"n": bank, "k": 8, "pitch": places.aligned(bank + bus)}
+    long: Fields = {"n": bank, "k": last + 1, "pitch": pitch}
     up = (PAGE - 0xA5C3E7 * 5 * bus) % (1 << 48)
     far: Fields = {"k": 0xA5C3E8, "pitch": 5 * bus, "memory": Address(base=up)}
     steps = Address(base=first, strides=(3 * bus, bus, 0, 0, 0, 0))
@@ -375,7 +425,8 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     aside = replace(load, n=places.unit, a=Address(base=other))
     for number, body in enumerate(tries):
         copy: Fields = {"m": bank // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
-        target = Address(base=RESULTS + number * bank)
+        kept_bytes = min(bank, (PROGRAM_BASE - RESULTS) // len(tries) // places.unit * places.unit)
+        target = Address(base=RESULTS + number * kept_bytes)
         given: Fields = {"wait": filled | stored, "release": free, "post": copied}
         kept: Fields = {"wait": copied, "release": stored}
         code += [
@@ -383,7 +434,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
             *body,
             replace(aside, post=filled),
             Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, **given),
-            Instruction(opcode=Opcode.STORE, m=1, n=bank, memory=target, a=Address(base=out), **kept),
+            Instruction(opcode=Opcode.STORE, m=1, n=kept_bytes, memory=target, a=Address(base=out), **kept),
         ]
     names = [
         Semaphore(name, int(name in ("free", "stored"))) for name in ("filled", "free", "listed", "copied", "stored")
@@ -402,6 +453,7 @@ DIRECTED = {
     "sums of one line": one_line,
     "rows over pages": over_pages,
     "long rows": long_rows,
+    "long softmax": long_softmax,
     "full queues": full_queues,
     "contended port": contended_port,
     "gathered rows": gathered_rows,
