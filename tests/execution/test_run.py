@@ -29,7 +29,7 @@ def mapped_to(chip, graph):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt"]),
+    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral"]),
     shape=st.sampled_from(SHAPES),
     bus=st.sampled_from([8, 16, 32]),
     dim=st.sampled_from([8, 16, 10, 5, 24]),  # the odd one where nothing is rotary

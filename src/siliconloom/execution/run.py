@@ -267,9 +267,12 @@ class _Golden:
         last: Operator = task.fused[-1] if task.fused else task.operator
         at, stored = At(last.name, execution), self.mapped.results[last.name]
         expected = self.integers.results[at]
-        lines = self.memory[stored.address : stored.address + len(expected) * stored.row].view(np.int8)
         columns = stored_columns(self.tile, self.mapped, last)
-        found = lines.reshape(len(expected), stored.row)[:, columns].astype(np.int64)
+        experts = expected.shape[1] // len(columns)  # the rows of one follow those of another
+        rows = experts * len(expected)
+        lines = self.memory[stored.address : stored.address + rows * stored.row].view(np.int8)
+        parts = lines.reshape(experts, len(expected), stored.row)[:, :, columns].astype(np.int64)
+        found = parts.transpose(1, 0, 2).reshape(expected.shape)
         reals = self.real.results[at]
         values = found * self.quantizer.made[at].scale
         error = values - reals
