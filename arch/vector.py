@@ -45,6 +45,8 @@ ROW_LIMIT = 256
 """Rows of one row function: each has a line of the unit's row memory."""
 COLUMN_LIMIT = 1 << 15
 """Columns of one row function."""
+INDEX_LIMIT = 1 << 18
+"""Columns of a row in which a place is looked for: a vocabulary's."""
 INPUT_LIMIT = 256
 """Rows that one row of a weighted sum is made of: sums of so many products of bytes have 24 bits."""
 SCALAR_BYTES = 8
@@ -220,6 +222,11 @@ class FunctionSpec:
     def reads_second(self) -> bool:
         """Whether there is a second operand, of whatever shape."""
         return self.second > 0 or self.weighs
+
+    @property
+    def column_limit(self) -> int:
+        """Columns of one row of a row function."""
+        return INDEX_LIMIT if self.indexes else COLUMN_LIMIT
 
     def result_cols(self, cols: int) -> int:
         """Columns of the result of an operand of so many."""

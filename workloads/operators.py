@@ -363,7 +363,7 @@ class Vector(Operator):
 
     @property
     def output_elements(self) -> int:
-        return self.outputs * self.rows * self.cols
+        return self.outputs * self.rows * self.function.spec.result_cols(self.cols)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
-from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import BUILT, INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT
 
 
 def operands(i: Instruction) -> list[str]:
@@ -51,7 +51,7 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
         built = ", ".join(sorted(BUILT))
         raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")
     if i.function.spec.cost.by_row:
-        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
+        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, i.function.spec.column_limit)):
             if size > limit:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
     if i.function.spec.chooses and i.k < 1:

@@ -11,7 +11,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import INDEX_LIMIT, ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import MOST_LANES, log2
@@ -19,7 +19,7 @@ from siliconloom.rtl.npu.geometry import MOST_LANES, log2
 PLACE_BITS = log2(MOST_LANES)
 KEY_BITS = 9 + PLACE_BITS
 """Bits of a `key`."""
-INDEX_BITS = log2(COLUMN_LIMIT)
+INDEX_BITS = log2(INDEX_LIMIT)
 """Bits of a column."""
 NONE = -(1 << KEY_BITS - 1)
 """The key of an element that does not count: below that of any other."""

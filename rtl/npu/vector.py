@@ -36,6 +36,7 @@ from siliconloom.arch.vector import (
     COLUMN_LIMIT,
     COLUMN_LINES,
     INDEX_BYTES,
+    INDEX_LIMIT,
     INPUT_LIMIT,
     ROW_LIMIT,
     SCALAR_BYTES,
@@ -339,7 +340,9 @@ class VectorUnitCircuit(Circuit):
         new, wide = what.new, self._wide
         by_row = Signal(name="new_by_row")
         counted = built(lambda spec: spec.chooses or spec.weighs)
-        weighs = built(lambda spec: spec.weighs)
+        weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
+        wider = Signal(name="new_wider")
+        m.d.comb += wider.eq(Mux(one_of(indexes, new), new.n > INDEX_LIMIT, new.n > COLUMN_LIMIT))
         m.d.comb += [
             by_row.eq(any_of(what.by_rows, new)),
             self.illegal.eq(
@@ -348,7 +351,7 @@ class VectorUnitCircuit(Circuit):
                     (new.m == 0)
                     | (new.n == 0)
                     | ~any_of(BUILT, new)
-                    | (by_row & ((new.m > ROW_LIMIT) | (new.n > COLUMN_LIMIT)))
+                    | (by_row & ((new.m > ROW_LIMIT) | wider))
                     | (one_of(counted, new) & (new.k == 0))
                     | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
                 )

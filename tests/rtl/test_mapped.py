@@ -88,7 +88,8 @@ def mapped(chip, made):
 def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
     """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it.
 
-    One has rows that are no multiples of the bus, and more of them than indices are loaded at a time.
+    One finds its next tokens itself. One has rows that are no multiples of the bus, and more of them than indices are
+    loaded at a time.
     """
     works = [
         (PRODUCTS, ()),
@@ -96,6 +97,7 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         (GPT2 | {"n_embd": 40, "n_head": 1, "n_positions": 96}, (("sequence", "93"),)),
         (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
         (LLAMA, (("sequence", "16"),)),
+        (GPT2, (("sequence", "7"), ("batch", "3"), ("sample", "greedy"))),
     ]
     programs = [
         (str(number), filled(mapped(chip, graph(tmp_path, model, *sets)), number))
@@ -114,7 +116,7 @@ def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_p
     tile = tile_of(sets)
     works = [
         (MIXTRAL, (("sequence", "13"),)),
-        (MIXTRAL, (("phase", "decode"), ("context", "14"))),
+        (MIXTRAL, (("phase", "decode"), ("context", "14"), ("sample", "greedy"))),
         (MIXTRAL | {"num_local_experts": 3, "num_experts_per_tok": 3}, (("phase", "decode"), ("batch", "3"))),
     ]
     made = [mapped(tile, graph(tmp_path, model, *given)) for model, given in works]

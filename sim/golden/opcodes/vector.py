@@ -10,7 +10,7 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import GOLDEN, Integers, window
 
@@ -24,8 +24,10 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
         raise NotSupported(f"values of the vector function {function.value}")
-    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
-        raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
+    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > spec.column_limit):
+        raise LoomError(
+            f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {spec.column_limit}"
+        )
     target, operands = i.c.at(indices), machine.operands(i, indices)
     cols = spec.result_cols(i.n)
     found = GOLDEN[function](operands)[:, :cols]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import packed, padded, row_values, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, packed, padded, row_values, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
@@ -334,7 +334,8 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
 def stored_columns(tile: NpuTile, mapped: MappedWorkload, operator: Operator) -> NDArray[np.intp]:
     """Where in a row of its result every column of an operator lies; heads may be filled up to whole lines."""
     if not isinstance(operator, Attention):
-        return np.arange(columns(operator))
+        places = isinstance(operator, Vector) and operator.function.spec.indexes
+        return np.arange(INDEX_BYTES if places else columns(operator))
     layout = AttentionLayout(tile, mapped.chip.nearest, operator)
     heads = np.arange(operator.heads)[:, None] * layout.o_head + np.arange(operator.v_head_dim)
     return heads.reshape(-1)

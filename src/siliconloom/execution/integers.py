@@ -91,6 +91,9 @@ class IntegerReading(Reading):
         made = x.reshape(len(x), -1, operator.cols)
         return self._cut(at, functions.weighted_sum(made, weights, multiplier, shift))
 
+    def sample(self, at: At, operator: Vector, x: Integers) -> Integers:
+        return np.asarray(x.argmax(1)[:, None])
+
     def turn(self, at: At, x: Integers, positions: Integers, head_dim: int) -> Integers:
         operator = self.quantizer.walk.graph.dataflow[at.name]
         assert isinstance(operator, Vector)

@@ -186,6 +186,9 @@ class Quantizer(Reading):
         scalars = scaled(float(x[0, 0]) * float(weights[0, 0]) / step)
         return self._made(at, len(x), np.full(operator.cols, step), scalars=scalars)
 
+    def sample(self, at: At, operator: Vector, x: Floats) -> Floats:
+        return self._made(at, len(x), np.ones(1))
+
     def turn(self, at: At, x: Floats, positions: Integers, head_dim: int) -> Floats:
         return self._made(at, len(x), x[0])
 

@@ -102,6 +102,10 @@ class Reading(ABC):
         """The sum of what experts have made of every token, each times its weight."""
 
     @abstractmethod
+    def sample(self, at: At, operator: Vector, x: Array) -> Array:
+        """The column of the largest value of every row."""
+
+    @abstractmethod
     def turn(self, at: At, x: Array, positions: Integers, head_dim: int) -> Array:
         """Neighbours (2i, 2i + 1) of every head turned by angles that grow with the position."""
 
@@ -198,6 +202,8 @@ class GraphWalk:
             halves = read[0].reshape(len(read[0]), -1, 2, operator.cols)  # of every expert
             first, second = (halves[:, :, half].reshape(len(halves), -1) for half in range(2))
             return reading.gate(at, GATED[function], first, second)
+        if function == VectorFunction.ARGMAX:
+            return reading.sample(at, operator, read[0])
         if function == VectorFunction.TOP_K:
             return reading.choose(at, operator, read[0])
         if function == VectorFunction.COMBINE:
@@ -290,6 +296,8 @@ class GraphWalk:
             return "" if len(makers) == 1 else "gates that two operators make"
         if function == VectorFunction.TOP_K:
             return "" if operator.chosen == operator.cols else f"experts that not every token goes to: {ROUTED}"
+        if function == VectorFunction.ARGMAX:
+            return ""
         if function == VectorFunction.COMBINE:
             return "" if len(makers) == 2 else "experts that all tokens share"
         if function == VectorFunction.ROPE:

@@ -155,6 +155,8 @@ def _illegal(faults: _Faults) -> None:
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
+    largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
+    faults.add("too many columns to look in", [largest], illegal, 0)
     counted = VectorFunction.TOP_K, VectorFunction.COMBINE
     for function in counted:
         faults.add(f"{function} of none", [replace(vector, function=function, k=0)], illegal, 0)
