@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.vector import INDEX_BYTES, Count
 
-Count = TypeVar("Count", int, NDArray[np.int64])
-"""One size, or an array of sizes."""
 Values = TypeVar("Values", bound=np.generic)
 
 
@@ -104,10 +103,6 @@ def window_of(bus: int, width: int) -> int:
     two.
     """
     return bus if width > bus else 1 << (width - 1).bit_length()
-
-
-INDEX_BYTES = 4
-"""Bytes of the index of a gather, a whole number without sign, the low byte first; they lie one after the other."""
 
 
 class ProductValues(NamedTuple):

@@ -10,6 +10,13 @@ a norm) makes ``passes`` over its slots and waits ``reductions`` times for value
 next pass can begin. An element function streams all slots once, ``passes`` cycles each. Parameters are read
 ahead: ``once`` bytes before everything, and ``setup`` lines ahead of each block where they differ from column to
 column.
+
+Three kinds of function have their work from the instruction's ``k``, or from their result. One that *chooses* the k
+largest of each row makes k more passes before the others, each with a reduction of its own: every one of them finds
+the next element of every row, the largest of those that come behind the one found before; of equal ones the lower
+column comes first. Where there are no more than k columns all are chosen, and there is no such pass. One that *weighs*
+has k rows of its first operand for each row of results, and a cycle for each of them on every slot. One that *indexes*
+chooses one element, and its result is where that stands: `INDEX_BYTES` for each row.
 """
 
 from __future__ import annotations
@@ -18,10 +25,19 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Live, Registry, discover
+
+Count = TypeVar("Count", int, NDArray[np.int64])
+"""One size, or an array of sizes, of which the same is asked."""
+INDEX_BYTES = 4
+"""Bytes of an index, a whole number without sign, the low byte first: of the row of a table that a gather takes, where
+they lie one after the other; of a column that a function has found, where each begins a row."""
 
 FUNCTION_BITS = 6
 """Bits of a function's code in an instruction."""
@@ -29,6 +45,10 @@ ROW_LIMIT = 256
 """Rows of one row function: each has a line of the unit's row memory."""
 COLUMN_LIMIT = 1 << 15
 """Columns of one row function."""
+INDEX_LIMIT = 1 << 18
+"""Columns of a row in which a place is looked for: a vocabulary's."""
+INPUT_LIMIT = 256
+"""Rows that one row of a weighted sum is made of: sums of so many products of bytes have 24 bits."""
 SCALAR_BYTES = 8
 TABLE_BYTES = 256
 COLUMN_LINES = 8
@@ -69,6 +89,8 @@ class VectorCost:
         Bytes of each group of parameters that is read before everything; a group begins on a new line.
     serial
         One element a cycle.
+    chooses, weighs, indexes
+        See `FunctionSpec`.
     """
 
     passes: int = 1
@@ -76,14 +98,25 @@ class VectorCost:
     setup: int = 0
     once: tuple[int, ...] = ()
     serial: bool = False
+    chooses: bool = False
+    weighs: bool = False
+    indexes: bool = False
 
     @property
     def by_row(self) -> bool:
         return self.reductions > 0
 
-    def slot_cycles(self, lanes: int) -> int:
-        """Cycles that all passes together spend on one block of one row."""
-        return lanes if self.serial else self.passes
+    def slot_cycles(self, lanes: int, inputs: int = 1) -> int:
+        """Cycles that all passes but those that choose spend on one block of one row, with ``inputs`` as ``k``."""
+        return lanes if self.serial else inputs if self.weighs else self.passes
+
+    def rounds(self, cols: Count, inputs: int) -> Count:
+        """Passes that choose ``inputs`` of so many columns: one for each, none where all are chosen."""
+        return (cols > inputs) * inputs if self.chooses else 0 * cols
+
+    def index_lines(self, lanes: int) -> int:
+        """Lines of results that each row has beside its blocks."""
+        return -(-INDEX_BYTES // lanes) if self.indexes else 0
 
     def once_lines(self, lanes: int) -> int:
         """Lines of parameters that are read before everything."""
@@ -118,6 +151,13 @@ class FunctionSpec:
         With ``k`` = 2, row r sees columns up to ``b`` + r, and ``b`` is no address.
     transposes
         Element (r, c) goes to row c, column r, one element a cycle.
+    chooses
+        ``k`` elements of each row count, the others are none of it; at least one.
+    weighs
+        Rows r·k to r·k + k - 1 of the first operand make row r of the result, each of them times a byte of row r of
+        the second operand, which has k columns; at least one and at most `INPUT_LIMIT`.
+    indexes
+        The result has `INDEX_BYTES` a row: a column of the operand, without sign, low byte first.
     circuit
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
     activation
@@ -134,6 +174,9 @@ class FunctionSpec:
     second: int = 0
     masks: bool = False
     transposes: bool = False
+    chooses: bool = False
+    weighs: bool = False
+    indexes: bool = False
     circuit: bool = True
     activation: Callable[[float], float] | None = None
 
@@ -147,8 +190,9 @@ class FunctionSpec:
                 f"vector function {self.name}: parameters are columns, or scalars before a table "
                 f"(got {', '.join(self.parameters)})"
             )
-        # the circuit makes two passes around one reduction, else a beat for each line of the second operand
-        built = (2, 1) if self.reductions else (max(self.second, 1), 0)
+        # the circuit makes two passes around one reduction, else a beat for each line of the second operand; places of
+        # elements are written behind one pass
+        built = (1 if self.indexes else 2, 1) if self.reductions else (max(self.second, 1), 0)
         if self.circuit and (self.passes, self.reductions) != built:
             raise LoomError(
                 f"vector function {self.name}: the unit's circuit makes {built[0]} passes and {built[1]} reductions "
@@ -169,7 +213,24 @@ class FunctionSpec:
             setup=COLUMN_LINES if Parameters.COLUMNS in self.parameters else 0,
             once=tuple(ONCE[each] for each in self.parameters if each in ONCE),
             serial=self.transposes,
+            chooses=self.chooses,
+            weighs=self.weighs,
+            indexes=self.indexes,
         )
+
+    @property
+    def reads_second(self) -> bool:
+        """Whether there is a second operand, of whatever shape."""
+        return self.second > 0 or self.weighs
+
+    @property
+    def column_limit(self) -> int:
+        """Columns of one row of a row function."""
+        return INDEX_LIMIT if self.indexes else COLUMN_LIMIT
+
+    def result_cols(self, cols: int) -> int:
+        """Columns of the result of an operand of so many."""
+        return INDEX_BYTES if self.indexes else cols
 
 
 PARAMETER_ORDERS = (
@@ -297,6 +358,7 @@ def function_table() -> str:
     for function in VectorFunction:
         spec = function.spec
         second = "mask" if spec.masks else f"{spec.second} B an element" if spec.second else "none"
+        second = "k B a row" if spec.weighs else second
         result = spec.result if spec.circuit else f"{spec.result}; timed, no circuit"
         groups = ", ".join(spec.parameters) or "none"
         lines.append(f"| {spec.name} | {spec.code} | {second} | {groups} | {result} |")

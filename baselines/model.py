@@ -44,6 +44,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
     VectorFunction.COPY: Op.GELU,
     VectorFunction.TRANSPOSE: Op.GELU,
     VectorFunction.TOP_K: Op.SOFTMAX,
+    VectorFunction.ARGMAX: Op.SOFTMAX,
     VectorFunction.REQUANTIZE: Op.GELU,
 }
 """Element-wise kernel with the same passes over memory."""

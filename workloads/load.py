@@ -34,6 +34,7 @@ class Transformer(Description):
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
     both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step, where
     ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
+    ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
     """
 
@@ -48,6 +49,7 @@ class Transformer(Description):
     sequence: Length | None = None
     context: Length | None = None
     layers: Length | None = None
+    sample: Literal["greedy"] | None = None
     precision: DataType | None = None
     operator_precision: dict[str, DataType] = Field(default={})
 
@@ -127,7 +129,10 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
         "sequence": "sequence in decode (several tokens a step, as in speculative decoding); context is the length",
         "training_batch": "training_batch in decode; set batch",
     },
-    Phase.TRAINING: {"context": "context in training; sequence is the length of a sequence"},
+    Phase.TRAINING: {
+        "context": "context in training; sequence is the length of a sequence",
+        "sample": "sample in training, which has no next token",
+    },
 }
 """Keys that mean nothing in a phase, and what they would ask for."""
 
@@ -154,7 +159,10 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
     run = _run(document, entry, model)
     precision = entry.precision or model.dtype or DEFAULT_PRECISION
-    dataflow = forward_graph(model, run, precision, entry.operator_precision)
+    sample = entry.sample is not None and entry.phase is not Phase.TRAINING
+    if sample and model.pooler:
+        raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
+    dataflow = forward_graph(model, run, precision, entry.operator_precision, sample=sample)
     graph = Graph(
         name=entry.name or title,
         phase=entry.phase,

@@ -312,7 +312,7 @@ class Vector(Operator):
     tied
         Name of the operator that stores those parameters, when it is another one.
     chosen
-        Elements that a top-k takes of each row, one after the other.
+        Elements that a top-k takes of each row.
     """
 
     function: VectorFunction
@@ -338,15 +338,16 @@ class Vector(Operator):
 
     @property
     def passes(self) -> int:
-        """How often the vector unit goes through its function: once for each element that a top-k takes.
+        """How often the vector unit begins its function: more than two operands are added one by one.
 
-        More than two operands are added one by one, the first two together; where they are weighted, each by itself.
+        The first two are added together. Where they are weighted, one instruction adds all.
         """
-        if self.function == VectorFunction.TOP_K:
-            return self.chosen
-        if self.function == VectorFunction.COMBINE:
-            return self.inputs
         return max(self.inputs - 1, 1) if self.function == VectorFunction.ADD else 1
+
+    @property
+    def counted(self) -> int:
+        """What the work on each element grows with: elements that a top-k takes, operands of a weighted sum."""
+        return self.inputs if self.function == VectorFunction.COMBINE else self.chosen
 
     @property
     def vector_elements(self) -> int:
@@ -362,7 +363,7 @@ class Vector(Operator):
 
     @property
     def output_elements(self) -> int:
-        return self.outputs * self.rows * self.cols
+        return self.outputs * self.rows * self.function.spec.result_cols(self.cols)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,8 @@ class Role(StrEnum):
     """The norm of what the head takes."""
     HEAD = "head"
     """The product with the vocabulary."""
+    SAMPLE = "sample"
+    """The next token of every sequence: that of the largest logit."""
     LOSS = "loss"
 
     ENTRY = "entry"

@@ -17,12 +17,18 @@ LONGEST_PATTERN = 16
 
 
 def forward_graph(
-    model: Architecture, run: TokenStep, precision: DataType, patterns: Mapping[str, DataType] | None = None
+    model: Architecture,
+    run: TokenStep,
+    precision: DataType,
+    patterns: Mapping[str, DataType] | None = None,
+    *,
+    sample: bool = False,
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
     In prefill and decode only the last token of each sequence goes through the head; in training all do, and a
-    softmax for the loss follows. BERT's pooler takes the first token of each sequence.
+    softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
+    largest logit follows the head.
     """
     builder = Builder(precision, patterns)
     x = _embedding(builder, model, run)
@@ -33,7 +39,10 @@ def forward_graph(
         for index, layer in enumerate(layers):
             builder.layer(index if len(layers) > 1 else None)
             x = _layer(builder, layer, run, model.hidden, x)
-    _head(builder, model, run, x)
+    logits = _head(builder, model, run, x)
+    if sample:
+        rows, cols = run.batch, model.vocabulary
+        builder.vector("sample", Role.SAMPLE, VectorFunction.ARGMAX, logits, rows=rows, cols=cols)
     return builder.dataflow
 
 
@@ -126,15 +135,14 @@ def _layer(builder: Builder, layer: Layer, run: TokenStep, hidden: int, x: Value
     return normed("feed_forward_norm", x) if after else x
 
 
-def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> None:
+def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Value:
     hidden, width = model.hidden, model.embedding_width
     if model.pooler:
         builder.block("pooler", Section.POOLER)
         first = x.part(run.batch * hidden)
         pooled = builder.gemm("pooler", Role.WHOLE, first, m=run.batch, n=hidden, k=hidden, bias=True)
         # The unit's tanh is that of its GELU micro-program: range reduction, then a polynomial.
-        builder.vector("tanh", Role.ACTIVATION, VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
-        return
+        return builder.vector("tanh", Role.ACTIVATION, VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
         x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
@@ -148,6 +156,7 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> No
         logits = builder.vector("softcap", Role.ACTIVATION, gelu, logits, rows=rows, cols=model.vocabulary)
     if not run.cached:
         builder.vector("loss", Role.LOSS, VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
+    return logits
 
 
 def _norm(builder: Builder, name: str, role: Role, norm: Norm, x: Value, tokens: int, hidden: int) -> Value:

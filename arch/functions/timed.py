@@ -1,6 +1,6 @@
 """Functions that have a duration and no circuit yet."""
 
-from siliconloom.arch.vector import FunctionSpec, Parameters, register_function
+from siliconloom.arch.vector import FunctionSpec, register_function
 
 register_function(
     FunctionSpec(
@@ -22,19 +22,5 @@ register_function(
     )
 )
 register_function(
-    FunctionSpec(
-        name="top_k", code=17, passes=1, reductions=1, circuit=False, result="the largest of each row and their places"
-    )
-)
-register_function(
     FunctionSpec(name="optimizer", code=18, passes=8, circuit=False, result="one step of Adam on a weight")
-)
-register_function(
-    FunctionSpec(
-        name="combine",
-        code=20,
-        parameters=(Parameters.SCALARS,),
-        circuit=False,
-        result="a times a factor of its row, added to what is there",
-    )
 )

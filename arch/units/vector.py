@@ -7,7 +7,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
-from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import BUILT, INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT
 
 
 def operands(i: Instruction) -> list[str]:
@@ -19,17 +19,22 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Operands, parameters and results in whole rows."""
     lanes, spec = tile.vector.lanes, i.function.spec
     size = i.m * row_values(tile, i.n)
+    inputs = i.k if spec.weighs else 1
     if spec.from_sums:
         yield Access("sums", False, i.a, i.m * -(-i.n // tile.array.cols) * sums_pitch(tile.array))
     else:
-        yield Access("first", False, i.a, size)
-    if spec.second:
+        yield Access("first", False, i.a, inputs * size)
+    if spec.weighs:
+        yield Access("second", False, i.b, i.m * row_values(tile, i.k))
+    elif spec.second:
         yield Access("second", False, i.b, spec.second * size)
     parameters = spec.cost.parameter_bytes(i.n, lanes)
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
         size = i.n * row_values(tile, i.m)
+    elif spec.indexes:
+        size = i.m * row_values(tile, INDEX_BYTES)
     yield Access("vector", True, i.c, size)
 
 
@@ -46,9 +51,13 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
         built = ", ".join(sorted(BUILT))
         raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")
     if i.function.spec.cost.by_row:
-        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, COLUMN_LIMIT)):
+        for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, i.function.spec.column_limit)):
             if size > limit:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
+    if i.function.spec.chooses and i.k < 1:
+        raise illegal(i, number, f"{i.function.value} chooses at least one element of each row (got {i.k})")
+    if i.function.spec.weighs and not 1 <= i.k <= INPUT_LIMIT:
+        raise illegal(i, number, f"{i.function.value} adds 1 to {INPUT_LIMIT} rows to one (got {i.k})")
 
 
 register_unit(

@@ -69,11 +69,12 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
 def _function_floor(tile: NpuTile, operator: Vector) -> int:
     cost, lanes = vector_cost(operator.function), tile.vector.lanes
     if not cost.by_row:
-        slots = operator.passes * cost.slot_cycles(lanes) * operator.rows * operator.cols
+        slots = operator.passes * cost.slot_cycles(lanes, operator.counted) * operator.rows * operator.cols
         return -(-slots // lanes)
     row = operator.precision.size(operator.cols)
     held = min(ROW_LIMIT, max(tile.scratchpad.capacity // (row * (operator.inputs + operator.outputs)), 1))
-    lines = cost.passes * operator.rows + cost.setup * -(-operator.rows // held)
+    passes = cost.passes + cost.rounds(operator.cols, operator.counted)
+    lines = passes * operator.rows + cost.setup * -(-operator.rows // held)
     return operator.passes * -(-operator.cols // lanes) * lines
 
 

@@ -37,7 +37,8 @@ class GemmLowering:
         # objects have the same size for every share: parts of a task in several memory levels may be shared differently
         all_of = GemmLayout(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
-        self.a_bytes, self.c_bytes = shape.m * layout.a_row, shape.m * layout.c_row
+        self.a_bytes = 0 if shape.common else shape.m * layout.a_row
+        self.c_bytes = shape.m * layout.c_row
         found = (*operands(context.graph, whole), None)[0]
         # of the last row only what it holds itself: where not every row is read, it may be the last of all
         self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray, VectorUnit
-from siliconloom.arch.layout import Count, padded, product_values, row_values, sums_pitch
+from siliconloom.arch.layout import padded, product_values, row_values, sums_pitch
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.transfers import moved_rows
@@ -42,7 +42,8 @@ class GemmShape:
     ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
     gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
     added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
-    where every row of the first operand is read, and else how many there are to one that is.
+    where every row of the first operand is read, and else how many there are to one that is. With ``common`` all
+    products have the same first operand.
     """
 
     batch: int
@@ -56,6 +57,7 @@ class GemmShape:
     residual: bool
     listed: bool = False
     step: int = 1
+    common: bool = False
 
     @property
     def stored_n(self) -> int:

@@ -67,9 +67,9 @@ class Cached:
 
 
 def columns(operator: Operator) -> int:
-    """Columns of an operator's result."""
+    """Columns of an operator's result; what experts make has a row to a token of each of them."""
     if isinstance(operator, Gemm):
-        return operator.batch * operator.n
+        return operator.n if operator.stored is not None else operator.batch * operator.n
     if isinstance(operator, Attention):
         return operator.heads * operator.v_head_dim
     assert isinstance(operator, Vector)
@@ -79,7 +79,7 @@ def columns(operator: Operator) -> int:
 def rows(operator: Operator) -> int:
     """Rows of an operator's result."""
     if isinstance(operator, Gemm):
-        return operator.m
+        return operator.m if operator.stored is None else operator.batch * operator.m
     if isinstance(operator, Attention):
         return operator.batch * operator.q_len
     assert isinstance(operator, Vector)
@@ -93,15 +93,56 @@ def operands(graph: Graph, operator: Operator) -> tuple[Found, ...]:
     if isinstance(operator, Attention):
         return (attended(graph, operator)[0],)
     if isinstance(operator, Gemm):
-        return tuple(_of_product(operator, flow[name]) for name in makers[:1])
+        return tuple(_of_product(graph, operator, flow[name]) for name in makers[:1])
     assert isinstance(operator, Vector)
     count = operator.inputs
+    if operator.function is VectorFunction.COMBINE and makers:
+        return _of_experts(graph, operator)
     if len(makers) == count:
         return tuple(_whole(operator, flow[name]) for name in makers)
     if len(makers) == 1 and operator.function in GATED and columns(flow[makers[0]]) == count * operator.cols:
         held = columns(flow[makers[0]])
         return tuple(Operand(makers[0], number * operator.cols, held) for number in range(count))
     return ("no layout for operands that several operators have made",) * count if makers else ()
+
+
+ROUTED = "routing depends on data"
+"""Why there is no layout for what experts read and make, where a token does not go to every expert."""
+
+
+def takes_all(graph: Graph, operator: Operator) -> bool:
+    """Whether an expert's product takes every token: each expert that is stored is chosen for it.
+
+    Then its rows are known beforehand: those of its operand as they are, or those of its own expert.
+    """
+    if not isinstance(operator, Gemm) or not operator.stored == operator.chosen == operator.batch:
+        return False
+    makers = graph.dataflow.predecessors(operator.name)
+    return len(makers) == 1 and rows(graph.dataflow[makers[0]]) in (operator.m, operator.batch * operator.m)
+
+
+def expert_weights(graph: Graph, operator: Vector) -> Found | None:
+    """Weights of a weighted sum, a row to a token and a column to an expert."""
+    makers = [graph.dataflow[name] for name in graph.dataflow.predecessors(operator.name)]
+    chances = [each for each in makers if isinstance(each, Vector) and each.function is VectorFunction.TOP_K]
+    if not makers:
+        return None
+    if len(chances) != 1 or chances[0].cols != operator.inputs:
+        return ROUTED
+    return _same_format(operator, chances[0]) or Operand(chances[0].name, 0, chances[0].cols)
+
+
+def _of_experts(graph: Graph, operator: Vector) -> tuple[Found, ...]:
+    """What each expert made of every token; its rows follow those of the expert before."""
+    flow, count = graph.dataflow, operator.inputs
+    makers = [flow[name] for name in flow.predecessors(operator.name)]
+    experts = [each for each in makers if isinstance(each, Gemm)]
+    if not experts or not all(takes_all(graph, each) for each in experts):
+        return (ROUTED,) * count
+    made = experts[0]
+    if len(experts) > 1 or not isinstance(made, Gemm) or made.batch != count or made.m != operator.rows:
+        return ("no layout for an expert that all tokens share",) * count
+    return tuple(Operand(made.name, 0, made.n, row=number * made.m) for number in range(count))
 
 
 def residual(graph: Graph, chain: tuple[Operator, ...]) -> Found:
@@ -175,11 +216,15 @@ def _whole(reader: Vector, maker: Operator) -> Found:
     return _same_format(reader, maker) or Operand(maker.name, 0, held)
 
 
-def _of_product(reader: Gemm, maker: Operator) -> Found:
+def _of_product(graph: Graph, reader: Gemm, maker: Operator) -> Found:
     """The moving operand: every row, or of each sequence the last one; the first one where a pooler takes it."""
     made = rows(maker)
-    if not reader.weight or reader.batch > 1 or reader.stored is not None:
-        return "no layout for products of heads, or of experts"
+    if reader.stored is not None:
+        if not takes_all(graph, reader):
+            return ROUTED
+        return _same_format(reader, maker) or Operand(maker.name, 0, reader.k)
+    if not reader.weight or reader.batch > 1:
+        return "no layout for products of heads"
     if columns(maker) != reader.k or made % reader.m or is_append(maker):
         return "no layout for a result that is read in other rows than it was made in"
     step = made // reader.m
@@ -193,4 +238,18 @@ def _same_format(reader: Operator, maker: Operator) -> str | None:
     return None
 
 
-__all__ = ["Cached", "Found", "Operand", "attended", "columns", "is_append", "operands", "residual", "rows", "updated"]
+__all__ = [
+    "ROUTED",
+    "Cached",
+    "Found",
+    "Operand",
+    "attended",
+    "columns",
+    "expert_weights",
+    "is_append",
+    "operands",
+    "residual",
+    "rows",
+    "takes_all",
+    "updated",
+]

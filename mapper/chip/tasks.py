@@ -10,7 +10,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_cost import GemmShape
-from siliconloom.mapper.chip.operands import Cached, Operand, attended, columns, is_append, operands
+from siliconloom.mapper.chip.operands import ROUTED, Cached, Operand, attended, columns, is_append, operands, takes_all
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 
@@ -33,6 +33,8 @@ class Task:
     """Rows of its first operand from one that it reads to the next."""
     cached: Cached | None = None
     """The cache that its results go into."""
+    common: bool = False
+    """Every product of its batch has the same rows: all experts take all tokens."""
 
     def held_by(self, part: Operator) -> int:
         """The same as ``held``, of a part of the operator."""
@@ -71,7 +73,8 @@ def block_tasks(
         held, step = _strides(found[0], columns(first)) if found and linked else (0, 1)
         gathers = isinstance(first, Vector) and first.function is VectorFunction.GATHER
         # gathers keep indices at the end of the results: they wait for one another even where nothing else does
-        tasks.append(Task(first, tuple(fused), linked or gathers, held=held, step=step))
+        common = takes_all(graph, first) and not _after_expert(graph, first.name)
+        tasks.append(Task(first, tuple(fused), linked or gathers, held=held, step=step, common=common))
     return tasks
 
 
@@ -89,7 +92,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
       rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. What
       appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
       Training, whose functions have no circuits, transposes only.
-    - Experts take the rows of their tokens, which lie anywhere.
+    - Experts take the rows of their tokens, which lie anywhere; where each takes all of them they are in order.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention):
@@ -108,7 +111,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
         made = Vector(name=name, function=function, rows=rows, cols=cols, **common)
         return [Task(made, (), linked, operator.name)]
-    if _is_expert(operator) and not _after_expert(graph, operator.name):
+    if _is_expert(operator) and not _after_expert(graph, operator.name) and not takes_all(graph, operator):
         assert isinstance(operator, Gemm)
         rows = operator.batch * operator.m
         name, function = f"{operator.name}.gather", VectorFunction.GATHER
@@ -150,6 +153,8 @@ def unlaid(task: Task, tile: NpuTile) -> str | None:
     The program has the cycles of such a task, and no assembler sees what is in its operands.
     """
     operator, dataflow = task.operator, tile.array.dataflow
+    if task.serves and isinstance(operator, Vector) and operator.function is VectorFunction.GATHER:
+        return ROUTED
     if dataflow != "weight_stationary" and isinstance(operator, Gemm | Attention):
         kept = "inputs" if dataflow == "input_stationary" else "sums"  # rows of results are columns, or lie in blocks
         return f"no layout for an array that keeps its {kept}"
@@ -213,4 +218,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         residual=VectorFunction.ADD in functions,
         listed=not task.depends,
         step=task.step,
+        common=task.common,
     )

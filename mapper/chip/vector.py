@@ -18,7 +18,7 @@ from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout, index_bytes, most_indices
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
-from siliconloom.mapper.chip.operands import Cached, operands
+from siliconloom.mapper.chip.operands import Cached, expert_weights, operands
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest, pieces
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -44,7 +44,8 @@ class VectorShape:
 
     ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them. ``held`` are the
     columns of the rows that its first operand begins in, where it reads some of them only; ``cached`` is the cache that
-    its results go into.
+    its results go into. ``counted`` is what the instruction's ``k`` is where that is no number of operands: elements of
+    a row that are chosen, or rows that are weighted and added.
     """
 
     function: VectorFunction
@@ -57,6 +58,7 @@ class VectorShape:
     dtype: DataType
     held: int = 0
     cached: Cached | None = None
+    counted: int = 1
 
     @property
     def tokens(self) -> int:
@@ -124,6 +126,21 @@ class VectorShape:
         return self.function.spec.transposes
 
     @property
+    def weighs(self) -> bool:
+        """Operands lie row by row beside one another, and their weights where it reads its second one."""
+        return self.function.spec.weighs
+
+    @property
+    def size(self) -> int:
+        """The ``k`` of its instructions."""
+        spec = self.function.spec
+        return self.counted if spec.chooses or spec.weighs else 2 if self.chained else self.inputs
+
+    def result(self, cols: int) -> int:
+        """Columns of the result of so many."""
+        return self.function.spec.result_cols(cols)
+
+    @property
     def gathers(self) -> bool:
         """The load unit finds its rows by index, and the vector unit copies them."""
         return self.function == VectorFunction.GATHER
@@ -147,6 +164,7 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
         part.precision,
         task.held_by(part),
         task.cached,
+        part.counted,
     )
 
 
@@ -164,6 +182,8 @@ class VectorLayout:
         self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.line = shape.dtype.size(self.block)
+        self.result_row = row_bytes(tile, shape.result(shape.cols), shape.dtype.bits)
+        self.weight_row = row_bytes(tile, shape.counted, shape.dtype.bits)
 
     @property
     def second_row(self) -> int:
@@ -179,7 +199,7 @@ class VectorLayout:
         """One operand, or one result."""
         if self.shape.transposes:
             return -(-self.shape.rows // self.block) * self.shape.cols * self.line
-        return self.shape.rows * self.row
+        return self.shape.rows * self.result_row
 
     def least(self) -> dict[str, int]:
         """What the smallest tiles take."""
@@ -220,13 +240,14 @@ class VectorLayout:
     def needs(self, rows: int, cols: int) -> dict[str, int]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         each = rows * self.local(cols)
-        result = cols * self.local(rows) if self.shape.transposes else each
+        result = cols * self.local(rows) if self.shape.transposes else rows * self.local(self.shape.result(cols))
         needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
         needs["constants"] = self.shape.constants
         if self.shape.gathers:
             needs["vector"] = max(needs["vector"], INDEX_BYTES * self.indexed(rows))
             needs["results"] += self.beside
         needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
+        needs |= {"second": rows * self.local(self.shape.counted)} if self.shape.weighs else {}
         return needs | ({"chained": each} if self.shape.chained else {})
 
 
@@ -319,7 +340,13 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     for tall, many in shape.heights(made.block, rows):
         for wide, count in _parts(shape.cols, cols):
             times, local = many * count, made.local(wide)
-            operand = transfer(tall, size(wide), made.source_row, local, source_places)
+            beside = shape.inputs if shape.weighs else 1
+            apart = source_places | (local if shape.weighs else 0)
+            operand = transfer(tall, size(wide), made.source_row, beside * local, apart)
+            weights = (0, 0)
+            if shape.weighs:
+                at = rows * made.weight_row if rows < shape.rows else 0
+                weights = transfer(tall, size(shape.counted), made.weight_row, made.local(shape.counted), at)
             second = made.second_row
             table = transfer(tall, made.second_width(wide), second, shape.seconds * local, source_places)
             others = shape.passes
@@ -336,15 +363,24 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
                 stores = max(stores, len(moves))
             elif shape.transposes:
                 result = transfer(wide, size(tall), made.line, made.local(tall), wide * made.line)
+            elif shape.weighs:
+                result = transfer(tall, size(wide), made.row, local, places)
+            elif shape.result(wide) != wide:
+                narrow = shape.result(wide)
+                at = rows * made.result_row if rows < shape.rows else 0
+                result = transfer(tall, size(narrow), made.result_row, made.local(narrow), at)
             tiles += times
-            read += times * (shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0))
+            read += times * (shape.firsts * operand[0] + (others * table[0] if shape.seconds else 0) + weights[0])
             written += times * shape.outputs * result[0]
             port += times * (
-                shape.firsts * operand[1] + (others * table[1] if shape.seconds else 0) + shape.outputs * result[1]
+                shape.firsts * operand[1]
+                + (others * table[1] if shape.seconds else 0)
+                + weights[1]
+                + shape.outputs * result[1]
             )
             columns = made.copied(wide) if shape.gathers else wide
-            vector += times * shape.passes * vector_cycles(unit, function, tall, columns)
-    operands = shape.inputs + shape.table
+            vector += times * shape.passes * vector_cycles(unit, function, tall, columns, shape.size)
+    operands = shape.inputs + shape.table + shape.weighs
     one = port // (tiles * (operands + shape.outputs))
     load, compute, store = one * operands, vector // tiles, one * shape.outputs
     latency = chip.cycles(memory.latency)
@@ -408,7 +444,11 @@ class VectorLowering:
             self.constants = memory.take(name, "parameters", self.step, whole.repeat)
         served = context.graph.dataflow[task.serves] if task.serves else None
         self.head = served.head_dim if isinstance(served, Attention) else shape.cols
-        self.target = context.output_of(task, all_of.plane * shape.outputs, all_of.row)
+        self.weights = 0
+        if shape.weighs:
+            size, row = whole.rows * all_of.weight_row, all_of.weight_row
+            self.weights = context.operand(name, "weights", expert_weights(context.graph, whole), size, row)
+        self.target = context.output_of(task, all_of.plane * shape.outputs, all_of.result_row)
 
     def emit(self) -> None:
         """Write the task."""
@@ -419,6 +459,7 @@ class VectorLowering:
         for rows in self.nest.walk(shape.rows, self.tiling.rows):
             for cols in self.nest.walk(shape.cols, self.tiling.cols):
                 local = layout.local(cols.size)
+                beside = shape.inputs if shape.weighs else 1
                 for index, base in enumerate(self.sources):
                     self.nest.load(
                         rings.vector,
@@ -428,8 +469,8 @@ class VectorLowering:
                         self._place(base, rows, cols, layout.source_row),
                         opens=index == 0,
                         closes=index == len(self.sources) - 1,
-                        offset=index * rows.size * local,
-                        local_pitch=local,
+                        offset=index * local if shape.weighs else index * rows.size * local,
+                        local_pitch=beside * local,
                     )
                 masks = [rows.first, cols.first], [rows.last, cols.last]
                 first = None if None in masks[0] else sum(m or 0 for m in masks[0])
@@ -455,14 +496,15 @@ class VectorLowering:
         if shape.transposes:
             self._store_transposed(rows, cols)
             return
-        local = layout.local(cols.size)
+        wide, row = shape.result(cols.size), layout.result_row
+        local = layout.local(wide)
         for index in range(shape.outputs):
             self.nest.store(
                 rings.results,
                 rows.size,
-                size(cols.size),
-                layout.row,
-                self._place(self.target + index * layout.plane, rows, cols, layout.row),
+                size(wide),
+                row,
+                self._place(self.target + index * layout.plane, rows, cols, row),
                 opens=index == 0,
                 closes=index == shape.outputs - 1,
                 offset=index * rows.size * local,
@@ -504,11 +546,13 @@ class VectorLowering:
         Operands beyond the second are added to what the instruction before left.
         """
         rings, shape = self.context.rings, self.shape
-        freed = 0 if shape.chained else shape.passes - 1
+        freed, second = 0 if shape.chained else shape.passes - 1, shape.seconds > 0 or shape.weighs
         for index in range(shape.passes):
             begins, ends = index == 0, index == shape.passes - 1
             if shape.seconds:
                 self._load_second(self.seconds[index], rows, cols)
+            elif shape.weighs:
+                self._load_weights(rows)
             self.context.builder.vector(
                 shape.function,
                 rows.size,
@@ -516,20 +560,19 @@ class VectorLowering:
                 shape.dtype,
                 rings.vector if begins or not shape.chained else rings.chained,
                 rings.results if ends or not shape.chained else rings.chained,
-                second=rings.second if shape.seconds else None,
+                second=rings.second if second else None,
                 parameters=rings.constants if shape.constants else None,
-                inputs=2 if shape.chained else shape.inputs,
+                inputs=shape.size,
                 wait=(rings.vector.full_bit | rings.results.free_bit if begins else 0)
-                | (rings.second.full_bit if shape.seconds else 0),
-                release=(rings.vector.free_bit if index == freed else 0)
-                | (rings.second.free_bit if shape.seconds else 0),
+                | (rings.second.full_bit if second else 0),
+                release=(rings.vector.free_bit if index == freed else 0) | (rings.second.free_bit if second else 0),
                 post=rings.results.full_bit if ends else 0,
                 first_wait=first[0] if begins else 0,
                 first=first[1] if begins else 0,
                 last_post=last[0] if ends else 0,
                 last=last[1] if ends else 0,
             )
-            if shape.seconds:
+            if second:
                 rings.second.read()
 
     def _load_second(self, base: int, rows: Walk, cols: Walk) -> None:
@@ -539,6 +582,13 @@ class VectorLowering:
         local = many * self.layout.local(cols.size)
         where = self._place(base, rows, cols, row, many)
         self.nest.load(self.context.rings.second, rows.size, width, row, where, local_pitch=local)
+
+    def _load_weights(self, rows: Walk) -> None:
+        """Load the weights of some rows."""
+        row, cols = self.layout.weight_row, self.shape.counted
+        where = affine(self.weights + rows.start * row, (rows.loop, rows.size * row))
+        local = self.layout.local(cols)
+        self.nest.load(self.context.rings.second, rows.size, self.shape.dtype.size(cols), row, where, local_pitch=local)
 
 
 def too_small(chip: Chip, what: str) -> LoomError:

@@ -34,7 +34,9 @@ CUT = frozenset({Role.CACHE, Role.LATENT_CACHE, Role.ROPE, Role.LATENT_ROPE, Rol
 """Functions whose columns are cut with the product before them."""
 RESIDUAL = frozenset({Role.NORM, Role.RESIDUAL, Role.JOINT_NORM, Role.JOINT_RESIDUAL, Role.ENTRY})
 """What is done to the residual stream, between the layers' halves."""
-REPEATED = frozenset({Role.TABLE, Role.EMBEDDING, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM})
+REPEATED = frozenset(
+    {Role.TABLE, Role.EMBEDDING, Role.ROUTE, Role.COMBINE, Role.FINAL_NORM, Role.LATENT_NORM, Role.SAMPLE}
+)
 """Functions that every chip does itself, of all of its tokens."""
 SIZES = {Pass.FORWARD: ("m", "n", "k"), Pass.INPUT_GRADIENT: ("m", "k", "n"), Pass.WEIGHT_GRADIENT: ("k", "n", "m")}
 """Rows, columns and sums of C[m,n] = A[m,k] B[k,n], and where they are in C' B^T [m,k,n] and in A^T C' [k,n,m]."""

@@ -66,12 +66,14 @@ class Lane(Circuit):
         State of the row: for stage 2, 3 and 4.
     keep_5, keep_7, keep_9 : In
         The column is one of the row's, and is not masked.
+    adds_7 : In
+        Stage 7: the value is added to the one before it.
     peak : In
         Stage 7: the exponent that counts as zero.
     late_scale, late_places : In
         State of the row: for stage 8 and 9.
-    need : Out
-        Stage 5: the exponent, rounded up.
+    need, value : Out
+        Stage 5: the exponent, rounded up; the value's lower bits.
     part, first : Out
         Stage 8: what is summed over the row: a power or a square; a value.
     result : Out(8)
@@ -109,10 +111,12 @@ class Lane(Circuit):
             "keep_5": In(1),
             "keep_7": In(1),
             "keep_9": In(1),
+            "adds_7": In(1),
             "peak": In(NEED_BITS),
             "late_scale": In(STATE["scale"]),
             "late_places": In(6),
             "need": Out(NEED_BITS),
+            "value": Out(8),
             "part": Out(16),
             "first": Out(9),
             "result": Out(8),
@@ -238,6 +242,7 @@ class Lane(Circuit):
         up = Signal(signed(25))
         m.d.comb += [
             up.eq(wide + ((1 << EXP2_BITS) - 1)),
+            self.value.eq(wide[:8]),
             self.need.eq(Mux(self.keep_5, up[EXP2_BITS:], Const(-(1 << 15), signed(NEED_BITS)))),
         ]
         wide_6, wide_7, below = Signal.like(wide), Signal.like(wide), Signal(26)
@@ -256,6 +261,8 @@ class Lane(Circuit):
             m.d.sync += passed.eq(0)
         with m.Elif(is_["softmax"]):
             m.d.sync += passed.eq(power)
+        with m.Elif(self.adds_7):
+            m.d.sync += passed.eq(passed + wide_7)
         with m.Else():
             m.d.sync += passed.eq(wide_7)
         m.d.comb += [self.part.eq(Mux(is_["softmax"], passed[:16], passed[:15])), self.first.eq(passed[15:])]

@@ -10,6 +10,11 @@ What the functions are is registered in `arch.vector`, and listed in ``docs/npu.
 With ``k`` = 2, softmax masks: row r sees columns up to b + r. A row function first reduces, row by row; `RowScalars`
 turns what it finds of a row into the row's state, which the second pass, block by block, reads. Functions of one pass
 stream block by block: blocks of columns outermost, rows within.
+
+A function that chooses has rounds ahead of its passes, in which values go through the lanes as they are, and
+`rtl.npu.choice` finds one element of every row. One that weighs takes a beat for each of the k rows that it adds: a
+row of the first operand, and a byte of the second for all lanes; a result leaves with the last of them. One that
+indexes has one round, and a pass over the four bytes of what was found.
 """
 
 from __future__ import annotations
@@ -26,10 +31,22 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.vector import BUILT, COLUMN_LIMIT, COLUMN_LINES, ROW_LIMIT, SCALAR_BYTES, FunctionSpec, Parameters
+from siliconloom.arch.vector import (
+    BUILT,
+    COLUMN_LIMIT,
+    COLUMN_LINES,
+    INDEX_BYTES,
+    INDEX_LIMIT,
+    INPUT_LIMIT,
+    ROW_LIMIT,
+    SCALAR_BYTES,
+    FunctionSpec,
+    Parameters,
+)
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.npu.bytes import WindowSelect
+from siliconloom.rtl.npu.choice import NONE, Choice, key
 from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
@@ -46,7 +63,7 @@ class VectorConditions:
 
     ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
     operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
-    ``row_columns``: they do, and it is a row function.
+    ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``: see `arch.vector.FunctionSpec`.
     """
 
     def __init__(self, m: Module, entry: Any, new: Any) -> None:
@@ -65,7 +82,8 @@ class VectorConditions:
         }
         for name, functions in self.groups.items():
             m.d.comb += self.is_[name].eq(any_of(functions, entry))
-        self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.second > 0)
+        self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.reads_second)
+        self.weighs, self.indexes = self.asks(lambda spec: spec.weighs), self.asks(lambda spec: spec.indexes)
         self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
         self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
 
@@ -92,6 +110,12 @@ class VectorPhase:
         The pipeline empties; cycles until it has.
     reads_once, sets_up, slots
         The address of this cycle is one of the instruction's parameters, of a block's, of operands.
+    rounds, selecting, opening
+        Rounds that choose are still to be made; there are some; it is the first one.
+    whole
+        All elements of a row are chosen.
+    indexing
+        Bytes of what was found are written.
     """
 
     once: Signal
@@ -103,6 +127,11 @@ class VectorPhase:
     reads_once: Signal
     sets_up: Signal
     slots: Signal
+    rounds: Signal
+    selecting: Signal
+    opening: Signal
+    whole: Signal
+    indexing: Signal
 
 
 @dataclass(frozen=True)
@@ -141,8 +170,8 @@ class Addresses:
     ----------
     source, operand, target, line
         Of the first operand, of the second, of the result, and in the accumulator.
-    pitch, result_pitch
-        Bytes of a row, and of a row of the transposed result.
+    pitch, result_pitch, weight_pitch
+        Bytes of a row, of a row of the transposed result, and of a row of weights.
     parameters
         Address of the next line of parameters.
     skip
@@ -157,6 +186,7 @@ class Addresses:
     line: BlockWalk
     pitch: Signal
     result_pitch: Signal
+    weight_pitch: Signal
     parameters: Signal
     skip: Signal
     restart: Signal
@@ -237,7 +267,7 @@ class VectorUnitCircuit(Circuit):
     write : Out(local_write)
         Scratchpad write.
     illegal : Out(1)
-        Pulse at issue: the function has no circuit, a size is zero, or a row function's size is too large.
+        Pulse at issue: the function has no circuit, a size is zero, or one is too large for the function.
     misaligned : Out(1)
         Pulse at issue: an operand does not begin with a line.
     """
@@ -273,12 +303,30 @@ class VectorUnitCircuit(Circuit):
         self._drain(m, what, phase, place, addresses)
         self._begin(m, what, phase, place, addresses, by_row)
         slots = self._slots(m, what, phase, place, addresses)
-        keep = self._keep(m, what, slots)
+        column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(NEED_BITS), name="highest")
+        m.d.sync += column.eq(place.column)
+        choice = self.place(
+            m,
+            self.library.make(Choice, self.geometry.lanes),
+            "choice",
+            row=slots[0].row,
+            line=self.first.data,
+            column=column,
+            reduces=slots[6].reduce & phase.selecting,
+            opens=slots[6].opens,
+            key=highest,
+            closes=slots[7].closes & phase.selecting,
+            closed_row=slots[7].row,
+        )
+        keep = self._keep(m, what, phase, slots, choice)
         arriving = self._parameters(m, what, phase)
         rows = self._rows(m, what, slots)
         peak_7 = Signal(NEED_BITS)
-        lanes = self._lanes(m, what, place, slots, keep, arriving, rows, peak_7)
-        self._reduce(m, what, slots, rows, lanes, peak_7)
+        index = Signal(8 * INDEX_BYTES)
+        m.d.comb += index.eq(choice.index)
+        bytes_found = [self._index_byte(index, column, lane) for lane in range(self.geometry.lanes)]
+        lanes = self._lanes(m, what, phase, place, slots, keep, arriving, rows, peak_7, bytes_found)
+        self._reduce(m, what, phase, slots, rows, lanes, peak_7, keep, highest)
         self._results(m, slots[LAST_STAGE])
         return m
 
@@ -291,6 +339,10 @@ class VectorUnitCircuit(Circuit):
         """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
         new, wide = what.new, self._wide
         by_row = Signal(name="new_by_row")
+        counted = built(lambda spec: spec.chooses or spec.weighs)
+        weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
+        wider = Signal(name="new_wider")
+        m.d.comb += wider.eq(Mux(one_of(indexes, new), new.n > INDEX_LIMIT, new.n > COLUMN_LIMIT))
         m.d.comb += [
             by_row.eq(any_of(what.by_rows, new)),
             self.illegal.eq(
@@ -299,7 +351,9 @@ class VectorUnitCircuit(Circuit):
                     (new.m == 0)
                     | (new.n == 0)
                     | ~any_of(BUILT, new)
-                    | (by_row & ((new.m > ROW_LIMIT) | (new.n > COLUMN_LIMIT)))
+                    | (by_row & ((new.m > ROW_LIMIT) | wider))
+                    | (one_of(counted, new) & (new.k == 0))
+                    | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
                 )
             ),
         ]
@@ -318,7 +372,11 @@ class VectorUnitCircuit(Circuit):
         entry, cols = what.entry, self.geometry.lanes
         once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
         draining, timer = Signal(), Signal(range(self.geometry.vector_latency + 1))
-        row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(max(self._wide, 1))
+        row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(range(INPUT_LIMIT))
+        rounds = Signal(SIZE_BITS, name="rounds")
+        selecting, opening, whole, indexing = (
+            Signal(name=name) for name in ("selecting", "opening", "whole", "indexing")
+        )
         reads_once, sets_up, slots = Signal(), Signal(), Signal()
         row_last, block_last, beat_last, inner_last, outer_last = (
             Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
@@ -331,11 +389,34 @@ class VectorUnitCircuit(Circuit):
             slots.eq(active & (once == 0) & (setup == 0)),
             row_last.eq(row == entry.m - 1),
             block_last.eq(column + cols >= entry.n),
-            beat_last.eq(Mux(what.is_["transpose"], beat == cols - 1, ~what.turns | beat[0])),
+            beat_last.eq(
+                Mux(
+                    what.is_["transpose"],
+                    beat == cols - 1,
+                    Mux(what.weighs, beat == (entry.k - 1)[: len(beat)], ~what.turns | beat[0]),
+                )
+            ),
+            selecting.eq(rounds != 0),
+            indexing.eq(what.indexes & ~reducing),
             inner_last.eq(Mux(reducing, block_last, row_last)),
             outer_last.eq(Mux(reducing, row_last, block_last)),
         ]
-        phase = VectorPhase(once, setup, active, reducing, draining, timer, reads_once, sets_up, slots)
+        phase = VectorPhase(
+            once,
+            setup,
+            active,
+            reducing,
+            draining,
+            timer,
+            reads_once,
+            sets_up,
+            slots,
+            rounds,
+            selecting,
+            opening,
+            whole,
+            indexing,
+        )
         offset, panels = self._panels(m, entry, column)
         place = BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels)
         return phase, place
@@ -357,27 +438,43 @@ class VectorUnitCircuit(Circuit):
     def _addresses(self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace) -> Addresses:
         """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
         entry, cols, wide = what.entry, self.geometry.lanes, self._wide
-        turns, transposes = what.turns, what.is_["transpose"]
-        pitch, result_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
+        turns, transposes, weighs = what.turns, what.is_["transpose"], what.weighs
+        pitch, result_pitch, weight_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         steps = {
             "source": (entry.a, pitch, cols),
-            "operand": (entry.b, Mux(turns, pitch << 1, pitch), Mux(turns, 2 * cols, cols)),
+            "operand": (
+                entry.b,
+                Mux(turns, pitch << 1, Mux(weighs, weight_pitch, pitch)),
+                Mux(turns, 2 * cols, Mux(weighs, 0, cols)),
+            ),
             "target": (entry.c, Mux(transposes, 1, pitch), Mux(transposes, result_pitch << wide, cols)),
             "line": (entry.a >> log2(self.geometry.sums_pitch), 1, place.panels),
         }
         parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         restart = Signal()
-        walks = {name: self._walk(m, name, step, phase, place, restart) for name, step in steps.items()}
-        second = walks["operand"].now + Mux(turns & place.beat[0], cols, 0)
+        # rows that are added up adjoin, so their operand moves on with every beat
+        moves = {"source": place.beat_last | weighs}
+        walks = {
+            name: self._walk(m, name, step, phase, place, restart, moves.get(name, place.beat_last))
+            for name, step in steps.items()
+        }
+        within = place.beat[wide:] << wide
+        second = walks["operand"].now + Mux(weighs, within, Mux(turns & place.beat[0], cols, 0))
         m.d.comb += [
-            self.first.enable.eq(phase.slots & ~what.is_["from_sums"]),
+            self.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing),
             self.first.address.eq(walks["source"].now),
             self.second.enable.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
             self.second.address.eq(Mux(phase.slots, second, parameters)),
         ]
         self._ask_sums(m, phase.slots & what.is_["from_sums"], walks["line"].now, entry, place)
         return Addresses(
-            **walks, pitch=pitch, result_pitch=result_pitch, parameters=parameters, skip=skip, restart=restart
+            **walks,
+            pitch=pitch,
+            result_pitch=result_pitch,
+            weight_pitch=weight_pitch,
+            parameters=parameters,
+            skip=skip,
+            restart=restart,
         )
 
     def _ask_sums(self, m: Module, wanted: Value, line: Signal, entry: Any, place: BlockPlace) -> None:
@@ -393,9 +490,19 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += [self.sums.enable.eq(Cat(*asked)), self.sums.line.eq(Cat(*lines))]
 
     def _walk(
-        self, m: Module, name: str, step: tuple[Value, Any, Any], phase: VectorPhase, place: BlockPlace, restart: Signal
+        self,
+        m: Module,
+        name: str,
+        step: tuple[Value, Any, Any],
+        phase: VectorPhase,
+        place: BlockPlace,
+        restart: Signal,
+        moves: Value,
     ) -> BlockWalk:
-        """One address: ``step`` is where it begins, what it moves by from row to row, and from block to block."""
+        """One address: ``step`` is where it begins, what it moves by from row to row, and from block to block.
+
+        It moves on with the beats that ``moves`` says, the last one of every slot among them.
+        """
         begin, by_one_row, by_one_block = step
         now, outer, inner_step, outer_step, onward = (
             Signal(LOCAL_BITS, name=f"{name}_{part}") for part in ("now", "outer", "inner_step", "outer_step", "onward")
@@ -407,9 +514,9 @@ class VectorUnitCircuit(Circuit):
         ]
         with m.If(restart):
             m.d.sync += [now.eq(begin), outer.eq(begin)]
-        with m.Elif(phase.slots & place.beat_last):
-            m.d.sync += now.eq(Mux(place.inner_last, onward, now + inner_step))
-            with m.If(place.inner_last):
+        with m.Elif(phase.slots & moves):
+            m.d.sync += now.eq(Mux(place.inner_last & place.beat_last, onward, now + inner_step))
+            with m.If(place.inner_last & place.beat_last):
                 m.d.sync += outer.eq(onward)
         return BlockWalk(now, outer)
 
@@ -428,7 +535,7 @@ class VectorUnitCircuit(Circuit):
         with m.If(phase.slots):
             m.d.sync += [
                 beat.eq(Mux(beat_last, 0, beat + 1)),
-                skip.eq(Mux(beat_last | what.turns, 0, skip + addresses.result_pitch)),
+                skip.eq(Mux(beat_last | what.turns | what.weighs, 0, skip + addresses.result_pitch)),
             ]
             with m.If(beat_last):
                 with m.If(phase.reducing):
@@ -448,20 +555,27 @@ class VectorUnitCircuit(Circuit):
     def _drain(
         self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
     ) -> None:
-        """The end of a pass: the second one follows that in which a row function reduces, else it is done."""
+        """The end of a pass: the next round, the second pass after that in which a row function reduces, or the end."""
         with m.If(phase.draining):
             m.d.sync += phase.timer.eq(phase.timer - 1)
             with m.If(phase.timer == 1):
                 m.d.sync += phase.draining.eq(0)
                 with m.If(phase.reducing):
                     m.d.comb += addresses.restart.eq(1)
+                    with m.If(phase.selecting):
+                        m.d.sync += [phase.rounds.eq(phase.rounds - 1), phase.opening.eq(0)]
+                    with m.If(what.indexes):
+                        m.d.sync += [
+                            what.entry.n.eq(INDEX_BYTES),
+                            addresses.pitch.eq(filled(Const(INDEX_BYTES), self.geometry.row_unit)),
+                        ]
                     m.d.sync += [
                         phase.active.eq(1),
-                        phase.reducing.eq(0),
+                        phase.reducing.eq(phase.selecting & ~what.indexes),
                         place.row.eq(0),
                         place.column.eq(0),
                         place.offset.eq(0),
-                        phase.setup.eq(Mux(what.row_columns, COLUMN_LINES, 0)),
+                        phase.setup.eq(Mux(what.row_columns & ~phase.selecting, COLUMN_LINES, 0)),
                     ]
                 with m.Else():
                     m.d.comb += self.done.eq(1)
@@ -484,6 +598,9 @@ class VectorUnitCircuit(Circuit):
                 with m.If(new.function == function.code):
                     m.d.comb += lines.eq(count)
         streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
+        chooses = Signal(name="new_chooses")
+        m.d.comb += chooses.eq(one_of(built(lambda spec: spec.chooses), new) & (new.k < new.n))
+        indexes = one_of(built(lambda spec: spec.indexes), new)
         with m.If(self.taken):
             m.d.sync += [
                 what.entry.eq(new),
@@ -491,6 +608,9 @@ class VectorUnitCircuit(Circuit):
                 phase.draining.eq(self.illegal),
                 phase.timer.eq(1),
                 phase.reducing.eq(by_row & ~self.illegal),
+                phase.rounds.eq(Mux(self.illegal, 0, Mux(chooses, new.k, indexes))),
+                phase.opening.eq(1),
+                phase.whole.eq(~chooses),
                 phase.once.eq(lines),
                 place.row.eq(0),
                 place.column.eq(0),
@@ -501,6 +621,7 @@ class VectorUnitCircuit(Circuit):
                 addresses.skip.eq(0),
                 addresses.pitch.eq(filled(new.n, self.geometry.row_unit)),
                 addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit)),
+                addresses.weight_pitch.eq(filled(new.k, self.geometry.row_unit)),
             ]
             for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
                 m.d.sync += [register.eq(at) for register in walk]
@@ -543,11 +664,16 @@ class VectorUnitCircuit(Circuit):
             stages.append(Slot(**later))
         return stages
 
-    def _keep(self, m: Module, what: VectorConditions, slots: list[Slot]) -> list[Signal]:
-        """Columns that are the row's, a bit each, by the stage."""
+    def _keep(
+        self, m: Module, what: VectorConditions, phase: VectorPhase, slots: list[Slot], choice: Placed
+    ) -> list[Signal]:
+        """Columns that are the row's, and are chosen or to be chosen from, a bit each, by the stage."""
         keep = [Signal(self.geometry.lanes, name=f"keep_{stage}") for stage in range(LAST_STAGE)]
+        lanes = self.geometry.lanes
+        whole = phase.whole.replicate(lanes)
         kept = ((slots[1].used > lane) | what.is_["transpose"] for lane in range(self.geometry.lanes))
-        m.d.comb += keep[1].eq(Cat(*kept))
+        chosen = Mux(phase.selecting, phase.opening.replicate(lanes) | choice.behind, whole | ~choice.behind)
+        m.d.comb += keep[1].eq(Cat(*kept) & chosen)
         for stage in range(2, LAST_STAGE):
             m.d.sync += keep[stage].eq(keep[stage - 1])
         return keep
@@ -635,19 +761,28 @@ class VectorUnitCircuit(Circuit):
         self,
         m: Module,
         what: VectorConditions,
+        phase: VectorPhase,
         place: BlockPlace,
         slots: list[Slot],
         keep: list[Signal],
         arriving: Arriving,
         rows: Rows,
         peak_7: Signal,
+        found: list[Value],
     ) -> list[Placed]:
         """The lanes, one per column, and the line that they write."""
         cols = self.geometry.lanes
         low_bytes = Signal(8 * cols)
         m.d.sync += low_bytes.eq(self.second.data)
-        kind, one = Cat(*(what.is_[way.name] for way in what.ways)), Signal(8)
-        m.d.comb += one.eq(self.first.data.word_select(slots[1].beat, 8))
+        ways = Cat(*(what.is_[way.name] for way in what.ways))
+        kind = Mux(phase.selecting, 0, ways)
+        place_of_beat = slots[1].beat[: self._wide]
+        one, weight, adds = Signal(8), Signal(8), Signal()
+        m.d.comb += [
+            one.eq(self.first.data.word_select(place_of_beat, 8)),
+            weight.eq(self.second.data.word_select(place_of_beat, 8)),
+            adds.eq(what.weighs & (slots[7].beat != 0)),
+        ]
         lane_kind = self.library.make(Lane, cols)
         lanes, sums = [], self._sums(m, place)
         for lane in range(cols):
@@ -660,9 +795,9 @@ class VectorUnitCircuit(Circuit):
                     f"lane_{lane}",
                     kind=kind,
                     reduce=slots[2].reduce,
-                    a=Mux(what.is_["transpose"], one, byte(self.first.data, lane)),
+                    a=Mux(what.is_["transpose"], one, Mux(phase.indexing, found[lane], byte(self.first.data, lane))),
                     pair=byte(self.first.data, pair),
-                    b=byte(self.second.data, lane),
+                    b=Mux(what.weighs, weight, byte(self.second.data, lane)),
                     cosine=angle[0],
                     sine=angle[1],
                     negative=1 - lane % 2,
@@ -682,6 +817,7 @@ class VectorUnitCircuit(Circuit):
                     keep_5=keep[5][lane],
                     keep_7=keep[7][lane],
                     keep_9=keep[9][lane],
+                    adds_7=adds,
                     peak=peak_7,
                     late_scale=rows.part(8, "scale"),
                     late_places=rows.part(9, "places"),
@@ -689,6 +825,12 @@ class VectorUnitCircuit(Circuit):
             )
         m.d.comb += self.write.data.eq(Cat(*(each.result for each in lanes)))
         return lanes
+
+    def _index_byte(self, index: Value, column: Value, lane: int) -> Value:
+        """The byte of an index that a lane writes, where a block begins at a column."""
+        if self.geometry.lanes >= INDEX_BYTES:
+            return byte(index, lane % INDEX_BYTES)
+        return index.word_select((column + lane)[: log2(INDEX_BYTES)], 8)
 
     def _sums(self, m: Module, place: BlockPlace) -> Value:
         """The sums of a block's columns, of all that their lines have."""
@@ -702,15 +844,27 @@ class VectorUnitCircuit(Circuit):
         return self.place(m, select, "sums_select", word=self.sums.data, first=offset[log2(step) :]).o
 
     def _reduce(
-        self, m: Module, what: VectorConditions, slots: list[Slot], rows: Rows, lanes: list[Placed], peak_7: Signal
+        self,
+        m: Module,
+        what: VectorConditions,
+        phase: VectorPhase,
+        slots: list[Slot],
+        rows: Rows,
+        lanes: list[Placed],
+        peak_7: Signal,
+        keep: list[Signal],
+        highest: Signal,
     ) -> None:
         """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
         wide = self._wide
-        highest, peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
+        peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
-        largest = self.place(
-            m, self.library.make(Largest, self.geometry.lanes), "largest", i=Cat(*(each.need for each in lanes))
-        ).o
+        keys = [
+            Mux(keep[5][lane], key(each.value, lane), Const(NONE, signed(NEED_BITS)))[:NEED_BITS]
+            for lane, each in enumerate(lanes)
+        ]
+        compared = Cat(*(Mux(phase.selecting, own, each.need) for own, each in zip(keys, lanes, strict=True)))
+        largest = self.place(m, self.library.make(Largest, self.geometry.lanes), "largest", i=compared).o
         rise = Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
         m.d.comb += [

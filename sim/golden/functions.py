@@ -95,9 +95,29 @@ def softmax(
     what powers and reciprocals are rounded by before their last bits are cut off; another than the circuit's shows what
     a run would notice.
     """
-    rows, cols = sums.shape
-    exponent = np.clip(half_even(sums * multiplier, shift), -WIDE, WIDE - 1)
-    seen = np.arange(cols) < valid[:, None]
+    seen = np.arange(sums.shape[1]) < valid[:, None]
+    return _probabilities(sums, multiplier, shift, seen, lanes, rounding)
+
+
+def top_k(values: Integers, count: int, multiplier: int, shift: int, lanes: int) -> Integers:
+    """The `softmax` of each row over its ``count`` largest values, of equal ones those of the lower columns."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    chosen = np.zeros(values.shape, bool)
+    np.put_along_axis(chosen, order[:, :count], True, axis=1)
+    return _probabilities(values, multiplier, shift, chosen, lanes, (1, 128))
+
+
+def weighted_sum(rows: Integers, weights: Integers, multiplier: int, shift: int) -> Integers:
+    """Rows of shape (m, k, columns), each times its weight of shape (m, k), added up and rounded once."""
+    return half_even((rows * weights[:, :, None]).sum(1) * multiplier, shift)
+
+
+def _probabilities(
+    values: Integers, multiplier: int, shift: int, seen: NDArray[np.bool_], lanes: int, rounding: tuple[int, int]
+) -> Integers:
+    """As `softmax`, over those elements of each row that are ``seen``."""
+    rows, cols = values.shape
+    exponent = np.clip(half_even(values * multiplier, shift), -WIDE, WIDE - 1)
     peak, total = np.full(rows, LOWEST), np.zeros(rows, np.int64)
     for start in range(0, cols, lanes):
         part, within = exponent[:, start : start + lanes], seen[:, start : start + lanes]

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import INTERVAL_ONE, Chip, Memory, NpuTile, VectorUnit
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.timing import FETCH_START, VECTOR_START
-from siliconloom.arch.vector import VectorFunction, vector_cost
-
-Count = TypeVar("Count", int, NDArray[np.int64])
-"""One size, or an array of sizes, of which the same is asked: the mapper costs many tilings at once."""
+from siliconloom.arch.vector import Count, VectorFunction, vector_cost
 
 
-def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: Count, cols: Count) -> Count:
-    """Cycles of one vector instruction over ``rows`` x ``cols`` elements.
+def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: Count, cols: Count, inputs: int = 1) -> Count:
+    """Cycles of one vector instruction over ``rows`` x ``cols`` elements; ``inputs`` is its ``k``.
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
     once at the end.
     """
     cost = vector_cost(function)
-    blocks = -(-cols // unit.lanes)
-    slots = blocks * (cost.slot_cycles(unit.lanes) * rows + cost.setup)
-    return VECTOR_START + cost.once_lines(unit.lanes) + slots + (cost.reductions + 1) * unit.latency
+    blocks, rounds = -(-cols // unit.lanes), cost.rounds(cols, inputs)
+    slots = blocks * ((cost.slot_cycles(unit.lanes, inputs) + rounds) * rows + cost.setup)
+    lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows
+    return VECTOR_START + lines + slots + (cost.reductions + rounds + 1) * unit.latency
 
 
 def moved_bytes(memory: Memory, rows: Count, row_bytes: Count) -> Count:

@@ -48,7 +48,7 @@ def chip_of(rows, cols, lanes, bus, load_rows=1):
 
 
 def config_of(family, heads, kv_heads, dim, layers, tied=True):
-    """A configuration as transformers writes it; ``family`` is gpt2, llama or qwen2."""
+    """A configuration as transformers writes it; ``family`` is gpt2, llama, qwen2 or mixtral, of all of two experts."""
     if family == "gpt2":
         model = {"n_embd": heads * dim, "n_head": heads, "n_layer": layers, "n_positions": POSITIONS}
     else:
@@ -60,6 +60,8 @@ def config_of(family, heads, kv_heads, dim, layers, tied=True):
             "intermediate_size": 3 * dim,
             "max_position_embeddings": POSITIONS,
         }
+        if family == "mixtral":
+            model |= {"num_local_experts": 2, "num_experts_per_tok": 2}
     return {"model_type": family, **model, "vocab_size": VOCABULARY, "tie_word_embeddings": tied}
 
 
@@ -107,9 +109,7 @@ def tensors_of(config, seed=0):
             ("self_attn.k_proj", shared, width),
             ("self_attn.v_proj", shared, width),
             ("self_attn.o_proj", width, width),
-            ("mlp.gate_proj", inner, width),
-            ("mlp.up_proj", inner, width),
-            ("mlp.down_proj", width, inner),
+            *_perceptrons(config, inner, width),
         ):
             made[f"{at}.{name}.weight"] = matrix(outputs, inputs)
             if config["model_type"] == "qwen2" and name[10:] in ("q_proj", "k_proj", "v_proj"):
@@ -119,6 +119,21 @@ def tensors_of(config, seed=0):
     if not config["tie_word_embeddings"]:
         made["lm_head.weight"] = matrix(VOCABULARY, width)
     return made
+
+
+def _perceptrons(config, inner, width):
+    """Names, outputs and inputs of the products of a layer's perceptron, or of its experts'."""
+    experts = config.get("num_local_experts", 0)
+    if not experts:
+        yield from (
+            (f"mlp.{name}_proj", outputs, inputs)
+            for name, outputs, inputs in (("gate", inner, width), ("up", inner, width), ("down", width, inner))
+        )
+        return
+    yield "block_sparse_moe.gate", experts, width
+    for expert in range(experts):
+        for name, outputs, inputs in (("w1", inner, width), ("w2", width, inner), ("w3", inner, width)):
+            yield f"block_sparse_moe.experts.{expert}.{name}", outputs, inputs
 
 
 def logits_of(config, tensors, tokens):
@@ -195,9 +210,26 @@ def _llama_layer(config, own, x):
     ]
     x = x + np.concatenate(context, axis=1) @ own["self_attn.o_proj.weight"].T
     normed = _rms_norm(x, own["post_attention_layernorm.weight"])
-    gate = normed @ own["mlp.gate_proj.weight"].T
-    inner = gate / (1 + np.exp(-gate)) * (normed @ own["mlp.up_proj.weight"].T)
-    return x + inner @ own["mlp.down_proj.weight"].T
+    if "num_local_experts" in config:
+        return x + _mixture(config, own, normed)
+    return x + _gated(normed, *(own[f"mlp.{name}_proj.weight"] for name in ("gate", "up", "down")))
+
+
+def _gated(x, gate, up, down):
+    gates = x @ gate.T
+    return gates / (1 + np.exp(-gates)) * (x @ up.T) @ down.T
+
+
+def _mixture(config, own, x):
+    """Mixtral's block: a softmax over all experts, of which the largest are kept and made to add up to one."""
+    chances = _softmax(x @ own["block_sparse_moe.gate.weight"].T)
+    made = np.zeros_like(x)
+    for token, row in enumerate(chances):
+        chosen = np.argsort(-row)[: config["num_experts_per_tok"]]
+        for expert in chosen:
+            parts = (own[f"block_sparse_moe.experts.{expert}.w{number}.weight"] for number in (1, 3, 2))
+            made[token] += row[expert] / row[chosen].sum() * _gated(x[token], *parts)
+    return made
 
 
 def safetensors(tensors, format="F32"):

@@ -29,7 +29,7 @@ def mapped_to(chip, graph):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt"]),
+    family=st.sampled_from(["gpt2", "llama", "qwen2", "opt", "mixtral"]),
     shape=st.sampled_from(SHAPES),
     bus=st.sampled_from([8, 16, 32]),
     dim=st.sampled_from([8, 16, 10, 5, 24]),  # the odd one where nothing is rotary
@@ -38,10 +38,11 @@ def mapped_to(chip, graph):
     batch=st.integers(1, 3),
     length=st.integers(1, 18),
     decode=st.booleans(),
+    greedy=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_a_golden_run_is_the_integer_reading(
-    tmp_path_factory, family, shape, bus, dim, group, layers, batch, length, decode, seed
+    tmp_path_factory, family, shape, bus, dim, group, layers, batch, length, decode, greedy, seed
 ):
     assume(dim % 2 == 0 or family in ("gpt2", "opt"))
     folder = tmp_path_factory.mktemp("model")
@@ -57,6 +58,7 @@ def test_a_golden_run_is_the_integer_reading(
             "vocab_size": VOCABULARY,
             "max_position_embeddings": 40,
         }
+    sets += [("sample", "greedy")] if greedy else []
     graph = graph_of(folder, config, [*sets, ("batch", str(batch))])
     mapped = mapped_to(chip_of(*shape, bus), graph)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
@@ -71,6 +73,8 @@ def test_a_golden_run_is_the_integer_reading(
     assert worst.relative_rms < NEAR, worst
     assert made.tensors["golden/head/0"].shape == (batch, VOCABULARY)
     assert made.next_tokens == made.tensors["golden/head/0"].argmax(1).tolist()
+    assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
+    assert greedy == (made.rows[-1].name == "head.sample")
 
 
 @pytest.fixture

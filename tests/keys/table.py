@@ -203,12 +203,12 @@ ROWS = (
         "prefill",
         "",
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
-        "operator_precision={'*.down':int8} model.n_embd=64 context!96 training_batch!4 "
+        "operator_precision={'*.down':int8} sample=greedy model.n_embd=64 context!96 training_batch!4 "
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),
     ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4"),
-    ("Transformer", "training", "", "training_batch=2 batch=5&training_batch!3 context!96"),
+    ("Transformer", "training", "", "training_batch=2 batch=5&training_batch!3 context!96 sample!greedy"),
     # plans, runs, stragglers
     (
         "Plan",

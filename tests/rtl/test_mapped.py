@@ -8,13 +8,14 @@ import pytest
 
 from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import AttentionTiling
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
-from siliconloom.verification.workload import filled
+from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import load_workload
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
@@ -29,6 +30,14 @@ LLAMA = {
     "max_position_embeddings": 64,
     "rms_norm_eps": 1e-5,
 }
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral",
+    "num_hidden_layers": 1,
+    "num_local_experts": 2,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 24,
+}
+"""Two experts, to both of which every token goes."""
 PRODUCTS = """kind: gemms
 precision: int8
 gemms:
@@ -79,7 +88,8 @@ def mapped(chip, made):
 def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
     """Products of odd sizes; a GPT-2 and a Llama of small widths, of a prompt and of a token after it.
 
-    One has rows that are no multiples of the bus, and more of them than indices are loaded at a time.
+    One finds its next tokens itself. One has rows that are no multiples of the bus, and more of them than indices are
+    loaded at a time.
     """
     works = [
         (PRODUCTS, ()),
@@ -87,6 +97,7 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         (GPT2 | {"n_embd": 40, "n_head": 1, "n_positions": 96}, (("sequence", "93"),)),
         (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
         (LLAMA, (("sequence", "16"),)),
+        (GPT2, (("sequence", "7"), ("batch", "3"), ("sample", "greedy"))),
     ]
     programs = [
         (str(number), filled(mapped(chip, graph(tmp_path, model, *sets)), number))
@@ -97,6 +108,36 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         assert case.passed, case
         assert case.difference == 0
         assert case.bytes_compared > 1000
+
+
+@pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
+def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
+    """A prompt, the token after it, and one token of each of three sequences; one of them chooses from all experts."""
+    tile = tile_of(sets)
+    works = [
+        (MIXTRAL, (("sequence", "13"),)),
+        (MIXTRAL, (("phase", "decode"), ("context", "14"), ("sample", "greedy"))),
+        (MIXTRAL | {"num_local_experts": 3, "num_experts_per_tok": 3}, (("phase", "decode"), ("batch", "3"))),
+    ]
+    made = [mapped(tile, graph(tmp_path, model, *given)) for model, given in works]
+    for each in made:
+        refuse(tile, each)
+        functions = {i.function for i in each.program.instructions if i.opcode == Opcode.VECTOR}
+        assert {VectorFunction.TOP_K, VectorFunction.COMBINE} <= functions
+        assert not any(task.task.serves and "expert" in task.owner for task in each.tasks), "nothing is gathered"
+    programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
+    for parity in check_programs(tile, programs):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+def test_tokens_that_choose_among_experts_are_refused_with_the_reason(chip, tmp_path):
+    model = MIXTRAL | {"num_local_experts": 4}
+    work = mapped(chip, graph(tmp_path, model, ("sequence", "6")))
+    with pytest.raises(NotSupported, match="routing depends on data"):
+        refuse(chip, work)
 
 
 def test_whole_rows_of_sums_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):

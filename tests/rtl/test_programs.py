@@ -179,10 +179,10 @@ FAULTS = {
         r"instruction 0 \(load\): local address: touches local bytes .* tile.scratchpad.capacity",
     ),
     "no such function": (
-        (LOAD, Instruction(opcode=Opcode.VECTOR, function=VectorFunction.TOP_K, m=1, n=1), END),
+        (LOAD, Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RESCALE, m=1, n=1), END),
         Cause.ILLEGAL_INSTRUCTION,
         1,
-        r"instruction 1 \(vector\): illegal instruction: no circuit for .* top_k",
+        r"instruction 1 \(vector\): illegal instruction: no circuit for .* rescale",
     ),
     "products in bf16": (
         (FILL, Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, dtype=DataType.BF16, wait=2), END),

@@ -34,7 +34,9 @@ VECTOR_FUNCTIONS = {
     "softmax_online": (4, 2, 0, ()),
     "layer_norm": (2, 1, 8, ()),
     "rms_norm": (2, 1, 8, ()),
-    "top_k": (1, 1, 0, ()),
+    "top_k": (2, 1, 0, (8,)),
+    "combine": (1, 0, 0, (8,)),
+    "argmax": (1, 1, 0, ()),
     "gelu": (1, 0, 0, (256,)),
     "silu": (1, 0, 0, (256,)),
     "gated_gelu": (1, 0, 0, (8, 256)),
@@ -252,7 +254,12 @@ class Reference:
         if i.function == "transpose":  # one element a cycle
             return 1 + blocks * i.m * lanes + latency
         passes, reductions, lines, once = VECTOR_FUNCTIONS[i.function]
-        cycles = 1 + sum(math.ceil(size / lanes) for size in once) + (reductions + 1) * latency
+        if i.function == "top_k" and i.k < i.n:  # a pass for each that is found
+            passes, reductions = passes + i.k, reductions + i.k
+        if i.function == "combine":  # a row of each operand
+            passes = i.k
+        index = math.ceil(4 / lanes) * i.m if i.function == "argmax" else 0
+        cycles = 1 + sum(math.ceil(size / lanes) for size in once) + (reductions + 1) * latency + index
         for _ in range(blocks):
             cycles += lines + passes * i.m
         return cycles

@@ -5,9 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch import load_chip
+from siliconloom.arch.isa import Address, Instruction, Opcode
+from siliconloom.arch.layout import INDEX_BYTES, row_values
 from siliconloom.arch.numerics import (
     ACTIVATIONS,
     EXP2,
@@ -20,7 +23,9 @@ from siliconloom.arch.numerics import (
     interpolated,
     silu,
 )
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.npu import GoldenMachine
 
 INT8 = st.integers(-128, 127)
 
@@ -100,6 +105,75 @@ def test_softmax_is_close_to_float64(rows, cols, lanes, seed, spread):
         assert np.all(got[row, valid[row] :] == 0)
     assert got.min() >= 0
     assert got.max() <= 127
+
+
+def first_ones(row, count):
+    """Columns of the largest values, found one after the other; of equal ones the lower column comes first."""
+    left, found = list(range(len(row))), []
+    while left and len(found) < count:
+        best = left[0]
+        for column in left[1:]:
+            if row[column] > row[best]:
+                best = column
+        found.append(best)
+        left.remove(best)
+    return found
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.integers(1, 45),
+    st.sampled_from([2, 4, 16]),
+    st.integers(0, 100),
+    st.sampled_from([1, 3, 127]),
+)
+def test_a_top_k_is_a_softmax_over_the_largest_of_which_the_first_count(rows, cols, count, lanes, seed, most):
+    """Few different values make many ties; all that is not chosen is zero."""
+    values = np.random.default_rng(seed).integers(-most - 1, most + 1, (rows, cols))
+    multiplier, shift = 23170, 12
+    got = functions.top_k(values, count, multiplier, shift, lanes)
+    for row, own in zip(values, got, strict=True):
+        chosen = first_ones(row, count)
+        exponent = row[chosen] * multiplier / 2**shift / 256
+        powers = 2.0 ** (exponent - exponent.max())
+        real = 127 * powers / powers.sum()
+        assert np.all(np.abs(own[chosen] - real) <= 0.5 + 0.007 * real + 0.02)
+        assert not np.delete(own, chosen).any()
+        if len(chosen) <= 8:
+            assert own[chosen].min() > 0 or most > 3, "what is chosen shows"
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 7), st.integers(0, 100), st.integers(0, 30))
+def test_a_weighted_sum_is_exact_and_rounded_once(rows, count, cols, seed, shift):
+    chance = np.random.default_rng(seed)
+    made, weights = chance.integers(-128, 128, (rows, count, cols)), chance.integers(-128, 128, (rows, count))
+    multiplier = int(chance.integers(-(2**15), 2**15))
+    got = functions.weighted_sum(made, weights, multiplier, shift)
+    for row in range(rows):
+        for col in range(cols):
+            total = sum(int(w) * int(y) for w, y in zip(weights[row], made[row, :, col], strict=True))
+            assert got[row, col] == round(Fraction(total * multiplier, 2**shift))
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8])
+@given(rows=st.integers(1, 5), cols=st.integers(1, 700), seed=st.integers(0, 100), most=st.sampled_from([1, 127]))
+@settings(max_examples=20)
+def test_an_argmax_is_an_index_that_a_gather_reads(lanes, rows, cols, seed, most):
+    """The first of the largest values, in four bytes, each at the beginning of a row of its own."""
+    tile = {"tile.array.rows": 4, "tile.array.cols": 4, "tile.array.load_rows": 1, "tile.vector.lanes": lanes}
+    chip = load_chip("npu-edge", [(key, str(value)) for key, value in tile.items()])
+    machine = GoldenMachine(chip, np.zeros(16, np.uint8))
+    values = np.random.default_rng(seed).integers(-most - 1, most + 1, (rows, cols)).astype(np.int8)
+    pitch, place = row_values(chip.tile, cols), 1 << 16
+    machine.scratchpad[: rows * pitch].reshape(rows, pitch)[:, :cols] = values.view(np.uint8)
+    instruction = Instruction(
+        opcode=Opcode.VECTOR, function=VectorFunction.ARGMAX, m=rows, n=cols, k=1, c=Address(base=place)
+    )
+    machine.execute(instruction, [])
+    own = row_values(chip.tile, INDEX_BYTES)
+    found = machine.scratchpad[place : place + rows * own].reshape(rows, own)[:, :INDEX_BYTES]
+    assert [int.from_bytes(row.tobytes(), "little") for row in found] == [first_ones(row, 1)[0] for row in values]
 
 
 def test_softmax_is_safe_at_the_extremes():

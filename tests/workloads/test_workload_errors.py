@@ -202,3 +202,18 @@ def test_shapeless_documents(text: str, load_text: Loader) -> None:
     with pytest.raises(LoomError) as caught:
         load_text(text)
     assert "workload.yaml" in message(caught)
+
+
+@pytest.mark.parametrize(
+    ("model", "sets", "expected"),
+    [
+        (GPT2, [("phase", "training")], "not supported: sample in training, which has no next token"),
+        (BERT, [], "sample: bert has a pooler and no head to sample from"),
+    ],
+)
+def test_a_step_without_a_next_token_samples_none(
+    model: dict[str, object], sets: list[tuple[str, str]], expected: str, load_config: Loader
+) -> None:
+    with pytest.raises(LoomError) as caught:
+        load_config(model, *sets, ("sample", "greedy"))
+    assert expected in message(caught)

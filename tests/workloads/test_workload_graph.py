@@ -11,6 +11,7 @@ import pytest
 from siliconloom.arch import DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads import Attention, Gemm, Graph, Phase, Vector, load_workload, workload_names
+from siliconloom.workloads.roles import Role
 
 Loader = Callable[..., Graph]
 MODELS = [name for name in workload_names() if name not in ("gpt2-block-gemms", "resnet50-conv")]
@@ -76,6 +77,17 @@ def test_residual_edges_skip_the_layer() -> None:
     assert ("embedding.tokens", "layer.attention_add") in edges
     assert ("layer.attention_add", "layer.feed_forward_add") in edges
     assert ("layer.attention_add", "layer.feed_forward_norm") in edges
+
+
+@pytest.mark.parametrize("sets", [[("sequence", "16")], [("phase", "decode"), ("batch", "5")]])
+def test_a_sampled_step_has_one_operator_more_and_nothing_else_changes(sets: list[tuple[str, str]]) -> None:
+    plain, sampled = (load_workload("mixtral-8x7b", [*sets, *more]) for more in ([], [("sample", "greedy")]))
+    *operators, last = sampled.operators()
+    assert operators == plain.operators()
+    assert isinstance(last, Vector)
+    assert (last.name, last.role, last.rows, last.cols) == ("head.sample", Role.SAMPLE, plain.batch, 32000)
+    assert last.output_elements == 4 * plain.batch
+    assert sampled.dataflow.predecessors(last.name) == ["head"]
 
 
 def test_layers_of_one_block_run_as_written() -> None:

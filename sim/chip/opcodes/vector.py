@@ -8,16 +8,18 @@ from siliconloom.sim.timing.units import vector_cycles
 
 def _times(work: Work) -> dict[str, int]:
     i = work.instruction
-    return {"duration": vector_cycles(work.npu.vector, i.function, i.m, i.n)}
+    return {"duration": vector_cycles(work.npu.vector, i.function, i.m, i.n, i.k)}
 
 
 def _counts(work: Work) -> dict[Counter, int]:
     i = work.instruction
-    elements = i.m * i.n
+    cost, elements = vector_cost(i.function), i.m * i.n
+    passes = (i.k if cost.weighs else cost.passes) + cost.rounds(i.n, i.k)
+    results = i.m * i.function.spec.result_cols(i.n)
     return {
-        Counter.VECTOR_SLOTS: vector_cost(i.function).passes * elements,
-        Counter.SCRATCHPAD_READ: i.k * i.dtype.size(elements),
-        Counter.SCRATCHPAD_WRITE: i.dtype.size(elements),
+        Counter.VECTOR_SLOTS: passes * elements,
+        Counter.SCRATCHPAD_READ: (1 if cost.chooses else i.k) * i.dtype.size(elements),
+        Counter.SCRATCHPAD_WRITE: i.dtype.size(results),
     }
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import row_values
+from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import GOLDEN, Integers, window
 
@@ -24,17 +24,21 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
         raise NotSupported(f"values of the vector function {function.value}")
-    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > COLUMN_LIMIT):
-        raise LoomError(f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {COLUMN_LIMIT}")
+    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > spec.column_limit):
+        raise LoomError(
+            f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {spec.column_limit}"
+        )
     target, operands = i.c.at(indices), machine.operands(i, indices)
-    found = GOLDEN[function](operands)[:, : i.n]
+    cols = spec.result_cols(i.n)
+    found = GOLDEN[function](operands)[:, :cols]
     if spec.transposes:
         _transpose(machine, found, target)
         return
-    result = np.zeros((i.m, operands.width), np.int8)
-    result[:, : i.n] = np.clip(found, -128, 127)
-    rows = window(machine.scratchpad, target, i.m * operands.pitch).reshape(i.m, operands.pitch)
-    rows[:, : operands.width] = result.view(np.uint8)
+    width, pitch = padded(cols, operands.lanes), row_values(machine.tile, cols)
+    result = np.zeros((i.m, width), np.int8)
+    result[:, :cols] = np.clip(found, -128, 127)
+    rows = window(machine.scratchpad, target, i.m * pitch).reshape(i.m, pitch)
+    rows[:, :width] = result.view(np.uint8)
 
 
 def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:

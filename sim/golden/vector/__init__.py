@@ -103,6 +103,18 @@ class Operands:
         return (low | high.astype("<i2") << 8).reshape(i.m, self.width).astype(np.int64)
 
     @property
+    def inputs(self) -> Integers:
+        """The first operand of a weighted sum, shape (m, k, `width`): of each row of results the rows it is made of."""
+        i = self.instruction
+        return self._matrix("a", i.m * i.k, i.n).reshape(i.m, i.k, -1)
+
+    @property
+    def weights(self) -> Integers:
+        """The second operand of a weighted sum, shape (m, k)."""
+        i = self.instruction
+        return self._matrix("b", i.m, i.k)[:, : i.k]
+
+    @property
     def scalars(self) -> tuple[int, int, int]:
         """Two multipliers and a shift."""
         low = window(self.scratchpad, self.addresses["d"], SCALAR_BYTES)
@@ -130,9 +142,13 @@ class Operands:
         return np.full(i.m, i.n) if i.k != 2 else np.minimum(self.addresses["b"] + 1 + np.arange(i.m), i.n)
 
     def _rows(self, name: str) -> Integers:
-        i = self.instruction
-        found = window(self.scratchpad, self.addresses[name], i.m * self.pitch).view(np.int8)
-        return found.reshape(i.m, self.pitch)[:, : self.width].astype(np.int64)
+        return self._matrix(name, self.instruction.m, self.instruction.n)
+
+    def _matrix(self, name: str, rows: int, cols: int) -> Integers:
+        """So many rows of int8 values, and of their columns all that whole blocks have."""
+        pitch = row_values(self.tile, cols)
+        found = window(self.scratchpad, self.addresses[name], rows * pitch).view(np.int8)
+        return found.reshape(rows, pitch)[:, : padded(cols, self.lanes)].astype(np.int64)
 
 
 def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:

@@ -161,6 +161,15 @@ def flipped(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(arrays).T
 
 
+def stacked(count: int) -> Callable[[list[NDArray[Any]]], NDArray[Any]]:
+    """Of so many tensors each an expert's, one expert after the other: its rows of outputs as columns."""
+
+    def join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        return np.stack([flipped(arrays[start : start + count]) for start in range(0, len(arrays), count)])
+
+    return join
+
+
 def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     """Tensors one behind the other."""
     return np.concatenate(arrays)
@@ -328,7 +337,7 @@ class _Gpt2(_Named):
 
 
 class _Llama(_Named):
-    """Llama, Mistral and Qwen2 in transformers: weights are (outputs, inputs), each projection by itself."""
+    """Llama, Mistral, Mixtral and Qwen2 in transformers: weights are (outputs, inputs), each projection by itself."""
 
     PLACES: ClassVar[dict[str, tuple[str, ...]]] = {
         "norm.0": ("input_layernorm",),
@@ -337,7 +346,9 @@ class _Llama(_Named):
         "row_parallel.0": ("self_attn.o_proj",),
         "column_parallel.0": ("mlp.gate_proj", "mlp.up_proj"),
         "row_parallel.1": ("mlp.down_proj",),
+        "router.0": ("block_sparse_moe.gate",),
     }
+    EXPERTS: ClassVar[dict[str, tuple[str, ...]]] = {"expert_column.0": ("w1", "w3"), "expert_row.0": ("w2",)}
     ALONE: ClassVar[dict[str, str]] = {"table": "embed_tokens", "final_norm": "norm", "head": "lm_head"}
 
     def __init__(self, graph: Graph, names: set[str]) -> None:
@@ -357,6 +368,8 @@ class _Llama(_Named):
                 name = f"{self.prefix}embed_tokens" if self.tied else "lm_head"
             turns = label == "head" and what == "weight"
             return ParameterSource((f"{name}.{ending}",), (shape[::-1] if turns else shape,), flipped if turns else one)
+        if label in self.EXPERTS:
+            return self._experts(label, layer, shape)
         if label not in self.PLACES:
             raise self.unknown(operator)
         names = tuple(f"{self.prefix}layers.{layer}.{each}.{ending}" for each in self.PLACES[label])
@@ -369,6 +382,13 @@ class _Llama(_Named):
         if label == "qkv.0" and self.turned:
             return ParameterSource(names, tuple((part, *inputs) for part in parts), self._neighbours(join))
         return ParameterSource(names, tuple((part, *inputs) for part in parts), join)
+
+    def _experts(self, label: str, layer: int, shape: tuple[int, ...]) -> ParameterSource:
+        """Matrices of all experts."""
+        count, inputs, outputs = shape
+        own, at = self.EXPERTS[label], f"{self.prefix}layers.{layer}.block_sparse_moe.experts"
+        names = tuple(f"{at}.{number}.{each}.weight" for number in range(count) for each in own)
+        return ParameterSource(names, ((outputs // len(own), inputs),) * len(names), stacked(len(own)))
 
     def _neighbours(
         self, join: Callable[[list[NDArray[Any]]], NDArray[Any]]

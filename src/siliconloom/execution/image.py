@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import packed, padded, row_values, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, packed, padded, row_values, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
@@ -19,6 +19,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item
+from siliconloom.mapper.chip.operands import columns
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -161,11 +162,16 @@ class Image:
         layout = GemmLayout(self.tile, shape)
         pieces = {"parameters": self._tiles, "scales": self._columns, "functions": self._functions}[item.role]
         # repetitions of weights lie as far apart as their tiles are large: biases lie elsewhere
-        unit = layout.b_tile(shape.n, shape.k) if item.role == "parameters" else item.unit_bytes
+        own = layout.b_tile(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
+        unit = operator.batch * own if item.role == "parameters" else item.unit_bytes
         for execution in range(operator.repeat):
-            product = _Product(mapped.task, self.made[At(operator.name, execution)], execution, shape, layout, tiling)
-            for offset, values in pieces(product):
-                yield int(execution * unit + offset), values
+            made, each = self.made[At(operator.name, execution)], [self.made[At(operator.name, execution)]]
+            if operator.stored is not None and item.role != "functions":  # experts share the functions' parameters
+                each = [made.of_expert(number) for number in range(operator.batch)]
+            for number, one in enumerate(each):
+                product = _Product(mapped.task, one, execution, shape, layout, tiling)
+                for offset, values in pieces(product):
+                    yield int(execution * unit + number * own + offset), values
 
     def _tiles(self, product: _Product) -> Pieces:
         """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
@@ -328,18 +334,11 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
 def stored_columns(tile: NpuTile, mapped: MappedWorkload, operator: Operator) -> NDArray[np.intp]:
     """Where in a row of its result every column of an operator lies; heads may be filled up to whole lines."""
     if not isinstance(operator, Attention):
-        width = operator.output_elements // _rows(operator)
-        return np.arange(width)
+        places = isinstance(operator, Vector) and operator.function.spec.indexes
+        return np.arange(INDEX_BYTES if places else columns(operator))
     layout = AttentionLayout(tile, mapped.chip.nearest, operator)
     heads = np.arange(operator.heads)[:, None] * layout.o_head + np.arange(operator.v_head_dim)
     return heads.reshape(-1)
-
-
-def _rows(operator: Operator) -> int:
-    if isinstance(operator, Gemm):
-        return operator.m
-    assert isinstance(operator, Vector)
-    return operator.rows
 
 
 __all__ = ["Image", "fill_cache", "read_cache", "refuse", "room_of", "stored_columns"]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Quantizer
-from siliconloom.execution.walk import At, Past, Reading
+from siliconloom.execution.walk import At, Past, Reading, by_expert
 from siliconloom.sim.golden import functions
 from siliconloom.workloads import Attention, Gemm, Vector
 
@@ -58,7 +58,12 @@ class IntegerReading(Reading):
     def product(self, at: At, operator: Gemm, x: Integers) -> Integers:
         weights = self._of(at).weights
         assert weights is not None
-        return self._cut(at, _requantized(exact_product(x, weights), self._columns(at)))
+        if operator.stored is None:
+            sums = exact_product(x, weights)
+        else:
+            parts = zip(by_expert(operator, x), weights, strict=True)
+            sums = np.concatenate([exact_product(part, own) for part, own in parts], axis=1)
+        return self._cut(at, _requantized(sums, self._columns(at)))
 
     def norm(self, at: At, operator: Vector, x: Integers) -> Integers:
         c, centred = self._columns(at), operator.function == VectorFunction.LAYER_NORM
@@ -76,6 +81,18 @@ class IntegerReading(Reading):
     def gate(self, at: At, function: VectorFunction, x: Integers, y: Integers) -> Integers:
         first, _, shift = self._scalars(at)
         return self._cut(at, functions.scaled_product(self._looked_up(at, x), y, first, shift))
+
+    def choose(self, at: At, operator: Vector, x: Integers) -> Integers:
+        multiplier, _, shift = self._scalars(at)
+        return self._cut(at, functions.top_k(x, operator.chosen, multiplier, shift, self.lanes))
+
+    def combine(self, at: At, operator: Vector, x: Integers, weights: Integers) -> Integers:
+        multiplier, _, shift = self._scalars(at)
+        made = x.reshape(len(x), -1, operator.cols)
+        return self._cut(at, functions.weighted_sum(made, weights, multiplier, shift))
+
+    def sample(self, at: At, operator: Vector, x: Integers) -> Integers:
+        return np.asarray(x.argmax(1)[:, None])
 
     def turn(self, at: At, x: Integers, positions: Integers, head_dim: int) -> Integers:
         operator = self.quantizer.walk.graph.dataflow[at.name]

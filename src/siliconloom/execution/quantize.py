@@ -58,7 +58,7 @@ class Quantized:
     scale
         Real value of one step of each column of the result: float64 (columns,).
     weights
-        Of a product, int8 (k, n); of a gather its table, int8 (rows, columns).
+        Of a product, int8 (k, n), of experts (experts, k, n); of a gather its table, int8 (rows, columns).
     columns, scalars, table
         Parameters of its functions, where it has such.
     """
@@ -68,6 +68,13 @@ class Quantized:
     columns: Columns | None = None
     scalars: Scalars | None = None
     table: bytes | None = None
+
+    def of_expert(self, number: int) -> Quantized:
+        """What one expert's product needs of that of all."""
+        assert self.weights is not None
+        assert self.columns is not None
+        start, end = (at * self.weights.shape[2] for at in (number, number + 1))
+        return Quantized(self.scale[start:end], weights=self.weights[number], columns=self.columns.part(start, end))
 
 
 def scaled(*factors: float) -> Scalars:
@@ -135,14 +142,14 @@ class Quantizer(Reading):
     def product(self, at: At, operator: Gemm, x: Floats) -> Floats:
         taken, scale = float(x[0, 0]), self._sections(at, operator)
         weights, bias = self.real.weights.matrix(at, operator), self.real.weights.bias(at, operator)
-        steps = np.maximum(weights.max(0), -weights.min(0)).astype(np.float64) / LARGEST
+        steps = np.maximum(weights.max(-2), -weights.min(-2)).astype(np.float64) / LARGEST
         # a bias is counted in steps of the sums, in 32 bits
         steps = np.maximum(steps, np.abs(bias) / taken / 2.0**30)
         steps[steps == 0] = 1.0
-        made = weights * (1 / steps).astype(weights.dtype)
+        made = weights * (1 / steps).astype(weights.dtype)[..., None, :]
         np.rint(made, out=made)
         np.clip(made, -LARGEST, LARGEST, out=made)
-        sums = taken * steps
+        sums, bias = taken * steps.reshape(-1), np.broadcast_to(bias, steps.shape).reshape(-1)
         columns = columns_of(sums / scale, bias / sums, after=False)
         return self._made(at, len(x), scale, weights=made.astype(np.int8), columns=columns)
 
@@ -169,6 +176,18 @@ class Quantizer(Reading):
         table = activation_table(real_function(function), float(x[0, 0]), middle)
         scalars = scaled(middle * float(y[0, 0]) / step)
         return self._made(at, len(x), np.full(x.shape[1], step), scalars=scalars, table=table)
+
+    def choose(self, at: At, operator: Vector, x: Floats) -> Floats:
+        scalars = scaled(float(x[0, 0]) * math.log2(math.e) * 2**EXP2_BITS)
+        return self._made(at, len(x), np.full(operator.cols, 1 / ONE), scalars=scalars)
+
+    def combine(self, at: At, operator: Vector, x: Floats, weights: Floats) -> Floats:
+        step = self._whole(at)
+        scalars = scaled(float(x[0, 0]) * float(weights[0, 0]) / step)
+        return self._made(at, len(x), np.full(operator.cols, step), scalars=scalars)
+
+    def sample(self, at: At, operator: Vector, x: Floats) -> Floats:
+        return self._made(at, len(x), np.ones(1))
 
     def turn(self, at: At, x: Floats, positions: Integers, head_dim: int) -> Floats:
         return self._made(at, len(x), x[0])
@@ -202,8 +221,11 @@ class Quantizer(Reading):
         return _step(float(self.real.peaks[at].max()))
 
     def _sections(self, at: At, operator: Gemm) -> Floats:
-        """One step for all columns of a product; one each for queries, keys and values, and for halves."""
-        peaks, ends = self.real.peaks[at].copy(), [operator.n]
+        """One step for all columns of a product; one each for queries, keys and values, and for halves.
+
+        Experts have the same steps: what is computed of their results has the same parameters.
+        """
+        peaks, ends = self.real.peaks[at].reshape(-1, operator.n).max(0), [operator.n]
         readers = [self.walk.graph.dataflow[name] for name in self.walk.graph.dataflow.successors(operator.name)]
         if operator.role is Role.QKV:
             attended = next(a for a in self.walk.attended.values() if a.values == operator.name)
@@ -216,7 +238,7 @@ class Quantizer(Reading):
         made = np.empty(operator.n)
         for start, end in zip([0, *ends[:-1]], ends, strict=True):
             made[start:end] = _step(float(peaks[start:end].max()))
-        return made
+        return np.tile(made, len(self.real.peaks[at]) // operator.n)
 
 
 def _gates(operator: Operator) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.numerics import ACTIVATIONS
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.execution.walk import At, Past, Reading
+from siliconloom.execution.walk import At, Past, Reading, by_expert
 from siliconloom.execution.weights import Weights
 from siliconloom.workloads import Attention, Gemm, Vector
 
@@ -84,7 +84,11 @@ class Reference(Reading):
         return np.asarray(self.weights.table(at, operator)[rows], np.float64)
 
     def product(self, at: At, operator: Gemm, x: Floats) -> Floats:
-        return x @ self.weights.matrix(at, operator).astype(np.float64) + self.weights.bias(at, operator)
+        matrix = self.weights.matrix(at, operator).astype(np.float64)
+        if operator.stored is None:
+            return x @ matrix + self.weights.bias(at, operator)
+        products = [part @ own for part, own in zip(by_expert(operator, x), matrix, strict=True)]
+        return np.concatenate(products, axis=1)
 
     def norm(self, at: At, operator: Vector, x: Floats) -> Floats:
         gamma, beta = self.weights.norm(at, operator)
@@ -102,6 +106,19 @@ class Reference(Reading):
         made = activated(function, x)
         self.gates[at] = float(np.abs(made).max())
         return made * y
+
+    def choose(self, at: At, operator: Vector, x: Floats) -> Floats:
+        powers = np.exp(x - x.max(1, keepdims=True))
+        order = np.argsort(-x, axis=1, kind="stable")
+        np.put_along_axis(powers, order[:, operator.chosen :], 0.0, axis=1)
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+    def combine(self, at: At, operator: Vector, x: Floats, weights: Floats) -> Floats:
+        made = x.reshape(len(x), -1, operator.cols)
+        return np.asarray((made * weights[:, :, None]).sum(1))
+
+    def sample(self, at: At, operator: Vector, x: Floats) -> Floats:
+        return np.asarray(x.argmax(1)[:, None], np.float64)
 
     def turn(self, at: At, x: Floats, positions: Integers, head_dim: int) -> Floats:
         turned = angles(positions, head_dim, self.base)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns
 from siliconloom.execution.integers import IntegerReading
@@ -256,9 +257,9 @@ class _Golden:
         mapped = self.mapped.tasks[number]
         execution = self.executions[number]
         self.executions[number] += 1
-        self.made.rows.append(
-            self._result(mapped, execution) if mapped.task.cached is None else self._cached(mapped, execution)
-        )
+        role = mapped.task.operator.role
+        read = self._result if mapped.task.cached is None else self._cached
+        self.made.rows.append((self._sampled if role is Role.SAMPLE else read)(mapped, execution))
         share(sum(self.executions) / self.total)
 
     def _result(self, mapped: MappedTask, execution: int) -> OperatorValues:
@@ -267,9 +268,12 @@ class _Golden:
         last: Operator = task.fused[-1] if task.fused else task.operator
         at, stored = At(last.name, execution), self.mapped.results[last.name]
         expected = self.integers.results[at]
-        lines = self.memory[stored.address : stored.address + len(expected) * stored.row].view(np.int8)
         columns = stored_columns(self.tile, self.mapped, last)
-        found = lines.reshape(len(expected), stored.row)[:, columns].astype(np.int64)
+        experts = expected.shape[1] // len(columns)  # the rows of one follow those of another
+        rows = experts * len(expected)
+        lines = self.memory[stored.address : stored.address + rows * stored.row].view(np.int8)
+        parts = lines.reshape(experts, len(expected), stored.row)[:, :, columns].astype(np.int64)
+        found = parts.transpose(1, 0, 2).reshape(expected.shape)
         reals = self.real.results[at]
         values = found * self.quantizer.made[at].scale
         error = values - reals
@@ -291,6 +295,19 @@ class _Golden:
             found.size,
             int((found != expected).sum()),
         )
+
+    def _sampled(self, mapped: MappedTask, execution: int) -> OperatorValues:
+        """Read the next tokens, which are the indices of the largest logits."""
+        name = mapped.task.operator.name
+        at, stored = At(name, execution), self.mapped.results[name]
+        expected = self.integers.results[at][:, 0]
+        lines = self.memory[stored.address : stored.address + len(expected) * stored.row]
+        indices = lines.reshape(len(expected), stored.row)[:, :INDEX_BYTES]
+        found = np.ascontiguousarray(indices).view("<u4")[:, 0]
+        self.made.next_tokens = found.tolist()
+        self.made.real_tokens = self.real.results[at][:, 0].astype(int).tolist()
+        differing = int((found != expected).sum())
+        return OperatorValues(name, name, (), execution, None, None, 0.0, INDEX_BYTES * len(found), differing)
 
     def _cached(self, mapped: MappedTask, execution: int) -> OperatorValues:
         """Read what a cache holds, older keys or values among it, and hold it against the integers."""

@@ -1,7 +1,8 @@
 """A model's graph, walked operator by operator: which results, and which of their rows and columns, each one reads.
 
-Nothing here knows of tiles or of addresses. What is computed is a `Reading`: in float64 (`execution.reference`), of
-scales (`execution.quantize`), in integers (`execution.integers`).
+Nothing here knows of tiles or of addresses. Where every token goes to every expert, what these make of it stands side
+by side in its row: the columns of the first expert, then those of the second. What is computed is a `Reading`: in
+float64 (`execution.reference`), of scales (`execution.quantize`), in integers (`execution.integers`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.vector import VectorFunction
+from siliconloom.mapper.chip.operands import ROUTED, takes_all
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.roles import Role, Section
@@ -58,6 +60,12 @@ class Attended:
     key_width: int
 
 
+def by_expert(operator: Gemm, x: Array) -> list[Array]:
+    """What each expert's product takes: all the same columns, or those that its own expert has made."""
+    many = x.shape[1] // operator.k
+    return np.split(x, many, axis=1) if many > 1 else [x] * operator.batch
+
+
 class Reading(ABC):
     """What every kind of operator computes; matrices have a row to a token, sequence by sequence."""
 
@@ -67,7 +75,7 @@ class Reading(ABC):
 
     @abstractmethod
     def product(self, at: At, operator: Gemm, x: Array) -> Array:
-        """A product with parameters, and their bias."""
+        """A product with parameters, and their bias; of experts that of each, see `by_expert`."""
 
     @abstractmethod
     def norm(self, at: At, operator: Vector, x: Array) -> Array:
@@ -84,6 +92,18 @@ class Reading(ABC):
     @abstractmethod
     def gate(self, at: At, function: VectorFunction, x: Array, y: Array) -> Array:
         """A function of every element of ``x``, times that of ``y``."""
+
+    @abstractmethod
+    def choose(self, at: At, operator: Vector, x: Array) -> Array:
+        """Weights of experts: the softmax of every row over the largest that are chosen."""
+
+    @abstractmethod
+    def combine(self, at: At, operator: Vector, x: Array, weights: Array) -> Array:
+        """The sum of what experts have made of every token, each times its weight."""
+
+    @abstractmethod
+    def sample(self, at: At, operator: Vector, x: Array) -> Array:
+        """The column of the largest value of every row."""
 
     @abstractmethod
     def turn(self, at: At, x: Array, positions: Integers, head_dim: int) -> Array:
@@ -179,7 +199,18 @@ class GraphWalk:
         if function == VectorFunction.ADD:
             return reading.add(at, operator, *read)
         if function in GATED:
-            return reading.gate(at, GATED[function], read[0][:, : operator.cols], read[0][:, operator.cols :])
+            halves = read[0].reshape(len(read[0]), -1, 2, operator.cols)  # of every expert
+            first, second = (halves[:, :, half].reshape(len(halves), -1) for half in range(2))
+            return reading.gate(at, GATED[function], first, second)
+        if function == VectorFunction.ARGMAX:
+            return reading.sample(at, operator, read[0])
+        if function == VectorFunction.TOP_K:
+            return reading.choose(at, operator, read[0])
+        if function == VectorFunction.COMBINE:
+            makers = self.graph.dataflow.predecessors(operator.name)
+            weighs = [self.graph.dataflow[name].role is Role.ROUTE for name in makers]
+            chances, made = read[weighs.index(True)], read[weighs.index(False)]
+            return reading.combine(at, operator, made, chances)
         if function == VectorFunction.ROPE:
             head_dim = self.head_dim(operator.name)
             return reading.turn(at, read[0][:, : operator.cols], self._positions(tokens, past), head_dim)
@@ -242,9 +273,13 @@ class GraphWalk:
 
     def _why_not(self, operator: Operator) -> str:
         makers = self.graph.dataflow.predecessors(operator.name)
+        if isinstance(operator, Gemm) and operator.stored is not None:
+            if operator.bias:
+                return "experts with a bias"
+            return "" if takes_all(self.graph, operator) else f"experts that not every token goes to: {ROUTED}"
         if isinstance(operator, Gemm):
-            plain = operator.weight and operator.batch == 1 and operator.stored is None and len(makers) == 1
-            return "" if plain else "products of heads, of experts, or without parameters"
+            plain = operator.weight and operator.batch == 1 and len(makers) == 1
+            return "" if plain else "products of heads, or without parameters"
         if isinstance(operator, Attention):
             return self._why_not_attended(operator, makers)
         if not isinstance(operator, Vector):
@@ -259,6 +294,12 @@ class GraphWalk:
             return "norms of queries and keys" if apart or len(makers) != 1 else ""
         if function in GATED:
             return "" if len(makers) == 1 else "gates that two operators make"
+        if function == VectorFunction.TOP_K:
+            return "" if operator.chosen == operator.cols else f"experts that not every token goes to: {ROUTED}"
+        if function == VectorFunction.ARGMAX:
+            return ""
+        if function == VectorFunction.COMBINE:
+            return "" if len(makers) == 2 else "experts that all tokens share"
         if function == VectorFunction.ROPE:
             whole = len(makers) == 1 and operator.role is Role.ROPE
             return "" if whole else "rotations of queries and keys that several operators make"
@@ -309,4 +350,4 @@ class GraphWalk:
         return ""
 
 
-__all__ = ["At", "Attended", "Cache", "Past", "Reading", "GraphWalk"]
+__all__ = ["At", "Attended", "Cache", "Past", "Reading", "GraphWalk", "by_expert"]

@@ -25,7 +25,8 @@ NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
 def shapes(operator: Operator) -> dict[str, tuple[int, ...]]:
     """Parameters that an operator stores, in one execution, by what they are."""
     if isinstance(operator, Gemm):
-        found: dict[str, tuple[int, ...]] = {"weight": (operator.k, operator.n)}
+        experts = () if operator.stored is None else (operator.stored,)
+        found: dict[str, tuple[int, ...]] = {"weight": (*experts, operator.k, operator.n)}
         return found | ({"bias": (operator.n,)} if operator.bias else {})
     if not isinstance(operator, Vector) or operator.tied or not operator.weights:
         return {}
@@ -58,7 +59,7 @@ class Weights(ABC):
         return self._parameter(at, operator, "table", 0.0)
 
     def matrix(self, at: At, operator: Gemm) -> Floats:
-        """Weights of shape (k, n)."""
+        """Weights of shape (k, n); of experts (experts, k, n)."""
         return self._parameter(at, operator, "weight", 0.0)
 
     def bias(self, at: At, operator: Gemm) -> Floats:
@@ -99,7 +100,7 @@ class RandomWeights(Weights):
         chance = np.random.default_rng([self.seed, crc32(at.name.encode()), at.execution, crc32(what.encode())])
         made = chance.standard_normal(shape, np.float32)
         made *= np.float32(SPREAD)
-        if what == "weight" and operator.role is Role.ROW_PARALLEL:
+        if what == "weight" and operator.role in (Role.ROW_PARALLEL, Role.EXPERT_ROW):
             made /= np.float32(self._sums**0.5)
         return made + np.float32(1) if what == "gamma" else made
 

@@ -26,7 +26,7 @@ from siliconloom.arch.layout import (
     sums_pitch,
 )
 from siliconloom.arch.opcodes import Unit
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
@@ -442,6 +442,60 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     return LoadedProgram(Program((*code, end), tuple(names)), memory, PROGRAM_BASE)
 
 
+def chosen_elements(chip: Chip) -> LoadedProgram:
+    """The largest of rows that have few different values: equal ones of one block and of several, all of them, none.
+
+    Rows whose weights take more than a line are added up, at the limits of both operands.
+    """
+    tile = _tile(chip)
+    places, chain, lanes = Places(tile), Chain(), tile.vector.lanes
+    bank, row = places.bank, row_unit(tile)
+    memory, numbers = random_image(np.random.default_rng(11)), np.random.default_rng(12)
+    parameters, first, second, out = (number * bank for number in (3, 2, 5, 4))
+    columns, rows = 2 * lanes + 1, 4
+    pitch = row_values(tile, columns)
+    values = numbers.choice(np.array([-128, -1, 0, 1, 127], np.int8), (rows, pitch))
+    values[1] = -128
+    values[2, 1:], values[2, 0] = 127, 0
+    values[3] = -1
+    values[3, lanes - 1 : lanes + 1] = 5  # one in each of two blocks
+    memory[: values.size] = values.reshape(-1).view(np.uint8)
+    scalars = np.zeros((2, -(-SCALAR_BYTES // lanes) * lanes), np.uint8)
+    scalars[0, :SCALAR_BYTES], scalars[1, :SCALAR_BYTES] = scalar_bytes(12_000, 0, 7), scalar_bytes(1 << 14, 0, 21)
+    memory[PAGE : PAGE + scalars.size] = scalars.reshape(-1)
+    loads = [(0, values.size, first), (PAGE, scalars.size, parameters)]
+    for source, size, target in loads:
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    part, target = min(lanes, tile.dma.bytes_per_cycle), RESULTS
+
+    def compute(function: VectorFunction, m: int, n: int, k: int, *, scale: int = 0) -> None:
+        nonlocal target
+        ends: Fields = {"a": Address(base=first), "b": Address(base=second if function.spec.weighs else 0)}
+        ends |= {"c": Address(base=out), "d": Address(base=parameters + scale)}
+        chain.add(Opcode.VECTOR, function=function, m=m, n=n, k=k, **ends)
+        width = function.spec.result_cols(n)
+        step = row_values(tile, width)
+        for at in range(0, -(-width // lanes) * lanes, part):
+            where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
+            chain.add(Opcode.STORE, m=m, n=part, pitch=step, local_pitch=step, **where)
+        target += PAGE // 4
+
+    for count in (1, 3, lanes + 1, columns, columns + 1):
+        compute(VectorFunction.TOP_K, rows, columns, count)
+    compute(VectorFunction.ARGMAX, rows, columns, 1)
+    inputs, wide = lanes + 1, row_values(tile, lanes + 1)
+    many = 2 if 2 * inputs * row <= bank else 1
+    taken, table = many * inputs * row, 4 * PAGE
+    memory[2 * PAGE : 2 * PAGE + taken] = numbers.integers(-128, 128, taken).astype(np.int8).view(np.uint8)
+    memory[table : table + many * wide] = numbers.integers(-128, 128, many * wide).astype(np.int8).view(np.uint8)
+    memory[table : table + lanes] = 0x80
+    for source, size, place in ((2 * PAGE, taken, first), (table, many * wide, second)):
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=place))
+    compute(VectorFunction.COMBINE, many, max(lanes - 1, 1), inputs, scale=scalars.shape[1])
+    compute(VectorFunction.COMBINE, many, max(lanes - 1, 1), 1, scale=scalars.shape[1])
+    return chain.program(memory)
+
+
 def _tile(chip: Chip) -> NpuTile:
     assert isinstance(chip.tile, NpuTile)
     return chip.tile
@@ -459,6 +513,7 @@ DIRECTED = {
     "gathered rows": gathered_rows,
     "many panels": many_panels,
     "over banks": over_banks,
+    "chosen elements": chosen_elements,
 }
 
 

@@ -160,11 +160,17 @@ def _illegal(faults: _Faults) -> None:
     load = Instruction(opcode=Opcode.LOAD, m=1, n=size)
     vector = Instruction(opcode=Opcode.VECTOR, m=1, n=1)
     illegal, misaligned = Cause.ILLEGAL_INSTRUCTION, Cause.MISALIGNED_OPERAND
-    faults.add("a function without circuit", [load, replace(vector, function=VectorFunction.TOP_K)], illegal, 1)
+    faults.add("a function without circuit", [load, replace(vector, function=VectorFunction.RESCALE)], illegal, 1)
     faults.add("a vector in bf16", [replace(vector, dtype=DataType.BF16)], illegal, 0)
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
+    largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
+    faults.add("too many columns to look in", [largest], illegal, 0)
+    counted = VectorFunction.TOP_K, VectorFunction.COMBINE
+    for function in counted:
+        faults.add(f"{function} of none", [replace(vector, function=function, k=0)], illegal, 0)
+    faults.add("too many rows to one", [replace(vector, function=VectorFunction.COMBINE, k=257)], illegal, 0)
     bus = faults.tile.dma.bytes_per_cycle
     if bus > 1:
         faults.add(

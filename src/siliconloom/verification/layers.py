@@ -94,7 +94,7 @@ class LayerWeights(Weights):
 
     def find(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> Floats:
         chance = np.random.default_rng([self.seed, crc32(at.name.encode()), crc32(what.encode())])
-        mean, deviation = {"weight": (0.0, 1 / math.sqrt(shape[0])), "table": (0.0, 1.0), "gamma": (1.0, 0.2)}.get(
+        mean, deviation = {"weight": (0.0, 1 / math.sqrt(shape[-2:][0])), "table": (0.0, 1.0), "gamma": (1.0, 0.2)}.get(
             what, (0.0, 0.1)
         )
         return chance.normal(mean, deviation, shape)

@@ -252,19 +252,29 @@ class _Writer:
         lanes, builder, rings = self.tile.vector.lanes, self.builder, self.rings
         function = self.chance.choice(ELEMENTWISE)
         cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
-        transposes, unit = function == VectorFunction.TRANSPOSE, row_unit(self.tile)
+        transposes, unit, spec = function == VectorFunction.TRANSPOSE, row_unit(self.tile), function.spec
         while True:
-            turns = self.chance.choice([1, 2, 4])
+            turns, inputs = self.chance.choice([1, 2, 4]), 1
             rows, width = self.size(10), self.size(3 * lanes + 1)
             if transposes and rows > unit:
                 rows = row_values(self.tile, rows)
-            blocks = -(-width // lanes)
+            if spec.chooses:  # all of a row now and then
+                inputs = self.chance.choice([1, 2, self.size(width + 2)])
+            elif spec.weighs:
+                inputs = self.chance.choice([1, 2, self.size(2 * lanes + 1)])
+            blocks, results = -(-width // lanes), -(-spec.result_cols(width) // lanes)
             size, parameter_bytes = rows * row_values(self.tile, width), cost.parameter_bytes(width, lanes)
             out_bytes = width * row_values(self.tile, rows) if transposes else size
-            fits = max(size * max(second, 1), out_bytes, parameter_bytes) <= self.slot
-            operands = max(self.aligned(size * max(second, 1)) * turns, self.aligned(parameter_bytes))
-            results = self.aligned(2 * out_bytes) * turns
-            if fits and operands <= self.operand_room and results <= self.result_room:
+            first_bytes, second_bytes = size, second * size
+            if spec.weighs:
+                first_bytes, second_bytes = inputs * size, rows * row_values(self.tile, inputs)
+            elif spec.indexes:
+                out_bytes = rows * row_values(self.tile, INDEX_BYTES)
+            fits = max(first_bytes, second_bytes, out_bytes, parameter_bytes) <= self.slot
+            operands = max(self.aligned(first_bytes), self.aligned(second_bytes)) * turns
+            operands = max(operands, self.aligned(parameter_bytes))
+            stored = self.aligned(2 * out_bytes) * turns
+            if fits and operands <= self.operand_room and stored <= self.result_room:
                 break
         first, other, out, parameters = (rings[name] for name in ("first", "second", "out", "parameters"))
         if parameter_bytes:
@@ -275,7 +285,7 @@ class _Writer:
                 self.scalars.append(place)
             self.fetch(parameters, parameter_bytes, affine(place))
         with builder.loop(turns) as loop:
-            sources = [(first, size)] + ([(other, second * size)] if second else [])
+            sources = [(first, first_bytes)] + ([(other, second_bytes)] if second_bytes else [])
             for ring, count in sources:
                 step = self.aligned(count)
                 self.fetch(ring, count, affine(self.operand(step * loop.count), (loop, step)))
@@ -286,8 +296,8 @@ class _Writer:
                 DataType.INT8,
                 first,
                 out,
-                second=other if second else None,
-                inputs=len(sources),
+                second=other if second_bytes else None,
+                inputs=inputs if spec.chooses or spec.weighs else len(sources),
                 parameters=parameters if parameter_bytes else None,
                 wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit,
                 post=out.full_bit,
@@ -305,7 +315,7 @@ class _Writer:
             if transposes and rows < unit:  # the rest of a row has never been written
                 self.columns(width, rows, where)
             else:
-                self.put(*((width, rows) if transposes else (rows, blocks * lanes)), where)
+                self.put(*((width, rows) if transposes else (rows, results * lanes)), where)
         if parameter_bytes:
             parameters.read()
 

@@ -38,6 +38,8 @@ AIM = 48.0
 """Standard deviation of results that multipliers and shifts are made for: few are cut off, few are zero."""
 NORMAL = 256.0
 """What a norm's one is, before its parameters."""
+SHIFTS = {"softmax": 18, "top_k": 10, "multiply": 20, "combine": 20}
+"""What functions with scalars divide by, as a power of two, where multipliers are about 2^13."""
 SLACK = 4
 """How many times longer than predicted a program may run before the tile counts as hanging."""
 
@@ -161,9 +163,10 @@ def once(function: VectorFunction, lanes: int, chance: np.random.Generator) -> I
     """Scalars and table of a function, each filled up to whole lines."""
     for group in function.spec.parameters:
         if group is Parameters.SCALARS:
-            # of a sum of scores the product with 2^-13 is a logarithm in 1/256; of two operands each counts for half
+            # of a sum of scores the product with 2^-13 is a logarithm in 1/256, that of a byte is eight of them; of two
+            # operands each counts for half, and weights are 127ths
             first, second = chance.integers(1 << 13, 1 << 14, 2).tolist()
-            shift = 18 if function is VectorFunction.SOFTMAX else 20 if function.spec.name == "multiply" else 14
+            shift = SHIFTS.get(function.value, 14)
             yield _lines(scalar_bytes(first, second, shift), lanes)
         elif group is Parameters.TABLE:
             yield _lines(chance.integers(0, 256, 256, np.uint8), lanes)

@@ -21,16 +21,17 @@ def rows_of(chip, model, **sets):
     return {o["name"]: o for o in simulation.result()["operators"]}, simulation
 
 
-def test_a_sum_takes_a_pass_for_each_operand_and_a_top_k_one_for_each_element():
+def test_a_weighted_sum_takes_a_cycle_for_each_operand_and_a_top_k_a_pass_for_each_element():
     rows, simulation = rows_of("npu-datacenter", "deepseek-v3", layers=4, sequence=64)
     lanes = simulation.chip.tile.vector.lanes
     combine, route = (next(o for n, o in rows.items() if n.endswith(end)) for end in (".combine", ".top_k"))
-    for operator, passes in ((combine, 9), (route, 8)):
+    for operator, passes in ((combine, 9), (route, 8 + 2)):
         elements = operator["shape"]["rows"] * operator["shape"]["cols"]
         assert operator["busy_cycles"]["vector"] >= passes * elements // lanes
         assert operator["bound_cycles"] >= passes * elements // lanes
-    functions = [i.function for i in simulation.plan.program.instructions if i.opcode == Opcode.VECTOR]
-    assert functions.count(VectorFunction.TOP_K) >= 8
+    counts = {i.function: i.k for i in simulation.plan.program.instructions if i.opcode == Opcode.VECTOR}
+    assert counts[VectorFunction.TOP_K] == 8
+    assert counts[VectorFunction.COMBINE] == 9
 
 
 def test_requantising_loads_its_parameters():
