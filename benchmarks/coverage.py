@@ -144,7 +144,9 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=PROGRAMS)
     parser.add_argument("--write", action="store_true")
     parser.add_argument(
-        "--missed", metavar="MODULE", help="list what nothing reaches of the modules with this in the name"
+        "--missed",
+        metavar="MODULE",
+        help="list lines and branches that nothing reaches, of modules with this in the name",
     )
     asked = parser.parse_args()
     chip = load_chip(asked.chip)
@@ -166,9 +168,9 @@ def main() -> int:
     for name, counted in [("all", whole), *rows]:
         cells = (f"{c['reached']:,} of {c['points']:,}" + f" {share(c):6.1f}%" for c in counted.values())
         print(f"{name:44s}" + "".join(f"{cell:>26s}" for cell in cells))
-    if asked.missed:
+    if asked.missed is not None:
         for point in sorted(found):
-            if asked.missed in point.file and not point.count:
+            if asked.missed in point.file and not point.count and point.kind != "toggles":
                 print(f"{point.file}:{point.line}: {point.kind}: {point.text}")
     if asked.write:
         record = {"chip": asked.chip, "digest": chip.digest, "machine": machine(), "ran": ran, "all": whole}

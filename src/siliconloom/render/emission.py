@@ -28,6 +28,8 @@ def emission_lines(
     software = [name for name in files if name.startswith("software/")]
     if software:
         rows.append(("software", f"{len(software)} files in software/: register map, C header, program packer, driver"))
+    if "example/matmul.c" in files:
+        rows.append(("programs", "how to write them in PROGRAMS.md; a matrix product in C and its bench in example/"))
     out.print(f"{bold(chip)}: {sidecar['contains']}", soft_wrap=True)
     for label, text in rows:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
