@@ -12,6 +12,7 @@ from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.example import example_files
 from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.manual import manual
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
@@ -99,5 +100,6 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
             f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
             **software_files(library.prefix, chip.digest, parameters),
             **example_files(top, chip, geometry),
+            **manual(library.prefix, chip, geometry),
         },
     )

@@ -239,7 +239,7 @@ def memory_of(tile: ExampleTile, bus: int, shape: ProductShape, counts: ProductS
     for size in taken.values():
         places.append(here)
         here += padded(size, page)
-    return MemoryMap(*places, *step.values(), row, here)
+    return MemoryMap._make([*places, *step.values(), row, here])
 
 
 def example_program(tile: ExampleTile, shape: ProductShape, counts: ProductShape, memory: MemoryMap) -> Program:
