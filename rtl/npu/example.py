@@ -194,7 +194,7 @@ class ExampleRun:
     writes: list[tuple[int, int]]
 
 
-class MemoryMap(NamedTuple):
+class ExampleMemory(NamedTuple):
     """Main memory of a run: addresses of what lies there, bytes from tile to tile and from row to row, and its size."""
 
     moving: int
@@ -222,7 +222,7 @@ def memory_bytes(tile: ExampleTile, bus: int) -> int:
     return max(LEAST_MEMORY, next_power(4 * memory_of(tile, bus, shape, counts_of(whole, shape)).end))
 
 
-def memory_of(tile: ExampleTile, bus: int, shape: ProductShape, counts: ProductShape) -> MemoryMap:
+def memory_of(tile: ExampleTile, bus: int, shape: ProductShape, counts: ProductShape) -> ExampleMemory:
     """Where everything lies, each thing from a page on, each tile from a multiple of the bus on."""
     sizes = tile.sizes(shape)
     step = {name: padded(sizes[name], bus) for name in ("moving", "stationary", "parameters", "results")}
@@ -239,10 +239,10 @@ def memory_of(tile: ExampleTile, bus: int, shape: ProductShape, counts: ProductS
     for size in taken.values():
         places.append(here)
         here += padded(size, page)
-    return MemoryMap._make([*places, *step.values(), row, here])
+    return ExampleMemory._make([*places, *step.values(), row, here])
 
 
-def example_program(tile: ExampleTile, shape: ProductShape, counts: ProductShape, memory: MemoryMap) -> Program:
+def example_program(tile: ExampleTile, shape: ProductShape, counts: ProductShape, memory: ExampleMemory) -> Program:
     """Three loops: rows of tiles, columns of tiles, and the depth."""
     local, sizes = tile.buffers(), tile.sizes(shape)
     # a slot's number is that of the tile, modulo two: a level turns it where the rounds within are odd
@@ -436,7 +436,7 @@ def _lay_out(
     tile: ExampleTile,
     shape: ProductShape,
     counts: ProductShape,
-    memory: MemoryMap,
+    memory: ExampleMemory,
     a: Integers,
     b: Integers,
 ) -> None:
