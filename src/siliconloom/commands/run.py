@@ -100,8 +100,8 @@ def command(
     made = run_model(mapped, found, chosen, base=base, epsilon=added, watcher=watcher, keep=dump is not None)
     parity = None
     if on == "rtl":
-        with watcher.stage(f"{mapped.graph.name} on the RTL"):
-            parity = run_rtl(made, simulator=simulator, spent=Spent())
+        with watcher.stage(f"{mapped.graph.name} on the RTL") as tell:
+            parity = run_rtl(made, simulator=simulator, spent=Spent(tell=tell))
     rtl = None if parity is None else rtl_section(parity)
     where = f"random, seed {seed}" if weights is None else weights
     record = run_record(made, weights=where, base=base, epsilon=added, rtl=rtl)
