@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,8 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
     tile = chip.tile
     if chip.tile_count > 1:
         raise NotSupported(
-            f"RTL of a chip of several tiles (tile_count of {chip.name}: {chip.tile_count}); tile_count=1 emits one "
-            "tile, which then has the memory's whole bandwidth"
+            f"RTL of a chip of several tiles (tile_count of {chip.name}: {chip.tile_count}), so nothing is written; "
+            "--set tile_count=1 writes one of them, alone, with the memory's whole bandwidth"
         )
     name = module_prefix(chip.name)
     if isinstance(tile, PimTile):
@@ -88,9 +88,8 @@ def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramV
     try:
         return npu_design(Library(name, reset), chip, vectors)
     except NotSupported as reason:
-        return systolic_design(
-            Library(f"{name}_array", reset), tile.array, f"the systolic array of the tile alone; {reason}"
-        )
+        contains = f"the systolic array of the tile alone; {reason}"
+        return replace(systolic_design(Library(f"{name}_array", reset), tile.array, contains), fallback=str(reason))
 
 
 def package(chip: Chip, design: Design) -> Bundle:
@@ -119,6 +118,8 @@ def package(chip: Chip, design: Design) -> Bundle:
         "chip": chip.name,
         "description_digest": chip.digest,
         "contains": design.contains,
+        "array_only": bool(design.fallback),
+        "not_emitted": design.fallback or None,
         "top": top.module_name,
         "reset": library.reset,
         "clock_hz": chip.clock,

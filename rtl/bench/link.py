@@ -10,6 +10,8 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 
+from siliconloom.rtl.bench.following import report
+
 CLOCK_NS = 10
 
 
@@ -21,6 +23,7 @@ async def run_job(dut: Any) -> None:
     dut.index.value = dut.load.value = 0
     dut.rst.value = 1
     Clock(dut.clk, CLOCK_NS, unit="ns").start()
+    cocotb.start_soon(report(CLOCK_NS))
     ended = []
     for index in range(job["cases"]):
         await FallingEdge(dut.clk)

@@ -16,6 +16,8 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 
+from siliconloom.rtl.bench.following import report
+
 CLOCK_NS = 10
 ALL_STROBES = 15
 UNMAPPED = 0xFFC
@@ -34,6 +36,7 @@ async def run_job(dut: Any) -> None:
         getattr(dut, name).value = 0
     dut.rst.value = 1
     Clock(dut.clk, CLOCK_NS, unit="ns").start()
+    cocotb.start_soon(report(CLOCK_NS))
     for _ in range(4):
         await FallingEdge(dut.clk)
     dut.rst.value = 0

@@ -16,6 +16,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, Timer
 
 from siliconloom.arch.pim import PimTile
+from siliconloom.rtl.bench.following import report
 from siliconloom.rtl.bench.pim_array import PimArray
 
 FIELDS = {
@@ -31,6 +32,7 @@ async def run_job(dut: Any) -> None:
         job = json.load(file)
     tile = PimTile.model_validate(job["tile"])
     Clock(dut.clk, 10, unit="ns").start()
+    cocotb.start_soon(report(10))
     results = [await _run_case(dut, tile, case) for case in job["cases"]]
     with open(job["results"], "w", encoding="utf-8") as file:
         json.dump(results, file)

@@ -154,9 +154,12 @@ def run_programs(
     *,
     folder: Path,
     simulator: str = "verilator",
+    arguments: Sequence[str] = (),
     spent: Spent | None = None,
 ) -> list[ProgramOutcome]:
     """Run ``cases`` one after the other on the RTL in ``sources``; the time it took is added to ``spent``.
+
+    ``arguments`` are further ones of Verilator's, such as those that make it count what is reached.
 
     Raises
     ------
@@ -210,7 +213,7 @@ def run_programs(
         folder=folder,
         bench="siliconloom.rtl.bench.npu",
         environment={"LOOM_BENCH": str(job)},
-        arguments=["-Wno-fatal"],
+        arguments=["-Wno-fatal", *arguments],
         spent=spent,
     )
     if not results.exists():

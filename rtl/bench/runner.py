@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,6 +25,7 @@ from siliconloom.arch.memo import compiled_memo, key_of
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
 from siliconloom.rtl.array.tile import arithmetic_of
 from siliconloom.rtl.bench.compiled import lay_library
+from siliconloom.rtl.bench.following import VARIABLE, followed, progress_text
 
 TIMESCALE = ("1ns", "1ps")
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
@@ -131,10 +132,32 @@ def run_cases(
 
 @dataclass
 class Spent:
-    """Wall time of benches, in seconds: of building them and of running them."""
+    """Wall time of benches, in seconds, of building them and of running them; and who is told while they run.
+
+    Parameters
+    ----------
+    build, run
+        Seconds so far.
+    tell
+        Takes a line about what is under way; ``None`` where nobody listens.
+    predicted
+        Cycles that the next bench will take by its model, 0 where that is not known.
+    """
 
     build: float = 0.0
     run: float = 0.0
+    tell: Callable[[str], None] | None = None
+    predicted: int = 0
+
+    @contextmanager
+    def following(self, name: str, path: Path) -> Iterator[None]:
+        """Tell how far the bench ``name`` is, which reports to the file at ``path``."""
+        tell, predicted = self.tell, self.predicted
+        if tell is None:
+            yield
+            return
+        with followed(path, lambda cycles, seconds: tell(progress_text(name, cycles, predicted, seconds))):
+            yield
 
 
 def simulate(
@@ -194,20 +217,22 @@ def simulate(
             program.write_bytes(found["program"].tobytes())
             program.chmod(0o755)
         built = time.perf_counter()
-        _quietly(
-            "simulation",
-            folder / "test.log",
-            lambda log: runner.test(
-                hdl_toplevel=top,
-                hdl_toplevel_lang="verilog",
-                test_module=bench,
-                build_dir=folder / "build",
-                test_dir=folder,
-                log_file=log,
-                extra_env=environment,
-                results_xml=str(folder / "results.xml"),
-            ),
-        )
+        progress = folder / "progress.txt"
+        with (spent or Spent()).following(top, progress):
+            _quietly(
+                "simulation",
+                folder / "test.log",
+                lambda log: runner.test(
+                    hdl_toplevel=top,
+                    hdl_toplevel_lang="verilog",
+                    test_module=bench,
+                    build_dir=folder / "build",
+                    test_dir=folder,
+                    log_file=log,
+                    extra_env=environment | ({VARIABLE: str(progress)} if spent and spent.tell else {}),
+                    results_xml=str(folder / "results.xml"),
+                ),
+            )
         check_log(folder / "test.log")
         if spent is not None:
             spent.build += built - began

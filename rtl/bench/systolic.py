@@ -17,6 +17,8 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge
 
+from siliconloom.rtl.bench.following import report
+
 
 @cocotb.test()
 async def run_job(dut: Any) -> None:
@@ -25,6 +27,7 @@ async def run_job(dut: Any) -> None:
         job = json.load(file)
     dut.rst.value = 1
     Clock(dut.clk, 10, unit="ns").start()
+    cocotb.start_soon(report(10))
     results = [await _run_case(dut, case) for case in job["cases"]]
     with open(job["results"], "w", encoding="utf-8") as file:
         json.dump(results, file)

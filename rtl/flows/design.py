@@ -34,6 +34,8 @@ class Design:
         For any other design: the files of a bench of its own, ``bench/tb_<top>.v`` and what that reads.
     files
         Further files by name.
+    fallback
+        Why there is only the tile's array; empty where everything that is described is there.
     """
 
     top: Circuit
@@ -46,3 +48,4 @@ class Design:
     ordered: Sequence[tuple[str, int]] = ()
     bench: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    fallback: str = ""

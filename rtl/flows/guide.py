@@ -16,6 +16,14 @@ SOFTWARE = {
 }
 """What files below ``software/`` are, by the end of their names."""
 
+EXAMPLE = "example/matmul.c"
+PROGRAMS = {
+    "PROGRAMS.md": "how to write programs: words, units, semaphores, layouts of operands, faults, registers, memory",
+    EXAMPLE: "a matrix product in C: lays out operands, packs the program, says what must come out",
+    "example/example_tb.v": "a plain bench that runs what it wrote; in `example/data` that of one shape",
+}
+"""What a user's own programs begin with."""
+
 RESETS = {
     "sync": "`rst`, synchronous, active high: hold it for one rising edge of `clk`.",
     "async_low": (
@@ -58,6 +66,7 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
     ]
     if sidecar["bench"]:
         lines.append("| `bench/` | testbenches in plain Verilog, what they run and what must come out |")
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in PROGRAMS.items() if name in files]
     if waivers:
         lines.append(f"| `{waivers[0]}` | what Verilator's linter is told to overlook, and why |")
     for end, meaning in SOFTWARE.items():
@@ -76,6 +85,8 @@ def guide(chip: Chip, sidecar: dict[str, Any], files: Sequence[str]) -> str:
     ]
     if sidecar["bench"]:
         lines += ["", *_bench_lines(sidecar, files)]
+    if EXAMPLE in files:
+        lines += ["", *_example_lines(sidecar, waivers)]
     if sidecar["memories"]:
         lines += ["", *_memory_lines(sidecar)]
     lines += ["", *_fpga_lines(sidecar), "", "`loom verify` runs the parity benches on the same description."]
@@ -119,6 +130,29 @@ def _bench_lines(sidecar: dict[str, Any], files: Sequence[str]) -> list[str]:
             f"vvp -n tb_{fpga}.vvp",
         ]
     return [*lines, "```"]
+
+
+def _example_lines(sidecar: dict[str, Any], waivers: Sequence[str]) -> list[str]:
+    top = sidecar["top"]
+    verilated = ["verilator --binary --timing --top-module example_tb", *waivers, "-f", f"{top}.f"]
+    return [
+        "## A program of your own",
+        "",
+        "`PROGRAMS.md` says how programs, operands and results lie in memory. The example needs a C compiler and a "
+        "Verilog simulator: the first two lines run the data that lie in `example/data`, the others a product of "
+        "20 x 30 x 40, with Icarus and with Verilator. Without `+folder` the bench reads `example/data`.",
+        "",
+        "```",
+        f"iverilog -g2012 -s example_tb -o example.vvp -f {top}.f example/example_tb.v",
+        "vvp -n example.vvp",
+        f"cc -std=c99 -I software -o matmul example/matmul.c software/{top}_program.c",
+        "mkdir mine",
+        "./matmul mine 20 30 40",
+        "vvp -n example.vvp +folder=mine",
+        " ".join([*verilated, "example/example_tb.v"]),
+        "obj_dir/Vexample_tb +folder=mine",
+        "```",
+    ]
 
 
 def _memory_lines(sidecar: dict[str, Any]) -> list[str]:

@@ -10,7 +10,9 @@ from siliconloom.arch.timing import INPUT_SLICE
 from siliconloom.rtl.flows.design import Design
 from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.example import example_files
 from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.manual import manual
 from siliconloom.rtl.npu.ports import prefixes
 from siliconloom.rtl.npu.registers import register_map
 from siliconloom.rtl.npu.software import software_files
@@ -61,6 +63,10 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         "dataflow": array.dataflow,
         "operand": "int8",
         "accumulator_bits": 32,
+        "load_rows": array.load_rows,
+        "vector_lanes": geometry.lanes,
+        "row_unit": geometry.row_unit,
+        "sums_pitch": geometry.sums_pitch,
         "bus_bytes": geometry.bus,
         "data_ports": geometry.ports,
         "id_bits": geometry.id_bits,
@@ -93,5 +99,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         files={
             f"{library.prefix}.vlt": waiver_file(library.prefix, WAIVERS),
             **software_files(library.prefix, chip.digest, parameters),
+            **example_files(top, chip, geometry),
+            **manual(library.prefix, chip, geometry),
         },
     )

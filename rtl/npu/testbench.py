@@ -85,8 +85,8 @@ def program_bench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVector
     }
     memory = np.zeros_like(runs[0].before)
     for number, vectors in enumerate(runs):
-        files[f"{FOLDER}/{name}_memory_{number}.hex"] = _sparse(memory, vectors.before, geometry.bus)
-        files[f"{FOLDER}/{name}_expected_{number}.hex"] = _sparse(vectors.before, vectors.after, geometry.bus)
+        files[f"{FOLDER}/{name}_memory_{number}.hex"] = sparse_words(memory, vectors.before, geometry.bus)
+        files[f"{FOLDER}/{name}_expected_{number}.hex"] = sparse_words(vectors.before, vectors.after, geometry.bus)
         memory = vectors.after
     return files
 
@@ -132,7 +132,7 @@ def _halves(values: Mapping[str, int]) -> dict[str, int]:
     return low | {f"{name}_high": value >> 32 for name, value in values.items()}
 
 
-def _sparse(before: Bytes, after: Bytes, bus: int) -> str:
+def sparse_words(before: Bytes, after: Bytes, bus: int) -> str:
     """The bus words that differ, for ``$readmemh``: highest byte first, ``@`` where a run of them begins."""
     old, new = before.reshape(-1, bus), after.reshape(-1, bus)
     changed = np.flatnonzero((old != new).any(axis=1)).tolist()
@@ -189,7 +189,7 @@ def _testbench(top: Circuit, geometry: Geometry, runs: Sequence[ProgramVectors],
     return text + protocol_rules(rules)
 
 
-__all__ = ["ProgramVectors", "program_bench"]
+__all__ = ["ProgramVectors", "program_bench", "sparse_words"]
 
 
 def memory_parameters(geometry: Geometry) -> dict[str, Any]:

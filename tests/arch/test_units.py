@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
-from siliconloom.arch.faults import Cause, IllegalProgram
+from siliconloom.arch.faults import Cause, IllegalProgram, cause_table
 from siliconloom.arch.isa import Address, Instruction, Program, decode, disassemble, encode, word_layout
 from siliconloom.arch.opcodes import (
     OPCODE_BITS,
@@ -53,6 +53,11 @@ def plugged(*codes, **changed):
 @pytest.mark.checkout
 def test_the_document_shows_every_opcode():
     assert opcode_table() in DOCUMENT.read_text(encoding="utf-8"), f"docs/npu.md must show:\n{opcode_table()}"
+
+
+@pytest.mark.checkout
+def test_the_document_shows_every_cause():
+    assert cause_table() in DOCUMENT.read_text(encoding="utf-8"), f"docs/npu.md must show:\n{cause_table()}"
 
 
 def test_a_code_is_one_object_however_it_is_reached():

@@ -126,3 +126,17 @@ def test_a_mapping_file_is_the_program_that_is_run(folder):
     assert run(folder, *sets, "--mapping", "{}/m.yaml") == 0
     (folder / "m.yaml").write_text("kind: mapping\n")
     assert run(folder, *sets, "--mapping", "{}/m.yaml") == 2
+
+
+def test_a_program_longer_than_the_program_memory_is_refused_and_noted_by_the_mapping(folder, capsys):
+    words = ["npu-edge", "gpt2", *(w for s in SHORT for w in ("--set", s))]
+    assert main(["run", *words]) == 2
+    told = "tile.sequencer.program_words: the mapped program has "
+    assert told in capsys.readouterr().err
+    assert main(["map", *words]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["map", *words[:-2]]) == 0
+    assert told not in " ".join(capsys.readouterr().out.split())
+
+
+SHORT = ("workload.layers=1", "workload.sequence=4", "tile.sequencer.program_words=64")

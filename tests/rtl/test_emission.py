@@ -216,3 +216,41 @@ def test_the_command_writes_files_or_nothing(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "out").glob("*.v")} == set(verilog)
     assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "two"), "--set", "tile.array.operands=bf16"]) == 2
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"), [((), None), ((("tile.vector.lanes", "3"),), "tile.vector.lanes is not a power of two (got 3)")]
+)
+def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(sets, reason, tmp_path, capsys):
+    words = [word for key, value in (*npu.SMALL.items(), *sets) for word in ("--set", f"{key}={value}")]
+    assert main(["rtl", "npu-edge", "-o", str(tmp_path / "out"), *words]) == 0
+    sidecar = json.loads((tmp_path / "out" / SIDECAR).read_text())
+    told = capsys.readouterr().err
+    assert sidecar["array_only"] is (reason is not None)
+    if reason is None:
+        assert (sidecar["not_emitted"], told) == (None, "")
+    else:
+        assert reason in sidecar["not_emitted"]
+        begins = "loom: warning: npu-edge: only the systolic array of the tile was written: not supported: "
+        assert told.startswith(begins)
+        assert reason in told
+
+
+def test_several_tiles_are_refused_with_what_would_be_written(tmp_path, capsys):
+    assert main(["rtl", "npu-edge", "-o", str(tmp_path / "out"), "--set", "tile_count=4"]) == 2
+    told = capsys.readouterr().err
+    assert "not supported: RTL of a chip of several tiles (tile_count of npu-edge: 4), so nothing is written" in told
+    assert "tile_count=1 writes one of them" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "top"), [("module", "chip_module"), ("wire", "chip_wire"), ("always_ff", "chip_always_ff")]
+)
+def test_a_chip_called_like_a_word_of_verilog_is_accepted_by_simulators(name, top, tmp_path):
+    made = build_rtl(load_chip("systolic-ws-8", [("name", name), ("tile.array.rows", "2")]))
+    assert made.top == top
+    made.write(tmp_path / "rtl")
+    command = [tool("iverilog"), "-g2012", "-s", top, "-o", os.devnull, "-f", f"{top}.f"]
+    done = subprocess.run(command, cwd=tmp_path / "rtl", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -26,7 +26,7 @@ def command(
     from siliconloom.arch import LoomError, load_chip, machine_kind
     from siliconloom.arch.chip_ring import load_ring
     from siliconloom.arch.document import parse_assignments
-    from siliconloom.render.emission import emission_lines
+    from siliconloom.render.emission import emission_lines, warn_of_fallback
     from siliconloom.render.output import check_outputs, write_json
     from siliconloom.render.tables import console, under_way
     from siliconloom.rtl.folder import check_folder
@@ -46,3 +46,5 @@ def command(
         write_json(json_file, bundle.sidecar)
     if json_file != "-":
         emission_lines(described.name, bundle.files, bundle.top, bundle.sidecar, folder, console())
+    if bundle.sidecar["array_only"]:
+        warn_of_fallback(described.name, bundle.sidecar["not_emitted"])

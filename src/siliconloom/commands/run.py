@@ -43,6 +43,7 @@ def command(
     from siliconloom.arch.document import Document, parse_assignments
     from siliconloom.arch.errors import nearest_name
     from siliconloom.arch.overrides import split_overrides
+    from siliconloom.evaluate.chip import check_length
     from siliconloom.evaluate.mapping import load_plan
     from siliconloom.execution.constants import constants_of
     from siliconloom.execution.files import FileWeights
@@ -93,6 +94,7 @@ def command(
     given_mapping = None if mapping is None else Document.load(mapping)
     mapped, _ = load_plan(chip, model, assignments, given_mapping)
     refuse(mapped)
+    check_length(mapped.chip, mapped.program)
     if on == "rtl":
         refuse_rtl(mapped.chip, mapped)
         refuse_large(mapped, room_of(mapped)[1])
@@ -100,8 +102,8 @@ def command(
     made = run_model(mapped, found, chosen, base=base, epsilon=added, watcher=watcher, keep=dump is not None)
     parity = None
     if on == "rtl":
-        with watcher.stage(f"{mapped.graph.name} on the RTL"):
-            parity = run_rtl(made, simulator=simulator, spent=Spent())
+        with watcher.stage(f"{mapped.graph.name} on the RTL") as tell:
+            parity = run_rtl(made, simulator=simulator, spent=Spent(tell=tell))
     rtl = None if parity is None else rtl_section(parity)
     where = f"random, seed {seed}" if weights is None else weights
     record = run_record(made, weights=where, base=base, epsilon=added, rtl=rtl)

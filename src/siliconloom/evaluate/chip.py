@@ -112,7 +112,7 @@ def simulate(
         # single tasks take less time to simulate than to look up
         plan = mapped_to(machine, workload, partial(duration, chip=machine), mapping, search=search)
         mapped = time.perf_counter() - began
-        _check_length(machine, plan.program)
+        check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:
             outcome = (costs or CostService(None)).cost(plan.program, machine)
         else:
@@ -134,14 +134,22 @@ def mapped_to(
     return lower(chip, graph, mapping_of(mapping, chip, graph), notes)
 
 
-def _check_length(chip: Chip, program: Program) -> None:
-    """A tile runs a program from its program memory, which is filled once: a longer one does not run."""
+def check_length(chip: Chip, program: Program) -> None:
+    """Refuse a program that is longer than a tile's program memory, which is filled once a run; raises `LoomError`."""
+    reason = excess(chip, program)
+    if reason:
+        raise LoomError(reason)
+
+
+def excess(chip: Chip, program: Program) -> str:
+    """By what a program is too long for a tile; nothing when it is not."""
     words = len(program.instructions)
-    if isinstance(chip.tile, NpuTile) and words > chip.tile.sequencer.program_words:
-        raise LoomError(
-            f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
-            f"memory holds {chip.tile.sequencer.program_words}"
-        )
+    if not isinstance(chip.tile, NpuTile) or words <= chip.tile.sequencer.program_words:
+        return ""
+    return (
+        f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
+        f"memory holds {chip.tile.sequencer.program_words}"
+    )
 
 
 def narrowest(chip: Chip, name: str, memory: Memory) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from siliconloom.arch import load_chip
 from siliconloom.arch.document import Document
 from siliconloom.arch.overrides import split_overrides
-from siliconloom.evaluate.chip import mapped_to, simulate
+from siliconloom.evaluate.chip import excess, mapped_to, simulate
 from siliconloom.evaluate.placement import placement_rows
 from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.described import refuse_joined
@@ -63,7 +63,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "placement": placement_rows(plan),
         "tasks": [_task(plan, mapped) for mapped in plan.tasks],
-        "notes": [*plan.graph.notes, *plan.notes],
+        "notes": [*plan.graph.notes, *plan.notes, *filter(None, [excess(plan.chip, plan.program)])],
     }
 
 

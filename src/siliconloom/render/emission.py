@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from siliconloom.render.tables import bold
+from siliconloom.render.tables import bold, plain_text
 
 
 def emission_lines(
@@ -27,6 +28,14 @@ def emission_lines(
     software = [name for name in files if name.startswith("software/")]
     if software:
         rows.append(("software", f"{len(software)} files in software/: register map, C header, program packer, driver"))
+    if "example/matmul.c" in files:
+        rows.append(("programs", "how to write them in PROGRAMS.md; a matrix product in C and its bench in example/"))
     out.print(f"{bold(chip)}: {sidecar['contains']}", soft_wrap=True)
     for label, text in rows:
         out.print(f"  {label:12s} {text}", soft_wrap=True)
+
+
+def warn_of_fallback(chip: str, reason: str) -> None:
+    """Say on standard error that what was written is no whole tile, and why."""
+    text = f"loom: warning: {chip}: only the systolic array of the tile was written: {reason}"
+    print(plain_text(text), file=sys.stderr)

@@ -57,17 +57,11 @@ def verify_array(chip: Chip, array: SystolicArray, *, seed: int, simulator: str,
     Half of them run back to back without stalls, compared cycle for cycle; the others stall every stream at random and
     are compared by value.
     """
-    bundle = build_rtl(chip)
+    bundle, made = build_rtl(chip), random_cases(array, seed, cases)
+    spent.predicted = sum(case.schedule[-1].last_output + 1 for case in made)
     with verilog(bundle) as (sources, folder):
         results = run_cases(
-            array,
-            sources,
-            bundle.top,
-            bundle.ports,
-            random_cases(array, seed, cases),
-            simulator=simulator,
-            folder=folder,
-            spent=spent,
+            array, sources, bundle.top, bundle.ports, made, simulator=simulator, folder=folder, spent=spent
         )
     return Findings(
         VerifiedArray,

@@ -14,7 +14,7 @@ import numpy as np
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.isa import LEVELS, SEMAPHORES, Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import (
     INDEX_BYTES,
     is_power,
@@ -360,6 +360,25 @@ def full_queues(chip: Chip) -> LoadedProgram:
     return chain.program(random_image(np.random.default_rng(7)))
 
 
+def every_semaphore(chip: Chip) -> LoadedProgram:
+    """A load that waits for every semaphore there is, by what they begin with, but for the one that it posts."""
+    places = Places(_tile(chip))
+    size, row, first, out = places.unit, row_unit(places.tile), 2 * places.bank, 4 * places.bank
+    loaded, copied = 0, 1
+    others = (1 << SEMAPHORES) - 1 & ~(1 << loaded | 1 << copied)
+    copy: Fields = {"m": size // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    code = (
+        Instruction(opcode=Opcode.LOAD, m=1, n=size, a=Address(base=first), wait=others, post=1 << loaded),
+        Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=1 << loaded, post=1 << copied),
+        Instruction(
+            opcode=Opcode.STORE, m=1, n=size, memory=Address(base=RESULTS), a=Address(base=out), wait=1 << copied
+        ),
+        Instruction(opcode=Opcode.END),
+    )
+    names = [Semaphore(f"semaphore_{n}", n if others >> n & 1 else 0) for n in range(SEMAPHORES)]
+    return LoadedProgram(Program(code, tuple(names)), random_image(np.random.default_rng(11)), PROGRAM_BASE)
+
+
 def contended_port(chip: Chip) -> LoadedProgram:
     """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
     places = Places(_tile(chip))
@@ -510,6 +529,7 @@ DIRECTED = {
     "long softmax": long_softmax,
     "full queues": full_queues,
     "contended port": contended_port,
+    "every semaphore": every_semaphore,
     "gathered rows": gathered_rows,
     "many panels": many_panels,
     "over banks": over_banks,

@@ -14,6 +14,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import SEMAPHORE_LIMIT, WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, encode
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
+from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
@@ -225,6 +226,13 @@ def _words(faults: _Faults) -> None:
     if most <= PROGRAM_WORDS:
         faults.raw("as many words as there may be", [end] * most, Cause.NONE)
     sized = (Opcode.LOAD, "m"), (Opcode.GATHER, "k"), (Opcode.STORE, "n"), (Opcode.MATMUL, "k"), (Opcode.VECTOR, "m")
+    for opcode in Opcode:
+        if not opcode.unit.spec.circuit and opcode.unit != Unit.SEQUENCER:
+            word = encode(Instruction(opcode=opcode, m=1, n=1, k=1))
+            faults.raw(f"{opcode.name.lower()}, of a unit that is not there", [word, end], illegal, 0)
+    for code in sorted(set(range(1 << UNIT_BITS)) - {int(unit) for unit in built_units()}):
+        word = (int(Opcode.BARRIER) | code << OPCODE_BITS).to_bytes(WORD_BYTES, "little")
+        faults.raw(f"a barrier for unit {code}, which is not there", [word, end], illegal, 0)
     for opcode, name in sized:
         sizes: dict[str, Any] = {"m": 1, "n": 1, "k": 1} | {name: 0}
         word = encode(Instruction(opcode=opcode, **sizes))

@@ -69,7 +69,7 @@ def verify(
     machines: list[Chip | System] = [described]
     if workload is not None:
         refuse(described, workload)
-    with watcher.stage(f"building and running {described.name} with {simulator} ..."):
+    with watcher.stage(f"building and running {described.name} with {simulator} ...") as spent.tell:
         if isinstance(described, System):
             machines.append(ring_parts(described)[0])
             found = verify_ring(described, cases=cases, **options)

@@ -19,7 +19,7 @@ from siliconloom.rtl.npu.circuits import unit_circuits
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
-from siliconloom.sim.chip.engine import Run, run
+from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
@@ -171,6 +171,8 @@ def check_programs(
         cases[number] = replace(cases[number], stall=each)
     for number, more in enumerate(options):
         cases[number] = replace(cases[number], **more)
+    if spent is not None and spent.tell is not None:
+        spent.predicted = sum(duration(made.program, chip) for _, made in programs)
     with verilog(bundle) as (sources, folder):
         outcomes = run_programs(chip, sources, bundle.top, cases, folder=folder, simulator=simulator, spent=spent)
     return [
