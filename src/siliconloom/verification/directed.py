@@ -493,8 +493,10 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
         ends |= {"c": Address(base=out), "d": Address(base=parameters + scale)}
         chain.add(Opcode.VECTOR, function=function, m=m, n=n, k=k, **ends)
         width = function.spec.result_cols(n)
-        step = row_values(tile, width)
-        for at in range(0, -(-width // lanes) * lanes, part):
+        step, written = row_values(tile, width), -(-width // lanes) * lanes
+        if step == written:
+            chain.add(Opcode.STORE, m=1, n=m * step, memory=Address(base=target), a=Address(base=out))
+        for at in range(0, written if step > written else 0, part):  # what lies between rows has never been written
             where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
             chain.add(Opcode.STORE, m=m, n=part, pitch=step, local_pitch=step, **where)
         target += PAGE // 4
