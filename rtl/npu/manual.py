@@ -12,7 +12,17 @@ from siliconloom.arch import timing
 from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.description import INTERVAL_ONE, Chip, NpuTile
 from siliconloom.arch.faults import cause_table
-from siliconloom.arch.isa import DTYPES, LAYOUTS, LEVELS, SEMAPHORE_LIMIT, SEMAPHORES, WORD_BYTES, disassemble
+from siliconloom.arch.isa import (
+    DTYPES,
+    LAYOUTS,
+    LEVELS,
+    SEMAPHORE_LIMIT,
+    SEMAPHORES,
+    WORD_BYTES,
+    Instruction,
+    Opcode,
+    disassemble,
+)
 from siliconloom.arch.layout import INDEX_BYTES, sums_room
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
@@ -82,6 +92,13 @@ def _meaning(name: str) -> str:
     return f"{where}: {PARTS['stride' if part.startswith('stride') else part]}"
 
 
+def _multiples(tile: NpuTile) -> dict[str, int]:
+    """Bytes of which a matmul's addresses are multiples; what is not named begins anywhere."""
+    product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1)
+    units = product.opcode.spec.multiples(product, tile)
+    return {name: unit for name, unit in units.items() if name != "d" or tile.array.dataflow != "output_stationary"}
+
+
 def bank_users(geometry: Geometry) -> list[tuple[str, str, str, int]]:
     """Ports of the scratchpad: name, side, units that use it, and bytes of an access."""
     reading = [
@@ -125,6 +142,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         sums_writers=list(sums_writers()),
         sums_room=sums_room(tile),
         places=product_places(tile),
+        multiples=", ".join(f"`{name}` of {unit}" for name, unit in sorted(_multiples(tile).items())),
         vector=vector_places(tile),
         row_limit=ROW_LIMIT,
         column_limit=COLUMN_LIMIT,
