@@ -350,7 +350,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "pim": pim_stages,
 }
 FOLDERS = {
-    "npu": ("two-ports", "wide-port"),
+    "npu": ("two-ports", "wide-port", "uneven"),
     "array": ARRAYS,
     "link": ("short", "long"),
     "ring": ("int8", "int32"),
