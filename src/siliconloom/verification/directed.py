@@ -14,7 +14,7 @@ import numpy as np
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LEVELS, Address, Instruction, Opcode, Program, Semaphore
-from siliconloom.arch.layout import INDEX_BYTES, next_power, row_unit, row_values, sums_pitch
+from siliconloom.arch.layout import INDEX_BYTES, next_power, row_unit, row_values, sums_pitch, window_of
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
@@ -368,10 +368,11 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
         ends |= {"c": Address(base=out), "d": Address(base=parameters + scale)}
         chain.add(Opcode.VECTOR, function=function, m=m, n=n, k=k, **ends)
         width = function.spec.result_cols(n)
-        step = row_values(tile, width)
-        for at in range(0, -(-width // lanes) * lanes, part):
+        step, written = row_values(tile, width), -(-width // lanes) * lanes
+        each = part if step % window_of(tile.dma.bytes_per_cycle, written) else written
+        for at in range(0, written, each):
             where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
-            chain.add(Opcode.STORE, m=m, n=part, pitch=step, local_pitch=step, **where)
+            chain.add(Opcode.STORE, m=m, n=each, pitch=step, local_pitch=step, **where)
         target += PAGE // 4
 
     for count in (1, 3, lanes + 1, columns, columns + 1):
