@@ -6,15 +6,17 @@ import pytest
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import Opcode
+from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
+from siliconloom.arch.layout import row_values
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.directed import directed_programs
+from siliconloom.verification.directed import Chain, Places, directed_programs
 from siliconloom.verification.faults import fault_cases
 from siliconloom.verification.npu import check_programs, compare, surrounded
-from siliconloom.verification.programs import RESULTS, random_npu, random_program
+from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_WORDS, RESULTS, random_npu, random_program
 
 
 def quick_chip():
@@ -139,3 +141,47 @@ def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
     cases = [ProgramCase(made.program, made.memory, made.base, reset_at=cycle) for cycle in cycles]
     for cycle, outcome in zip(cycles, run(cases), strict=True):
         assert compare(f"reset at {cycle}", chip, made, outcome).passed, cycle
+
+
+@pytest.mark.rtl
+def test_the_largest_of_a_vocabulary_is_found_beyond_the_columns_of_other_rows(tmp_path):
+    """Two rows of 33,003 logits: the largest stands once near the end, and twice, of which the first counts."""
+    if simulator_path("icarus") is None:
+        pytest.skip("icarus is not installed")
+    chip = quick_chip()
+    scratchpad = chip.tile.scratchpad.model_copy(update={"capacity": 1 << 20})
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"scratchpad": scratchpad})})
+    columns, bank, unit = 33_003, scratchpad.capacity // scratchpad.banks, Places(chip.tile).unit
+    pitch = row_values(chip.tile, columns)
+    memory = np.zeros(MEMORY_BYTES, np.uint8)
+    values = np.random.default_rng(0).integers(-128, 126, (2, pitch)).astype(np.int8)
+    values[0, 32_999], values[1, [32_770, 33_000]] = 126, 127
+    memory[: values.size] = values.reshape(-1).view(np.uint8)
+    chain, results = Chain(), MEMORY_BYTES - 2 * PROGRAM_WORDS * WORD_BYTES
+    assert 2 * pitch <= min(bank, results)
+    chain.add(Opcode.LOAD, m=1, n=-(-values.size // unit) * unit, a=Address(base=2 * bank))
+    places = {"a": Address(base=2 * bank), "c": Address(base=4 * bank)}
+    chain.add(Opcode.VECTOR, function=VectorFunction.ARGMAX, m=2, n=columns, k=1, **places)
+    chain.add(
+        Opcode.STORE,
+        m=2,
+        n=4,
+        pitch=4,
+        local_pitch=row_values(chip.tile, 4),
+        memory=Address(base=results),
+        a=Address(base=4 * bank),
+    )
+    made = chain.program(memory)
+    check_program(made.program, chip)
+    bundle = build_rtl(chip)
+    (outcome,) = run_programs(
+        chip,
+        bundle.write(tmp_path / "rtl"),
+        bundle.top,
+        [ProgramCase(made.program, made.memory, made.base)],
+        folder=tmp_path / "bench",
+        simulator="icarus",
+    )
+    parity = compare("a vocabulary", chip, made, outcome)
+    assert parity.passed, "\n".join(parity.errors)
+    assert outcome.memory[results : results + 8].view("<u4").tolist() == [32_999, 32_770]

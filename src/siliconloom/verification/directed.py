@@ -24,6 +24,7 @@ from siliconloom.arch.layout import (
     row_values,
     sums_lines,
     sums_pitch,
+    window_of,
 )
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
@@ -494,11 +495,10 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
         chain.add(Opcode.VECTOR, function=function, m=m, n=n, k=k, **ends)
         width = function.spec.result_cols(n)
         step, written = row_values(tile, width), -(-width // lanes) * lanes
-        if step == written:
-            chain.add(Opcode.STORE, m=1, n=m * step, memory=Address(base=target), a=Address(base=out))
-        for at in range(0, written if step > written else 0, part):  # what lies between rows has never been written
+        each = part if step % window_of(tile.dma.bytes_per_cycle, written) else written
+        for at in range(0, written, each):
             where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
-            chain.add(Opcode.STORE, m=m, n=part, pitch=step, local_pitch=step, **where)
+            chain.add(Opcode.STORE, m=m, n=each, pitch=step, local_pitch=step, **where)
         target += PAGE // 4
 
     for count in (1, 3, lanes + 1, columns, columns + 1):
