@@ -83,7 +83,7 @@ class Host:
             await self.write("control", START if polling else ENABLE | START)
         ended = await (self.poll() if polling else self.interrupt())
         found = {name: await self.read(name) for name in case["reads"]}
-        await self.look_around(ended, found["error"] & 15 != 0)
+        await self.look_around(ended, found["error"] & 15 != 0, 0 if polling else ENABLE)
         await self.pulse(dut.dump)
         if self.odd and self.chance.random() < 0.5:
             # whoever does not acknowledge a run may start the next one all the same
@@ -135,12 +135,13 @@ class Host:
                 await FallingEdge(self.dut.clk)
         return False
 
-    async def look_around(self, ended: bool, failed: bool) -> None:
-        """Read what is known from the start."""
+    async def look_around(self, ended: bool, failed: bool, control: int) -> None:
+        """Read what is known from the start, and that ``control`` still says whether the interrupt is enabled."""
         if not self.odd:
             return
         await self.write("status", 0)
-        wanted = {"identity": 0x4C4F4F4D, "status": 2 * ended + 4 * failed + (not ended), **self.case["writes"]}
+        wanted = {"identity": 0x4C4F4F4D, "control": control, "status": 2 * ended + 4 * failed + (not ended)}
+        wanted |= self.case["writes"]
         for name, value in wanted.items():
             if (found := await self.read(name)) != value:
                 complain(f"register {name} reads {found:#x}, must be {value:#x}")

@@ -27,7 +27,8 @@ from siliconloom.arch.layout import INDEX_BYTES, sums_room
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
 from siliconloom.rtl.npu.circuits import engines, readers, sharers, sums_readers, sums_writers, unit_circuits, writers
-from siliconloom.rtl.npu.example import ExampleTile, default_shapes, example_run, memory_bytes, why_none
+from siliconloom.rtl.npu.example import example_run
+from siliconloom.rtl.npu.example_tiling import ExampleTile, default_shapes, memory_bytes, why_none
 from siliconloom.rtl.npu.geometry import LONGEST_BURST, PAGE, Geometry
 from siliconloom.rtl.npu.places import product_places, vector_places
 from siliconloom.rtl.npu.ports import prefixes
