@@ -127,7 +127,7 @@ def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_p
         refuse(tile, each)
         functions = {i.function for i in each.program.instructions if i.opcode == Opcode.VECTOR}
         assert {VectorFunction.TOP_K, VectorFunction.COMBINE} <= functions
-        assert not any(task.task.serves and "expert" in task.owner for task in each.tasks), "nothing is gathered"
+        assert not any(task.task.serves and "expert" in task.task.owner for task in each.tasks), "nothing is gathered"
     programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
     for parity in check_programs(tile, programs):
         case = parity.case()
