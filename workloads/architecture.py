@@ -100,6 +100,8 @@ class MixtureOfExperts:
         Width of the shared experts together; 0 for none.
     correction_bias
         The router stores one more value per expert, that balances the load (DeepSeek-V3).
+    dense
+        Every expert computes every token, and those that are not chosen have the weight zero.
     """
 
     experts: int
@@ -108,6 +110,7 @@ class MixtureOfExperts:
     activation: VectorFunction
     shared_intermediate: int = 0
     correction_bias: bool = False
+    dense: bool = False
 
 
 class NormPlacement(Enum):

@@ -56,22 +56,24 @@ def _mixture(builder: Builder, spec: MixtureOfExperts, tokens: int, hidden: int,
     """Router, experts, shared experts and their weighted sum.
 
     Routing is taken to be balanced: ``min(experts, tokens * top_k)`` distinct experts are active, and each gets the
-    same number of rows, ``tokens * top_k / active`` rounded up. Skewed routing makes the largest expert longer.
+    same number of rows, ``tokens * top_k / active`` rounded up. Skewed routing makes the largest expert longer. Where
+    every expert computes every token nothing is taken: each has all rows, and the sum weighs what all have made.
     """
-    active = min(spec.experts, tokens * spec.top_k)
-    rows = -(-tokens * spec.top_k // active)
+    used = spec.experts if spec.dense else spec.top_k
+    active = min(spec.experts, tokens * used)
+    rows = -(-tokens * used // active)
     logits = builder.gemm("router", Role.ROUTER, x, m=tokens, n=spec.experts, k=hidden, bias=spec.correction_bias)
     route = builder.vector(
         "top_k", Role.ROUTE, VectorFunction.TOP_K, logits, rows=tokens, cols=spec.experts, chosen=spec.top_k
     )
-    experts = {"batch": active, "stored": spec.experts, "chosen": spec.top_k}
-    taken = tokens * spec.top_k * hidden
+    experts = {"batch": active, "stored": spec.experts, "chosen": used}
+    taken = tokens * used * hidden
     routed = _gated(builder, "expert_", EXPERT, x, taken, rows, spec.intermediate, hidden, spec.activation, **experts)
     parts = [routed.part(taken)]
     if spec.shared_intermediate:
         width = spec.shared_intermediate
         parts.append(_gated(builder, "shared_", SHARED, x, x.elements, tokens, width, hidden, spec.activation))
-    summands = spec.top_k + len(parts) - 1
-    parts.append(route.part(tokens * spec.top_k))
+    summands = used + len(parts) - 1
+    parts.append(route.part(tokens * used))
     combine = VectorFunction.COMBINE
     return builder.vector("combine", Role.COMBINE, combine, *parts, rows=tokens, cols=hidden, inputs=summands)

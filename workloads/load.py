@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
-from siliconloom.workloads.architecture import Architecture
+from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
@@ -34,6 +34,7 @@ class Transformer(Description):
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
     both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step, where
     ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
+    ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
     """
@@ -49,6 +50,7 @@ class Transformer(Description):
     sequence: Length | None = None
     context: Length | None = None
     layers: Length | None = None
+    experts: Literal["all"] | None = None
     sample: Literal["greedy"] | None = None
     precision: DataType | None = None
     operator_precision: dict[str, DataType] = Field(default={})
@@ -132,6 +134,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
     Phase.TRAINING: {
         "context": "context in training; sequence is the length of a sequence",
         "sample": "sample in training, which has no next token",
+        "experts": "experts that all compute every token in training",
     },
 }
 """Keys that mean nothing in a phase, and what they would ask for."""
@@ -157,6 +160,8 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         if "batch" not in changed:
             entry = entry.model_copy(update={"batch": entry.training_batch})
     model = _kept_layers(document, entry, read_architecture(document, ("model",)))
+    if entry.experts is not None:
+        model = _with_all_experts(document, model)
     run = _run(document, entry, model)
     precision = entry.precision or model.dtype or DEFAULT_PRECISION
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
@@ -187,6 +192,19 @@ def _kept_layers(document: Document, entry: Transformer, model: Architecture) ->
     if entry.layers > len(model.layers):
         raise document.error(f"the model has {len(model.layers)} layers", ("layers",), value=entry.layers)
     return replace(model, layers=model.layers[: entry.layers])
+
+
+def _with_all_experts(document: Document, model: Architecture) -> Architecture:
+    """The same model, every expert of which computes every token."""
+    layers = tuple(
+        replace(layer, feed_forward=replace(layer.feed_forward, dense=True))
+        if isinstance(layer.feed_forward, MixtureOfExperts)
+        else layer
+        for layer in model.layers
+    )
+    if layers == model.layers:
+        raise document.error("the model has no experts", ("experts",), value="all")
+    return replace(model, layers=layers)
 
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:

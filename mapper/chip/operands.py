@@ -117,13 +117,14 @@ def takes_all(graph: Graph, operator: Operator) -> bool:
     """
     if not isinstance(operator, Gemm) or not operator.stored == operator.chosen == operator.batch:
         return False
-    makers = graph.dataflow.predecessors(operator.name)
+    makers = graph.dataflow.predecessors(operator.name) if operator.name in graph.dataflow else []
     return len(makers) == 1 and rows(graph.dataflow[makers[0]]) in (operator.m, operator.batch * operator.m)
 
 
 def expert_weights(graph: Graph, operator: Vector) -> Found | None:
     """Weights of a weighted sum, a row to a token and a column to an expert."""
-    makers = [graph.dataflow[name] for name in graph.dataflow.predecessors(operator.name)]
+    flow = graph.dataflow
+    makers = [flow[name] for name in flow.predecessors(operator.name)] if operator.name in flow else []
     chances = [each for each in makers if isinstance(each, Vector) and each.function is VectorFunction.TOP_K]
     if not makers:
         return None

@@ -36,14 +36,19 @@ def read(graph, weights, tokens):
     batch=st.integers(1, 3),
     tied=st.booleans(),
     npz=st.booleans(),
+    experts=st.integers(2, 5),
     seed=st.integers(0, 99),
 )
 def test_logits_are_those_of_the_model_whose_weights_the_file_has(
-    tmp_path_factory, family, heads, group, dim, layers, length, batch, tied, npz, seed
+    tmp_path_factory, family, heads, group, dim, layers, length, batch, tied, npz, experts, seed
 ):
+    """Experts all compute every token: those that are not chosen have no weight."""
     folder = tmp_path_factory.mktemp("model")
     config = config_of(family, heads, heads // group, dim, layers, tied)
-    graph = graph_of(folder, config, [("sequence", str(length)), ("batch", str(batch))])
+    sets = [("sequence", str(length)), ("batch", str(batch))]
+    if family == "mixtral":
+        config, sets = config | {"num_local_experts": experts}, [*sets, ("experts", "all")]
+    graph = graph_of(folder, config, sets)
     tensors = tensors_of(config, seed)
     file = folder / ("w.npz" if npz else "w.safetensors")
     if npz:

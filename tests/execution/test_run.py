@@ -17,6 +17,7 @@ from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.workloads import Attention
+from siliconloom.workloads.roles import Role
 from tests.execution.models import SHAPES, VOCABULARY, chip_of, config_of, graph_of
 
 NEAR = 0.3
@@ -59,6 +60,9 @@ def test_a_golden_run_is_the_integer_reading(
             "max_position_embeddings": 40,
         }
     sets += [("sample", "greedy")] if greedy else []
+    if family == "mixtral" and seed % 2:  # two are chosen of more
+        config |= {"num_local_experts": 2 + seed % 4}
+        sets += [("experts", "all")]
     graph = graph_of(folder, config, [*sets, ("batch", str(batch))])
     mapped = mapped_to(chip_of(*shape, bus), graph)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
@@ -75,6 +79,37 @@ def test_a_golden_run_is_the_integer_reading(
     assert made.next_tokens == made.tensors["golden/head/0"].argmax(1).tolist()
     assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
     assert greedy == (made.rows[-1].name == "head.sample")
+
+
+def experts(folder, length):
+    """A mixture of three experts, to all of which every token goes, on a small tile."""
+    config = config_of("mixtral", 4, 2, 24, 2) | {"num_local_experts": 3, "num_experts_per_tok": 3}
+    graph = graph_of(folder, config, [("sequence", str(length)), ("batch", "2")])
+    return mapped_to(chip_of(4, 4, 4, 16), graph)
+
+
+class OwnRouter(RandomWeights):
+    """Random weights, but those of the router: tokens have other weights of their experts than their neighbours."""
+
+    def find(self, at, operator, what, shape):
+        return super().find(at, operator, what, shape) * (60 if operator.role is Role.ROUTER else 1)
+
+
+def test_experts_in_several_tiles_have_their_own_weights_rows_and_parameters(tmp_path):
+    """Each token's weights differ, and rows of results are cut into several tiles, so that none may stand for another.
+
+    What was planted, and found here: weights of the first tile, or rows of the first expert, for all; an expert's
+    columns with the scales of the one before; weights that are read in another order.
+    """
+    mapped = experts(tmp_path, 36)
+    combine = next(task for task in mapped.tasks if task.task.operator.role is Role.COMBINE)
+    assert combine.tiling.rows < combine.task.operator.rows
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (2, 36))
+    made = run_model(mapped, OwnRouter(mapped.graph, 1), tokens, keep=True)
+    assert made.differing == 0
+    chances = made.tensors["golden/layer.top_k/1"]
+    assert chances.std(axis=0).min() > 0.05
+    assert all(row.relative_rms < NEAR for row in made.rows if row.relative_rms is not None)
 
 
 @pytest.fixture

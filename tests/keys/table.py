@@ -203,7 +203,7 @@ ROWS = (
         "prefill",
         "",
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
-        "operator_precision={'*.down':int8} sample=greedy model.n_embd=64 context!96 training_batch!4 "
+        "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),
@@ -248,5 +248,8 @@ ROWS = (
 COMMENTS = {"description", "source", "product"}
 """Keys that are text for readers of the file."""
 
-ELSEWHERE: dict[str, str] = {"DescribedRun.repair": "tests/evaluate/test_faulty_runs.py"}
+ELSEWHERE: dict[str, str] = {
+    "DescribedRun.repair": "tests/evaluate/test_faulty_runs.py",
+    "Transformer.experts": "tests/workloads/test_workload_graph.py",
+}
 """``Description.key`` that no row above changes, and the test that does."""

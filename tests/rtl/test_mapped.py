@@ -112,19 +112,22 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
 
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
-    """A prompt, the token after it, and one token of each of three sequences; one of them chooses from all experts."""
+    """A prompt, the token after it, and one token of each of three sequences, whose experts compute all of them.
+
+    The last one has weights of zero where an expert is not chosen, so every token goes to every expert here, too.
+    """
     tile = tile_of(sets)
     works = [
         (MIXTRAL, (("sequence", "13"),)),
         (MIXTRAL, (("phase", "decode"), ("context", "14"), ("sample", "greedy"))),
-        (MIXTRAL | {"num_local_experts": 3, "num_experts_per_tok": 3}, (("phase", "decode"), ("batch", "3"))),
+        (MIXTRAL | {"num_local_experts": 3}, (("phase", "decode"), ("batch", "3"), ("experts", "all"))),
     ]
     made = [mapped(tile, graph(tmp_path, model, *given)) for model, given in works]
     for each in made:
         refuse(tile, each)
         functions = {i.function for i in each.program.instructions if i.opcode == Opcode.VECTOR}
         assert {VectorFunction.TOP_K, VectorFunction.COMBINE} <= functions
-        assert not any(task.task.serves and "expert" in task.owner for task in each.tasks), "nothing is gathered"
+        assert not any(task.task.serves and "expert" in task.task.owner for task in each.tasks), "nothing is gathered"
     programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
     for parity in check_programs(tile, programs):
         case = parity.case()

@@ -204,6 +204,12 @@ def test_shapeless_documents(text: str, load_text: Loader) -> None:
     assert "workload.yaml" in message(caught)
 
 
+def test_experts_of_a_model_that_has_none_cannot_all_compute(load_config: Loader) -> None:
+    with pytest.raises(LoomError) as caught:
+        load_config(LLAMA, ("experts", "all"))
+    assert "experts: the model has no experts" in message(caught)
+
+
 @pytest.mark.parametrize(
     ("model", "sets", "expected"),
     [

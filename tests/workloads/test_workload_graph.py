@@ -90,6 +90,24 @@ def test_a_sampled_step_has_one_operator_more_and_nothing_else_changes(sets: lis
     assert sampled.dataflow.predecessors(last.name) == ["head"]
 
 
+def test_where_all_experts_compute_every_token_they_have_its_rows_and_the_sum_weighs_all() -> None:
+    sets = [("sequence", "16"), ("batch", "3")]
+    graph = load_workload("mixtral-8x7b", [*sets, ("experts", "all")])
+    plain = load_workload("mixtral-8x7b", sets)
+    flow = graph.dataflow
+    first, chances, combine = flow["layer.expert_gate_up"], flow["layer.top_k"], flow["layer.combine"]
+    assert isinstance(first, Gemm)
+    assert (first.batch, first.stored, first.chosen, first.m) == (8, 8, 8, 48)
+    assert isinstance(chances, Vector)
+    assert (chances.chosen, chances.cols) == (2, 8)
+    assert isinstance(combine, Vector)
+    assert combine.inputs == 8
+    assert graph.parameters == plain.parameters
+    experts = [o for o in graph.operators() if isinstance(o, Gemm) and o.stored is not None]
+    fewer = [o for o in plain.operators() if isinstance(o, Gemm) and o.stored is not None]
+    assert sum(o.macs for o in experts) == 4 * sum(o.macs for o in fewer), "eight experts for two"
+
+
 def test_layers_of_one_block_run_as_written() -> None:
     names = [operator.name for operator in load_workload("llama3-8b").operators()]
     layer = "attention_norm qkv rope kv_append attention output attention_add feed_forward_norm gate_up activation down"

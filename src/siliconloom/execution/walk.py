@@ -294,9 +294,7 @@ class GraphWalk:
             return "norms of queries and keys" if apart or len(makers) != 1 else ""
         if function in GATED:
             return "" if len(makers) == 1 else "gates that two operators make"
-        if function == VectorFunction.TOP_K:
-            return "" if operator.chosen == operator.cols else f"experts that not every token goes to: {ROUTED}"
-        if function == VectorFunction.ARGMAX:
+        if function in (VectorFunction.TOP_K, VectorFunction.ARGMAX):
             return ""
         if function == VectorFunction.COMBINE:
             return "" if len(makers) == 2 else "experts that all tokens share"

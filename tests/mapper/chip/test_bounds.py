@@ -31,9 +31,9 @@ seeds = st.integers(0, 2**32)
 
 def layout(chip, **slots):
     """Slots of just these sizes; the example is dropped when two of each do not fit."""
-    names = ("weights", "moving", "vector", "results", "probabilities", "constants", "partial", "context")
+    names = ("weights", "moving", "vector", "results", "probabilities", "constants", "second", "partial", "context")
     made = Layout(**{name: -(-slots.get(name, 64) // 64) * 64 for name in names})
-    local = sum(getattr(made, name) for name in names[:6])
+    local = sum(getattr(made, name) for name in names[:7])
     assume(2 * local <= chip.tile.scratchpad.capacity)
     assume(2 * (made.partial + made.context) <= chip.tile.accumulator.capacity)
     return made
@@ -122,10 +122,12 @@ def test_no_tiling_of_vector_work_is_faster_than_its_bound(seed):
             VectorFunction.RMS_NORM,
             VectorFunction.TRANSPOSE,
             VectorFunction.TOP_K,
+            VectorFunction.COMBINE,
+            VectorFunction.ARGMAX,
             VectorFunction.GELU,
         ]
     )
-    inputs = r.choice([2, 9]) if function == VectorFunction.ADD else 1
+    inputs = r.choice([2, 9]) if function in (VectorFunction.ADD, VectorFunction.COMBINE) else 1
     weights = 64 if function == VectorFunction.RMS_NORM else 0
     vector = Vector(
         function=function,
@@ -141,8 +143,10 @@ def test_no_tiling_of_vector_work_is_faster_than_its_bound(seed):
     rows = r.randint(1, min(part.rows, 256))
     if function is VectorFunction.TRANSPOSE:  # a tile is a block of columns
         rows = min(part.rows, chip.tile.array.cols)
-    cols = part.cols if function in (VectorFunction.RMS_NORM, VectorFunction.TOP_K) else r.randint(1, part.cols)
-    slots = layout(chip, vector=inputs * rows * cols, results=rows * cols, constants=64)
+    whole = VectorFunction.RMS_NORM, VectorFunction.TOP_K, VectorFunction.ARGMAX
+    cols = part.cols if function in whole else r.randint(1, part.cols)
+    second = rows * part.counted if function == VectorFunction.COMBINE else 0
+    slots = layout(chip, vector=inputs * rows * cols, results=rows * max(cols, 4), constants=64, second=second)
     check(chip, vector, slots, VectorTiling(rows, cols, 0, 0, 0, 0, 0), share)
 
 
