@@ -198,6 +198,13 @@ class FunctionSpec:
                 f"vector function {self.name}: the unit's circuit makes {built[0]} passes and {built[1]} reductions "
                 f"for such a function (got {self.passes} and {self.reductions})"
             )
+        if (self.chooses or self.indexes) and (not self.reductions or self.from_sums):
+            raise LoomError(f"vector function {self.name}: what chooses, or finds a place, reduces rows of bytes")
+        if self.weighs and (self.second or self.reductions or self.from_sums or self.transposes):
+            raise LoomError(
+                f"vector function {self.name}: what weighs has rows of bytes and one byte of weight for each of them, "
+                "and neither a second operand, sums, a reduction nor a transpose"
+            )
         if self.circuit and self.second > SECOND_LIMIT:
             raise LoomError(
                 f"vector function {self.name}: the second operand has at most {SECOND_LIMIT} bytes for each element "

@@ -106,6 +106,11 @@ def test_a_code_or_a_name_that_is_taken_is_refused(code):
         ({"second": 2}, "the unit's circuit makes 2 passes and 0 reductions"),
         ({"second": 3, "passes": 3}, "at most 2 bytes for each element"),
         ({"passes": 3, "reductions": 2}, "the unit's circuit makes 2 passes and 1 reductions"),
+        ({"chooses": True}, "reduces rows of bytes"),
+        ({"indexes": True, "reductions": 1, "from_sums": True}, "reduces rows of bytes"),
+        ({"indexes": True, "reductions": 1, "passes": 2}, "the unit's circuit makes 1 passes and 1 reductions"),
+        ({"weighs": True, "second": 1}, "one byte of weight for each of them"),
+        ({"weighs": True, "reductions": 1, "passes": 2}, "one byte of weight for each of them"),
     ],
 )
 def test_a_function_that_no_unit_can_run_is_refused(changed, message):

@@ -74,6 +74,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     }
     if kind in ("mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma2", "gemma3_text"):
         config["sliding_window"] = draw(st.none() | st.integers(1, 40))
+    if kind == "phi":  # half of a head is turned, by pairs of columns
+        config |= {"hidden_size": 2 * hidden, "head_dim": 2 * width}
     if kind in ("opt", "deepseek_v3"):
         del config["num_key_value_heads"], config["head_dim"]
     if kind == "opt":
