@@ -24,9 +24,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import machine
 from siliconloom.arch import Chip, load_chip
-from siliconloom.arch.assembler import extent
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import Opcode
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import LoadedProgram
@@ -77,23 +75,10 @@ def tally(found: Sequence[Point]) -> dict[str, dict[str, int]]:
     return counted
 
 
-def writes_over_itself(made: LoadedProgram) -> bool:
-    """Whether a directed program, which is written for small banks, stores beyond the place where its own words stand."""
-    counts, last = list[int](), 0
-    for i in made.program.instructions:
-        if i.opcode == Opcode.LOOP:
-            counts.append(i.m)
-        elif i.opcode == Opcode.NEXT:
-            counts.pop()
-        elif i.opcode == Opcode.STORE:
-            last = max(last, extent(i.memory, counts)[1] + (i.m - 1) * i.pitch + i.n)
-    return last > made.base
-
-
 def cases_of(chip: Chip, programs: int) -> tuple[list[tuple[str, LoadedProgram]], list[ProgramCase]]:
     """Random and directed programs by name, each in the surroundings that have their turn."""
     made = [(f"random {n}", random_program(chip, n, extreme=n % 4 == 1)) for n in range(programs)]
-    made += [(name, each) for name, each in directed_programs(chip) if not writes_over_itself(each)]
+    made += directed_programs(chip)
     placed, cases = [], []
     for number, (name, each) in enumerate(made):
         here, options = surrounded(each, number)
@@ -129,7 +114,6 @@ def measure(chip: Chip, programs: int) -> tuple[list[Point], dict[str, Any]]:
     ran = {
         "random": programs,
         "directed": len(placed) - programs,
-        "left_out": [name for name, each in directed_programs(chip) if writes_over_itself(each)],
         "faults": len(faults),
         "cycles": sum(outcome.cycles for outcome in outcomes),
         "seconds": round(time.perf_counter() - began),

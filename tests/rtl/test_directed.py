@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from siliconloom.arch import load_chip
-from siliconloom.arch.assembler import check_program
+from siliconloom.arch.assembler import check_program, extent
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
 from siliconloom.arch.layout import row_values
@@ -38,6 +38,19 @@ def tile(tmp_path_factory):
     )
 
 
+def last_stored(made):
+    """The end of what a program stores."""
+    counts, last = [], 0
+    for i in made.program.instructions:
+        if i.opcode == Opcode.LOOP:
+            counts.append(i.m)
+        elif i.opcode == Opcode.NEXT:
+            counts.pop()
+        elif i.opcode == Opcode.STORE:
+            last = max(last, extent(i.memory, counts)[1] + (i.m - 1) * i.pitch + i.n)
+    return last
+
+
 @pytest.mark.parametrize("any_sides", [False, True])
 @pytest.mark.parametrize("seed", range(0, 40, 3))
 def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed, any_sides):
@@ -45,6 +58,7 @@ def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_wha
     for name, made in directed_programs(chip):
         check_program(made.program, chip)
         assert len(made.program.instructions) <= chip.tile.sequencer.program_words, name
+        assert last_stored(made) <= made.base, f"{name} writes over itself"
         after = made.loaded()
         GoldenMachine(chip, after).run(made.program)
         assert (after != made.loaded()).sum() > 1, name
@@ -76,6 +90,7 @@ def test_rows_are_as_long_as_those_of_large_models_where_a_tile_has_room():
     assert longest == {"long rows": 8191, "long softmax": 4095}
     for name, made in programs.items():
         check_program(made.program, chip)
+        assert last_stored(made) <= made.base, f"{name} writes over itself"
         after = made.loaded()
         GoldenMachine(chip, after).run(made.program)
         if name == "long softmax":
@@ -144,6 +159,7 @@ def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
 
 
 @pytest.mark.rtl
+@pytest.mark.slow
 def test_the_largest_of_a_vocabulary_is_found_beyond_the_columns_of_other_rows(tmp_path):
     """Two rows of 33,003 logits: the largest stands once near the end, and twice, of which the first counts."""
     if simulator_path("icarus") is None:

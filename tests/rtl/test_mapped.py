@@ -110,7 +110,7 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         assert case.bytes_compared > 1000
 
 
-@pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
+@pytest.mark.parametrize("sets", [SETS, pytest.param(SETS | ODD, marks=pytest.mark.slow)], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
     """A prompt, the token after it, and one token of each of three sequences, whose experts compute all of them.
 
@@ -143,6 +143,7 @@ def test_tokens_that_choose_among_experts_are_refused_with_the_reason(chip, tmp_
         refuse(chip, work)
 
 
+@pytest.mark.slow
 def test_whole_rows_of_sums_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
     """Keys in several tiles before one softmax: of a prompt, and of a token after many."""
     odd = tile_of(SETS | ODD)

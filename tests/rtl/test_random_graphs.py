@@ -25,6 +25,5 @@ def test_random_graphs_on_random_tiles_agree_in_every_cycle_and_byte(number, see
 
 def test_most_graphs_are_run(seed):
     """What a tile refuses, or what is too long, is left out of the pairs: it must not be most of them."""
-    for number in range(seed % TILES, seed % TILES + 2):
-        _, found, left = random_pairs(number % TILES)
-        assert len(found) == GRAPHS, f"tile {number}: {left} graphs were left out"
+    _, found, left = random_pairs(seed % TILES)
+    assert len(found) == GRAPHS, f"{left} graphs were left out"
