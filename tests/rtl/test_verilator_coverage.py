@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.coverage import KINDS, RESULT, Point, points, share, tally
+
+# benchmarks are part of a checkout, not of the installed package
+coverage = pytest.importorskip("benchmarks.coverage")
+KINDS, RESULT, Point = coverage.KINDS, coverage.RESULT, coverage.Point
+points, share, tally = coverage.points, coverage.share, coverage.tally
 
 TEXT = "\n".join(
     [
