@@ -13,7 +13,8 @@ from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
 from siliconloom.mapper.chip.operands import attended
 from siliconloom.mapper.chip.tasks import Task
-from siliconloom.mapper.chip.vector import VectorLayout, VectorShape, VectorTiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape
 
 
 class AppendLowering:

@@ -25,7 +25,8 @@ from siliconloom.mapper.chip.layout import Layout, layouts
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import SLACK, GemmTiling, candidates, choose_tilings
-from siliconloom.mapper.chip.vector import VectorLayout, VectorTiling, choose_vector_tilings, too_small, vector_shape
+from siliconloom.mapper.chip.vector_cost import VectorTiling, choose_vector_tilings, too_small
+from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.roles import NOWHERE
 

@@ -41,7 +41,8 @@ from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling, grains
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
-from siliconloom.mapper.chip.vector import VectorLayout, VectorTiling, vector_shape, vector_tiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling, vector_tiling
+from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
 

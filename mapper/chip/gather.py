@@ -15,7 +15,9 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Segment, Walk, joined, when
 from siliconloom.mapper.chip.tasks import Task
-from siliconloom.mapper.chip.vector import VectorLowering, VectorShape, VectorTiling
+from siliconloom.mapper.chip.vector import VectorLowering
+from siliconloom.mapper.chip.vector_cost import VectorTiling
+from siliconloom.mapper.chip.vector_shape import VectorShape
 from siliconloom.workloads import Vector
 
 

@@ -25,7 +25,8 @@ from siliconloom.mapper.chip.placement import Placement
 from siliconloom.mapper.chip.sharing import Cut, Share
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
-from siliconloom.mapper.chip.vector import VectorLowering, vector_shape
+from siliconloom.mapper.chip.vector import VectorLowering
+from siliconloom.mapper.chip.vector_shape import vector_shape
 from siliconloom.workloads import Attention, Gemm, Graph
 
 

@@ -19,7 +19,7 @@ from siliconloom.mapper.chip.program import lower_tasks
 from siliconloom.mapper.chip.sharing import shares
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.tiling import GemmTiling
-from siliconloom.mapper.chip.vector import VectorTiling
+from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.sim.chip.engine import run
 from siliconloom.workloads import Attention, Gemm, Vector, load_workload
 from tests.mapper.chip.improvements import made_chip, random_chip, random_workload, workload

@@ -1,0 +1,235 @@
+"""What a tile computes of an element-wise or row-wise operator, and where its operands lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.layout import INDEX_BYTES, padded, row_values
+from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.chip.gemm_cost import row_bytes
+from siliconloom.mapper.chip.layout import index_bytes, most_indices
+from siliconloom.mapper.chip.operands import Cached
+from siliconloom.mapper.chip.tasks import Task
+from siliconloom.workloads import Operator, Vector
+
+
+@dataclass(frozen=True)
+class VectorShape:
+    """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it.
+
+    ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them. ``held`` are the
+    columns of the rows that its first operand begins in, where it reads some of them only; ``cached`` is the cache that
+    its results go into. ``counted`` is what the instruction's ``k`` is where that is no number of operands: elements of
+    a row that are chosen, or rows that are weighted and added.
+    """
+
+    function: VectorFunction
+    rows: int
+    cols: int
+    inputs: int
+    outputs: int
+    passes: int
+    constants: int
+    dtype: DataType
+    held: int = 0
+    cached: Cached | None = None
+    counted: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Rows of one sequence, where it fills a cache; else all."""
+        return self.rows if self.cached is None else min(self.rows, self.cached.tokens)
+
+    @property
+    def sequences(self) -> int:
+        """How many of these there are."""
+        return -(-self.rows // self.tokens)
+
+    def lead(self, block: int) -> int:
+        """Rows of a sequence before its first whole block of keys."""
+        if self.cached is None or not self.cached.keys:
+            return 0
+        return min(-self.cached.past % block, self.tokens)
+
+    def heights(self, block: int, rows: int) -> list[tuple[int, int]]:
+        """Rows of tiles, and how many tiles have so many."""
+        lead, times = self.lead(block), self.sequences
+        parts = [(lead, times)] if lead else []
+        return parts + [(tall, times * count) for tall, count in tile_counts(self.tokens - lead, rows)]
+
+    @property
+    def heads(self) -> int:
+        """Heads that it fills the cache of."""
+        assert self.cached is not None
+        return -(-self.cols // self.cached.width)
+
+    def heads_of(self, cols: int) -> tuple[int, int]:
+        """Heads of a tile of so many columns, and columns of each."""
+        assert self.cached is not None
+        width = min(self.cached.width, self.cols)
+        return max(cols // width, 1), min(cols, width)
+
+    def divides(self, cols: int, block: int) -> bool:
+        """Whether so many columns are whole heads, or parts of one that are wholes in the cache too."""
+        assert self.cached is not None
+        width = min(self.cached.width, self.cols)
+        return cols % width == 0 or (cols < width and (self.cached.keys or cols % block == 0))
+
+    @property
+    def seconds(self) -> int:
+        """Bytes that the vector unit reads as its second operand, for each of its first: of a matrix, or of a table."""
+        second = self.function.spec.second
+        return second if self.inputs == 1 else min(second, 1)
+
+    @property
+    def table(self) -> bool:
+        """The second operand is no result of another operator."""
+        return self.inputs == 1 and self.seconds > 0
+
+    @property
+    def firsts(self) -> int:
+        """Operands that lie where it reads its first one; the others come one by one, where it reads its second."""
+        return self.inputs - (self.passes if self.seconds and not self.table else 0)
+
+    @property
+    def chained(self) -> bool:
+        """What is computed of the first operands is the first operand of what comes next."""
+        return self.seconds > 0 and self.passes > 1
+
+    @property
+    def transposes(self) -> bool:
+        return self.function.spec.transposes
+
+    @property
+    def weighs(self) -> bool:
+        """Operands lie row by row beside one another, and their weights where it reads its second one."""
+        return self.function.spec.weighs
+
+    @property
+    def size(self) -> int:
+        """The ``k`` of its instructions."""
+        spec = self.function.spec
+        return self.counted if spec.chooses or spec.weighs else 2 if self.chained else self.inputs
+
+    def result(self, cols: int) -> int:
+        """Columns of the result of so many."""
+        return self.function.spec.result_cols(cols)
+
+    @property
+    def gathers(self) -> bool:
+        """The load unit finds its rows by index, and the vector unit copies them."""
+        return self.function == VectorFunction.GATHER
+
+
+def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
+    """What a tile computes of an operator, of the task that this is a part of."""
+    assert isinstance(part, Vector)
+    function, cols = part.function, part.cols
+    if task.cached is not None and cols > task.cached.width:  # whole heads
+        cols = padded(cols, task.cached.width)
+    constants = vector_cost(function).parameter_bytes(cols, tile.vector.lanes)
+    return VectorShape(
+        function,
+        part.rows,
+        cols,
+        part.inputs,
+        part.outputs,
+        part.passes,
+        constants,
+        part.precision,
+        task.held_by(part),
+        task.cached,
+        part.counted,
+    )
+
+
+class VectorLayout:
+    """Rows of operands and results in memory, and their tiles in local memory; everything in bytes.
+
+    A transposed matrix lies in blocks of as many columns as the array has, each of them whole: keys in the order in
+    which the array takes them.
+    """
+
+    def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
+        self.tile, self.shape, self.lanes, self.block = tile, shape, tile.vector.lanes, tile.array.cols
+        self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
+        self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
+        self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols), shape.dtype.bits)
+        self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
+        self.line = shape.dtype.size(self.block)
+        self.result_row = row_bytes(tile, shape.result(shape.cols), shape.dtype.bits)
+        self.weight_row = row_bytes(tile, shape.counted, shape.dtype.bits)
+
+    @property
+    def second_row(self) -> int:
+        """From row to row of what the vector unit reads as its second operand."""
+        return self.table_row if self.shape.table else self.source_row
+
+    def second_width(self, cols: int) -> int:
+        """Bytes of a row of it in a tile of ``cols`` columns; a table's rows are whole lines of the vector unit."""
+        return self.shape.seconds * (self.local(cols) if self.shape.table else self.shape.dtype.size(cols))
+
+    @property
+    def plane(self) -> int:
+        """One operand, or one result."""
+        if self.shape.transposes:
+            return -(-self.shape.rows // self.block) * self.shape.cols * self.line
+        return self.shape.rows * self.result_row
+
+    def least(self) -> dict[str, int]:
+        """What the smallest tiles take."""
+        by_row = vector_cost(self.shape.function).by_row
+        return self.needs(min(self.shape.tokens, self.block if self.shape.transposes else 1), self._narrowest(by_row))
+
+    def _narrowest(self, by_row: bool) -> int:
+        """Columns that a tile has at least."""
+        cached = self.shape.cached
+        if cached is None or cached.keys:
+            return self.shape.cols if by_row else 1
+        return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
+
+    def local(self, cols: int) -> int:
+        """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a long one may."""
+        size = self.shape.dtype.size
+        row = size(row_values(self.tile, cols))
+        return padded(row, lcm(size(self.lanes), self.bus)) if self.shape.gathers else row
+
+    def copied(self, cols: int) -> int:
+        """Columns that the vector unit copies of gathered rows of ``cols``: all from row to row."""
+        return self.local(cols) * 8 // self.shape.dtype.bits
+
+    def indexed(self, rows: int) -> int:
+        """Rows whose indices are loaded at a time, where tiles have ``rows``: whole tiles, if can be whole beats."""
+        if self.shape.rows <= self.most_indices:
+            return self.shape.rows
+        whole = lcm(rows, max(self.bus // INDEX_BYTES, 1))
+        unit = whole if whole <= self.most_indices else rows
+        return unit * max(self.most_indices // unit, 1)
+
+    def stores(self, cols: int) -> int:
+        """Transfers that store a tile of ``cols`` columns of keys or values: one for each head, and panel of it."""
+        assert self.shape.cached is not None
+        heads, width = self.shape.heads_of(cols)
+        return heads if self.shape.cached.keys else heads * -(-width // self.block)
+
+    def needs(self, rows: int, cols: int) -> dict[str, int]:
+        """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
+        each = rows * self.local(cols)
+        result = cols * self.local(rows) if self.shape.transposes else rows * self.local(self.shape.result(cols))
+        needs = {"vector": self.shape.firsts * each, "results": self.shape.outputs * result}
+        needs["constants"] = self.shape.constants
+        if self.shape.gathers:
+            needs["vector"] = max(needs["vector"], INDEX_BYTES * self.indexed(rows))
+            needs["results"] += self.beside
+        needs |= {"second": self.shape.seconds * each} if self.shape.seconds else {}
+        needs |= {"second": rows * self.local(self.shape.counted)} if self.shape.weighs else {}
+        return needs | ({"chained": each} if self.shape.chained else {})
+
+
+def tile_counts(total: int, size: int) -> list[tuple[int, int]]:
+    """Size and number of the full tiles along a dimension, and of the rest."""
+    full, rest = divmod(total, size)
+    return ([(size, full)] if full else []) + ([(rest, 1)] if rest else [])
