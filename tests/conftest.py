@@ -19,6 +19,9 @@ def pytest_addoption(parser):
         metavar="N",
         help="run every Nth of the slow tests, beginning with that of the seed: all of them in N seeds that follow",
     )
+    parser.addoption(
+        "--share", type=int, default=1, metavar="N", help="likewise of all other tests but those of commands"
+    )
 
 
 def pytest_configure(config):
@@ -53,12 +56,13 @@ def seed(request):
 def pytest_collection_modifyitems(config, items):
     """Put the slow tests at the beginning of what each worker of xdist gets, so that no long one is the last.
 
-    Of these those whose turn it is (``--slow-share``).
+    Of these those whose turn it is (``--slow-share``), and of the others likewise (``--share``).
     """
-    share = config.getoption("--slow-share")
-    slow = sorted(each.nodeid for each in items if each.get_closest_marker("slow"))
-    turn = int(config.getoption("--hypothesis-seed", default=None) or 0) % share
-    left_out = {nodeid for number, nodeid in enumerate(slow) if number % share != turn}
+    slow = {each.nodeid for each in items if each.get_closest_marker("slow")}
+    rest = {each.nodeid for each in items if "commands" not in each.path.parts} - slow
+    seed = int(config.getoption("--hypothesis-seed", default=None) or 0)
+    left_out = _not_in_turn(slow, seed, config.getoption("--slow-share"))
+    left_out |= _not_in_turn(rest, seed, config.getoption("--share"))
     config.hook.pytest_deselected(items=[each for each in items if each.nodeid in left_out])
     items[:] = [each for each in items if each.nodeid not in left_out]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
@@ -69,3 +73,7 @@ def pytest_collection_modifyitems(config, items):
         for w in range(workers)
         for each in (*slow[w::workers], *rest[len(rest) * w // workers : len(rest) * (w + 1) // workers])
     ]
+
+
+def _not_in_turn(names, seed, share):
+    return {name for number, name in enumerate(sorted(names)) if number % share != seed % share}
