@@ -14,6 +14,7 @@ PARTS = 1
 CASES = 1000
 
 
+@pytest.mark.slow
 @pytest.mark.checkout
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_command_fails_in_any_way_but_the_agreed_ones(part, seed):

@@ -202,6 +202,7 @@ def test_what_only_memory_that_computes_has_is_refused_elsewhere(capsys):
             assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from([(1, 1, 1), (2, 2, 1), (1, 2, 2), (4, 1, 1), (1, 1, 4)]),
@@ -239,6 +240,7 @@ def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
     assert planned["lower_bound_s"] <= planned["step_s"] == found["seconds"]
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from(["npu-edge", "npu-datacenter", "npu-balanced"]),

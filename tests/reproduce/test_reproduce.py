@@ -23,7 +23,7 @@ from siliconloom.workloads import load_workload
 KEYS = {"name", "ours", "published", "error", "tolerance", "within", "cause", "expected", "verdict"}
 
 
-LONG = {"neupims", "neupims-simulator"}
+LONG = {"neupims", "neupims-simulator", "sn40l"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in sorted(CARDS)])

@@ -63,6 +63,7 @@ def test_unknown_digits_read_as_zero(tmp_path):
     assert memory_image(tmp_path / "whole.hex", 2).tolist() == [0x3F, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 def test_what_a_program_writes_comes_back_from_both_ends_of_a_large_memory(tmp_path, monkeypatch):
     """Stores at the first and the last word, over the edge of a chunk, and none in a case that follows."""

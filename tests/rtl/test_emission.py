@@ -64,6 +64,7 @@ def tool(name):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "overrides"), SMALL)
 def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     made = bundle(name, overrides)
@@ -140,6 +141,7 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
     assert used | {made.top} == {name for names in defined for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge", tuple(npu.SMALL.items()))]
 )

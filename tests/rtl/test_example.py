@@ -136,6 +136,7 @@ def test_tiles_without_room_for_a_product_say_so():
     assert "no room" in why_none(chip.tile.model_copy(update={"scratchpad": narrow}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHIPS)
 def test_the_c_program_writes_the_same_bytes_as_the_generator(name, made):
     chip, folder, commands = made(name)
@@ -181,6 +182,7 @@ def test_sizes_that_do_not_fit_are_refused(name, made):
     assert command(["./matmul"], folder).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize("name", CHIPS)
 def test_a_users_own_product_runs_on_the_folder_alone_and_a_wrong_byte_fails(name, made):

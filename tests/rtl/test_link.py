@@ -37,6 +37,7 @@ def compared(protocol, cases, folder, simulator):
     return outcomes
 
 
+@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
 @pytest.mark.parametrize("number", range(len(LINKS)))

@@ -110,7 +110,8 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         assert case.bytes_compared > 1000
 
 
-@pytest.mark.parametrize("sets", [SETS, pytest.param(SETS | ODD, marks=pytest.mark.slow)], ids=["small", "odd"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):
     """A prompt, the token after it, and one token of each of three sequences, whose experts compute all of them.
 

@@ -121,6 +121,7 @@ def test_a_memory_that_hesitates_changes_cycles_alone(stall, order, tmp_path):
     assert int(re.search(r"right, (\d+) cycles", out)[1]) > (1.2 if stall == 100 else 1.05) * alone
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("file", "pattern", "text", "words"),
@@ -139,6 +140,7 @@ def test_a_changed_vector_fails(file, pattern, text, words, folder):
     assert words in out
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("module", "output", "fault", "words"),
@@ -158,6 +160,7 @@ def test_a_planted_fault_fails(module, output, fault, words, folder):
     assert words in out
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize("signal", ["arsize", "awburst", "awlen"])
 def test_a_broken_axi_protocol_fails_though_every_value_is_right(signal, folder):
@@ -201,7 +204,13 @@ def test_the_bench_uses_every_opcode_function_and_flag():
 
 
 @pytest.mark.parametrize(
-    "name", ["npu-edge", "npu-balanced", "tpu-v4", "gemmini-16", pytest.param("npu-datacenter", marks=pytest.mark.slow)]
+    "name",
+    [
+        "npu-edge",
+        "tpu-v4",
+        "gemmini-16",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter")),
+    ],
 )
 def test_every_library_tile_has_programs_for_its_bench(name):
     """Wide arrays and buses too: random operands and results keep to their halves of memory."""
@@ -270,6 +279,7 @@ def test_no_output_is_unknown_after_the_reset_where_unknown_values_propagate(fol
     assert (status, out[:5]) == (0, "PASS:"), out
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize(
     ("module", "register"),

@@ -56,6 +56,7 @@ def failures(parities):
     return [error for each in parities for error in each.errors]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(18))
 def test_random_arrays_on_icarus(number, tmp_path):
     need("icarus")

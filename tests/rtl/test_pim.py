@@ -63,6 +63,7 @@ def told(parity):
     return "\n".join([parity.name, *parity.errors])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_command_and_value_agrees(variant, seed):
     needs("icarus")
@@ -74,6 +75,7 @@ def test_every_command_and_value_agrees(variant, seed):
     assert seen == set(Command), "every command went out, refresh among them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", range(TILES))
 def test_random_tiles_agree(tile, seed):
     needs("icarus")
@@ -213,6 +215,7 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_pa
     assert here.model.what.split()[0] in Command.__members__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", range(3))
 @pytest.mark.parametrize("name", ["verilator", "iverilog"])
 def test_random_tiles_are_accepted_by_other_tools(name, tile, tmp_path):

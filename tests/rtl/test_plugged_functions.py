@@ -105,7 +105,8 @@ def test_every_function_with_a_circuit_has_its_halves():
 
 
 @pytest.mark.rtl
-@pytest.mark.parametrize("tile", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", [0, 1])
 def test_functions_that_only_a_test_knows_run_in_every_model(tile, seed, tmp_path, monkeypatch):
     if simulator_path("icarus") is None:
         pytest.skip("icarus is not installed")

@@ -181,6 +181,7 @@ def test_what_a_plugged_unit_does_is_assembled_timed_and_computed(plug, tile, se
         assert np.array_equal(moved[1], ~before[0x400:][: own.n]), "inverted on its way"
 
 
+@pytest.mark.slow
 @pytest.mark.rtl
 @pytest.mark.parametrize("plug", PLUGS)
 def test_a_plugged_unit_shares_what_units_share_to_the_cycle(plug, seed, tmp_path):

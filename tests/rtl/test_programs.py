@@ -261,6 +261,7 @@ def transfers_over_pages():
     return ProgramCase(program, np.arange(1 << 17, dtype=np.uint8), PROGRAM_BASE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("port", "width", "wrong", "error"),
     [
@@ -367,6 +368,7 @@ def sized_word(opcode, **sizes):
     return encode(Instruction(opcode=opcode, **({"m": 1, "n": 1, "k": 1} | sizes)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["verilator", "iverilog"])
 def test_the_tile_is_accepted_by_other_tools(name, tmp_path):
     """Lint holds but for the rules that are waived with a reason in the file that goes with the Verilog."""

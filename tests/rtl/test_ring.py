@@ -28,6 +28,7 @@ RINGS = [
 ]
 
 
+@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
 @pytest.mark.parametrize("number", range(len(RINGS)))

@@ -21,6 +21,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", LAYERS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize(("chip", "tokens", "decode"), [((), 32, 4), (SMALL, 16, 2), (SMALL, 24, 9)])
 def test_programs_of_a_layer_compute_the_layer(spec, chip, tokens, decode):
@@ -82,6 +83,7 @@ def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
         assert all(run(each.made.program, chip).cycles > linear / chip.tile.dma.bytes_per_cycle for each in rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bus", [16, 128, 256])
 @pytest.mark.parametrize("side", [4, 8, 32])
 def test_layers_fit_any_bus(side, bus):

@@ -69,6 +69,7 @@ def without_blocks(patch):
     patch.setattr(link, "run_tile_cases", lambda *_, **__: [])
 
 
+@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
 @pytest.mark.parametrize("kind", MACHINES)
@@ -118,6 +119,7 @@ def test_one_table_shows_what_a_kind_has(kind, verified, capsys):
     assert f"set: {MACHINES[kind][1][0][0]}=" in printed
 
 
+@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
 def test_a_mismatch_on_a_ring_ends_the_command_with_status_one(monkeypatch, capsys, tmp_path):

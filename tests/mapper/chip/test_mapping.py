@@ -37,6 +37,7 @@ def gemms(tmp_path, shapes, precision="int8"):
 LENGTHS = {"prefill": ("sequence", "32"), "training": ("sequence", "32"), "decode": ("context", "64")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chip", NPUS)
 @pytest.mark.parametrize("workload", TRANSFORMERS)
 def test_every_library_model_runs_on_every_npu_above_its_bound(chip, workload):

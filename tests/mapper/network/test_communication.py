@@ -68,6 +68,7 @@ def programs(draw):
     return chips, "\n".join(lines)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(programs())
 def test_a_program_in_one_order_gets_through_and_every_rank_does_its_steps_in_turn(case):

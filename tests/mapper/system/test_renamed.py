@@ -153,6 +153,7 @@ def test_predictions_of_a_gpu(model, phase):
     assert "Kernel(" in agree(workload(model, phase), say)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [{"tensor": "4", "attention": "pim"}, {"weights": "pim", "interleave": "never"}])
 def test_steps_of_a_system(sets):
     policy = {"tensor": "1"} | sets
