@@ -71,6 +71,7 @@ def test_a_clock_beyond_every_product_of_the_node_is_refused(node: str) -> None:
         assert "5.2 GHz" in str(caught.value)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     width=st.sampled_from([16, 64, 128, 512]),

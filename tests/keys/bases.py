@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,15 @@ def _communicate(sets: Sets) -> Any:
 def _mapped(chip: str, words: str) -> Callable[[Sets], Any]:
     """A mapping has no ``--set``: the mapper's own is written with the changes, and lowered."""
 
+    @cache
+    def found() -> str:
+        command(f"map {chip} {words} -o mapping.yaml")([])
+        return Path("mapping.yaml").read_text()
+
     def run(sets: Sets) -> Any:
         import yaml
 
-        command(f"map {chip} {words} -o mapping.yaml")([])
-        document: Any = yaml.safe_load(Path("mapping.yaml").read_text())
+        document: Any = yaml.safe_load(found())
         for path, value in sets:
             here: Any = document
             *parents, last = (int(word) if word.isdigit() else word for word in path.split("."))

@@ -31,8 +31,10 @@ MODULES = (
     "workloads.load",
 )
 """Where the descriptions that users write are; those of `baselines` are this package's own data."""
+LONG = {"neupims", "neupims many", "unequal"}
+"""Whose answers take seconds."""
 TRIALS = [
-    pytest.param(name, base, prefix, trial, id=f"{name}.{trial} ({base})")
+    pytest.param(name, base, prefix, trial, id=f"{name}.{trial} ({base})", marks=[pytest.mark.slow] * (base in LONG))
     for name, base, prefix, trials in ROWS
     for trial in trials.split()
 ]

@@ -340,6 +340,7 @@ def test_the_bridge_carries_beats_and_levels(tmp_path):
         bench_files(top, {"x": [], "y": []})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [("systolic-ws-8", ()), ("systolic-os-128", ()), ("npu-edge", tuple(npu.SMALL.items()))],

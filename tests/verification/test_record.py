@@ -103,6 +103,7 @@ def key_of(field):
     return info.alias or name
 
 
+@pytest.mark.slow
 @icarus
 @pytest.mark.rtl
 @pytest.mark.parametrize("kind", MACHINES)

@@ -221,6 +221,7 @@ def test_every_operator_is_estimated_at_no_less_than_what_its_levels_allow():
         assert sum(count for count, _ in task.runs) == task.repeat
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shapes", "share"),
     [

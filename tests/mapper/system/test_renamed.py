@@ -121,6 +121,7 @@ def test_plans_and_their_memory(cluster, model, phase):
         assert sum(text.startswith("(StepTime") for text in said) >= len(plans) // 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(("chip", "model"), [("npu-datacenter", "llama3-8b"), ("npu-cxl", "gpt2")])
 def test_programs(chip, model, phase):
