@@ -22,7 +22,9 @@ from siliconloom.arch.vector import VectorFunction
 
 EXP2_BITS = 8
 """Fraction bits of an exponent."""
-EXP2 = tuple(round(2**15 * 2 ** (-f / 2**EXP2_BITS)) for f in range(2**EXP2_BITS))
+EXP2_ONE = 15
+"""Fraction bits of a power."""
+EXP2 = tuple(round(2**EXP2_ONE * 2 ** (-f / 2**EXP2_BITS)) for f in range(2**EXP2_BITS))
 """2^(-f/256) in units of 2^-15."""
 ONE = 127
 """A probability of one."""
@@ -71,6 +73,7 @@ __all__ = [
     "ACTIVATIONS",
     "EXP2",
     "EXP2_BITS",
+    "EXP2_ONE",
     "MANTISSA_BITS",
     "NORM_BITS",
     "ONE",
