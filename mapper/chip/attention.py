@@ -3,8 +3,8 @@
 For each sequence and key-value head, query rows are taken in tiles; the heads that share a key-value head are stacked
 as rows, all of them or as many as fit. A key-value tile gives scores S = Q K^T in the accumulator, the vector unit
 turns them into probabilities, and the array multiplies those with V. When all keys fit one tile, that is the result.
-Otherwise a softmax follows when the scores of all tiles are there, or it is the online one: peaks and totals of rows are
-carried from tile to tile, the products with V add up, and their sums are divided in the end.
+Otherwise a softmax follows when the scores of all tiles are there, or it is the online one: peaks and totals of rows
+are carried from tile to tile, the products with V add up, and their sums are divided in the end.
 
 The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
 causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. Where
@@ -251,7 +251,7 @@ class AttentionLowering:
             self._requantized(part, sequence, head, queries, closing)
 
     def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
-        """Keys in several tiles, timed by a specification: for each query tile the array runs one key tile ahead with the scores."""
+        """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""
         rings, builder = self.context.rings, self.context.builder
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             self._load_q(part, sequence, head, queries)

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.numerics import (
+    CLOSING_BITS,
     EXP2,
     EXP2_BITS,
     EXP2_ONE,
+    FALL,
     MANTISSA_BITS,
     NORM_BITS,
     ONE,
@@ -31,10 +33,6 @@ LOWEST = -(WIDE >> EXP2_BITS)
 """Maximum of a row of which nothing is seen."""
 Carried = tuple[Integers, Integers]
 """Of each row the peak so far, and the total."""
-FINE = 7
-"""Fraction bits of a sum over its row's total, in steps of a probability's."""
-FALL = 2 * EXP2_ONE - RECIPROCAL_SHIFT
-"""By how much the places of a total's highest bit are more than those that its reciprocal is divided by."""
 _EXP2 = np.array(EXP2, np.int64)
 
 
@@ -190,7 +188,7 @@ def requantize_rows(sums: Integers, total: Integers, bias: Integers, multiplier:
     # tables have 127 of them, results are in 1/128: 128/127 is 1 + 2^-7 + 2^-14, but for 5e-7
     scale, places = found + (found >> 7) + (found >> 14), np.maximum(top - FALL, 0)
     z = np.clip(half_even(sums * scale[:, None], places[:, None]), -WIDE, WIDE - 1)
-    return half_even(z * multiplier + bias, shift + FINE)
+    return half_even(z * multiplier + bias, shift + CLOSING_BITS)
 
 
 def _power(exponent: Integers, peak: Integers, rounding: int) -> Integers:
