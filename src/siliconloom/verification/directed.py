@@ -29,6 +29,7 @@ from siliconloom.arch.layout import (
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.verification.carried import carry
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
@@ -517,6 +518,11 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
     return chain.program(memory)
 
 
+def carried_rows(chip: Chip) -> LoadedProgram:
+    """A softmax whose columns come tile by tile, and the products with its powers, see `verification.carried`."""
+    return carry(chip, Chain(), Places(_tile(chip)))
+
+
 def _tile(chip: Chip) -> NpuTile:
     assert isinstance(chip.tile, NpuTile)
     return chip.tile
@@ -536,6 +542,7 @@ DIRECTED = {
     "many panels": many_panels,
     "over banks": over_banks,
     "chosen elements": chosen_elements,
+    "carried rows": carried_rows,
 }
 
 
