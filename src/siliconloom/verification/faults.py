@@ -165,6 +165,10 @@ def _illegal(faults: _Faults) -> None:
     faults.add("a vector in bf16", [replace(vector, dtype=DataType.BF16)], illegal, 0)
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
+    faults.add("too many rows to divide", [replace(vector, function=VectorFunction.REQUANTIZE_ROWS, m=257)], illegal, 0)
+    most = 256 if faults.tile.array.dataflow == "weight_stationary" else 0
+    product = Instruction(opcode=Opcode.MATMUL, m=most + 1, n=1, k=1, rescale=1)
+    faults.add("too many rows to rescale", [product], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
     faults.add("too many columns to look in", [largest], illegal, 0)
