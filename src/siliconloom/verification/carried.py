@@ -24,12 +24,12 @@ ROWS = 5
 FAR = 12
 """A shift that leaves exponents so far apart that peaks rise by more than a sum has bits; another one is `NEAR`."""
 NEAR = 18
-SCALARS, COLUMNS, QUERIES = 4096, 5120, 0
-"""Where parameters, and the operand that stays, lie in main memory."""
+SCALARS, QUERIES, KEYS, VALUES = 4096, 0, 6144, 22528
+"""Where parameters, and tiles of 2,048 bytes of what is multiplied, lie in main memory."""
 
 
 def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
-    """Append tiles of scores, their powers and their products, twice: under a mask, and with peaks that rise far.
+    """Append tiles of scores, their powers and their products, twice: with peaks that rise far, and under a mask.
 
     Arrays that do not keep their weights take no powers in the vector unit's order: there the last tile's sums are
     divided.
@@ -49,15 +49,17 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
         fields: Fields = {"memory": Address(base=source), "a": Address(base=target)}
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), **fields)
 
-    held = _parameters(memory, tile, wide if keeps else keys, numbers)
+    held = _parameters(memory, tile, wide if keeps else keys, numbers, 2**5 if keeps else 1)
+    if keeps:  # small values, so that one step of an older sum shows in the result
+        memory[VALUES:RESULTS] = numbers.integers(-1, 2, RESULTS - VALUES).astype(np.int8).view(np.uint8)
     load(held[1], SCALARS, parameters)
     load(moves, QUERIES, moving)
     context = sizes[2] * sums_pitch(tile.array)
     half = places.bank // 2
-    for number, masked in enumerate((True, False)):
+    for number, masked in enumerate((False, True)):
         for turn in range(TILES):
             slot: Fields = {"slot": half, "odd": (turn + number) & 1}
-            load(stays, (3 + 3 * number + turn) * 2048, weights)
+            load(stays, KEYS + (3 * number + turn) * 2048, weights)
             chain.add(Opcode.MATMUL, **shape, k=depth, a=Address(base=a), b=Address(base=b))
             mask: Fields = (
                 {"k": 2, "b": Address(base=(keys // 2 - turn * keys) % (1 << LOCAL_BITS))} if masked else {"k": 1}
@@ -73,7 +75,7 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
                 accumulate=int(turn > 0),
             )
             if keeps:
-                load(product_sizes(tile, ROWS, wide, keys)[1], (11 + 3 * number + turn) * 2048, weights)
+                load(product_sizes(tile, ROWS, wide, keys)[1], VALUES + (3 * number + turn) * 2048, weights)
                 chain.add(
                     Opcode.MATMUL,
                     m=ROWS,
@@ -111,13 +113,16 @@ def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int]:
     return keys, depth, wide
 
 
-def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Generator) -> tuple[int, int]:
-    """Put both scalars and the columns' parameters into memory; returns the bytes of one scalar's line, and of all."""
+def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Generator, times: int) -> tuple[int, int]:
+    """Put both scalars and the columns' parameters into memory; returns the bytes of one scalar's line, and of all.
+
+    Multipliers are so many ``times`` those with which sums of scores fit a byte.
+    """
     lanes = tile.vector.lanes
     line, count = padded(8, lanes), padded(columns, lanes)
     planes = parameter_planes(
         numbers.integers(-(2**12), 2**12, count),
-        numbers.integers(64, 512, count),
+        times * numbers.integers(64, 256, count),
         numbers.integers(10, 14, count),
         lanes,
     ).reshape(-1)
