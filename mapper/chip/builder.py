@@ -375,11 +375,13 @@ class ProgramBuilder:
         source_offset: int = 0,
         parameter_offset: int = 0,
         accumulate: bool = False,
+        overwrite: int = 0,
     ) -> None:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
-        second operand. With ``accumulate`` what is carried of rows goes on.
+        second operand. With ``accumulate`` what is carried of rows goes on; where levels of
+        ``overwrite`` are named, in all but their first iteration.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.base += source_offset
@@ -404,6 +406,7 @@ class ProgramBuilder:
             last_post=last_post,
             last=last,
             accumulate=int(accumulate),
+            overwrite=overwrite,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:
