@@ -17,7 +17,7 @@ from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.workloads import load_workload
 
 MODELS = ("gpt2", "llama3-8b", "bert-base", "mixtral-8x7b", "gpt2-block-gemms")
-UNBUILT = ("rescale", "softmax_online")
+UNBUILT = ("rescale", "softmax_merged")
 """Functions without a circuit; what else is wrong with a program is a bug of the mapper."""
 
 
