@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, row_values, sums_lines, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.verification.chain import Chain, Places
 from siliconloom.verification.programs import RESULTS, product_sizes, random_image
-
-if TYPE_CHECKING:
-    from siliconloom.verification.directed import Chain, Places
 
 Fields = dict[str, Any]
 """Fields of an instruction by name."""

@@ -19,7 +19,8 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ports import prefixes
-from siliconloom.verification.directed import PAGE, Places
+from siliconloom.verification.chain import Places
+from siliconloom.verification.directed import PAGE
 from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS, random_image
 
 LIMIT = 20_000

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import LOCAL_BITS, Unit
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import product_values, row_values, sums_lines, sums_pitch
 from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.chip.builder import SLOTS, Loop, Ring, affine
-
-if TYPE_CHECKING:
-    from siliconloom.verification.programs import Writer
+from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 
 MOST_ROWS = 12
 
 
+class SegmentWriter(Protocol):
+    """What a writer of random programs has for its segments, see `verification.programs.Writer`."""
+
+    tile: NpuTile
+    chance: random.Random
+    builder: ProgramBuilder
+    rings: dict[str, Ring]
+    sums: Ring
+    slot: int
+    parameters: list[tuple[int, int]]
+    scalars: list[int]
+
+    @property
+    def operand_room(self) -> int: ...
+
+    @property
+    def result_room(self) -> int: ...
+
+    def size(self, limit: int) -> int: ...
+
+    def operand(self, count: int) -> int: ...
+
+    def result(self, count: int) -> int: ...
+
+    def aligned(self, count: int) -> int: ...
+
+    def fetch(self, ring: Ring, count: int, address: Address) -> None: ...
+
+    def put(self, rows: int, width: int, address: Address) -> None: ...
+
+
 @dataclass(frozen=True)
-class Sizes:
+class CarriedSizes:
     """Tiles, rows, keys of a tile, depth of a score, columns of the result; bytes of operands, powers and results."""
 
     turns: int
@@ -41,7 +71,7 @@ class Carried:
     sums of one more tile are divided by the totals.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SegmentWriter) -> None:
         self.writer, self.tile, builder = writer, writer.tile, writer.builder
         array, bank = self.tile.array, self.tile.scratchpad.capacity // self.tile.scratchpad.banks
         self.keeps = array.dataflow == "weight_stationary"
@@ -103,7 +133,7 @@ class Carried:
         """Rows and columns of a product whose sums have these."""
         return (columns, rows) if self.tile.array.dataflow == "input_stationary" else (rows, columns)
 
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> CarriedSizes:
         writer, tile, chance = self.writer, self.tile, self.writer.chance
         array, lanes = tile.array, tile.vector.lanes
         while True:
@@ -116,7 +146,7 @@ class Carried:
             scores = product_values(tile, *self._shape(rows, keys), depth)
             products = product_values(tile, rows, wide, keys) if self.keeps else scores
             columns = wide if self.keeps else keys
-            made = Sizes(
+            made = CarriedSizes(
                 turns,
                 rows,
                 keys,
@@ -141,7 +171,7 @@ class Carried:
         step = self.writer.aligned(size)
         self.writer.fetch(ring, size, affine(self.writer.operand(step * loop.count), (loop, step)))
 
-    def _scores(self, sizes: Sizes, loop: Loop) -> None:
+    def _scores(self, sizes: CarriedSizes, loop: Loop) -> None:
         writer, sums = self.writer, self.writer.sums
         first, second = writer.rings["moving"], writer.rings["weights"]
         self._fetch(first, sizes.first, loop)
@@ -162,7 +192,7 @@ class Carried:
         second.read()
         sums.written()
 
-    def _powers(self, sizes: Sizes, loop: Loop) -> None:
+    def _powers(self, sizes: CarriedSizes, loop: Loop) -> None:
         writer, sums, parameters = self.writer, self.writer.sums, self.writer.rings["parameters"]
         seen = writer.chance.choice([None, -1, 0, sizes.keys // 2, sizes.turns * sizes.keys - sizes.rows])
         mask = None if seen is None else affine(seen % (1 << LOCAL_BITS), (loop, -sizes.keys))
@@ -188,7 +218,7 @@ class Carried:
         sums.read()
         self.powers.written()
 
-    def _product(self, sizes: Sizes, loop: Loop) -> None:
+    def _product(self, sizes: CarriedSizes, loop: Loop) -> None:
         weights, context = self.writer.rings["weights"], self.context
         self._fetch(weights, sizes.values, loop)
         self.writer.builder.matmul(
