@@ -340,7 +340,8 @@ class _Costs:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
                     else:
                         paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row)
-                        paced += count * (q_held + self._closing(rows))
+                        # the array makes the scores of the next query tile meanwhile
+                        paced += count * (q_held + max(self._closing(rows) - row[0][2].scores, 0))
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
