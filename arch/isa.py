@@ -40,6 +40,8 @@ LEVELS = 6
 SEMAPHORES = 24
 WORD_BITS = 2048
 WORD_BYTES = WORD_BITS // 8
+LOCAL_BITS = 28
+"""Bits of a local byte address."""
 SEMAPHORE_LIMIT = 4095
 """Largest count a semaphore holds."""
 
@@ -96,6 +98,7 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("b", 28, 28, local=True),
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
+    BitField("rescale", 1),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -118,10 +121,24 @@ class Address:
 
     def at(self, indices: Sequence[int]) -> int:
         """Byte address at the loop ``indices`` (outermost first)."""
+        terms = sum(i * s for i, s in zip(indices, self.strides, strict=False))
+        return self.base + terms + self.slot_at(indices) * self.slot
+
+    def slot_at(self, indices: Sequence[int]) -> int:
+        """Which of two slots it is in at the loop ``indices``, 0 or 1."""
         toggle = self.odd
         for level, index in enumerate(indices):
             toggle ^= index & (self.parity >> level) & 1
-        return self.base + sum(i * s for i, s in zip(indices, self.strides, strict=False)) + toggle * self.slot
+        return toggle
+
+
+def last_seen(mask: int) -> int:
+    """The last column that row 0 sees under a mask, from what stands in the place of an address: -1 where it is none.
+
+    Addresses wrap, so that a negative number is one with the highest bit set.
+    """
+    half = 1 << LOCAL_BITS - 1
+    return ((mask + half) & (2 * half - 1)) - half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +155,11 @@ class Instruction:
         Semaphore masks, see the module's text.
     first, last, overwrite
         Masks of loop levels. A matmul overwrites its accumulator when all levels in ``overwrite`` are in their
-        first iteration and adds to it otherwise; with ``accumulate`` it always adds.
+        first iteration and adds to it otherwise; with ``accumulate`` it always adds. In the same iterations a vector
+        function that carries begins its rows' peaks and totals anew, or goes on (`FunctionSpec.carries`).
+    rescale
+        Of a matmul that adds: what each row has before is divided by the power of two by which a function that carries
+        has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -164,6 +185,7 @@ class Instruction:
     last: int = 0
     accumulate: int = 0
     overwrite: int = 0
+    rescale: int = 0
     m: int = 0
     n: int = 0
     k: int = 0
@@ -179,6 +201,11 @@ class Instruction:
     def __post_init__(self) -> None:
         if self.opcode != Opcode.BARRIER:
             object.__setattr__(self, "unit", self.opcode.unit)
+
+    def adds(self, indices: Sequence[int]) -> bool:
+        """Whether it adds to what is there at the loop ``indices``, rather than put something in its place."""
+        first = all(index == 0 for level, index in enumerate(indices) if self.overwrite >> level & 1)
+        return bool(self.accumulate) or not first
 
 
 @dataclass(frozen=True)
@@ -270,6 +297,7 @@ def decode(data: bytes) -> Instruction:
         d=_take_address(values, "d"),
         pitch=values.get("pitch", 0),
         local_pitch=values.get("local_pitch", 0),
+        rescale=values.get("rescale", 0),
         **plain,
     )
 

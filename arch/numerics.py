@@ -22,13 +22,19 @@ from siliconloom.arch.vector import VectorFunction
 
 EXP2_BITS = 8
 """Fraction bits of an exponent."""
-EXP2 = tuple(round(2**15 * 2 ** (-f / 2**EXP2_BITS)) for f in range(2**EXP2_BITS))
+EXP2_ONE = 15
+"""Fraction bits of a power."""
+EXP2 = tuple(round(2**EXP2_ONE * 2 ** (-f / 2**EXP2_BITS)) for f in range(2**EXP2_BITS))
 """2^(-f/256) in units of 2^-15."""
 ONE = 127
 """A probability of one."""
+CLOSING_BITS = 7
+"""Fraction bits of a sum over its row's total, in steps of 1/`ONE`."""
 MANTISSA_BITS = 16
 RECIPROCAL_SHIFT = 24
 """`reciprocal` of a mantissa M is `ONE` * 2^24 / M."""
+FALL = 2 * EXP2_ONE - RECIPROCAL_SHIFT
+"""What is over a total with highest bit b is the product with its reciprocal over 2^(b - `FALL`)."""
 ROOT_SHIFT = 23
 """`reciprocal_root` of a mantissa M is 2^23 / sqrt(M)."""
 NORM_BITS = 8
@@ -69,8 +75,11 @@ ACTIVATIONS: dict[VectorFunction, Callable[[float], float]] = {
 
 __all__ = [
     "ACTIVATIONS",
+    "CLOSING_BITS",
     "EXP2",
     "EXP2_BITS",
+    "EXP2_ONE",
+    "FALL",
     "MANTISSA_BITS",
     "NORM_BITS",
     "ONE",

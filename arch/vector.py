@@ -17,6 +17,12 @@ the next element of every row, the largest of those that come behind the one fou
 column comes first. Where there are no more than k columns all are chosen, and there is no such pass. One that *weighs*
 has k rows of its first operand for each row of results, and a cycle for each of them on every slot. One that *indexes*
 chooses one element, and its result is where that stands: `INDEX_BYTES` for each row.
+
+Two kinds share a softmax whose columns come tile by tile (FlashAttention, Dao et al., 2022). One that *carries* keeps
+each row's peak and total in the unit's row memory: an instruction that adds (`accumulate`, `overwrite`) goes on from
+those that are there, another one begins anew. Its results are powers below the row's peak, not yet divided, and it
+leaves by how much the peak has risen, for the product that takes them (`rescale`). One that *divides* takes the sums of
+all these products over the totals of their rows.
 """
 
 from __future__ import annotations
@@ -47,6 +53,10 @@ COLUMN_LIMIT = 1 << 15
 """Columns of one row function."""
 INDEX_LIMIT = 1 << 18
 """Columns of a row in which a place is looked for: a vocabulary's."""
+TOTAL_BITS = 39
+"""Bits of the total of a row that is carried, in 1/2^15."""
+RISE_LIMIT = 63
+"""The most by which a row's peak is said to have risen: of a sum of 32 bits it leaves nothing."""
 INPUT_LIMIT = 256
 """Rows that one row of a weighted sum is made of: sums of so many products of bytes have 24 bits."""
 SCALAR_BYTES = 8
@@ -148,7 +158,8 @@ class FunctionSpec:
     second
         Bytes of a second operand for each element of the first; 0 without one.
     masks
-        With ``k`` = 2, row r sees columns up to ``b`` + r, and ``b`` is no address.
+        With ``k`` = 2, row r sees columns up to ``b`` + r, and ``b`` is no address; one below zero wraps, as addresses
+        do (`isa.last_seen`).
     transposes
         Element (r, c) goes to row c, column r, one element a cycle.
     chooses
@@ -158,6 +169,11 @@ class FunctionSpec:
         the second operand, which has k columns; at least one and at most `INPUT_LIMIT`.
     indexes
         The result has `INDEX_BYTES` a row: a column of the operand, without sign, low byte first.
+    carries
+        The peak and the total of each row are kept for the instructions behind it, and are those before it where it
+        adds. Its results lie in slots, of which a product takes what the peaks have risen by (`Instruction.rescale`).
+    divides
+        Sums over the totals of their rows, at most `ROW_LIMIT`, that a function that carries has left.
     circuit
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
     activation
@@ -177,6 +193,8 @@ class FunctionSpec:
     chooses: bool = False
     weighs: bool = False
     indexes: bool = False
+    carries: bool = False
+    divides: bool = False
     circuit: bool = True
     activation: Callable[[float], float] | None = None
 
@@ -205,6 +223,13 @@ class FunctionSpec:
                 f"vector function {self.name}: what weighs has rows of bytes and one byte of weight for each of them, "
                 "and neither a second operand, sums, a reduction nor a transpose"
             )
+        if self.carries and (not self.from_sums or not self.reductions or self.chooses):
+            raise LoomError(f"vector function {self.name}: what carries a row's peak and total reduces rows of sums")
+        if self.divides and (not self.from_sums or self.reductions or self.parameters != (Parameters.COLUMNS,)):
+            raise LoomError(
+                f"vector function {self.name}: what divides by rows' totals has sums, parameters of columns, and no "
+                "reduction of its own"
+            )
         if self.circuit and self.second > SECOND_LIMIT:
             raise LoomError(
                 f"vector function {self.name}: the second operand has at most {SECOND_LIMIT} bytes for each element "
@@ -229,6 +254,11 @@ class FunctionSpec:
     def reads_second(self) -> bool:
         """Whether there is a second operand, of whatever shape."""
         return self.second > 0 or self.weighs
+
+    @property
+    def uses_rows(self) -> bool:
+        """Whether each row has a line of the unit's row memory."""
+        return self.cost.by_row or self.divides
 
     @property
     def column_limit(self) -> int:

@@ -1,4 +1,8 @@
-"""Functions of whole rows: two passes around a reduction."""
+"""Functions of whole rows: two passes around a reduction.
+
+A softmax whose columns come tile by tile is two functions: ``softmax_online`` of each tile, and ``requantize_rows`` of
+what the products with all tiles add up to.
+"""
 
 from siliconloom.arch.vector import FunctionSpec, Parameters, register_function
 
@@ -27,5 +31,29 @@ register_function(
         from_sums=True,
         masks=True,
         result="127 · 2^(t − peak) / sum of the row, t = a · m0 / 2^shift in 1/256; a is a sum of 32 bits",
+    )
+)
+register_function(
+    FunctionSpec(
+        name="softmax_online",
+        code=12,
+        passes=2,
+        reductions=1,
+        parameters=(Parameters.SCALARS,),
+        from_sums=True,
+        masks=True,
+        carries=True,
+        result="127 · 2^(t − peak), t as for softmax; peak and sum of the row go on from what they were where it adds",
+    )
+)
+register_function(
+    FunctionSpec(
+        name="requantize_rows",
+        code=22,
+        parameters=(Parameters.COLUMNS,),
+        from_sums=True,
+        divides=True,
+        result="(z · multiplier + bias) / 2^(shift + 7) per column; z is a over the sum of its row, in 1/128; "
+        "a is a sum of 32 bits",
     )
 )

@@ -4,12 +4,12 @@ from siliconloom.arch.vector import FunctionSpec, register_function
 
 register_function(
     FunctionSpec(
-        name="softmax_online",
-        code=12,
+        name="softmax_merged",
+        code=23,
         passes=4,
         reductions=2,
         circuit=False,
-        result="maximum, power, sum; rescaling by the change of the maximum",
+        result="maximum, power, sum; the factor by which rescale multiplies what was there",
     )
 )
 register_function(FunctionSpec(name="rescale", code=13, circuit=False, result="a times a factor of its row"))

@@ -8,12 +8,13 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import is_power, moving_values, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.vector import ROW_LIMIT
 
 
 def operands(i: Instruction) -> list[str]:
     """Shape and addresses of a product."""
     parts = compute_operands(i, f"{i.m}x{i.n}x{i.k}")
-    return [*parts, "+="] if i.accumulate else parts
+    return [*parts, *["+="][: i.accumulate], *["rescale"][: i.rescale]]
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -40,6 +41,15 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     return {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
 
 
+def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
+    """What the unit would refuse of a pitch, and of a rescaling."""
+    check_pitch(i, tile, number)
+    if i.rescale and tile.array.dataflow != "weight_stationary":
+        raise illegal(i, number, f"sums of an array that is {tile.array.dataflow} are not rescaled by row")
+    if i.rescale and i.m > ROW_LIMIT:
+        raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {i.m})")
+
+
 def check_pitch(i: Instruction, tile: NpuTile, number: int) -> None:
     """The moving operand's pitch is a number, and an array without one takes none."""
     if any(i.d.strides) or i.d.slot or i.d.base < 0:
@@ -55,7 +65,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",
@@ -65,9 +75,9 @@ register_unit(
                 operands=operands,
                 accesses=accesses,
                 multiples=multiples,
-                check=check_pitch,
+                check=check_product,
                 result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
-                "bytes, or adjoin where d is 0",
+                "bytes, or adjoin where d is 0; with rescale what C is, is divided by a power of two of its row",
             ),
         ),
     )

@@ -12,7 +12,8 @@ from siliconloom.arch.vector import BUILT, INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT
 
 def operands(i: Instruction) -> list[str]:
     """Function, shape and addresses."""
-    return compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({i.k} in)")
+    parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({i.k} in)")
+    return [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -50,7 +51,7 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.function not in BUILT:
         built = ", ".join(sorted(BUILT))
         raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")
-    if i.function.spec.cost.by_row:
+    if i.function.spec.uses_rows:
         for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, i.function.spec.column_limit)):
             if size > limit:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
@@ -64,7 +65,7 @@ register_unit(
     UnitSpec(
         name="vector",
         code=4,
-        entry=("function", "m", "n", "k", "a", "b", "c", "d"),
+        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "c_slot"),
         opcodes=(
             OpcodeSpec(
                 name="vector",

@@ -2,8 +2,9 @@
 
 For each sequence and key-value head, query rows are taken in tiles; the heads that share a key-value head are stacked
 as rows, all of them or as many as fit. A key-value tile gives scores S = Q K^T in the accumulator, the vector unit
-turns them into probabilities, and the array multiplies those with V. When all keys fit one tile, that is the result;
-otherwise the softmax is the online one and the vector unit merges each tile's context into the running result.
+turns them into probabilities, and the array multiplies those with V. When all keys fit one tile, that is the result.
+Otherwise a softmax follows when the scores of all tiles are there, or it is the online one: peaks and totals of rows
+are carried from tile to tile, the products with V add up, and their sums are divided in the end.
 
 The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
 causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. Where
@@ -17,14 +18,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.isa import Address, Unit
+from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
     AttentionLayout,
     AttentionPart,
     AttentionTiling,
+    carries,
     is_masked,
+    online_functions,
     query_parts,
 )
 from siliconloom.mapper.chip.builder import SLOTS, affine
@@ -84,6 +87,8 @@ class AttentionLowering:
                             self._over_queries(part, sequence, head)
                         elif self.tiling.whole:
                             self._by_rows(part, sequence, head)
+                        elif carries(self.context.tile, self.shape):
+                            self._carried(part, sequence, head)
                         else:
                             self._over_keys(part, sequence, head)
         builder.barrier(Unit.VECTOR, post=constants.free_bit)
@@ -171,23 +176,82 @@ class AttentionLowering:
 
         pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
 
-    def _requantized(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
+    def _requantized(
+        self,
+        part: AttentionPart,
+        sequence: Walk,
+        head: Walk,
+        queries: Walk,
+        function: VectorFunction = VectorFunction.REQUANTIZE,
+    ) -> None:
         """The whole context of a query tile, from the accumulator to memory."""
         rings = self.context.rings
         wait = rings.context.full_bit | rings.results.free_bit
-        self._merge(VectorFunction.REQUANTIZE, queries.size, wait, rings.results.full_bit)
+        self._merge(function, queries.size, wait, rings.results.full_bit)
         rings.results.written()
         self._store(part, sequence, head, queries)
 
-    def _mask(self, part: AttentionPart, queries: Walk) -> Address | None:
-        """The last key that the first query of a tile sees: itself, and what comes before it."""
+    def _mask(self, part: AttentionPart, queries: Walk, keys: Walk | None = None) -> Address | None:
+        """The last of some keys that the first query of a tile sees: itself, and what comes before it.
+
+        Where that is a key of an earlier tile the number is below zero, and wraps as addresses do.
+        """
         if not is_masked(self.shape):
             return None
         seen = self.shape.kv_len - self.shape.q_len + part.query_start + queries.start - part.key_start
-        return affine(seen, (queries.loop, queries.size))
+        if keys is None:
+            return affine(seen, (queries.loop, queries.size))
+        seen = (seen - keys.start) % (1 << LOCAL_BITS)
+        return affine(seen, (queries.loop, queries.size), (keys.loop, -keys.size))
+
+    def _carried(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
+        """Keys in several tiles, and peaks and totals of rows in the vector unit: the array runs one key tile ahead.
+
+        The products with the values add up in the accumulator, which rescales what it has by how far peaks have risen.
+        """
+        rings, builder = self.context.rings, self.context.builder
+        softmax, closing = online_functions(self.context.tile, self.shape)
+        for queries in self.nest.walk(part.queries, self.tiling.queries):
+            rows = queries.size * self.subset.size
+            self._load_q(part, sequence, head, queries)
+            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+
+            def scores(keys: Walk, queries: Walk = queries) -> None:
+                self._load_k(part, sequence, head, keys)
+                mask = self._mask(part, queries, keys)
+                self._scores(queries.size, keys.size, softmax, moving=False, mask=mask, adds=keys.first is None)
+
+            def context(keys: Walk, rows: int = rows) -> None:
+                self._load_v(part, sequence, head, keys)
+                first_wait, first = when(keys.first, rings.context.free_bit)
+                last_post, last = when(keys.last, rings.context.full_bit)
+                builder.matmul(
+                    rows,
+                    self.shape.v_head_dim,
+                    keys.size,
+                    self.dtype,
+                    rings.probabilities,
+                    rings.weights,
+                    rings.context,
+                    wait=rings.probabilities.full_bit | rings.weights.full_bit,
+                    release=rings.probabilities.free_bit | rings.weights.free_bit,
+                    first_wait=first_wait,
+                    first=first,
+                    last_post=last_post,
+                    last=last,
+                    accumulate=keys.first is None,
+                    rescale=True,
+                )
+                rings.probabilities.read()
+                rings.weights.read()
+
+            pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
+            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
+            rings.moving.read()
+            self._requantized(part, sequence, head, queries, closing)
 
     def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
-        """Keys in several tiles: for each query tile the array runs one key tile ahead with the scores."""
+        """Keys in several tiles, by a specification: the array is one key tile ahead with the scores."""
         rings, builder = self.context.rings, self.context.builder
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             self._load_q(part, sequence, head, queries)
@@ -195,7 +259,7 @@ class AttentionLowering:
 
             def scores(keys: Walk, queries: Walk = queries) -> None:
                 self._load_k(part, sequence, head, keys)
-                self._scores(queries.size, keys.size, VectorFunction.SOFTMAX_ONLINE, moving=False)
+                self._scores(queries.size, keys.size, VectorFunction.SOFTMAX_MERGED, moving=False)
 
             def context(keys: Walk, queries: Walk = queries) -> None:
                 self._load_v(part, sequence, head, keys)
@@ -229,7 +293,7 @@ class AttentionLowering:
                 tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
                 one = part.keys <= keys
                 for start, size in tiles:
-                    softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_ONLINE
+                    softmax = VectorFunction.SOFTMAX if one else VectorFunction.SOFTMAX_MERGED
                     self._scores(
                         queries.size, size, softmax, moving=False, offset=start, opens=start == 0, closes=False
                     )
@@ -345,6 +409,7 @@ class AttentionLowering:
         opens: bool = True,
         closes: bool = True,
         mask: Address | None = None,
+        adds: bool = False,
     ) -> None:
         """S = Q K^T, then probabilities; the keys begin ``offset`` tokens into a slot that is waited for and freed."""
         builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
@@ -369,10 +434,12 @@ class AttentionLowering:
             rings.weights.read()
         if moving:
             rings.moving.read()
-        self._probabilities(rows, keys, softmax, mask)
+        self._probabilities(rows, keys, softmax, mask, adds=adds)
 
-    def _probabilities(self, rows: int, keys: int, softmax: VectorFunction, mask: Address | None) -> None:
-        """Probabilities of the sums in the accumulator."""
+    def _probabilities(
+        self, rows: int, keys: int, softmax: VectorFunction, mask: Address | None, *, adds: bool = False
+    ) -> None:
+        """Probabilities of the sums in the accumulator; ``adds``: of rows of which there were others."""
         builder, rings = self.context.builder, self.context.rings
         builder.vector(
             softmax,
@@ -387,6 +454,7 @@ class AttentionLowering:
             wait=rings.partial.full_bit | rings.probabilities.free_bit,
             release=rings.partial.free_bit,
             post=rings.probabilities.full_bit,
+            accumulate=adds,
         )
         rings.partial.written()
         rings.partial.read()

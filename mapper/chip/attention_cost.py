@@ -104,7 +104,7 @@ def choose_attention_tilings(
         room = [getattr(layout, ring) for ring in needs[0]] if needs else []
         fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
         built = [tiling for tiling in fitting if tiling.whole or tiling.keys >= most_keys]
-        if by_rows and built:  # what no circuit computes comes last
+        if by_rows and built:  # rows of which all sums fit are not carried
             fitting = built
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
@@ -269,17 +269,19 @@ class _Costs:
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
+        self.carries = carries(chip.tile, shape)
+        self.online = online_functions(chip.tile, shape)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
-        softmax = VectorFunction.SOFTMAX if one_tile else VectorFunction.SOFTMAX_ONLINE
-        merge = VectorFunction.REQUANTIZE if one_tile else VectorFunction.RESCALE
+        softmax, merge = (VectorFunction.SOFTMAX, VectorFunction.REQUANTIZE) if one_tile else self.online
         loads = [self.cached(self.layout.key_tile(keys))[1], self.values(keys)[1]]
+        merges = one_tile or not self.carries  # a carried tile's product adds to the sums by itself
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
             product_pace(array, rows, shape.v_head_dim, keys),
             vector_cycles(unit, softmax, rows, keys),
-            vector_cycles(unit, merge, rows, shape.v_head_dim),
+            vector_cycles(unit, merge, rows, shape.v_head_dim) if merges else 0,
             loads[0],
             0 if shape.values_in_keys else loads[1],
         )
@@ -318,7 +320,7 @@ class _Costs:
                     if of_row is not None:
                         vector += count * (of_row.softmax + of_row.merge)
                     else:
-                        vector += count * sum(n * (t.softmax + t.merge) for n, _, t in row)
+                        vector += count * (sum(n * (t.softmax + t.merge) for n, _, t in row) + self._closing(rows))
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     for n, size, _ in row:
                         values = 0 if shape.values_in_keys else self.values(size)[0]
@@ -337,7 +339,9 @@ class _Costs:
                     elif shape.values_in_keys:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
                     else:
-                        paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row) + count * q_held
+                        paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row)
+                        # the array makes the scores of the next query tile meanwhile
+                        paced += count * (q_held + max(self._closing(rows) - row[0][2].scores, 0))
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
@@ -356,6 +360,12 @@ class _Costs:
             cycles,
             whole,
         )
+
+    def _closing(self, rows: int) -> int:
+        """What a query tile whose rows are carried takes of the vector unit in the end."""
+        if not self.carries:
+            return 0
+        return vector_cycles(self.tile.vector, self.online[1], rows, self.shape.v_head_dim)
 
     def _row(self, rows: int, keys: int, tiles: list[tuple[int, int, _Tile]]) -> _Tile:
         """A query tile against all of its key tiles, whose sums are there before its softmax."""
@@ -409,13 +419,25 @@ def key_unit(tile: NpuTile, whole: bool) -> int:
     return lcm(tile.array.cols, tile.array.rows) if whole else tile.array.cols
 
 
-def whole_rows(tile: NpuTile, shape: Attention) -> bool:
-    """Whether rows are normalised as a whole where their sums fit: a softmax that carries its state has no circuit.
+def carries(tile: NpuTile, shape: Attention) -> bool:
+    """Whether rows whose keys take several tiles have circuits: of integers, on arrays that keep their weights.
 
-    On arrays that keep their weights: others leave sums, or take probabilities, in another order.
+    Others leave sums, or take probabilities, in another order; they are timed by a specification.
     """
-    carried = VectorFunction.SOFTMAX_ONLINE.spec.circuit or shape.precision not in CIRCUIT_FORMATS
-    return not carried and not shape.values_in_keys and tile.array.dataflow == "weight_stationary"
+    built = shape.precision in CIRCUIT_FORMATS and tile.array.dataflow == "weight_stationary"
+    return built and not shape.values_in_keys
+
+
+def online_functions(tile: NpuTile, shape: Attention) -> tuple[VectorFunction, VectorFunction]:
+    """What makes probabilities of a tile of keys, and what makes the result: of all tiles, or merged tile by tile."""
+    if carries(tile, shape):
+        return VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS
+    return VectorFunction.SOFTMAX_MERGED, VectorFunction.RESCALE
+
+
+def whole_rows(tile: NpuTile, shape: Attention) -> bool:
+    """Whether rows are normalised as a whole where their sums fit."""
+    return carries(tile, shape)
 
 
 def tiles_of(row: Sequence[tuple[int, int, _Tile]]) -> int:
@@ -437,9 +459,11 @@ __all__ = [
     "AttentionTiling",
     "attention_constants",
     "choose_attention_tilings",
+    "carries",
     "is_masked",
     "key_unit",
     "most_heads",
+    "online_functions",
     "query_parts",
     "whole_rows",
 ]

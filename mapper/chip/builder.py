@@ -319,11 +319,13 @@ class ProgramBuilder:
         c_offset: Address = NOWHERE,
         overwrite: int | None = None,
         pitch: int = 0,
+        rescale: bool = False,
     ) -> None:
         """C[m,n] (+)= A[m,k] B[k,n]; operands begin so many bytes into their slots. The caller moves the cursors.
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
-        ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin.
+        ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
+        sums were before is in steps of the older peaks of their rows.
         """
         moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
         moved.move(a_offset)
@@ -347,6 +349,7 @@ class ProgramBuilder:
             last=last,
             accumulate=int(accumulate),
             overwrite=0 if accumulate else first if overwrite is None else overwrite,
+            rescale=int(rescale),
         )
 
     def vector(
@@ -371,11 +374,14 @@ class ProgramBuilder:
         mask: Address | None = None,
         source_offset: int = 0,
         parameter_offset: int = 0,
+        accumulate: bool = False,
+        overwrite: int = 0,
     ) -> None:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
-        second operand.
+        second operand. With ``accumulate`` what is carried of rows goes on; where levels of
+        ``overwrite`` are named, in all but their first iteration.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.base += source_offset
@@ -399,6 +405,8 @@ class ProgramBuilder:
             first=first,
             last_post=last_post,
             last=last,
+            accumulate=int(accumulate),
+            overwrite=overwrite,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:

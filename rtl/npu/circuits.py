@@ -59,6 +59,8 @@ class UnitCircuit:
         Ports of the scratchpad by their names there.
     reads_sums, writes_sums
         The unit's members `rtl.npu.interfaces.sums_read` and `sums_write`, where it uses the accumulator.
+    writes_rises
+        The unit's member `rtl.npu.interfaces.rises_write`, where it says by what older sums are divided.
     sums_lines
         Lines of sums that it reads at once; each has a copy of the memory.
     read, done
@@ -79,6 +81,7 @@ class UnitCircuit:
     writes: Mapping[str, Port] = field(default_factory=dict)
     reads_sums: str = ""
     writes_sums: str = ""
+    writes_rises: str = ""
     sums_lines: Callable[[Geometry], int] = lambda geometry: 1
     read: str = "done"
     done: str = "done"
@@ -118,7 +121,7 @@ def unit_circuit(library: Library, unit: str, geometry: Geometry) -> Circuit:
     made = library.make(row.make, geometry)
     needed = ["instruction", "misaligned", row.read, row.done, row.busy]
     needed += [port.own for port in (*row.reads.values(), *row.writes.values())]
-    needed += [own for own in (row.reads_sums, row.writes_sums) if own]
+    needed += [own for own in (row.reads_sums, row.writes_sums, row.writes_rises) if own]
     needed += ["illegal"] if row.illegal else []
     needed += ["memory", "failed"] if unit in engines() else []
     missing = next((name for name in needed if name not in made.signature.members), None)
@@ -170,6 +173,11 @@ def sums_writers() -> dict[str, str]:
     return {unit: circuit.writes_sums for unit, circuit in unit_circuits().items() if circuit.writes_sums}
 
 
+def rises_writers() -> dict[str, str]:
+    """Units that say by what older sums are divided, in the order of their codes, and their members for it."""
+    return {unit: circuit.writes_rises for unit, circuit in unit_circuits().items() if circuit.writes_rises}
+
+
 def engines() -> dict[str, str]:
     """Units that share the memory port, in the order of their codes, and what each does with main memory."""
     return {unit.spec.name: unit.spec.memory for unit in memory_units() if unit.spec.circuit}
@@ -181,6 +189,7 @@ __all__ = [
     "UnitCircuit",
     "engines",
     "readers",
+    "rises_writers",
     "sharers",
     "sums_readers",
     "sums_writers",

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from siliconloom.arch import timing
+from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.isa import SEMAPHORES
 from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
 
-LOCAL_BITS = 28
+LOCAL_BITS = isa.LOCAL_BITS
 """Bits of a local byte address."""
 MEMORY_BITS = 48
 """Bits of a main-memory byte address."""
 SIZE_BITS = 24
 """Bits of m, n and k."""
-MASK_BITS = SEMAPHORES
+MASK_BITS = isa.SEMAPHORES
 PAGE = 4096
 """A burst must not cross a multiple of this many bytes (AMBA AXI4 specification, A3.4.1)."""
 MOST_LANES = 256
@@ -107,6 +106,11 @@ class Geometry:
     def sums_pitch(self) -> int:
         """Local addresses from line to line of sums."""
         return sums_pitch(self.array)
+
+    @property
+    def rescales(self) -> bool:
+        """Whether what sums were before can be divided row by row: a line of theirs is one of a row of A."""
+        return self.array.dataflow == "weight_stationary"
 
     @property
     def lines_of_block(self) -> int:

@@ -10,7 +10,8 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch.layout import is_power
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, Geometry
+from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, MEMORY_BITS, Geometry, log2
 
 
 def local_read(size: int) -> Signature:
@@ -36,9 +37,27 @@ def sums_read(geometry: Geometry, lines: int = 1) -> Signature:
 def sums_write(geometry: Geometry) -> Signature:
     """A write port of the accumulator, as its user has it: sums replace a line, or are added to it.
 
-    They are held two cycles after ``enable``.
+    They are held two cycles after ``enable``. What is added to is first divided by a power of two where ``rescale`` is
+    set: by that which `rises_write` has put down for a row of a slot.
     """
-    return Signature({"enable": Out(1), "line": Out(LOCAL_BITS), "add": Out(1), "data": Out(8 * geometry.results)})
+    return Signature(
+        {
+            "enable": Out(1),
+            "line": Out(LOCAL_BITS),
+            "add": Out(1),
+            "rescale": Out(1),
+            "slot": Out(1),
+            "row": Out(log2(ROW_LIMIT)),
+            "data": Out(8 * geometry.results),
+        }
+    )
+
+
+def rises_write() -> Signature:
+    """How a unit puts down by which power of two the sums of a row have to be divided, in one of two slots."""
+    return Signature(
+        {"enable": Out(1), "slot": Out(1), "row": Out(log2(ROW_LIMIT)), "data": Out(range(RISE_LIMIT + 1))}
+    )
 
 
 BURST = data.StructLayout({"address": MEMORY_BITS, "length": 8})
@@ -72,4 +91,13 @@ def write_channels(bytes_: int) -> Signature:
     )
 
 
-__all__ = ["BURST", "local_read", "local_write", "read_channels", "sums_read", "sums_write", "write_channels"]
+__all__ = [
+    "BURST",
+    "local_read",
+    "local_write",
+    "read_channels",
+    "rises_write",
+    "sums_read",
+    "sums_write",
+    "write_channels",
+]

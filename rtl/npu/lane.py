@@ -8,20 +8,19 @@ from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.numerics import EXP2, EXP2_BITS, RECIPROCALS, ROOTS
-from siliconloom.arch.vector import TABLE_BYTES
+from siliconloom.arch.numerics import CLOSING_BITS, EXP2, EXP2_BITS, FALL, RECIPROCALS, ROOTS
+from siliconloom.arch.vector import TABLE_BYTES, TOTAL_BITS
 from siliconloom.rtl.cells.arithmetic import Integers, half_even
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.cells.table import entry
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.geometry import log2
-from siliconloom.rtl.npu.ways import Branch, Hook, Stage, lane_ways
+from siliconloom.rtl.npu.ways import FACTOR_BITS, Branch, Hook, Stage, lane_ways
 
 BYTE = Integers(8)
 """Operands and results."""
 WIDE = Integers(24)
 """Values between the two multipliers."""
-FACTOR_BITS = 17
 NEED_BITS = 17
 """Bits of an exponent rounded up to an integer."""
 PLANES = 7
@@ -29,8 +28,22 @@ PLANES = 7
 STATE = {"scale": 32, "offset": 40, "places": 6}
 """What a row function keeps of a row between its passes.
 
-Norms: n * r, sum * r and the places to shift by; softmax: the scale, the peak, and the places.
+Norms: n * r, sum * r and the places to shift by; softmax: the scale, the peak, and the places. Where a softmax has no
+use for the upper bits of the first two they hold the total, see `state_of_softmax`.
 """
+SCALE_BITS = FACTOR_BITS - 1
+"""Bits of the scale of a softmax, which has no sign."""
+
+
+def state_of_softmax(scale: Value, peak: Value, total: Value) -> tuple[Value, Value]:
+    """The first two parts of the state of a row of a softmax, with its total behind scale and peak."""
+    low = STATE["scale"] - SCALE_BITS
+    return Cat(scale[:SCALE_BITS], total[:low]), Cat(peak[:NEED_BITS], total[low:])
+
+
+def total_in(scale: Value, offset: Value) -> Value:
+    """The total in the first two parts of such a state."""
+    return Cat(scale[SCALE_BITS:], offset[NEED_BITS:])[:TOTAL_BITS]
 
 
 class Column(NamedTuple):
@@ -194,6 +207,7 @@ class Lane(Circuit):
                 "biased": biased,
                 "scales": scales,
                 "row_scale": self.scale,
+                "row_places": self.places,
                 "cosine": cosine,
                 "neighbour": Mux(self.negative, -turned, turned),
                 "late_scale": self.late_scale[: FACTOR_BITS - 1],
@@ -334,8 +348,8 @@ class RowScalars(Circuit):
 
     Members
     -------
-    softmax, centred : In(1)
-        Which function: softmax, or a norm that takes the mean away.
+    softmax, online, centred : In(1)
+        Which function: softmax, one that carries its rows, or a norm that takes the mean away.
     count : In
         Columns of the row.
     first, second, peak : In
@@ -350,10 +364,11 @@ class RowScalars(Circuit):
     def __init__(self, library: Library) -> None:
         ports = {
             "softmax": In(1),
+            "online": In(1),
             "centred": In(1),
             "count": In(16),
             "first": In(24),
-            "second": In(32),
+            "second": In(TOTAL_BITS),
             "peak": In(NEED_BITS),
             "state": Out(sum(STATE.values())),
         }
@@ -363,16 +378,18 @@ class RowScalars(Circuit):
         m = self.module()
         mean = Signal(signed(24), name="first_0")
         m.d.comb += mean.eq(Mux(self.centred, self.first.as_signed(), 0))
-        firsts, peaks = [mean], [self.peak]
+        firsts, peaks, totals = [mean], [self.peak], [self.second]
         for stage in range(1, self.STAGES):
             later, higher = Signal(signed(24), name=f"first_{stage}"), Signal(NEED_BITS, name=f"peak_{stage}")
-            m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1])]
+            total = Signal(TOTAL_BITS, name=f"total_{stage}")
+            m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1]), total.eq(totals[-1])]
             firsts.append(later)
             peaks.append(higher)
+            totals.append(total)
         squared, many, spread = Signal(47), Signal(47), Signal(47)
         m.d.sync += [
             squared.eq(mean * mean),
-            many.eq(Mux(self.softmax, self.second, self.second * self.count)),
+            many.eq(Mux(self.softmax, self.second, self.second[:32] * self.count)),
             spread.eq(Mux(self.softmax, many, (many - squared)[:47])),
         ]
         top = Signal(6)
@@ -382,7 +399,7 @@ class RowScalars(Circuit):
         mantissa, places, some = Signal(16), Signal(6), Signal()
         m.d.sync += [
             mantissa.eq(Mux(self.softmax, (spread << 15) >> top, (spread << 14) >> (top & 0b111110))),
-            places.eq(Mux(self.softmax, top + 9, (top >> 1) + 8)),
+            places.eq(Mux(self.online, top - FALL, Mux(self.softmax, top + 9, (top >> 1) + 8))),
             some.eq(spread != 0),
         ]
         base, step, factor, places_4 = Signal(17), Signal(10), Signal(17), Signal(6)
@@ -396,10 +413,13 @@ class RowScalars(Circuit):
                 m.d.comb += Cat(base, step).eq(found)
         m.d.sync += [factor.eq(Mux(some, base - ((step * mantissa[:8] + 128) >> 8), 0)), places_4.eq(places)]
         scale, offset, places_5 = Signal(STATE["scale"]), Signal(STATE["offset"]), Signal(6)
+        # what is divided in the end is in 1/128, the table's reciprocals in 1/127
+        closing = factor + (factor >> CLOSING_BITS) + (factor >> 2 * CLOSING_BITS)
+        kept = state_of_softmax(Mux(self.online, closing, factor), peaks[-1], totals[-1])
         m.d.sync += [
-            scale.eq(Mux(self.softmax, factor, factor * self.count)),
+            scale.eq(Mux(self.softmax, kept[0], factor * self.count)),
             places_5.eq(places_4),
-            offset.eq(Mux(self.softmax, peaks[-1].as_signed(), factor * firsts[-1])),
+            offset.eq(Mux(self.softmax, kept[1], factor * firsts[-1])),
         ]
         m.d.comb += self.state.eq(Cat(scale, offset, places_5))
         return m

@@ -25,6 +25,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.layout import fold_beats, is_power
+from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.array.tile import OutputTile, StationaryTile
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
@@ -127,6 +128,8 @@ class MatmulControl(Circuit):
         Scratchpad reads of what stays in the array, or of B (output stationary), and of what moves.
     sums : Out(sums_write)
         To the accumulator.
+    illegal : Out(1)
+        Pulse at issue: sums of too many rows are to be rescaled, or of an array that has none by row.
     misaligned : Out(1)
         Pulse at issue: an operand whose lines are a power of two does not begin with one.
     """
@@ -141,6 +144,7 @@ class MatmulControl(Circuit):
             "moving": Out(local_read(geometry.array.rows)),
             "beats": Out(1),
             "sums": Out(sums_write(geometry)),
+            "illegal": Out(1),
             "misaligned": Out(1),
         }
         super().__init__(library, library.name("matmul"), ports, reset=True)
@@ -162,6 +166,7 @@ class MatmulControl(Circuit):
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
             self.misaligned.eq(self.taken & Cat(*odd).any()),
+            self.illegal.eq(self.taken & operands.entry.rescale & self._too_many(operands.entry.m)),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -178,6 +183,10 @@ class MatmulControl(Circuit):
         else:
             self._stationary(m, tile)
         return m
+
+    def _too_many(self, rows: Value) -> Value:
+        """Whether the sums of so many rows cannot be rescaled."""
+        return rows > ROW_LIMIT if self.geometry.rescales else Const(1)
 
     def _operands(self) -> MatmulOperands:
         """The instruction in front, and which of its operands stays and which moves."""
@@ -323,7 +332,8 @@ class MatmulControl(Circuit):
         """The writer: panel by panel, every block of k adds to the same lines."""
         array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(
-            {"line": LOCAL_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS, "add": 1}
+            {"line": LOCAL_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS}
+            | dict.fromkeys(("add", "rescale", "a_slot"), 1)
         )
         job = self._job(
             m,
@@ -336,6 +346,8 @@ class MatmulControl(Circuit):
                 "beats": operands.beats,
                 "k": entry.k,
                 "add": entry.add,
+                "rescale": entry.rescale,
+                "a_slot": entry.a_slot,
             },
         )
         inside = Signal(name="write_inside")
@@ -353,6 +365,10 @@ class MatmulControl(Circuit):
             self.sums.data.eq(output.payload.data),
             self.sums.line.eq(now["base"] + now["beat"]),
             self.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
+            # once: what the first fold has added is in steps of the new peaks
+            self.sums.rescale.eq(job.view.rescale & (now["k"] == job.view.k)),
+            self.sums.slot.eq(job.view.a_slot),
+            self.sums.row.eq(now["beat"][: len(self.sums.row)]),
             fold_ends.eq(now["beat"] + 1 == job.view.beats),
             panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
             ends.eq(panel_ends & (now["outer"] <= array.cols)),

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch import timing
 from siliconloom.arch.layout import is_power
+from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
-from siliconloom.rtl.npu.circuits import readers, sums_readers, sums_writers, unit_circuits, writers
+from siliconloom.rtl.npu.circuits import readers, rises_writers, sums_readers, sums_writers, unit_circuits, writers
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
-from siliconloom.rtl.npu.interfaces import local_read, local_write, sums_read, sums_write
+from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read, sums_write
 
 GROUP = 4
 """Banks of a `Group`."""
+SLOTS = 2
+"""Slots of what older sums are divided by: one is filled while the other is read."""
 
 
 def bank_read(size: int, address: int, banks: int = 1) -> Signature:
@@ -294,18 +297,33 @@ class AdderLane(Circuit):
         Add what is there; what is there is the last total, which the memory does not return yet.
     sums, memory : In(32)
         From the array, one cycle before its line is in ``memory``; from the memory.
+    fall, half : In
+        Where sums are rescaled: what is there is first divided by 2^``fall``, halves to even; half of that.
     total : Out(32)
         To the memory.
     """
 
-    def __init__(self, library: Library) -> None:
+    MOST = 33
+    """A power of two that leaves nothing of any sum."""
+
+    def __init__(self, library: Library, rescales: bool) -> None:
+        self.rescales = rescales
         ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        if rescales:
+            ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
         super().__init__(library, library.name("adder"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         sums, held = Signal(32), Signal(32)
-        before = Mux(self.forward, held, self.memory)
+        before = Signal(32)
+        m.d.comb += before.eq(Mux(self.forward, held, self.memory))
+        if self.rescales:
+            older, floor = Signal(signed(self.MOST)), Signal(32)
+            m.d.comb += [older.eq(before.as_signed()), floor.eq(older >> self.fall)]
+            below = ((self.half - 1) & older).any()
+            up = (self.half & older).any() & (below | floor[0])
+            before = floor + up
         m.d.comb += self.total.eq((sums + Mux(self.add, before, 0))[:32])
         m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
         return m
@@ -332,6 +350,8 @@ class AccumulatorCircuit(Circuit):
         Of every unit whose row says that it writes sums, in the order of the units' codes.
     <unit>_reads : In(sums_read)
         Of every unit whose row says that it reads them, as many lines at once as it says.
+    <unit>_rises : In(rises_write)
+        Of every unit whose row says that it writes what older sums of a row are divided by.
     outside : Out(1)
         Pulse: a line beyond the last one.
     conflict : Out(1)
@@ -340,8 +360,9 @@ class AccumulatorCircuit(Circuit):
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.writers, self.readers = sums_writers(), sums_readers()
+        self.writers, self.readers, self.risers = sums_writers(), sums_readers(), rises_writers()
         ports: dict[str, Any] = {f"{unit}_writes": In(sums_write(geometry)) for unit in self.writers}
+        ports |= {f"{unit}_rises": In(rises_write()) for unit in self.risers}
         self.copies = {unit: unit_circuits()[unit].sums_lines(geometry) for unit in self.readers}
         ports |= {f"{unit}_reads": In(sums_read(geometry, self.copies[unit])) for unit in self.readers}
         ports |= {"outside": Out(1)} | ({"conflict": Out(1)} if len(self.writers) > 1 else {})
@@ -376,15 +397,17 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
+        shifts = self._shifts(m, wanted)
         lanes = [
             self.place(
                 m,
-                self.library.make(AdderLane),
+                self.library.make(AdderLane, self.geometry.rescales),
                 f"lane_{i}",
                 add=add,
                 forward=forward,
                 sums=wanted.data[32 * i : 32 * i + 32],
                 memory=own.rdata[32 * i : 32 * i + 32],
+                **shifts,
             ).total
             for i in range(bits // 32)
         ]
@@ -397,6 +420,33 @@ class AccumulatorCircuit(Circuit):
             forward.eq(valid & wanted.enable & (line == wanted.line[:depth])),
         ]
         return m
+
+    def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
+        """What the sums of the line that is read are divided by, for all lanes; nothing where no sums are rescaled."""
+        if not self.geometry.rescales:
+            return {}
+        risen = rises_write().create(path=("risen",))
+        for unit in reversed(self.risers):
+            port = getattr(self, f"{unit}_rises")
+            with m.If(port.enable):
+                m.d.comb += [getattr(risen, name).eq(getattr(port, name)) for name in risen.signature.members]
+        rise = self.place(
+            m,
+            self.library.make(SramWrapper, len(risen.data), SLOTS * ROW_LIMIT),
+            "rises",
+            ren=wanted.enable,
+            raddr=Cat(wanted.row, wanted.slot),
+            wen=risen.enable,
+            waddr=Cat(risen.row, risen.slot),
+            wdata=risen.data,
+        ).rdata
+        rescale, fall, half = Signal(), Signal(range(AdderLane.MOST + 1)), Signal(AdderLane.MOST)
+        m.d.sync += rescale.eq(wanted.rescale)
+        m.d.comb += [
+            fall.eq(Mux(rescale, Mux(rise > AdderLane.MOST, AdderLane.MOST, rise), 0)),
+            half.eq((1 << fall) >> 1),
+        ]
+        return {"fall": fall, "half": half}
 
     def _wanted(self, m: Module, writes: list[Any]) -> Any:
         """What is written in this cycle, by whomever."""

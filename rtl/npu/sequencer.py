@@ -200,7 +200,7 @@ class SequencerCircuit(Circuit):
             m.d.sync += [self.running.eq(0), valid.eq(0)]
 
         words = {"memory": transfer, "a": (is_transfer, transfer, compute), "b": (is_gather, gather, compute)}
-        sums = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
+        sums, odd = self._addresses(m, words | {"c": compute, "d": compute}, index, phase)
         units = {name: Unit[name.upper()] for name in QUEUES}
         by_code = {int(code): getattr(self, f"to_{name}").ready for name, code in units.items()}
         ready = Array([by_code.get(code, 0) for code in range(1 << UNIT_BITS)])
@@ -275,6 +275,9 @@ class SequencerCircuit(Circuit):
             "c": sums["c"],
             "d": sums["d"],
             "indexed": is_gather,
+            "a_slot": odd["a"],
+            "c_slot": odd["c"],
+            "rescale": compute["rescale"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():
@@ -292,14 +295,17 @@ class SequencerCircuit(Circuit):
             offset += field.width
         return found
 
-    def _addresses(self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal) -> dict[str, Signal]:
+    def _addresses(
+        self, m: Module, words: dict[str, Any], index: list[Signal], phase: Signal
+    ) -> tuple[dict[str, Signal], dict[str, Value]]:
         """Affine addresses: all but the last cycle of a dispatch add some levels' terms, the last base and slot.
 
-        ``words`` has the fields of the word that each address is taken from, or a choice between two.
+        ``words`` has the fields of the word that each address is taken from, or a choice between two. Returns the
+        addresses, and whether each of the local ones is in its second slot.
         """
         steps = self.geometry.issue_cycles - 1
         per_step = -(-LEVELS // steps)
-        results = {}
+        results, turned = {}, {}
         for name, width in ADDRESSES.items():
             if name == "memory":
                 parts = ("base", *(f"stride{i}" for i in range(LEVELS)))
@@ -329,8 +335,9 @@ class SequencerCircuit(Circuit):
             else:
                 odd = (Cat(*(i[0] for i in index)) & pick["parity"]).xor() ^ pick["odd"]
                 m.d.comb += result.eq(pick["base"] + total + Mux(odd, pick["slot"], 0))
+                turned[name] = odd
             results[name] = result
-        return results
+        return results, turned
 
 
 def has_size(name: str, known: list[Opcode], opcode: Value, value: Value) -> Value:

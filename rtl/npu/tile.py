@@ -17,7 +17,15 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
-from siliconloom.rtl.npu.circuits import engines, sharers, sums_readers, sums_writers, unit_circuit, unit_circuits
+from siliconloom.rtl.npu.circuits import (
+    engines,
+    rises_writers,
+    sharers,
+    sums_readers,
+    sums_writers,
+    unit_circuit,
+    unit_circuits,
+)
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
 from siliconloom.rtl.npu.entries import QUEUES
@@ -375,7 +383,8 @@ class NpuTileCircuit(Circuit):
     def _memories(self, m: Module, units: dict[str, Placed]) -> tuple[Placed, Placed]:
         """The accumulator and the scratchpad, with the ports that the units' rows name."""
         accumulator = self.place(m, self.library.make(AccumulatorCircuit, self.geometry), "accumulator")
-        for side, users in (("reads", sums_readers()), ("writes", sums_writers())):
+        sides = {"reads": sums_readers(), "writes": sums_writers(), "rises": rises_writers()}
+        for side, users in sides.items():
             for u, own in users.items():
                 connect(m, getattr(units[u], own), getattr(accumulator, f"{u}_{side}"))
         scratchpad = self.place(m, self.library.make(ScratchpadCircuit, self.geometry), "scratchpad")

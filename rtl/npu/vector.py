@@ -38,8 +38,10 @@ from siliconloom.arch.vector import (
     INDEX_BYTES,
     INDEX_LIMIT,
     INPUT_LIMIT,
+    RISE_LIMIT,
     ROW_LIMIT,
     SCALAR_BYTES,
+    TOTAL_BITS,
     FunctionSpec,
     Parameters,
 )
@@ -50,8 +52,8 @@ from siliconloom.rtl.npu.choice import NONE, Choice, key
 from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
-from siliconloom.rtl.npu.interfaces import local_read, local_write, sums_read
-from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_of
+from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read
+from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_in, total_of
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
 LAST_STAGE = Lane.STAGES
@@ -63,7 +65,8 @@ class VectorConditions:
 
     ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
     operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
-    ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``: see `arch.vector.FunctionSpec`.
+    ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``: see
+    `arch.vector.FunctionSpec`; ``goes_on``: rows begin with the peaks and totals that are there.
     """
 
     def __init__(self, m: Module, entry: Any, new: Any) -> None:
@@ -84,6 +87,8 @@ class VectorConditions:
             m.d.comb += self.is_[name].eq(any_of(functions, entry))
         self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.reads_second)
         self.weighs, self.indexes = self.asks(lambda spec: spec.weighs), self.asks(lambda spec: spec.indexes)
+        self.carries = self.asks(lambda spec: spec.carries)
+        self.goes_on = self.carries & entry.add
         self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
         self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
 
@@ -242,6 +247,10 @@ class Rows:
     peak: Signal
     states: list[Signal]
 
+    def total(self, stage: int) -> Value:
+        """The total of a softmax in the state that a stage reads."""
+        return total_in(self.part(stage, "scale"), self.part(stage, "offset"))
+
     def part(self, stage: int, name: str) -> Value:
         """A part of the state that a stage reads."""
         start = list(STATE).index(name)
@@ -266,6 +275,8 @@ class VectorUnitCircuit(Circuit):
         Accumulator read.
     write : Out(local_write)
         Scratchpad write.
+    rises : Out(rises_write)
+        By how much the peaks of rows that are carried have risen.
     illegal : Out(1)
         Pulse at issue: the function has no circuit, a size is zero, or one is too large for the function.
     misaligned : Out(1)
@@ -283,6 +294,7 @@ class VectorUnitCircuit(Circuit):
             "second": Out(local_read(cols)),
             "sums": Out(sums_read(geometry, geometry.lines_of_block)),
             "write": Out(local_write(cols)),
+            "rises": Out(rises_write()),
             "illegal": Out(1),
             "misaligned": Out(1),
         }
@@ -351,7 +363,7 @@ class VectorUnitCircuit(Circuit):
                     (new.m == 0)
                     | (new.n == 0)
                     | ~any_of(BUILT, new)
-                    | (by_row & ((new.m > ROW_LIMIT) | wider))
+                    | (any_of(built(lambda spec: spec.uses_rows), new) & ((new.m > ROW_LIMIT) | wider))
                     | (one_of(counted, new) & (new.k == 0))
                     | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
                 )
@@ -632,14 +644,16 @@ class VectorUnitCircuit(Circuit):
     ) -> list[Slot]:
         """What goes with each slot down the pipeline, by the stage."""
         entry, cols, slots = what.entry, self.geometry.lanes, phase.slots
-        limit, remaining, used = Signal(SIZE_BITS + 6), Signal(signed(SIZE_BITS + 8)), Signal(range(cols + 1))
+        limit, remaining = Signal(signed(SIZE_BITS + 7)), Signal(signed(SIZE_BITS + 8))
+        used, seen = Signal(range(cols + 1)), Signal.like(limit, name="seen")
         m.d.comb += [
             limit.eq(entry.n),
+            seen.eq(entry.b.as_signed() + place.row + 1),  # none, where the mask is below zero
             remaining.eq(limit - place.column),
             used.eq(Mux(remaining < 0, 0, Mux(remaining > cols, cols, remaining))),
         ]
-        with m.If(what.asks(lambda spec: spec.masks) & (entry.k == 2) & (entry.b + place.row + 1 < entry.n)):
-            m.d.comb += limit.eq(entry.b + place.row + 1)
+        with m.If(what.asks(lambda spec: spec.masks) & (entry.k == 2) & (seen < entry.n)):
+            m.d.comb += limit.eq(seen)
         opens, last_of_block = Signal(), Signal()
         m.d.comb += [opens.eq(place.column == 0), last_of_block.eq(place.block_last)]
         stages = [
@@ -728,12 +742,13 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
             write_row.append(at)
             closed.append(is_closed)
-        first, second, peak_10 = Signal(24), Signal(32), Signal(NEED_BITS)
+        first, second, peak_10 = Signal(24), Signal(TOTAL_BITS), Signal(NEED_BITS)
         state = self.place(
             m,
             row_state,
             "row_scalars",
             softmax=what.is_["softmax"],
+            online=what.carries,
             centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, what.entry),
             count=what.entry.n[:16],
             first=first,
@@ -865,12 +880,24 @@ class VectorUnitCircuit(Circuit):
         ]
         compared = Cat(*(Mux(phase.selecting, own, each.need) for own, each in zip(keys, lanes, strict=True)))
         largest = self.place(m, self.library.make(Largest, self.geometry.lanes), "largest", i=compared).o
-        rise = Signal(NEED_BITS + 1)
+        before, carried = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
+        fresh, rise, risen = Signal(), Signal(NEED_BITS + 1), Signal(NEED_BITS + 1)
         m.d.sync += highest.eq(largest)
         m.d.comb += [
-            higher.eq(Mux(slots[6].opens | (highest > peak), highest, peak)),
-            rise.eq(higher - peak),
-            fall.eq(Mux(slots[6].opens | ~what.is_["softmax"], 0, Mux(rise > 63, 63, rise))),
+            carried.eq(rows.part(6, "offset")),
+            before.eq(Mux(slots[6].opens, carried, peak)),
+            fresh.eq(slots[6].opens & ~what.goes_on),
+            higher.eq(Mux(fresh | (highest > before), highest, before)),
+            rise.eq(higher - before),
+            fall.eq(Mux(fresh | ~what.is_["softmax"], 0, Mux(rise > RISE_LIMIT, RISE_LIMIT, rise))),
+            risen.eq(higher - carried),
+        ]
+        # of a row that is carried: by how much its peak has risen since the instruction before
+        m.d.sync += [
+            self.rises.enable.eq(slots[6].closes & what.carries),
+            self.rises.slot.eq(what.entry.c_slot),
+            self.rises.row.eq(slots[6].row),
+            self.rises.data.eq(Mux(what.goes_on, Mux(risen > RISE_LIMIT, RISE_LIMIT, risen), 0)),
         ]
         with m.If(slots[6].reduce):
             m.d.sync += peak.eq(higher)
@@ -885,7 +912,7 @@ class VectorUnitCircuit(Circuit):
         ]
         m.d.sync += [
             rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
-            rows.second.eq(parts + Mux(slots[9].opens, 0, rows.second >> falls[2])),
+            rows.second.eq(parts + (Mux(slots[9].opens, Mux(what.goes_on, rows.total(9), 0), rows.second) >> falls[2])),
         ]
 
     def _results(self, m: Module, end: Slot) -> None:

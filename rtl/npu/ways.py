@@ -19,6 +19,8 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import BUILT, VectorFunction
 
+FACTOR_BITS = 17
+"""Bits of a factor of a product, with its sign."""
 Branch = tuple[Value, dict[str, Any]]
 Hook = Callable[["Stage", Value], list[Branch]]
 """From what a stage sees, and whether a way (or one that shares the hook) holds, to conditions and what they assign.
@@ -163,6 +165,7 @@ def only_own() -> bool:
 
 __all__ = [
     "CIRCUITS",
+    "FACTOR_BITS",
     "WAYS",
     "Branch",
     "FunctionCircuit",

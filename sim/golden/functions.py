@@ -10,22 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.numerics import (
+    CLOSING_BITS,
     EXP2,
     EXP2_BITS,
+    EXP2_ONE,
+    FALL,
     MANTISSA_BITS,
     NORM_BITS,
+    ONE,
     RECIPROCAL_SHIFT,
     RECIPROCALS,
     ROOT_SHIFT,
     ROOTS,
     ROPE_BITS,
 )
+from siliconloom.arch.vector import RISE_LIMIT
 
 Integers = NDArray[np.int64]
 WIDE = 1 << 23
 """Between the two multipliers a value saturates to 24 bits."""
 LOWEST = -(WIDE >> EXP2_BITS)
 """Maximum of a row of which nothing is seen."""
+Carried = tuple[Integers, Integers]
+"""Of each row the peak so far, and the total."""
 _EXP2 = np.array(EXP2, np.int64)
 
 
@@ -116,20 +123,72 @@ def _probabilities(
     values: Integers, multiplier: int, shift: int, seen: NDArray[np.bool_], lanes: int, rounding: tuple[int, int]
 ) -> Integers:
     """As `softmax`, over those elements of each row that are ``seen``."""
-    rows, cols = values.shape
     exponent = np.clip(half_even(values * multiplier, shift), -WIDE, WIDE - 1)
-    peak, total = np.full(rows, LOWEST), np.zeros(rows, np.int64)
-    for start in range(0, cols, lanes):
-        part, within = exponent[:, start : start + lanes], seen[:, start : start + lanes]
-        highest = np.where(within, -(-part >> EXP2_BITS), LOWEST).max(1)
-        higher = highest if start == 0 else np.maximum(peak, highest)
-        total = (total >> np.minimum(higher - peak, 63)) if start else total
-        total = total + np.where(within, _power(part, higher, rounding[0]), 0).sum(1)
-        peak = higher
+    peak, total = _reduced(exponent, seen, lanes, rounding[0])
     top = _top_bit(total)
     scale = _interpolated(_RECIPROCALS, (total << (MANTISSA_BITS - 1)) >> top, rounding[1]) * (total > 0)
     places = RECIPROCAL_SHIFT - (MANTISSA_BITS - 1) + top
     return half_even(np.where(seen, _power(exponent, peak, rounding[0]), 0) * scale[:, None], places[:, None])
+
+
+def _reduced(
+    exponent: Integers, seen: NDArray[np.bool_], lanes: int, rounding: int, before: Carried | None = None
+) -> Carried:
+    """Each row's largest exponent, rounded up to an integer, and the sum of its powers below that."""
+    rows, cols = exponent.shape
+    peak, total = before or (np.full(rows, LOWEST), np.zeros(rows, np.int64))
+    for start in range(0, cols, lanes):
+        part, within = exponent[:, start : start + lanes], seen[:, start : start + lanes]
+        highest = np.where(within, -(-part >> EXP2_BITS), LOWEST).max(1)
+        fresh = start == 0 and before is None
+        higher = highest if fresh else np.maximum(peak, highest)
+        total = total if fresh else total >> np.minimum(higher - peak, RISE_LIMIT)
+        total = total + np.where(within, _power(part, higher, rounding), 0).sum(1)
+        peak = higher
+    return peak, total
+
+
+def softmax_online(
+    sums: Integers, multiplier: int, shift: int, valid: Integers, lanes: int, before: Carried | None = None
+) -> tuple[Integers, Carried, Integers]:
+    """A tile of columns of a `softmax`: powers in 1/127 of their rows' peaks, which are not yet divided by totals.
+
+    Parameters
+    ----------
+    sums, multiplier, shift, valid, lanes
+        As for `softmax`; ``valid`` may be below zero.
+    before
+        Peaks and totals that the tiles before have left; none for the first one.
+
+    Returns
+    -------
+    tuple
+        The powers; peaks and totals with this tile; by how much each peak has risen, at most `RISE_LIMIT`.
+    """
+    seen = np.arange(sums.shape[1]) < valid[:, None]
+    exponent = np.clip(half_even(sums * multiplier, shift), -WIDE, WIDE - 1)
+    peak, total = _reduced(exponent, seen, lanes, 1, before)
+    rise = 0 * peak if before is None else np.minimum(peak - before[0], RISE_LIMIT)
+    powers = half_even(np.where(seen, _power(exponent, peak, 1), 0) * ONE, EXP2_ONE)
+    return powers, (peak, total), rise
+
+
+def rescaled(sums: Integers, rise: Integers) -> Integers:
+    """Older sums of a row, in steps of its new peak."""
+    return half_even(sums, rise[:, None])
+
+
+def requantize_rows(sums: Integers, total: Integers, bias: Integers, multiplier: Integers, shift: Integers) -> Integers:
+    """(z * multiplier + bias) / 2^(shift + 7) per column, z = sums over the totals of their rows, in 1/128.
+
+    With these parameters `requantize` makes the same of sums over probabilities that `softmax` has divided.
+    """
+    top = _top_bit(total)
+    found = _interpolated(_RECIPROCALS, (total << (MANTISSA_BITS - 1)) >> top) * (total > 0)
+    # tables have 127 of them, results are in 1/128: 128/127 is 1 + 2^-7 + 2^-14, but for 5e-7
+    scale, places = found + (found >> 7) + (found >> 14), np.maximum(top - FALL, 0)
+    z = np.clip(half_even(sums * scale[:, None], places[:, None]), -WIDE, WIDE - 1)
+    return half_even(z * multiplier + bias, shift + CLOSING_BITS)
 
 
 def _power(exponent: Integers, peak: Integers, rounding: int) -> Integers:

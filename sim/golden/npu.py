@@ -21,7 +21,7 @@ from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS
-from siliconloom.sim.golden.vector import Operands
+from siliconloom.sim.golden.vector import Operands, RowMemory
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -62,6 +62,7 @@ class GoldenMachine:
         self.memory = memory
         self.scratchpad = np.zeros(tile.scratchpad.capacity, np.uint8)
         self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
+        self.rows = RowMemory()
 
     def run(self, program: Program, finished: Callable[[int], None] | None = None) -> None:
         """Run a program from its first instruction to its end.
@@ -104,7 +105,8 @@ class GoldenMachine:
     def operands(self, i: Instruction, indices: list[int]) -> Operands:
         """What a vector instruction finds at the given loop indices."""
         addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
-        return Operands(i, addresses, self.tile, self.scratchpad, self.sums, self._softmax)
+        add, slot = i.adds(indices), i.c.slot_at(indices)
+        return Operands(i, addresses, self.tile, self.scratchpad, self.sums, self._softmax, self.rows, add, slot)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)

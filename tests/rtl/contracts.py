@@ -2,14 +2,16 @@
 
 from operator import attrgetter
 
-from amaranth import Array, Cat, Mux, Signal
+from amaranth import Array, Cat, Const, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.rtl.cells.arbiter import FirstComeArbiter
+from siliconloom.rtl.cells.arithmetic import half_even
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor
 from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.scratchpad import AdderLane
 
 
 class Contract(Monitor):
@@ -173,10 +175,33 @@ class ArbiterContract(Contract):
         ]
 
 
+class AdderContract(Contract):
+    """A sum and what was there before, which is divided by a power of two, rounded as everything in a tile is."""
+
+    def __init__(self, circuit):
+        super().__init__(circuit, "assume_half assert_total cover_halves cover_nothing_left")
+
+    def state(self, m, c):
+        # its registers have no reset
+        begun, sums, held = self.earlier(m, Const(1, 1)), self.earlier(m, c.sums), self.earlier(m, c.total)
+        older = Signal(32)
+        m.d.comb += older.eq(Mux(c.forward, held, c.memory))
+        added = Mux(c.add, half_even(older.as_signed(), c.fall), 0)
+        wanted = Signal(32)
+        m.d.comb += wanted.eq(sums + added)
+        m.d.comb += [
+            self.assume_half.eq((c.fall <= c.MOST) & (c.half == ((1 << c.fall) >> 1)[: c.MOST])),
+            self.assert_total.eq(implies(begun, c.total == wanted)),
+            self.cover_halves.eq(c.add & c.forward & (c.fall == 3) & (older[:3] == 4) & older[31]),
+            self.cover_nothing_left.eq(c.add & (c.fall == c.MOST) & older[31] & (c.total == sums)),
+        ]
+
+
 def monitor(kind, *parameters, reset="sync"):
     """The contract of a circuit made with these parameters."""
     circuit = Library("proof", reset).make(kind, *parameters)
     contracts = {Queue: QueueContract, SemaphoreCounter: SemaphoreContract, FirstComeArbiter: ArbiterContract}
+    contracts[AdderLane] = AdderContract
     for base, contract in contracts.items():
         if isinstance(circuit, base):
             return contract(circuit)

@@ -13,7 +13,8 @@ from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import GoldenMachine
-from siliconloom.verification.directed import Chain, Places, directed_programs
+from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.faults import fault_cases
 from siliconloom.verification.npu import check_programs, compare, surrounded
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_WORDS, RESULTS, random_npu, random_program

@@ -20,6 +20,7 @@ from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.semaphore import SemaphoreCounter
 from siliconloom.rtl.formal import Monitor, check, prove
 from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.scratchpad import AdderLane
 from tests.rtl.contracts import broken, comb, implies, monitor, sync, wrapped
 
 pytestmark = pytest.mark.skipif(
@@ -43,6 +44,17 @@ def test_the_contract_holds_in_every_cycle(kind, parameters, depth):
 def test_the_register_slice_keeps_its_contract_in_every_cycle(width):
     """Its registers are not to be seen, so the induction needs three cycles and no idle loops."""
     assert prove(monitor(RegisterSlice, width), depth=8, induction=3, distinct=True).induction == 3
+
+
+def test_older_sums_are_rescaled_exactly_in_every_cycle():
+    """For all sums and shifts, against the rounding that the lanes of the vector unit are written with."""
+    assert prove(monitor(AdderLane, True), depth=3, induction=2).induction == 2
+
+
+def test_a_rescaling_that_rounds_wrongly_is_found():
+    wrong = broken(AdderLane, comb("total", lambda c: (c.memory.as_signed() >> c.fall)[:32]))
+    found = check(monitor(wrong, True), depth=2)
+    assert found.counterexample is not None
 
 
 @pytest.mark.parametrize("depth", [3, 9, 16])

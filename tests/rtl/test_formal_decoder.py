@@ -163,6 +163,12 @@ class SequencerContract(Contract):
                     sizes.append(implies(sent, entry[name] == wanted))
             if "add" in members:
                 choices.append(implies(sent, entry.add == add))
+            for name in ("a", "c"):
+                if f"{name}_slot" in members:
+                    second = (parity & compute[f"{name}.parity"]).xor() ^ compute[f"{name}.odd"]
+                    choices.append(implies(sent, entry[f"{name}_slot"] == second))
+            if "rescale" in members:
+                choices.append(implies(sent, entry.rescale == compute["rescale"]))
             if "indexed" in members:
                 choices.append(implies(sent, entry.indexed == (opcode == Opcode.GATHER)))
         for name, total in c.sums.items():
@@ -283,6 +289,8 @@ DECODER_BUGS = {
     "odd is ignored": (' ^ pick["odd"]', "", "addresses"),
     "accumulate is ignored": ('transfer["accumulate"] | ~holds', "~holds", "choices"),
     "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
+    "the slot of powers is that of sums": ('"a_slot": odd["a"],', '"a_slot": odd["c"],', "choices"),
+    "what adds is rescaled": ('"rescale": compute["rescale"],', '"rescale": transfer["accumulate"],', "choices"),
     "a pitch is signed": ('"pitch": transfer["pitch"],', '"pitch": transfer["pitch"].as_signed(),', "sizes"),
     "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),
     "any number format is taken": ("unit, sized, built)", "unit, sized, sized)", "known|refused"),

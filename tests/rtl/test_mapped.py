@@ -17,6 +17,7 @@ from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import load_workload
+from tests.mapper.chip.tiled import tiled
 
 GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 40}
 LLAMA = {
@@ -164,6 +165,44 @@ def test_whole_rows_of_sums_on_an_array_of_any_sides_agree_in_every_cycle_and_by
         assert case.passed, case
         assert case.difference == 0
         assert case.bytes_compared > 1000
+
+
+CARRIED = [
+    (GPT2, (("sequence", "29"),), (3, 8, 1)),
+    (GPT2, (("phase", "decode"), ("context", "63")), (1, 16, 1)),
+    (LLAMA, (("phase", "decode"), ("context", "61"), ("batch", "2")), (1, 12, 2)),
+    (LLAMA, (("sequence", "21"),), (2, 4, 1)),
+]
+"""Prompts under a mask, and tokens after many: workloads, and queries, keys and heads of a tile of their attention."""
+
+
+def carried(tile, folder, works):
+    """Programs whose rows are carried from tile to tile of keys, which nothing stands in the way of."""
+    made = [tiled(tile, graph(folder, model, *sets), *sizes) for model, sets, sizes in works]
+    for each in made:
+        refuse(tile, each)
+        functions = {i.function for i in each.program.instructions if i.opcode == Opcode.VECTOR}
+        assert {VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS} <= functions
+        assert any(i.rescale for i in each.program.instructions)
+    return [(str(number), filled(each, number)) for number, each in enumerate(made)]
+
+
+def test_rows_that_are_carried_agree_in_every_cycle_and_byte(chip, tmp_path):
+    for parity in check_programs(chip, carried(chip, tmp_path, CARRIED)):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+@pytest.mark.slow
+def test_rows_that_are_carried_on_an_array_of_any_sides_agree_in_every_cycle_and_byte(tmp_path):
+    works = [(model, sets, (queries, keys // 2 * 5, heads)) for model, sets, (queries, keys, heads) in CARRIED]
+    odd = tile_of(SETS | ODD)
+    for parity in check_programs(odd, carried(odd, tmp_path, works[:3])):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
 
 
 def test_a_program_with_another_address_leaves_other_bytes(chip, tmp_path):

@@ -31,7 +31,9 @@ VECTOR_FUNCTIONS = {
     # passes over all rows, reductions over whole rows, lines of parameters of each block of columns, bytes of each
     # group of parameters that is read once
     "softmax": (2, 1, 0, (8,)),
-    "softmax_online": (4, 2, 0, ()),
+    "softmax_online": (2, 1, 0, (8,)),
+    "requantize_rows": (1, 0, 8, ()),
+    "softmax_merged": (4, 2, 0, ()),
     "layer_norm": (2, 1, 8, ()),
     "rms_norm": (2, 1, 8, ()),
     "top_k": (2, 1, 0, (8,)),

@@ -16,6 +16,7 @@ UNIT_CIRCUITS.add(
         read="read",
         busy="beats",
         counts_issue=False,
+        illegal=True,
         in_flight=lambda geometry: (geometry.array.output_latency + 16) // geometry.issue_cycles + 4,
     ),
 )

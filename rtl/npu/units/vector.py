@@ -17,6 +17,7 @@ UNIT_CIRCUITS.add(
         reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
         writes={"vector": Port("write", _line, 10)},
         reads_sums="sums",
+        writes_rises="rises",
         sums_lines=lambda geometry: geometry.lines_of_block,
         illegal=True,
     ),

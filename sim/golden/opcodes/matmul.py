@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
@@ -36,8 +37,8 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product, in place of the sums or added to them; sums wrap."""
     tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
-    first = all(indices[level] == 0 for level in range(len(indices)) if i.overwrite >> level & 1)
-    add = bool(i.accumulate) or not first
+    add = i.adds(indices)
+    rise = machine.rows.rise(i.m, i.a.slot_at(indices)) if add and i.rescale else None
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
@@ -57,5 +58,6 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     line = c // sums_pitch(array)
     for panel in range(panels):
         target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
-        total = result[:, panel * cols : (panel + 1) * cols] + (target if add else 0)
+        before = target if rise is None else functions.rescaled(target, rise)
+        total = result[:, panel * cols : (panel + 1) * cols] + (before if add else 0)
         target[:] = total.astype(np.int32)  # which wraps

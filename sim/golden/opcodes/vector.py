@@ -24,13 +24,15 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
         raise NotSupported(f"values of the vector function {function.value}")
-    if spec.cost.by_row and (i.m > ROW_LIMIT or i.n > spec.column_limit):
+    if spec.uses_rows and (i.m > ROW_LIMIT or i.n > spec.column_limit):
         raise LoomError(
             f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {spec.column_limit}"
         )
     target, operands = i.c.at(indices), machine.operands(i, indices)
     cols = spec.result_cols(i.n)
     found = GOLDEN[function](operands)[:, :cols]
+    if spec.cost.by_row and not spec.carries:
+        machine.rows.carried = None  # what it finds of each row takes their place
     if spec.transposes:
         _transpose(machine, found, target)
         return

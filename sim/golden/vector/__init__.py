@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import Instruction
+from siliconloom.arch.isa import Instruction, last_seen
 from siliconloom.arch.layout import padded, row_values, sums_pitch
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
+from siliconloom.sim.golden import functions
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -29,6 +30,29 @@ def window(space: Bytes, first: int, count: int) -> Bytes:
     if not 0 <= first <= first + count <= len(space):
         raise LoomError(f"address {first:#x} + {count} lies outside a memory of {len(space)} bytes")
     return space[first : first + count]
+
+
+class RowMemory:
+    """Of each row the peak and the total so far, and of two slots by how much peaks have risen; nothing at first."""
+
+    def __init__(self) -> None:
+        self.carried: functions.Carried | None = None
+        self.rises: list[Integers | None] = [None, None]
+
+    def before(self, rows: int, who: str) -> functions.Carried:
+        """Peaks and totals of so many rows; raises `LoomError` where no function has left them."""
+        if self.carried is None or len(self.carried[0]) < rows:
+            held = 0 if self.carried is None else len(self.carried[0])
+            raise LoomError(f"{who} of {rows} rows, of which the row memory has peak and total of {held}")
+        return self.carried[0][:rows], self.carried[1][:rows]
+
+    def rise(self, rows: int, slot: int) -> Integers:
+        """By how much the peaks of so many rows have risen; raises `LoomError` where nothing says so."""
+        found = self.rises[slot]
+        if found is None or len(found) < rows:
+            held = 0 if found is None else len(found)
+            raise LoomError(f"sums of {rows} rows are rescaled; slot {slot} says of {held} by how much")
+        return found[:rows]
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,12 @@ class Operands:
         The memories; sums as lines of as many as the array has columns.
     softmax
         `functions.softmax` on these lanes, for who wants to watch it.
+    rows
+        What functions that carry have left of each row.
+    add
+        The function goes on from that.
+    slot
+        Which of two slots the result is in.
     """
 
     instruction: Instruction
@@ -55,6 +85,9 @@ class Operands:
     scratchpad: Bytes
     sums: Integers
     softmax: Softmax
+    rows: RowMemory
+    add: bool = False
+    slot: int = 0
 
     @property
     def lanes(self) -> int:
@@ -139,7 +172,7 @@ class Operands:
     def seen(self) -> Integers:
         """Columns that each row sees, shape (m,): all, or under a mask those up to its own."""
         i = self.instruction
-        return np.full(i.m, i.n) if i.k != 2 else np.minimum(self.addresses["b"] + 1 + np.arange(i.m), i.n)
+        return np.full(i.m, i.n) if i.k != 2 else np.minimum(last_seen(self.addresses["b"]) + 1 + np.arange(i.m), i.n)
 
     def _rows(self, name: str) -> Integers:
         return self._matrix(name, self.instruction.m, self.instruction.n)

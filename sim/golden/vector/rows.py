@@ -28,3 +28,23 @@ def softmax(o: Operands) -> Integers:
     """Probabilities of what each row sees."""
     multiplier, _, shift = o.scalars
     return o.softmax(o.first[:, : o.instruction.n], multiplier, shift, o.seen)
+
+
+@golden(VectorFunction.SOFTMAX_ONLINE)
+def softmax_online(o: Operands) -> Integers:
+    """Powers of what each row sees of a tile; peak and total of the row stay for the next one."""
+    i = o.instruction
+    multiplier, _, shift = o.scalars
+    before = o.rows.before(i.m, i.function.value) if o.add else None
+    powers, o.rows.carried, o.rows.rises[o.slot] = functions.softmax_online(
+        o.first[:, : i.n], multiplier, shift, o.seen, o.lanes, before
+    )
+    return powers
+
+
+@golden(VectorFunction.REQUANTIZE_ROWS)
+def requantize_rows(o: Operands) -> Integers:
+    """Sums over the totals of their rows, each by its column's multiplier."""
+    i = o.instruction
+    _, total = o.rows.before(i.m, i.function.value)
+    return functions.requantize_rows(o.first, total, *o.columns)

@@ -1,6 +1,14 @@
-"""A model's graph in the integers of an int8 tile, without tiles or layouts: what a golden run must give."""
+"""A model's graph in the integers of an int8 tile, without tiles or layouts: what a golden run must give.
+
+Where an attention's keys take several tiles, and peaks and totals of its rows are carried from one to the next, how
+many keys a tile has is part of what is computed: powers are rounded below the peak so far. That is all that this
+reading is told of the mapping.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +32,15 @@ def saturated(values: Integers) -> Integers:
     return np.clip(values, -128, 127)
 
 
+@dataclass(frozen=True)
+class CarriedRows:
+    """Queries ``start`` to ``start`` + ``count`` - 1 of an attention, whose keys come in tiles of ``keys``."""
+
+    start: int
+    count: int
+    keys: int
+
+
 class IntegerReading(Reading):
     """The integer reading of a graph.
 
@@ -33,6 +50,8 @@ class IntegerReading(Reading):
         With parameters of every operator.
     lanes
         Of the vector unit: softmax adds up that many columns at a time.
+    carried
+        Of attentions by their names, the queries whose rows are carried from tile to tile.
 
     Members
     -------
@@ -42,8 +61,10 @@ class IntegerReading(Reading):
         Of the same, the share of values that were cut off.
     """
 
-    def __init__(self, quantizer: Quantizer, lanes: int) -> None:
-        self.quantizer, self.lanes = quantizer, lanes
+    def __init__(
+        self, quantizer: Quantizer, lanes: int, carried: Mapping[str, Sequence[CarriedRows]] | None = None
+    ) -> None:
+        self.quantizer, self.lanes, self.carried = quantizer, lanes, carried or {}
         self.results: dict[At, Integers] = {}
         self.saturated: dict[At, float] = {}
 
@@ -104,15 +125,36 @@ class IntegerReading(Reading):
         length, seen = queries.shape[1], past.keys.shape[1]
         valid = seen - length + 1 + np.arange(length) if operator.causal else np.full(length, seen)
         multiplier, _, shift = self._scalars(at)
+        columns, carried = self._columns(at), self.carried.get(at.name, ())
         for sequence in range(len(queries)):
             for head in range(operator.heads):
                 own, shared = slice(head * dim, (head + 1) * dim), head // group
                 theirs = slice(shared * dim, (shared + 1) * dim)
                 scores = exact_product(queries[sequence, :, own], past.keys[sequence, :, theirs].T)
+                values = past.values[sequence, :, theirs]
                 chances = saturated(functions.softmax(scores, multiplier, shift, valid, self.lanes))
-                sums = exact_product(chances, past.values[sequence, :, theirs])
-                made[sequence, :, own] = _requantized(sums, self._columns(at))
+                made[sequence, :, own] = _requantized(exact_product(chances, values), columns)
+                for rows in carried:
+                    part = slice(rows.start, rows.start + rows.count)
+                    sums, total = self._carried(at, scores[part], values, valid[part], rows.keys)
+                    found = functions.requantize_rows(sums, total, columns.bias, columns.multiplier, columns.shift)
+                    made[sequence, part, own] = found
         return self._cut(at, made)
+
+    def _carried(
+        self, at: At, scores: Integers, values: Integers, valid: Integers, tile: int
+    ) -> tuple[Integers, Integers]:
+        """Sums of powers times values, tile by tile of keys, and the totals of the powers."""
+        multiplier, _, shift = self._scalars(at)
+        sums, before = np.zeros((len(scores), values.shape[1]), np.int64), None
+        for start in range(0, scores.shape[1], tile):
+            part = slice(start, start + tile)
+            powers, before, rise = functions.softmax_online(
+                scores[:, part], multiplier, shift, valid - start, self.lanes, before
+            )
+            sums = functions.rescaled(sums, rise) + exact_product(powers, values[part])
+        assert before is not None
+        return sums, before[1]
 
     def _looked_up(self, at: At, x: Integers) -> Integers:
         table = self._of(at).table
@@ -142,4 +184,4 @@ def _requantized(sums: Integers, columns: Columns) -> Integers:
     return functions.requantize(sums, columns.bias, columns.multiplier, columns.shift)
 
 
-__all__ = ["IntegerReading", "exact_product", "saturated"]
+__all__ = ["CarriedRows", "IntegerReading", "exact_product", "saturated"]

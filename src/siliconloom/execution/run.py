@@ -14,12 +14,12 @@ from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns
-from siliconloom.execution.integers import IntegerReading
+from siliconloom.execution.integers import CarriedRows, IntegerReading
 from siliconloom.execution.quantize import Quantizer
 from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
 from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
-from siliconloom.mapper.chip.attention_cost import AttentionLayout
+from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Attention, Graph, Operator, Vector
@@ -174,7 +174,7 @@ def run_model(
         past = {}
         if length > new:
             past = walk.run(IntegerReading(quantizer, tile.vector.lanes), tokens[:, :-new])
-        integers = IntegerReading(quantizer, tile.vector.lanes)
+        integers = IntegerReading(quantizer, tile.vector.lanes, carried_rows(mapped))
         caches = walk.run(integers, tokens[:, -new:], past)
         clock.stop("integers")
     gathers = [o for o in graph.operators() if isinstance(o, Vector) and o.name in walk.kinds]
@@ -191,6 +191,17 @@ def run_model(
     _Golden(made, quantizer, real, integers, caches, keep).run(watcher)
     clock.stop("golden")
     return made
+
+
+def carried_rows(mapped: MappedWorkload) -> dict[str, list[CarriedRows]]:
+    """Of each attention the queries whose keys take several tiles, and are not normalised as whole rows."""
+    found: dict[str, list[CarriedRows]] = {}
+    for task in mapped.tasks:
+        operator, tiling = task.task.operator, task.tiling
+        if isinstance(operator, Attention) and isinstance(tiling, AttentionTiling) and not tiling.whole:
+            parts = [part for part in query_parts(operator) if part.keys > tiling.keys]
+            found[operator.name] = [CarriedRows(part.query_start, part.queries, tiling.keys) for part in parts]
+    return found
 
 
 class _Clock:

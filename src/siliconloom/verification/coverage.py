@@ -147,7 +147,7 @@ def _shape(name: str, i: Instruction, chip: Chip) -> Iterator[Feature]:
         yield name, "rows", (i.m > rows) - (i.m < rows), "one", i.m == 1
         if i.opcode == Opcode.MATMUL:
             yield name, "folds", i.k > rows, "whole", i.k % rows == 0
-        elif i.function == VectorFunction.SOFTMAX:
+        elif i.function.spec.masks:
             yield name, "masked", i.k == 2
 
 

@@ -6,7 +6,7 @@ Each is written for any npu tile that has RTL, and legal; `directed_programs` na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,7 +18,6 @@ from siliconloom.arch.isa import LEVELS, SEMAPHORES, Address, Instruction, Opcod
 from siliconloom.arch.layout import (
     INDEX_BYTES,
     is_power,
-    next_power,
     padded,
     row_unit,
     row_values,
@@ -26,76 +25,18 @@ from siliconloom.arch.layout import (
     sums_pitch,
     window_of,
 )
-from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.verification.carried import carry
+from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
 LONGEST_NORM, LONGEST_SOFTMAX = 8192, 4096
 """Columns of the longest rows: widths of large models, and contexts; tiles with less room have shorter ones."""
-Image = np.ndarray[Any, np.dtype[np.uint8]]
 Fields = dict[str, Any]
 """Fields of an instruction by name."""
 ALL_LEVELS = (1 << LEVELS) - 1
-
-
-@dataclass
-class Chain:
-    """Instructions one after the other: where the unit changes, the next one waits until the one before is complete.
-
-    ``weak`` says that an instruction is executed in loops of its own, so that it waits in the first round and posts in
-    the last.
-    """
-
-    instructions: list[Instruction] = field(default_factory=list)
-    semaphores: dict[tuple[Unit, Unit], int] = field(default_factory=dict)
-    last: int = -1
-
-    def add(self, opcode: Opcode, *, nest: tuple[int, ...] = (), **fields: Any) -> None:
-        """Append an instruction, inside loops of these counts."""
-        made = Instruction(opcode=opcode, **fields)
-        mask = (1 << len(nest)) - 1
-        if self.last >= 0 and self.instructions[self.last].unit != made.unit:
-            before = self.instructions[self.last]
-            pair = (before.unit, made.unit)
-            bit = 1 << self.semaphores.setdefault(pair, len(self.semaphores))
-            self.instructions[self.last] = (
-                replace(before, last_post=before.last_post | bit) if before.last else replace(before, post=bit)
-            )
-            made = replace(made, first_wait=bit, first=mask) if nest else replace(made, wait=bit)
-        made = replace(made, last=mask) if nest else made
-        self.instructions += [Instruction(opcode=Opcode.LOOP, m=count) for count in nest]
-        self.last = len(self.instructions)
-        self.instructions.append(made)
-        self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
-
-    def program(self, memory: Image) -> LoadedProgram:
-        """The program, ended."""
-        names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
-        end = Instruction(opcode=Opcode.END)
-        return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the banks of a tile's scratchpad begin, which units use them, and what its transfers are made of."""
-
-    tile: NpuTile
-
-    @property
-    def bank(self) -> int:
-        """Bytes of a bank."""
-        return self.tile.scratchpad.capacity // self.tile.scratchpad.banks
-
-    @property
-    def unit(self) -> int:
-        """Bytes that are whole lines and whole beats of the bus."""
-        return max(self.tile.dma.bytes_per_cycle, next_power(self.tile.array.rows), self.tile.vector.lanes)
-
-    def aligned(self, count: int) -> int:
-        """``count`` rounded up to whole units."""
-        return -(-count // self.unit) * self.unit
 
 
 def six_levels(chip: Chip) -> LoadedProgram:
@@ -517,6 +458,11 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
     return chain.program(memory)
 
 
+def carried_rows(chip: Chip) -> LoadedProgram:
+    """A softmax whose columns come tile by tile, and the products with its powers, see `verification.carried`."""
+    return carry(chip, Chain(), Places(_tile(chip)))
+
+
 def _tile(chip: Chip) -> NpuTile:
     assert isinstance(chip.tile, NpuTile)
     return chip.tile
@@ -536,6 +482,7 @@ DIRECTED = {
     "many panels": many_panels,
     "over banks": over_banks,
     "chosen elements": chosen_elements,
+    "carried rows": carried_rows,
 }
 
 

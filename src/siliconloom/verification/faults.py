@@ -19,7 +19,8 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.rtl.bench.programs import EACH, ProgramCase
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ports import prefixes
-from siliconloom.verification.directed import PAGE, Places
+from siliconloom.verification.chain import Places
+from siliconloom.verification.directed import PAGE
 from siliconloom.verification.programs import PROGRAM_BASE, PROGRAM_WORDS, random_image
 
 LIMIT = 20_000
@@ -165,6 +166,10 @@ def _illegal(faults: _Faults) -> None:
     faults.add("a vector in bf16", [replace(vector, dtype=DataType.BF16)], illegal, 0)
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
+    faults.add("too many rows to divide", [replace(vector, function=VectorFunction.REQUANTIZE_ROWS, m=257)], illegal, 0)
+    most = 256 if faults.tile.array.dataflow == "weight_stationary" else 0
+    product = Instruction(opcode=Opcode.MATMUL, m=most + 1, n=1, k=1, rescale=1)
+    faults.add("too many rows to rescale", [product], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
     faults.add("too many columns to look in", [largest], illegal, 0)

@@ -18,6 +18,7 @@ from siliconloom.arch.layout import INDEX_BYTES, product_values, row_unit, row_v
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.verification.segments import Carried
 
 Bytes = NDArray[np.uint8]
 MEMORY_BYTES = 1 << 17
@@ -102,7 +103,7 @@ def product_sizes(tile: NpuTile, m: int, n: int, k: int) -> tuple[int, int, int,
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Writes segments of a program: each a loop nest that streams operands through rings."""
 
     chip: Chip
@@ -451,11 +452,18 @@ def random_program(
     chance = random.Random(f"{chip.name} {seed}")
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    writer = _Writer(chip, tile, chance, segments)
+    writer = Writer(chip, tile, chance, segments)
     kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise]
     kinds += [writer.gather, writer.barrier]
-    for _ in range(chance.randint(1, segments)):
-        if chance.random() < 0.25:
+    count = chance.randint(1, segments)
+    # who has one of these draws other numbers from there on, and nobody else does
+    place = random.Random(f"{chip.name} {seed} carried").randrange(2 * segments)
+    carried = Carried(writer) if place < count else None
+    for number in range(count):
+        if carried is not None and number == place:
+            with writer.builder.loop(chance.choice([1, 1, 2])):
+                carried.write()
+        elif chance.random() < 0.25:
             with writer.builder.loop(2):
                 chance.choice(kinds[:5])()
         else:

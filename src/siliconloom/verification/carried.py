@@ -1,0 +1,139 @@
+"""A program whose softmax comes tile by tile of its columns, with peaks and totals that are carried in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch import Chip
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
+from siliconloom.arch.layout import padded, row_values, sums_lines, sums_pitch
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.verification.chain import Chain, Places
+from siliconloom.verification.programs import RESULTS, product_sizes, random_image
+
+Fields = dict[str, Any]
+"""Fields of an instruction by name."""
+TILES = 3
+ROWS = 5
+FAR = 12
+"""A shift that leaves exponents so far apart that peaks rise by more than a sum has bits; another one is `NEAR`."""
+NEAR = 18
+SCALARS, QUERIES, KEYS, VALUES = 4096, 0, 6144, 22528
+"""Where parameters, and tiles of 2,048 bytes of what is multiplied, lie in main memory."""
+
+
+def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
+    """Append tiles of scores, their powers and their products, twice: with peaks that rise far, and under a mask.
+
+    Arrays that do not keep their weights take no powers in the vector unit's order: there the last tile's sums are
+    divided.
+    """
+    assert isinstance(chip.tile, NpuTile)
+    tile, numbers = chip.tile, np.random.default_rng(22)
+    memory = random_image(numbers)
+    keeps, by_input = (tile.array.dataflow == f"{kind}_stationary" for kind in ("weight", "input"))
+    keys, depth, wide = _sizes(tile, places.bank)
+    shape: Fields = {"m": keys, "n": ROWS} if by_input else {"m": ROWS, "n": keys}
+    sizes = product_sizes(tile, shape["m"], shape["n"], depth)
+    stays, moves = (sizes[0], sizes[1]) if by_input else (sizes[1], sizes[0])
+    weights, moving, parameters, out, powers = (place * places.bank for place in (0, 1, 3, 4, 5))
+    a, b = (weights, moving) if by_input else (moving, weights)
+
+    def load(size: int, source: int, target: int) -> None:
+        fields: Fields = {"memory": Address(base=source), "a": Address(base=target)}
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), **fields)
+
+    held = _parameters(memory, tile, wide if keeps else keys, numbers, 2**5 if keeps else 1)
+    if keeps:  # small values, so that one step of an older sum shows in the result
+        memory[VALUES:RESULTS] = numbers.integers(-1, 2, RESULTS - VALUES).astype(np.int8).view(np.uint8)
+    load(held[1], SCALARS, parameters)
+    load(moves, QUERIES, moving)
+    context = sizes[2] * sums_pitch(tile.array)
+    half = places.bank // 2
+    for number, masked in enumerate((False, True)):
+        for turn in range(TILES):
+            slot: Fields = {"slot": half, "odd": (turn + number) & 1}
+            load(stays, KEYS + (3 * number + turn) * 2048, weights)
+            chain.add(Opcode.MATMUL, **shape, k=depth, a=Address(base=a), b=Address(base=b))
+            mask: Fields = (
+                {"k": 2, "b": Address(base=((TILES - 1 - turn) * keys - 2) % (1 << LOCAL_BITS))} if masked else {"k": 1}
+            )
+            chain.add(
+                Opcode.VECTOR,
+                function=VectorFunction.SOFTMAX_ONLINE,
+                m=ROWS,
+                n=keys,
+                **mask,
+                c=Address(base=powers if keeps else out, **slot),
+                d=Address(base=parameters + held[0] * (not masked)),
+                accumulate=int(turn > 0),
+            )
+            if keeps:
+                load(product_sizes(tile, ROWS, wide, keys)[1], VALUES + (3 * number + turn) * 2048, weights)
+                chain.add(
+                    Opcode.MATMUL,
+                    m=ROWS,
+                    n=wide,
+                    k=keys,
+                    a=Address(base=powers, **slot),
+                    b=Address(base=weights),
+                    c=Address(base=context),
+                    accumulate=int(turn > 0),
+                    rescale=1,
+                )
+        columns = wide if keeps else keys
+        sums = Address(base=context if keeps else 0)
+        closing: Fields = {"function": VectorFunction.REQUANTIZE_ROWS, "a": sums, "c": Address(base=out)}
+        chain.add(Opcode.VECTOR, m=ROWS, n=columns, k=1, d=Address(base=parameters + 2 * held[0]), **closing)
+        _store(tile, chain, columns, RESULTS + number * 8192, out)
+    return chain.program(memory)
+
+
+def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int]:
+    """Keys of a tile, depth of the scores, and columns of the result, as many as there is room for."""
+    array, lanes = tile.array, tile.vector.lanes
+    keys, depth, wide = 2 * array.rows + 1, array.rows + 1, array.cols + 1
+    by_input = array.dataflow == "input_stationary"
+
+    def fits() -> bool:
+        shape = (keys, ROWS) if by_input else (ROWS, keys)
+        scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, ROWS, wide, keys)
+        most = max(*scores[:2], *products[1:2], 2 * ROWS * row_values(tile, keys), ROWS * row_values(tile, wide))
+        held = 2 * padded(8, lanes) + 8 * padded(max(wide, keys), lanes)
+        return max(most, held) <= bank and max(scores[:2]) <= 2048 and scores[2] + products[2] <= sums_lines(tile)
+
+    while not fits() and max(keys, depth, wide) > 1:
+        keys, depth, wide = (max(size - 1, 1) for size in (keys, depth, wide))
+    return keys, depth, wide
+
+
+def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Generator, times: int) -> tuple[int, int]:
+    """Put both scalars and the columns' parameters into memory; returns the bytes of one scalar's line, and of all.
+
+    Multipliers are so many ``times`` those with which sums of scores fit a byte.
+    """
+    lanes = tile.vector.lanes
+    line, count = padded(8, lanes), padded(columns, lanes)
+    planes = parameter_planes(
+        numbers.integers(-(2**12), 2**12, count),
+        times * numbers.integers(64, 256, count),
+        numbers.integers(10, 14, count),
+        lanes,
+    ).reshape(-1)
+    for place, shift in enumerate((NEAR, FAR)):
+        memory[SCALARS + place * line : SCALARS + place * line + 8] = scalar_bytes(2**13 + 77, 1, shift)
+    memory[SCALARS + 2 * line : SCALARS + 2 * line + planes.size] = planes
+    return line, 2 * line + planes.size
+
+
+def _store(tile: NpuTile, chain: Chain, columns: int, target: int, out: int) -> None:
+    """The rows of a result, by columns: what lies between them has never been written."""
+    row, lanes = row_values(tile, columns), tile.vector.lanes
+    part = min(lanes, tile.dma.bytes_per_cycle)
+    for at in range(0, padded(columns, lanes), part):
+        where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
+        chain.add(Opcode.STORE, m=ROWS, n=part, pitch=row, local_pitch=row, **where)

@@ -1,0 +1,75 @@
+"""Programs of instructions one after the other, and where they may put what in a tile's scratchpad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
+from siliconloom.arch.layout import next_power
+from siliconloom.arch.opcodes import Unit
+from siliconloom.sim.golden.npu import LoadedProgram
+from siliconloom.verification.programs import PROGRAM_BASE
+
+Image = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass
+class Chain:
+    """Instructions one after the other: where the unit changes, the next one waits until the one before is complete.
+
+    ``weak`` says that an instruction is executed in loops of its own, so that it waits in the first round and posts in
+    the last.
+    """
+
+    instructions: list[Instruction] = field(default_factory=list)
+    semaphores: dict[tuple[Unit, Unit], int] = field(default_factory=dict)
+    last: int = -1
+
+    def add(self, opcode: Opcode, *, nest: tuple[int, ...] = (), **fields: Any) -> None:
+        """Append an instruction, inside loops of these counts."""
+        made = Instruction(opcode=opcode, **fields)
+        mask = (1 << len(nest)) - 1
+        if self.last >= 0 and self.instructions[self.last].unit != made.unit:
+            before = self.instructions[self.last]
+            pair = (before.unit, made.unit)
+            bit = 1 << self.semaphores.setdefault(pair, len(self.semaphores))
+            self.instructions[self.last] = (
+                replace(before, last_post=before.last_post | bit) if before.last else replace(before, post=bit)
+            )
+            made = replace(made, first_wait=bit, first=mask) if nest else replace(made, wait=bit)
+        made = replace(made, last=mask) if nest else made
+        self.instructions += [Instruction(opcode=Opcode.LOOP, m=count) for count in nest]
+        self.last = len(self.instructions)
+        self.instructions.append(made)
+        self.instructions += [Instruction(opcode=Opcode.NEXT)] * len(nest)
+
+    def program(self, memory: Image) -> LoadedProgram:
+        """The program, ended."""
+        names = [Semaphore(f"{a.name.lower()}_to_{b.name.lower()}") for a, b in self.semaphores]
+        end = Instruction(opcode=Opcode.END)
+        return LoadedProgram(Program((*self.instructions, end), tuple(names)), memory, PROGRAM_BASE)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the banks of a tile's scratchpad begin, which units use them, and what its transfers are made of."""
+
+    tile: NpuTile
+
+    @property
+    def bank(self) -> int:
+        """Bytes of a bank."""
+        return self.tile.scratchpad.capacity // self.tile.scratchpad.banks
+
+    @property
+    def unit(self) -> int:
+        """Bytes that are whole lines and whole beats of the bus."""
+        return max(self.tile.dma.bytes_per_cycle, next_power(self.tile.array.rows), self.tile.vector.lanes)
+
+    def aligned(self, count: int) -> int:
+        """``count`` rounded up to whole units."""
+        return -(-count // self.unit) * self.unit

@@ -1,0 +1,244 @@
+"""A segment of random programs: a softmax whose columns come tile by tile, and what is made of its powers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
+from siliconloom.arch.layout import product_values, row_values, sums_lines, sums_pitch
+from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
+
+MOST_ROWS = 12
+
+
+class SegmentWriter(Protocol):
+    """What a writer of random programs has for its segments, see `verification.programs.Writer`."""
+
+    tile: NpuTile
+    chance: random.Random
+    builder: ProgramBuilder
+    rings: dict[str, Ring]
+    sums: Ring
+    slot: int
+    parameters: list[tuple[int, int]]
+    scalars: list[int]
+
+    @property
+    def operand_room(self) -> int: ...
+
+    @property
+    def result_room(self) -> int: ...
+
+    def size(self, limit: int) -> int: ...
+
+    def operand(self, count: int) -> int: ...
+
+    def result(self, count: int) -> int: ...
+
+    def aligned(self, count: int) -> int: ...
+
+    def fetch(self, ring: Ring, count: int, address: Address) -> None: ...
+
+    def put(self, rows: int, width: int, address: Address) -> None: ...
+
+
+@dataclass(frozen=True)
+class CarriedSizes:
+    """Tiles, rows, keys of a tile, depth of a score, columns of the result; bytes of operands, powers and results."""
+
+    turns: int
+    rows: int
+    keys: int
+    depth: int
+    columns: int
+    first: int
+    second: int
+    values: int
+    powers: int
+    result: int
+    parameters: int
+
+
+class Carried:
+    """Writes such segments into programs of a tile.
+
+    Arrays that do not keep their weights take no powers as the vector unit leaves them: there they are stored, and the
+    sums of one more tile are divided by the totals.
+    """
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self.writer, self.tile, builder = writer, writer.tile, writer.builder
+        array, bank = self.tile.array, self.tile.scratchpad.capacity // self.tile.scratchpad.banks
+        self.keeps = array.dataflow == "weight_stationary"
+        self.lines = sums_lines(self.tile) // SLOTS // 2
+        """Lines of a slot of sums for scores; above them lie the sums of products with powers."""
+        self.powers = builder.ring("powers", 7 * bank, bank // SLOTS) if self.keeps else writer.rings["out"]
+        self.context = builder.ring("context", self.lines * sums_pitch(array), writer.sums.slot_bytes)
+        self.closed = 1 << builder.semaphore("closed", 0, "dependency")
+
+    def write(self) -> None:
+        """One segment: some tiles, then the quotients."""
+        writer, builder, rings = self.writer, self.writer.builder, self.writer.rings
+        sizes, lanes = self._sizes(), self.tile.vector.lanes
+        parameters = rings["parameters"]
+        scalars = writer.aligned(vector_cost(VectorFunction.SOFTMAX_ONLINE).parameter_bytes(1, lanes))
+        place = writer.operand(scalars)
+        writer.scalars.append(place)
+        writer.fetch(parameters, scalars, affine(place))
+        with builder.loop(sizes.turns) as loop:
+            self._scores(sizes, loop)
+            self._powers(sizes, loop)
+            if self.keeps:
+                self._product(sizes, loop)
+            else:
+                step = writer.aligned(2 * sizes.powers)
+                where = affine(writer.result(step * loop.count), (loop, step))
+                writer.put(sizes.rows, -(-sizes.keys // lanes) * lanes, where)
+        parameters.read()
+        sums = self.context
+        if self.keeps:
+            sums.written()
+        else:
+            sums = writer.sums
+            self._scores(sizes, Loop(None, 1))
+        blocks = -(-sizes.columns // lanes)
+        place = writer.operand(writer.aligned(sizes.parameters))
+        writer.parameters.append((place, blocks))
+        writer.fetch(parameters, sizes.parameters, affine(place))
+        builder.vector(
+            VectorFunction.REQUANTIZE_ROWS,
+            sizes.rows,
+            sizes.columns,
+            DataType.INT8,
+            sums,
+            rings["out"],
+            parameters=parameters,
+            wait=sums.full_bit | rings["out"].free_bit | parameters.full_bit,
+            release=sums.free_bit,
+            post=rings["out"].full_bit | parameters.free_bit | self.closed,
+        )
+        sums.read()
+        parameters.read()
+        rings["out"].written()
+        # products of other segments take all of a slot
+        builder.barrier(Unit.MATMUL, wait=self.closed)
+        writer.put(sizes.rows, blocks * lanes, affine(writer.result(writer.aligned(2 * sizes.result))))
+
+    def _shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows and columns of a product whose sums have these."""
+        return (columns, rows) if self.tile.array.dataflow == "input_stationary" else (rows, columns)
+
+    def _sizes(self) -> CarriedSizes:
+        writer, tile, chance = self.writer, self.tile, self.writer.chance
+        array, lanes = tile.array, tile.vector.lanes
+        while True:
+            turns, rows = chance.choice([1, 2, 2, 3, 4]), writer.size(MOST_ROWS)
+            keys, depth, wide = (
+                writer.size(2 * array.rows + 1),
+                writer.size(array.rows + 2),
+                writer.size(2 * array.cols),
+            )
+            scores = product_values(tile, *self._shape(rows, keys), depth)
+            products = product_values(tile, rows, wide, keys) if self.keeps else scores
+            columns = wide if self.keeps else keys
+            made = CarriedSizes(
+                turns,
+                rows,
+                keys,
+                depth,
+                columns,
+                scores.a,
+                scores.b,
+                products.b,
+                rows * row_values(tile, keys),
+                rows * row_values(tile, columns),
+                vector_cost(VectorFunction.REQUANTIZE_ROWS).parameter_bytes(columns, lanes),
+            )
+            parts = (made.first, made.second, made.values, made.powers, made.result, made.parameters)
+            stored = writer.aligned(2 * made.powers) * turns + writer.aligned(2 * made.result)
+            fits = max(parts) <= writer.slot and stored <= writer.result_room
+            fits = fits and turns * writer.aligned(max(parts)) <= writer.operand_room
+            if fits and max(scores.lines, products.lines) <= self.lines:
+                return made
+
+    def _fetch(self, ring: Ring, size: int, loop: Loop) -> None:
+        """An operand of each turn."""
+        step = self.writer.aligned(size)
+        self.writer.fetch(ring, size, affine(self.writer.operand(step * loop.count), (loop, step)))
+
+    def _scores(self, sizes: CarriedSizes, loop: Loop) -> None:
+        writer, sums = self.writer, self.writer.sums
+        first, second = writer.rings["moving"], writer.rings["weights"]
+        self._fetch(first, sizes.first, loop)
+        self._fetch(second, sizes.second, loop)
+        writer.builder.matmul(
+            *self._shape(sizes.rows, sizes.keys),
+            sizes.depth,
+            DataType.INT8,
+            first,
+            second,
+            sums,
+            wait=first.full_bit | second.full_bit,
+            release=first.free_bit | second.free_bit,
+            first_wait=sums.free_bit,
+            last_post=sums.full_bit,
+        )
+        first.read()
+        second.read()
+        sums.written()
+
+    def _powers(self, sizes: CarriedSizes, loop: Loop) -> None:
+        writer, sums, parameters = self.writer, self.writer.sums, self.writer.rings["parameters"]
+        seen = writer.chance.choice([None, -1, 0, sizes.keys // 2, sizes.turns * sizes.keys - sizes.rows])
+        mask = None if seen is None else affine(seen % (1 << LOCAL_BITS), (loop, -sizes.keys))
+        writer.builder.vector(
+            VectorFunction.SOFTMAX_ONLINE,
+            sizes.rows,
+            sizes.keys,
+            DataType.INT8,
+            sums,
+            self.powers,
+            parameters=parameters,
+            inputs=1 if mask is None else 2,
+            mask=mask,
+            wait=sums.full_bit | self.powers.free_bit,
+            release=sums.free_bit,
+            post=self.powers.full_bit,
+            first_wait=parameters.full_bit,
+            first=loop.mask,
+            last_post=parameters.free_bit,
+            last=loop.mask,
+            overwrite=loop.mask,
+        )
+        sums.read()
+        self.powers.written()
+
+    def _product(self, sizes: CarriedSizes, loop: Loop) -> None:
+        weights, context = self.writer.rings["weights"], self.context
+        self._fetch(weights, sizes.values, loop)
+        self.writer.builder.matmul(
+            sizes.rows,
+            sizes.columns,
+            sizes.keys,
+            DataType.INT8,
+            self.powers,
+            weights,
+            context,
+            wait=self.powers.full_bit | weights.full_bit,
+            release=self.powers.free_bit | weights.free_bit,
+            first_wait=context.free_bit,
+            first=loop.mask,
+            last_post=context.full_bit,
+            last=loop.mask,
+            rescale=True,
+        )
+        self.powers.read()
+        weights.read()
+
+
+__all__ = ["Carried"]

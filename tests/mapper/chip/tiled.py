@@ -1,0 +1,18 @@
+"""Workloads whose attention has tiles that a test chooses: the search's mapping, written, changed and read again."""
+
+import yaml
+
+from siliconloom.arch.document import Document
+from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.mapper.chip.program import lower
+
+
+def tiled(chip, graph, queries, keys, heads=1):
+    """The workload's program with attention in so many queries, keys and heads at a time; rows are not whole."""
+    graph, _ = fit_precision(chip, graph)
+    described = yaml.safe_load(mapping_text(map_workload(chip, graph)))
+    for task in described["tasks"]:
+        if "attention" in task:
+            task["attention"] = {"queries": queries, "keys": keys, "heads": heads}
+    return lower(chip, graph, mapping_of(Document.parse(yaml.safe_dump(described)), chip, graph))
