@@ -65,7 +65,7 @@ register_unit(
     UnitSpec(
         name="vector",
         code=4,
-        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "c_slot"),
+        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "b_slot", "c_slot"),
         opcodes=(
             OpcodeSpec(
                 name="vector",

@@ -29,6 +29,7 @@ from siliconloom.mapper.chip.attention_cost import (
     is_masked,
     online_functions,
     query_parts,
+    softmax_functions,
 )
 from siliconloom.mapper.chip.builder import SLOTS, affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
@@ -96,17 +97,18 @@ class AttentionLowering:
 
     def _over_queries(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
+        softmax, closing = softmax_functions(self.context.tile, self.shape)
 
         def scores(queries: Walk) -> None:
             self._load_q(part, sequence, head, queries)
             self._load_k(part, sequence, head, None)
             mask = self._mask(part, queries)
-            self._scores(queries.size, part.keys, VectorFunction.SOFTMAX, moving=True, mask=mask)
+            self._scores(queries.size, part.keys, softmax, moving=True, mask=mask)
 
         def context(queries: Walk) -> None:
             self._load_v(part, sequence, head, None)
             self._context(queries.size, part.keys)
-            self._requantized(part, sequence, head, queries)
+            self._requantized(part, sequence, head, queries, closing)
 
         pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
 
@@ -114,6 +116,7 @@ class AttentionLowering:
         """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""
         rings, builder, layout = self.context.rings, self.context.builder, self.layout
         cols, line, size = layout.array.cols, sums_pitch(layout.array), self.dtype.size
+        softmax, closing = softmax_functions(self.context.tile, self.shape)
 
         def scores(queries: Walk) -> None:
             rows = queries.size * self.subset.size
@@ -144,7 +147,7 @@ class AttentionLowering:
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
             rings.moving.read()
-            self._probabilities(rows, part.keys, VectorFunction.SOFTMAX, self._mask(part, queries))
+            self._probabilities(rows, part.keys, softmax, self._mask(part, queries))
 
         def context(queries: Walk) -> None:
             rows = queries.size * self.subset.size
@@ -172,17 +175,12 @@ class AttentionLowering:
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
             rings.probabilities.read()
-            self._requantized(part, sequence, head, queries)
+            self._requantized(part, sequence, head, queries, closing)
 
         pipeline(self.nest, part.queries, self.tiling.queries, scores, context)
 
     def _requantized(
-        self,
-        part: AttentionPart,
-        sequence: Walk,
-        head: Walk,
-        queries: Walk,
-        function: VectorFunction = VectorFunction.REQUANTIZE,
+        self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk, function: VectorFunction
     ) -> None:
         """The whole context of a query tile, from the accumulator to memory."""
         rings = self.context.rings
@@ -500,6 +498,7 @@ class AttentionLowering:
             rings.context,
             rings.results,
             parameters=rings.constants,
+            powers=rings.probabilities if function.spec.divides else None,
             parameter_offset=self.layout.softmax_bytes,
             wait=wait,
             release=rings.context.free_bit,

@@ -103,9 +103,6 @@ def choose_attention_tilings(
     for layout in layouts:
         room = [getattr(layout, ring) for ring in needs[0]] if needs else []
         fitting = [costs.of(*tilings[number]) for number in np.flatnonzero((needed <= room).all(axis=1)).tolist()]
-        built = [tiling for tiling in fitting if tiling.whole or tiling.keys >= most_keys]
-        if by_rows and built:  # rows of which all sums fit are not carried
-            fitting = built
         limit = SLACK * min((tiling.cycles for tiling in fitting), default=0)
         fast = [tiling for tiling in fitting if tiling.cycles <= limit]
         frugal = min(fast, key=lambda t: (t.read_bytes + t.write_bytes, t.cycles), default=None)
@@ -270,11 +267,11 @@ class _Costs:
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
         self.carries = carries(chip.tile, shape)
-        self.online = online_functions(chip.tile, shape)
+        self.alone, self.online = softmax_functions(chip.tile, shape), online_functions(chip.tile, shape)
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
-        softmax, merge = (VectorFunction.SOFTMAX, VectorFunction.REQUANTIZE) if one_tile else self.online
+        softmax, merge = self.alone if one_tile else self.online
         loads = [self.cached(self.layout.key_tile(keys))[1], self.values(keys)[1]]
         merges = one_tile or not self.carries  # a carried tile's product adds to the sums by itself
         return _Tile(
@@ -374,8 +371,8 @@ class _Costs:
             sum(count * getattr(tile, part) for count, _, tile in tiles)
             for part in ("scores", "context", "keys", "values")
         )
-        softmax = vector_cycles(unit, VectorFunction.SOFTMAX, rows, keys)
-        merge = vector_cycles(unit, VectorFunction.REQUANTIZE, rows, self.shape.v_head_dim)
+        softmax = vector_cycles(unit, self.alone[0], rows, keys)
+        merge = vector_cycles(unit, self.alone[1], rows, self.shape.v_head_dim)
         return _Tile(scores, context, softmax, merge, loads, values)
 
     def _rows(self, queries: int, elements: int, row: int) -> tuple[int, int]:
@@ -428,6 +425,17 @@ def carries(tile: NpuTile, shape: Attention) -> bool:
     return built and not shape.values_in_keys
 
 
+def softmax_functions(tile: NpuTile, shape: Attention) -> tuple[VectorFunction, VectorFunction]:
+    """What makes probabilities of whole rows, and what makes the result of the products with them.
+
+    Where there are circuits, powers are divided by their rows' totals in the end and not before: a byte holds no
+    probability of a long row, but each power below its largest.
+    """
+    if carries(tile, shape):
+        return VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS
+    return VectorFunction.SOFTMAX, VectorFunction.REQUANTIZE
+
+
 def online_functions(tile: NpuTile, shape: Attention) -> tuple[VectorFunction, VectorFunction]:
     """What makes probabilities of a tile of keys, and what makes the result: of all tiles, or merged tile by tile."""
     if carries(tile, shape):
@@ -465,5 +473,6 @@ __all__ = [
     "most_heads",
     "online_functions",
     "query_parts",
+    "softmax_functions",
     "whole_rows",
 ]

@@ -83,6 +83,12 @@ class Ring:
         """Slot that the consumer reads now."""
         return self._use(self.consumer)
 
+    def last_slot(self) -> _Local:
+        """Slot that the consumer has read last."""
+        local = self.read_slot()
+        local.odd ^= 1
+        return local
+
     def written(self) -> None:
         """Move the producer to the other slot."""
         self.producer.count += 1
@@ -372,6 +378,7 @@ class ProgramBuilder:
         last_post: int = 0,
         last: int = 0,
         mask: Address | None = None,
+        powers: Ring | None = None,
         source_offset: int = 0,
         parameter_offset: int = 0,
         accumulate: bool = False,
@@ -380,8 +387,9 @@ class ProgramBuilder:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
-        second operand. With ``accumulate`` what is carried of rows goes on; where levels of
-        ``overwrite`` are named, in all but their first iteration.
+        second operand; so does the slot of ``powers`` that was read last, whose rows' totals are meant. With
+        ``accumulate`` what is carried of rows goes on; where levels of ``overwrite`` are named, in all but their first
+        iteration.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.base += source_offset
@@ -395,7 +403,7 @@ class ProgramBuilder:
             k=inputs,
             dtype=dtype,
             a=operand,
-            b=second.read_slot() if second else mask or Address(),
+            b=second.read_slot() if second else powers.last_slot() if powers else mask or Address(),
             c=target.write_slot(),
             d=held or Address(),
             wait=wait,

@@ -18,6 +18,8 @@ MEMORY_BITS = 48
 SIZE_BITS = 24
 """Bits of m, n and k."""
 MASK_BITS = isa.SEMAPHORES
+SLOTS = 2
+"""Slots of what is kept of rows, and of what older sums are divided by: one is filled while the other is read."""
 PAGE = 4096
 """A burst must not cross a multiple of this many bytes (AMBA AXI4 specification, A3.4.1)."""
 MOST_LANES = 256

@@ -15,13 +15,11 @@ from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
 from siliconloom.rtl.npu.circuits import readers, rises_writers, sums_readers, sums_writers, unit_circuits, writers
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read, sums_write
 
 GROUP = 4
 """Banks of a `Group`."""
-SLOTS = 2
-"""Slots of what older sums are divided by: one is filled while the other is read."""
 
 
 def bank_read(size: int, address: int, banks: int = 1) -> Signature:

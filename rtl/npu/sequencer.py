@@ -276,6 +276,7 @@ class SequencerCircuit(Circuit):
             "d": sums["d"],
             "indexed": is_gather,
             "a_slot": odd["a"],
+            "b_slot": odd["b"],
             "c_slot": odd["c"],
             "rescale": compute["rescale"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),

@@ -51,7 +51,7 @@ from siliconloom.rtl.npu.bytes import WindowSelect
 from siliconloom.rtl.npu.choice import NONE, Choice, key
 from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read
 from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_in, total_of
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
@@ -66,7 +66,7 @@ class VectorConditions:
     ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
     operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
     ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``: see
-    `arch.vector.FunctionSpec`; ``goes_on``: rows begin with the peaks and totals that are there.
+    `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks and totals that are there.
     """
 
     def __init__(self, m: Module, entry: Any, new: Any) -> None:
@@ -89,6 +89,7 @@ class VectorConditions:
         self.weighs, self.indexes = self.asks(lambda spec: spec.weighs), self.asks(lambda spec: spec.indexes)
         self.carries = self.asks(lambda spec: spec.carries)
         self.goes_on = self.carries & entry.add
+        self.divides = self.asks(lambda spec: spec.divides)
         self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
         self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
 
@@ -755,14 +756,19 @@ class VectorUnitCircuit(Circuit):
             second=second,
             peak=peak_10,
         ).state
+        # what is carried lies in the slot of its powers, and goes on from that in the other one
+        read_slot = Signal()
+        m.d.comb += read_slot.eq(
+            Mux(what.divides, what.entry.b_slot, what.entry.c_slot ^ (what.goes_on & slots[0].reduce))
+        )
         read = self.place(
             m,
-            self.library.make(SramWrapper, bits, ROW_LIMIT),
+            self.library.make(SramWrapper, bits, SLOTS * ROW_LIMIT),
             "rows",
             ren=1,
-            raddr=slots[0].row,
+            raddr=Cat(slots[0].row, read_slot),
             wen=closed[-1],
-            waddr=write_row[-1],
+            waddr=Cat(write_row[-1], what.entry.c_slot),
             wdata=state,
         ).rdata
         states = [read, read]

@@ -105,8 +105,8 @@ class GoldenMachine:
     def operands(self, i: Instruction, indices: list[int]) -> Operands:
         """What a vector instruction finds at the given loop indices."""
         addresses = {"a": i.a.at(indices), "b": i.b.at(indices), "d": i.d.at(indices)}
-        add, slot = i.adds(indices), i.c.slot_at(indices)
-        return Operands(i, addresses, self.tile, self.scratchpad, self.sums, self._softmax, self.rows, add, slot)
+        place = (i.adds(indices), i.c.slot_at(indices), i.b.slot_at(indices))
+        return Operands(i, addresses, self.tile, self.scratchpad, self.sums, self._softmax, self.rows, *place)
 
     def _softmax(self, sums: Integers, multiplier: int, shift: int, valid: Integers) -> Integers:
         return functions.softmax(sums, multiplier, shift, valid, self.lanes)

@@ -163,7 +163,7 @@ class SequencerContract(Contract):
                     sizes.append(implies(sent, entry[name] == wanted))
             if "add" in members:
                 choices.append(implies(sent, entry.add == add))
-            for name in ("a", "c"):
+            for name in ("a", "b", "c"):
                 if f"{name}_slot" in members:
                     second = (parity & compute[f"{name}.parity"]).xor() ^ compute[f"{name}.odd"]
                     choices.append(implies(sent, entry[f"{name}_slot"] == second))
@@ -290,6 +290,7 @@ DECODER_BUGS = {
     "accumulate is ignored": ('transfer["accumulate"] | ~holds', "~holds", "choices"),
     "overwrite is ignored": ('| ~holds(transfer["overwrite"], is_first)', "", "choices"),
     "the slot of powers is that of sums": ('"a_slot": odd["a"],', '"a_slot": odd["c"],', "choices"),
+    "the slot of totals is that of results": ('"b_slot": odd["b"],', '"b_slot": odd["c"],', "choices"),
     "what adds is rescaled": ('"rescale": compute["rescale"],', '"rescale": transfer["accumulate"],', "choices"),
     "a pitch is signed": ('"pitch": transfer["pitch"],', '"pitch": transfer["pitch"].as_signed(),', "sizes"),
     "unknown words are not flagged": ("m.d.comb += self.illegal.eq(1)", "pass", "refused"),

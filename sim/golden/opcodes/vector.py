@@ -32,7 +32,7 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     cols = spec.result_cols(i.n)
     found = GOLDEN[function](operands)[:, :cols]
     if spec.cost.by_row and not spec.carries:
-        machine.rows.carried = None  # what it finds of each row takes their place
+        machine.rows.carried[operands.slot] = None  # what it finds of each row takes their place
     if spec.transposes:
         _transpose(machine, found, target)
         return

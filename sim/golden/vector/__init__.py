@@ -33,18 +33,19 @@ def window(space: Bytes, first: int, count: int) -> Bytes:
 
 
 class RowMemory:
-    """Of each row the peak and the total so far, and of two slots by how much peaks have risen; nothing at first."""
+    """In each of two slots of each row the peak and the total so far, and by how much the peak has risen."""
 
     def __init__(self) -> None:
-        self.carried: functions.Carried | None = None
+        self.carried: list[functions.Carried | None] = [None, None]
         self.rises: list[Integers | None] = [None, None]
 
-    def before(self, rows: int, who: str) -> functions.Carried:
-        """Peaks and totals of so many rows; raises `LoomError` where no function has left them."""
-        if self.carried is None or len(self.carried[0]) < rows:
-            held = 0 if self.carried is None else len(self.carried[0])
-            raise LoomError(f"{who} of {rows} rows, of which the row memory has peak and total of {held}")
-        return self.carried[0][:rows], self.carried[1][:rows]
+    def before(self, rows: int, slot: int, who: str) -> functions.Carried:
+        """Peaks and totals of so many rows; raises `LoomError` where no function has left them in that slot."""
+        found = self.carried[slot]
+        if found is None or len(found[0]) < rows:
+            held = 0 if found is None else len(found[0])
+            raise LoomError(f"{who} of {rows} rows; slot {slot} of the row memory has peaks and totals of {held}")
+        return found[0][:rows], found[1][:rows]
 
     def rise(self, rows: int, slot: int) -> Integers:
         """By how much the peaks of so many rows have risen; raises `LoomError` where nothing says so."""
@@ -75,8 +76,8 @@ class Operands:
         What functions that carry have left of each row.
     add
         The function goes on from that.
-    slot
-        Which of two slots the result is in.
+    slot, second_slot
+        Which of two slots the result is in, and ``b``.
     """
 
     instruction: Instruction
@@ -88,6 +89,7 @@ class Operands:
     rows: RowMemory
     add: bool = False
     slot: int = 0
+    second_slot: int = 0
 
     @property
     def lanes(self) -> int:

@@ -32,11 +32,11 @@ def softmax(o: Operands) -> Integers:
 
 @golden(VectorFunction.SOFTMAX_ONLINE)
 def softmax_online(o: Operands) -> Integers:
-    """Powers of what each row sees of a tile; peak and total of the row stay for the next one."""
+    """Powers of what each row sees of a tile; peak and total stay for the next one, in the slot of the powers."""
     i = o.instruction
     multiplier, _, shift = o.scalars
-    before = o.rows.before(i.m, i.function.value) if o.add else None
-    powers, o.rows.carried, o.rows.rises[o.slot] = functions.softmax_online(
+    before = o.rows.before(i.m, 1 - o.slot, i.function.value) if o.add else None
+    powers, o.rows.carried[o.slot], o.rows.rises[o.slot] = functions.softmax_online(
         o.first[:, : i.n], multiplier, shift, o.seen, o.lanes, before
     )
     return powers
@@ -46,5 +46,5 @@ def softmax_online(o: Operands) -> Integers:
 def requantize_rows(o: Operands) -> Integers:
     """Sums over the totals of their rows, each by its column's multiplier."""
     i = o.instruction
-    _, total = o.rows.before(i.m, i.function.value)
+    _, total = o.rows.before(i.m, o.second_slot, i.function.value)
     return functions.requantize_rows(o.first, total, *o.columns)

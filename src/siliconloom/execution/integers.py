@@ -124,24 +124,22 @@ class IntegerReading(Reading):
         dim, group, made = operator.head_dim, operator.heads // operator.kv_heads, np.empty_like(queries)
         length, seen = queries.shape[1], past.keys.shape[1]
         valid = seen - length + 1 + np.arange(length) if operator.causal else np.full(length, seen)
-        multiplier, _, shift = self._scalars(at)
-        columns, carried = self._columns(at), self.carried.get(at.name, ())
+        columns = self._columns(at)
+        carried = (CarriedRows(0, length, max(seen, 1)), *self.carried.get(at.name, ()))
         for sequence in range(len(queries)):
             for head in range(operator.heads):
                 own, shared = slice(head * dim, (head + 1) * dim), head // group
                 theirs = slice(shared * dim, (shared + 1) * dim)
                 scores = exact_product(queries[sequence, :, own], past.keys[sequence, :, theirs].T)
                 values = past.values[sequence, :, theirs]
-                chances = saturated(functions.softmax(scores, multiplier, shift, valid, self.lanes))
-                made[sequence, :, own] = _requantized(exact_product(chances, values), columns)
                 for rows in carried:
                     part = slice(rows.start, rows.start + rows.count)
-                    sums, total = self._carried(at, scores[part], values, valid[part], rows.keys)
+                    sums, total = self._powers(at, scores[part], values, valid[part], rows.keys)
                     found = functions.requantize_rows(sums, total, columns.bias, columns.multiplier, columns.shift)
                     made[sequence, part, own] = found
         return self._cut(at, made)
 
-    def _carried(
+    def _powers(
         self, at: At, scores: Integers, values: Integers, valid: Integers, tile: int
     ) -> tuple[Integers, Integers]:
         """Sums of powers times values, tile by tile of keys, and the totals of the powers."""

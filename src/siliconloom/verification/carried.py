@@ -87,7 +87,8 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
                 )
         columns = wide if keeps else keys
         sums = Address(base=context if keeps else 0)
-        closing: Fields = {"function": VectorFunction.REQUANTIZE_ROWS, "a": sums, "c": Address(base=out)}
+        totals = Address(slot=half, odd=(TILES - 1 + number) & 1)
+        closing: Fields = {"function": VectorFunction.REQUANTIZE_ROWS, "a": sums, "b": totals, "c": Address(base=out)}
         chain.add(Opcode.VECTOR, m=ROWS, n=columns, k=1, d=Address(base=parameters + 2 * held[0]), **closing)
         _store(tile, chain, columns, RESULTS + number * 8192, out)
     return chain.program(memory)

@@ -118,6 +118,7 @@ class Carried:
             sums,
             rings["out"],
             parameters=parameters,
+            powers=self.powers,
             wait=sums.full_bit | rings["out"].free_bit | parameters.full_bit,
             release=sums.free_bit,
             post=rings["out"].full_bit | parameters.free_bit | self.closed,
