@@ -313,16 +313,20 @@ class AdderLane(Circuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        sums, held = Signal(32), Signal(32)
-        before = Signal(32)
+        sums, held, up = Signal(32), Signal(32), Signal()
+        before = Signal(signed(32))
         m.d.comb += before.eq(Mux(self.forward, held, self.memory))
         if self.rescales:
-            older, floor = Signal(signed(self.MOST)), Signal(32)
-            m.d.comb += [older.eq(before.as_signed()), floor.eq(older >> self.fall)]
-            below = ((self.half - 1) & older).any()
-            up = (self.half & older).any() & (below | floor[0])
-            before = floor + up
-        m.d.comb += self.total.eq((sums + Mux(self.add, before, 0))[:32])
+            older, below = Signal(signed(self.MOST)), Signal()
+            m.d.comb += older.eq(before)
+            before = Signal(signed(32), name="floor")
+            m.d.comb += [
+                before.eq(older >> self.fall),
+                below.eq(((self.half - 1) & older).any()),
+                # the carry of the addition that is there anyway
+                up.eq(self.add & (self.half & older).any() & (below | before[0])),
+            ]
+        m.d.comb += self.total.eq((sums + Mux(self.add, before, 0) + up)[:32])
         m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
         return m
 
