@@ -170,10 +170,11 @@ class FunctionSpec:
     indexes
         The result has `INDEX_BYTES` a row: a column of the operand, without sign, low byte first.
     carries
-        The peak and the total of each row are kept for the instructions behind it, and are those before it where it
-        adds. Its results lie in slots, of which a product takes what the peaks have risen by (`Instruction.rescale`).
+        The peak and the total of each row are kept in the slot that its results are in, and go on from those in the
+        other slot where it adds. Of that slot a product takes what the peaks have risen by (`Instruction.rescale`).
     divides
-        Sums over the totals of their rows, at most `ROW_LIMIT`, that a function that carries has left.
+        Sums over the totals of their rows, at most `ROW_LIMIT`, that a function that carries has left in the slot that
+        ``b`` is in, which is no address.
     circuit
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
     activation
