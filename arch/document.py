@@ -8,6 +8,7 @@ the nearest valid name.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -215,6 +216,10 @@ class Document:
         return tuple(path)
 
 
+JSON_FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?[eE][-+]?\d+")
+"""A number with an exponent, as JSON writes it (RFC 8259, section 6)."""
+
+
 def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Position]]:
     """Plain data of one YAML document and where each value stands; no data and no positions when it is empty."""
     top = Position(source, 1, 1)
@@ -271,6 +276,8 @@ class _Reader:
             value = self.loader.construct_object(node)
             if type(value) is int:
                 str(value)  # raises where it has more digits than can be shown, as in hexadecimal
+            if plain and type(value) is str and JSON_FLOAT.fullmatch(value):
+                return float(value)  # text to YAML 1.1, which wants a point and a sign
             return value
         except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
             rule = "not valid YAML: not a value of the kind that it looks like"

@@ -48,6 +48,8 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
     """There are circuits for some functions, and a row memory of some rows."""
+    if i.rescale:
+        raise illegal(i, number, "sums are rescaled by a matmul that adds to them, and by nothing else")
     if i.function not in BUILT:
         built = ", ".join(sorted(BUILT))
         raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")

@@ -136,10 +136,12 @@ RESCALE = Instruction(opcode=Opcode.MATMUL, m=2, n=3, k=4, accumulate=1, rescale
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ([CLOSE], "requantize_rows of 2 rows, of which the row memory has peak and total of 0"),
+        ([CLOSE], "requantize_rows of 2 rows; slot 0 of the row memory has peaks and totals of 0"),
         ([Instruction(**(vars(ONLINE) | {"accumulate": 1}))], "softmax_online of 2 rows"),
-        ([ONLINE, Instruction(**(vars(CLOSE) | {"m": 3}))], "requantize_rows of 3 rows, .* of 2"),
+        ([ONLINE, Instruction(**(vars(CLOSE) | {"m": 3}))], "requantize_rows of 3 rows; slot 0 .* of 2"),
         ([ONLINE, Instruction(**(vars(ONLINE) | {"function": VectorFunction.SOFTMAX})), CLOSE], "of 0"),
+        ([ONLINE, Instruction(**(vars(CLOSE) | {"b": Address(odd=1)}))], "slot 1 of the row memory .* of 0"),
+        ([ONLINE, Instruction(**(vars(ONLINE) | {"accumulate": 1}))], "slot 1 of the row memory .* of 0"),
         ([RESCALE], "sums of 2 rows are rescaled; slot 0 says of 0"),
         ([ONLINE, Instruction(**(vars(RESCALE) | {"a": Address(odd=1)}))], "slot 1 says of 0"),
     ],

@@ -18,12 +18,13 @@ from siliconloom.verification.programs import RESULTS, product_sizes, random_ima
 Fields = dict[str, Any]
 """Fields of an instruction by name."""
 TILES = 3
-ROWS = 5
+ROWS = (200, 5)
+"""Rows of a tile; as many only where there is room for tiles of two keys and more."""
 FAR = 12
 """A shift that leaves exponents so far apart that peaks rise by more than a sum has bits; another one is `NEAR`."""
 NEAR = 18
-SCALARS, QUERIES, KEYS, VALUES = 4096, 0, 6144, 22528
-"""Where parameters, and tiles of 2,048 bytes of what is multiplied, lie in main memory."""
+SCALARS, KEYS, VALUES, QUERIES = 4096, 6144, 22528, 34816
+"""Where parameters, tiles of 2,048 bytes of keys and of values, and what is multiplied by keys lie in main memory."""
 
 
 def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
@@ -36,8 +37,8 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
     tile, numbers = chip.tile, np.random.default_rng(22)
     memory = random_image(numbers)
     keeps, by_input = (tile.array.dataflow == f"{kind}_stationary" for kind in ("weight", "input"))
-    keys, depth, wide = _sizes(tile, places.bank)
-    shape: Fields = {"m": keys, "n": ROWS} if by_input else {"m": ROWS, "n": keys}
+    rows, keys, depth, wide = _sizes(tile, places.bank)
+    shape: Fields = {"m": keys, "n": rows} if by_input else {"m": rows, "n": keys}
     sizes = product_sizes(tile, shape["m"], shape["n"], depth)
     stays, moves = (sizes[0], sizes[1]) if by_input else (sizes[1], sizes[0])
     weights, moving, parameters, out, powers = (place * places.bank for place in (0, 1, 3, 4, 5))
@@ -65,7 +66,7 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
             chain.add(
                 Opcode.VECTOR,
                 function=VectorFunction.SOFTMAX_ONLINE,
-                m=ROWS,
+                m=rows,
                 n=keys,
                 **mask,
                 c=Address(base=powers if keeps else out, **slot),
@@ -73,10 +74,10 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
                 accumulate=int(turn > 0),
             )
             if keeps:
-                load(product_sizes(tile, ROWS, wide, keys)[1], VALUES + (3 * number + turn) * 2048, weights)
+                load(product_sizes(tile, rows, wide, keys)[1], VALUES + (3 * number + turn) * 2048, weights)
                 chain.add(
                     Opcode.MATMUL,
-                    m=ROWS,
+                    m=rows,
                     n=wide,
                     k=keys,
                     a=Address(base=powers, **slot),
@@ -89,27 +90,35 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
         sums = Address(base=context if keeps else 0)
         totals = Address(slot=half, odd=(TILES - 1 + number) & 1)
         closing: Fields = {"function": VectorFunction.REQUANTIZE_ROWS, "a": sums, "b": totals, "c": Address(base=out)}
-        chain.add(Opcode.VECTOR, m=ROWS, n=columns, k=1, d=Address(base=parameters + 2 * held[0]), **closing)
-        _store(tile, chain, columns, RESULTS + number * 8192, out)
+        chain.add(Opcode.VECTOR, m=rows, n=columns, k=1, d=Address(base=parameters + 2 * held[0]), **closing)
+        _store(tile, chain, (rows, columns), RESULTS + number * 8192, out)
     return chain.program(memory)
 
 
-def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int]:
-    """Keys of a tile, depth of the scores, and columns of the result, as many as there is room for."""
+def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int, int]:
+    """Rows and keys of a tile, depth of the scores, and columns of the result, as many as there is room for."""
     array, lanes = tile.array, tile.vector.lanes
-    keys, depth, wide = 2 * array.rows + 1, array.rows + 1, array.cols + 1
     by_input = array.dataflow == "input_stationary"
 
-    def fits() -> bool:
-        shape = (keys, ROWS) if by_input else (ROWS, keys)
-        scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, ROWS, wide, keys)
-        most = max(*scores[:2], *products[1:2], 2 * ROWS * row_values(tile, keys), ROWS * row_values(tile, wide))
+    def fits(rows: int, keys: int, depth: int, wide: int) -> bool:
+        shape = (keys, rows) if by_input else (rows, keys)
+        scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, rows, wide, keys)
+        row = row_values(tile, wide if array.dataflow == "weight_stationary" else keys)
+        most = max(*scores[:2], *products[1:2], 2 * rows * row_values(tile, keys), rows * row_values(tile, wide))
         held = 2 * padded(8, lanes) + 8 * padded(max(wide, keys), lanes)
-        return max(most, held) <= bank and max(scores[:2]) <= 2048 and scores[2] + products[2] <= sums_lines(tile)
+        stays, moves = scores[:2] if by_input else scores[1::-1]
+        there = max(most, held) <= bank and stays <= 2048 and moves <= RESULTS - QUERIES and rows * row <= 8192
+        return there and scores[2] + products[2] <= sums_lines(tile)
 
-    while not fits() and max(keys, depth, wide) > 1:
-        keys, depth, wide = (max(size - 1, 1) for size in (keys, depth, wide))
-    return keys, depth, wide
+    found = ROWS[-1], 1, 1, 1
+    for rows in ROWS:
+        keys, depth, wide = 2 * array.rows + 1, array.rows + 1, array.cols + 1
+        while not fits(rows, keys, depth, wide) and max(keys, depth, wide) > 1:
+            keys, depth, wide = (max(size - 1, 1) for size in (keys, depth, wide))
+        found = rows, keys, depth, wide
+        if fits(*found) and keys > 1:
+            break
+    return found
 
 
 def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Generator, times: int) -> tuple[int, int]:
@@ -131,10 +140,11 @@ def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Gen
     return line, 2 * line + planes.size
 
 
-def _store(tile: NpuTile, chain: Chain, columns: int, target: int, out: int) -> None:
+def _store(tile: NpuTile, chain: Chain, shape: tuple[int, int], target: int, out: int) -> None:
     """The rows of a result, by columns: what lies between them has never been written."""
+    rows, columns = shape
     row, lanes = row_values(tile, columns), tile.vector.lanes
     part = min(lanes, tile.dma.bytes_per_cycle)
     for at in range(0, padded(columns, lanes), part):
         where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
-        chain.add(Opcode.STORE, m=ROWS, n=part, pitch=row, local_pitch=row, **where)
+        chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, **where)

@@ -192,12 +192,12 @@ def over_banks(chip: Chip) -> LoadedProgram:
 
 
 def over_pages(chip: Chip) -> LoadedProgram:
-    """Loads and stores of rows over the ends of pages, and of rows as long as a bank."""
+    """Loads and stores of rows over the ends of pages, and of rows as long as a bank, or as four pages."""
     places, chain = Places(_tile(chip)), Chain()
-    bank, size = places.bank, places.unit
+    bank, size = min(places.bank, 4 * PAGE), places.unit
     rows = 3
     width = places.aligned(bank // 4)
-    first, out = 2 * bank, 4 * bank
+    first, out = 2 * places.bank, 4 * places.bank
     row = row_unit(places.tile)
     tries = (
         (rows, width, PAGE - places.aligned(width // 3), PAGE - size),

@@ -21,6 +21,7 @@ from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
 from siliconloom.sim.chip.engine import Run, duration, run
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
+from siliconloom.verification.directed import directed_programs
 from siliconloom.verification.layers import LAYERS, layer_runs
 from siliconloom.verification.parity import Findings, Parity, ParityStream, span, verilog
 from siliconloom.verification.programs import random_program
@@ -206,11 +207,18 @@ def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[Load
 def verify_programs(
     chip: Chip, *, seed: int, simulator: str, programs: int, spent: Spent, layers: bool = True
 ) -> Findings:
-    """Random programs on the tile of ``chip``, each in other surroundings (`surrounded`); then transformer layers."""
+    """Random programs on the tile of ``chip``, each in other surroundings (`surrounded`).
+
+    Then those that reach what random ones seldom do (`verification.directed`), and transformer layers.
+    """
     around = [surrounded(random_program(chip, seed + n), n, seed=seed) for n in range(programs)]
     made = [(f"random {seed + number}", each) for number, (each, _) in enumerate(around)]
     options = [more for _, more in around]
     notes = []
+    try:
+        made += directed_programs(chip)
+    except LoomError as error:
+        notes.append(f"no directed programs: {error}")
     if layers:
         try:
             made += [(r.name, r.made) for spec in LAYERS for r in layer_runs(chip, spec, seed=seed)]
