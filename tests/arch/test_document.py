@@ -140,3 +140,9 @@ def test_files_that_cannot_be_read(tmp_path):
     large.write_bytes(b"a: " + b"x" * MAX_BYTES)
     with pytest.raises(LoomError, match="more than a YAML file may have"):
         Document.load(large)
+
+
+@pytest.mark.parametrize("text", ["1e-05", "2E3", "-1.5e+3", "0.25e1"])
+def test_a_number_with_an_exponent_is_one_as_json_writes_it(text):
+    """To YAML 1.1 these are text: a model's configuration with `"rms_norm_eps": 1e-05` was refused."""
+    assert Document.parse(f'{{"a": {text}, "b": "{text}"}}').data == {"a": float(text), "b": text}
