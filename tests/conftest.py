@@ -4,9 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import siliconloom
 from siliconloom.arch import memo
+
+# how long an example takes is the machine's affair
+settings.register_profile("no time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no time")
 
 CHECKOUT = Path(__file__).resolve().parents[1] / "src" / "siliconloom"
 
