@@ -27,7 +27,6 @@ from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     carries,
     is_masked,
-    online_functions,
     query_parts,
     softmax_functions,
 )
@@ -208,7 +207,7 @@ class AttentionLowering:
         The products with the values add up in the accumulator, which rescales what it has by how far peaks have risen.
         """
         rings, builder = self.context.rings, self.context.builder
-        softmax, closing = online_functions(self.context.tile, self.shape)
+        softmax, closing = softmax_functions(self.context.tile, self.shape)
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             rows = queries.size * self.subset.size
             self._load_q(part, sequence, head, queries)

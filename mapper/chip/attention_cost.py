@@ -87,7 +87,7 @@ def choose_attention_tilings(
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
     costs = _Costs(chip, shape, held)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
-    by_rows = whole_rows(costs.tile, shape) and most_keys <= COLUMN_LIMIT
+    by_rows = carries(costs.tile, shape) and most_keys <= COLUMN_LIMIT
     tilings = [
         (queries, keys, heads, whole)
         for whole in ((True, False) if by_rows else (False,))
@@ -267,7 +267,7 @@ class _Costs:
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
         self.carries = carries(chip.tile, shape)
-        self.alone, self.online = softmax_functions(chip.tile, shape), online_functions(chip.tile, shape)
+        self.alone, self.online = (softmax_functions(chip.tile, shape, merged=many) for many in (False, True))
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
@@ -425,27 +425,20 @@ def carries(tile: NpuTile, shape: Attention) -> bool:
     return built and not shape.values_in_keys
 
 
-def softmax_functions(tile: NpuTile, shape: Attention) -> tuple[VectorFunction, VectorFunction]:
-    """What makes probabilities of whole rows, and what makes the result of the products with them.
+def softmax_functions(
+    tile: NpuTile, shape: Attention, *, merged: bool = False
+) -> tuple[VectorFunction, VectorFunction]:
+    """What makes probabilities of sums, and what makes the result of the products with them.
 
-    Where there are circuits, powers are divided by their rows' totals in the end and not before: a byte holds no
-    probability of a long row, but each power below its largest.
+    Where there are circuits, powers are divided by their rows' totals in the end and not before, of one tile of keys
+    and of several: a byte holds no probability of a long row, but each power below its largest. Elsewhere tiles of
+    keys are ``merged`` one by one, where there are several.
     """
     if carries(tile, shape):
         return VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS
+    if merged:
+        return VectorFunction.SOFTMAX_MERGED, VectorFunction.RESCALE
     return VectorFunction.SOFTMAX, VectorFunction.REQUANTIZE
-
-
-def online_functions(tile: NpuTile, shape: Attention) -> tuple[VectorFunction, VectorFunction]:
-    """What makes probabilities of a tile of keys, and what makes the result: of all tiles, or merged tile by tile."""
-    if carries(tile, shape):
-        return VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS
-    return VectorFunction.SOFTMAX_MERGED, VectorFunction.RESCALE
-
-
-def whole_rows(tile: NpuTile, shape: Attention) -> bool:
-    """Whether rows are normalised as a whole where their sums fit."""
-    return carries(tile, shape)
 
 
 def tiles_of(row: Sequence[tuple[int, int, _Tile]]) -> int:
@@ -466,13 +459,11 @@ __all__ = [
     "AttentionPart",
     "AttentionTiling",
     "attention_constants",
-    "choose_attention_tilings",
     "carries",
+    "choose_attention_tilings",
     "is_masked",
     "key_unit",
     "most_heads",
-    "online_functions",
     "query_parts",
     "softmax_functions",
-    "whole_rows",
 ]

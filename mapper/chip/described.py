@@ -26,10 +26,10 @@ from siliconloom.mapper.chip.attention_cost import (
     AttentionTiling,
     attention_needs,
     attention_tiling,
+    carries,
     key_unit,
     most_heads,
     query_parts,
-    whole_rows,
 )
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
@@ -353,7 +353,7 @@ class _Reader:
         if whole and keys >= most_keys:
             rule = f"rows are whole anyway where all {most_keys} keys are one tile"
             raise self.document.error(rule, (*at, "whole"), value=whole)
-        if whole and not whole_rows(self.tile, part):
+        if whole and not carries(self.tile, part):
             rule = "rows are whole in int8, on an array that keeps its weights, and not where keys hold the values"
             raise self.document.error(rule, (*at, "whole"), value=whole)
         if whole and most_keys > COLUMN_LIMIT:

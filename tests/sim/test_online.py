@@ -163,3 +163,9 @@ def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
     wrong = Instruction(**(vars(RESCALE) | instruction))
     with pytest.raises(IllegalProgram, match=why):
         check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge", sets))
+
+
+def test_nothing_but_a_matmul_rescales():
+    wrong = Instruction(**(vars(ONLINE) | {"rescale": 1}))
+    with pytest.raises(IllegalProgram, match="rescaled by a matmul"):
+        check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge"))
