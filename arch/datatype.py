@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
+@dataclass(frozen=True)
+class FloatLayout:
+    """The fields of a floating-point format: a sign, an exponent, a fraction, from the high bits to the low ones.
+
+    Parameters
+    ----------
+    exponent_bits, fraction_bits
+        Widths of the two fields.
+    infinities
+        The largest exponent is that of infinities and NaN, as IEEE 754 has it. Otherwise it is one of numbers, and only
+        the pattern of all ones is a NaN (OCP 8-bit Floating Point Specification, revision 1.0, table 1, E4M3).
+    """
+
+    exponent_bits: int
+    fraction_bits: int
+    infinities: bool = True
+
+    @property
+    def bias(self) -> int:
+        """What the exponent field of 1.0 is."""
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def keeps_subnormals(self) -> bool:
+        """Whether its subnormal numbers count: they do where fp32 has them as normal numbers."""
+        return self.exponent_bits < FP32_LAYOUT.exponent_bits
+
+
+FP32_LAYOUT = FloatLayout(8, 23)
+
+
 class DataType(StrEnum):
-    """A number format; ``bits`` is its width, ``accumulator`` the format its products are summed in."""
+    """A number format; ``bits`` is its width, ``accumulator`` the format its products are summed in.
+
+    ``fp8`` is another name of ``fp8_e4m3``. New formats come last: programs count them.
+    """
 
     INT4 = "int4"
     INT8 = "int8"
     INT16 = "int16"
     INT32 = "int32"
-    FP8 = "fp8"
+    FP8_E4M3 = "fp8_e4m3"
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
+    FP8_E5M2 = "fp8_e5m2"
+
+    @classmethod
+    def _missing_(cls, value: object) -> DataType | None:
+        return cls.FP8_E4M3 if value == "fp8" else None
 
     @property
     def bits(self) -> int:
@@ -26,6 +66,11 @@ class DataType(StrEnum):
         return self.value.startswith("int")
 
     @property
+    def layout(self) -> FloatLayout:
+        """The fields of a floating-point format; raises `KeyError` for integers."""
+        return _LAYOUTS[self]
+
+    @property
     def accumulator(self) -> DataType:
         return DataType.INT32 if self.is_integer else DataType.FP32
 
@@ -34,13 +79,13 @@ class DataType(StrEnum):
         return -(-elements * self.bits // 8)
 
 
-_BITS = {
-    DataType.INT4: 4,
-    DataType.INT8: 8,
-    DataType.INT16: 16,
-    DataType.INT32: 32,
-    DataType.FP8: 8,
-    DataType.BF16: 16,
-    DataType.FP16: 16,
-    DataType.FP32: 32,
+_LAYOUTS = {
+    DataType.FP8_E4M3: FloatLayout(4, 3, infinities=False),
+    DataType.FP8_E5M2: FloatLayout(5, 2),
+    DataType.BF16: FloatLayout(8, 7),
+    DataType.FP16: FloatLayout(5, 10),
+    DataType.FP32: FP32_LAYOUT,
+}
+_BITS = {DataType.INT4: 4, DataType.INT8: 8, DataType.INT16: 16, DataType.INT32: 32} | {
+    dtype: 1 + layout.exponent_bits + layout.fraction_bits for dtype, layout in _LAYOUTS.items()
 }

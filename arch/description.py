@@ -41,6 +41,13 @@ class SystolicArray(Description):
     multiply_stages: int = Field(
         default=1, ge=0, le=3, description="registers between multiplier and adder in each element"
     )
+    add_stages: int = Field(
+        default=0,
+        ge=0,
+        le=3,
+        description="registers inside the adder of each element (weight and input stationary): a row adds so many "
+        "cycles later after the one above",
+    )
     load_rows: int = Field(
         default=1, ge=1, description="rows of the stationary operand that enter per cycle (weight and input stationary)"
     )
@@ -56,12 +63,19 @@ class SystolicArray(Description):
             raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}")
         if self.load_rows > 1 and self.dataflow == "output_stationary":
             raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
+        if self.add_stages and self.dataflow == "output_stationary":
+            raise ValueError("add_stages is meant for weight and input stationary arrays, it must be 0 here")
         return self
+
+    @property
+    def row_hop(self) -> int:
+        """Cycles by which a row of elements is behind the one above it: sums take so many to pass an element."""
+        return 1 + self.add_stages
 
     @property
     def output_latency(self) -> int:
         """Cycles from a beat entering the array to its sums leaving it."""
-        return self.rows + self.cols - 1 + self.multiply_stages
+        return self.rows * self.row_hop + self.cols - 1 + self.multiply_stages
 
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""

@@ -133,6 +133,16 @@ def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
     return held
 
 
+def summing_order(array: SystolicArray) -> list[int]:
+    """Rows of a fold in the order in which an array that keeps an operand adds their products, from top to bottom.
+
+    With ``load_rows`` of p, R/p rows are p load chains below one another; row r of a fold is row r // p of chain r % p.
+    The order counts where sums are rounded. An output stationary array adds in the order of the beats.
+    """
+    groups = array.load_rows
+    return [row * groups + chain for chain in range(groups) for row in range(array.rows // groups)]
+
+
 def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
     """A stationary operand (k x outer) as it lies in memory, from its first value to its last."""
     k, outer = operand.shape

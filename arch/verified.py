@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.result import ResultSection
 
-SCHEMA: Literal["siliconloom.verification/5"] = "siliconloom.verification/5"
+SCHEMA: Literal["siliconloom.verification/6"] = "siliconloom.verification/6"
 COUNTED = ("folds", "instructions", "commands", "messages")
 """What cases count of their work, each where it has it."""
 
@@ -141,7 +142,7 @@ class GemmWork(VerifiedPart):
     """Products that run back to back on an array."""
 
     gemms: tuple[NamedGemm, ...]
-    operand_bits: int
+    operands: DataType
     stall: dict[str, float] = Field(description="of each stream, the chance that a beat waits a cycle; none: no waits")
 
 
@@ -236,7 +237,7 @@ class Seconds(VerifiedPart):
 class Verified(VerifiedPart):
     """The record: what every kind of machine has."""
 
-    schema_: Literal["siliconloom.verification/5"] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal["siliconloom.verification/6"] = Field(default=SCHEMA, alias="schema")
     kind: str = Field(description="what was built: array, npu, pim, or link (a ring of chips)")
     version: str
     asked: AskedOfRtl

@@ -51,7 +51,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
 ADD_PASSES = 3
 """Operands and results of a sum."""
 NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
-DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8": "fp8"}
+DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
 
 @dataclass(frozen=True)

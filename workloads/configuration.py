@@ -24,7 +24,13 @@ ACTIVATIONS = {
     "silu": VectorFunction.SILU,
     "swish": VectorFunction.SILU,
 }
-_DTYPES = {"bfloat16": DataType.BF16, "float16": DataType.FP16, "float32": DataType.FP32, "float8_e4m3fn": DataType.FP8}
+_DTYPES = {
+    "bfloat16": DataType.BF16,
+    "float16": DataType.FP16,
+    "float32": DataType.FP32,
+    "float8_e4m3fn": DataType.FP8_E4M3,
+    "float8_e5m2": DataType.FP8_E5M2,
+}
 # Keys of some families that look like keys of another one, and are ignored there rather than taken for a misspelling.
 _LOOKALIKES = frozenset(
     {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.timing import INPUT_SLICE
-from siliconloom.rtl.array.element import ACCUMULATOR_BITS
+from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, operand_type
 from siliconloom.rtl.array.folds import ArrayProduct, FoldBeats, FoldCase, Matrix, folds_of, operands, pack
-from siliconloom.rtl.array.tile import operand_type, systolic_tile
+from siliconloom.rtl.array.tile import systolic_tile
 from siliconloom.rtl.flows.channels import Channel, interface_of
 from siliconloom.rtl.flows.design import Design
+from siliconloom.rtl.flows.waivers import waiver_file
 from siliconloom.rtl.library import Library
 
 MEANINGS = {
@@ -22,10 +24,17 @@ MEANINGS = {
     "moving_data": "operands that move: R lanes",
     "a_data": "a column of A: R lanes",
     "b_data": "a row of B: C lanes",
-    "output_data": "results: C lanes of 32 bits",
+    "output_data": "results: C lanes of 32 bits (integers, or fp32)",
     "fold_begins": "pulse: a loaded tile becomes the active one",
     "fold_ends": "pulse: the last operands of a fold enter the array",
 }
+
+WAIVERS = {
+    "WIDTHEXPAND": "exponents of different widths: they are extended as their types say, which Verilog does too",
+    "WIDTHTRUNC": "the upper bits of a shift or of an exponent are dropped on purpose: they cannot be set",
+    "UNUSEDSIGNAL": "bits of a sum that rounding does not keep",
+}
+"""Rules of ``verilator --lint-only -Wall`` that an array of floating-point elements is not held to, and why."""
 
 LARGE = 4096
 """Elements from which on the bench runs one fold: wide beats make large files."""
@@ -35,7 +44,7 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
     """The tile of ``array`` with everything that goes with it; raises `NotSupported` for operands without RTL."""
     top = systolic_tile(library, array)
     operand = operand_type(array)
-    folds = bench_folds(array, operand.bits)
+    folds = bench_folds(array, operand)
     channels = {channel.name: channel for channel in interface_of(top).channels}
     ordered = [beat for fold in folds for beat in _sends(fold, channels, operand.bits)]
     beats: dict[str, list[int]] = {name: [] for name in channels}
@@ -54,6 +63,7 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
         },
         timing={
             "multiply_stages": array.multiply_stages,
+            "add_stages": array.add_stages,
             "load_rows": array.load_rows,
             "output_latency": array.output_latency,
             "input_slice": INPUT_SLICE,
@@ -61,10 +71,11 @@ def systolic_design(library: Library, array: SystolicArray, contains: str) -> De
         meanings=MEANINGS,
         beats=beats,
         ordered=ordered,
+        files={} if operand.is_integer else {f"{top.module_name}.vlt": waiver_file(top.module_name, WAIVERS)},
     )
 
 
-def bench_folds(array: SystolicArray, bits: int) -> list[FoldBeats]:
+def bench_folds(array: SystolicArray, dtype: DataType) -> list[FoldBeats]:
     """A GEMM of four folds, three of them at an edge of the array; of one fold for a large array."""
     if array.rows * array.cols >= LARGE:
         gemm = ArrayProduct(3, array.cols, array.rows)
@@ -77,8 +88,8 @@ def bench_folds(array: SystolicArray, bits: int) -> list[FoldBeats]:
             "input_stationary": ArrayProduct(array.cols + more_cols, 5, array.rows + more_rows),
             "output_stationary": ArrayProduct(array.rows + more_rows, array.cols + more_cols, 5),
         }[array.dataflow]
-    ((a, b),) = operands(FoldCase((gemm,), seed=0, bits=bits))
-    return folds_of(array, a, b)
+    ((a, b),) = operands(FoldCase((gemm,), seed=0, dtype=dtype))
+    return folds_of(array, a, b, dtype)
 
 
 def _sends(fold: FoldBeats, channels: dict[str, Channel], bits: int) -> list[tuple[str, int]]:

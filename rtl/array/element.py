@@ -2,58 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from amaranth import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
+from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, Arithmetic
 from siliconloom.rtl.library import Circuit, Library
-
-ACCUMULATOR_BITS = SUM_BITS
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """The numbers of an array, and the pipeline between multiplier and adder.
-
-    Parameters
-    ----------
-    bits
-        Width of an operand: 4 or 8.
-    stages
-        Registers between multiplier and adder.
-    """
-
-    bits: int
-    stages: int
-
-    @property
-    def numbers(self) -> Integers:
-        """How operands are multiplied and summed."""
-        return Integers(self.bits)
-
-    def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
-        """A * b, ``stages`` enabled cycles later, extended to a sum's width."""
-        value = Signal(self.numbers.product, name="product")
-        m.d.comb += value.eq(self.numbers.mul(a, b))
-        for stage in range(self.stages):
-            register = Signal(self.numbers.product, name=f"product_{stage + 1}", reset_less=True)
-            with m.If(en):
-                m.d.sync += register.eq(value)
-            value = register
-        wide = Signal(self.numbers.sum, name="addend")
-        m.d.comb += wide.eq(value)
-        return wide
-
-    def flag(self, m: Module, en: Signal, value: Signal, name: str) -> Signal:
-        """A control bit delayed along with the product."""
-        for stage in range(self.stages):
-            register = Signal(name=f"{name}_{stage + 1}")
-            with m.If(en):
-                m.d.sync += register.eq(value)
-            value = register
-        return value
 
 
 class StationaryElement(Circuit):
@@ -76,12 +29,14 @@ class StationaryElement(Circuit):
         Stationary operand from above.
     capture, swap : In(1)
         Take ``load`` into the shadow register; make the shadow register active.
+    clear : In(1)
+        Make the shadow register zero; only of arithmetic that `clears <Arithmetic.clears>`.
     sum_out : Out
         Partial sum, registered.
-    moving_out, capture_out, swap_out : Out
+    moving_out, capture_out, swap_out, clear_out : Out
         To the right, registered; only with ``passes_right``.
     load_out : Out
-        Downwards, registered; only with ``passes_load``.
+        Downwards, one register and the adder's later; only with ``passes_load``.
     """
 
     def __init__(self, library: Library, arithmetic: Arithmetic, *, passes_right: bool, passes_load: bool) -> None:
@@ -92,12 +47,12 @@ class StationaryElement(Circuit):
             "moving": In(bits),
             "load": In(bits),
             "sum": In(ACCUMULATOR_BITS),
-            "capture": In(1),
-            "swap": In(1),
             "sum_out": Out(ACCUMULATOR_BITS),
         }
+        self.controls = stationary_controls(arithmetic)
+        ports |= {name: In(1) for name in self.controls}
         if passes_right:
-            ports |= {"moving_out": Out(bits), "capture_out": Out(1), "swap_out": Out(1)}
+            ports |= {"moving_out": Out(bits)} | {f"{name}_out": Out(1) for name in self.controls}
         if passes_load:
             ports |= {"load_out": Out(bits)}
         kind = "element" + "_inner" * passes_right + "_chained" * passes_load
@@ -110,19 +65,28 @@ class StationaryElement(Circuit):
         shadow, active = Signal(bits, name="shadow"), Signal(bits, name="active")
         total = Signal(ACCUMULATOR_BITS, reset_less=True)
         product = self.arithmetic.product(m, self.en, self.moving, active)
+        total_in = self.arithmetic.added(m, self.en, self.sum, product)
         with m.If(self.en):
-            m.d.sync += total.eq(self.arithmetic.numbers.add(self.sum, product))
+            m.d.sync += total.eq(total_in)
             with m.If(self.capture):
                 m.d.sync += shadow.eq(self.load)
+            if self.arithmetic.clears:
+                with m.If(self.clear):
+                    m.d.sync += shadow.eq(0)
             with m.If(self.swap):
                 m.d.sync += active.eq(shadow)
         m.d.comb += self.sum_out.eq(total)
         if self.passes_right:
-            for name in ("moving", "capture", "swap"):
+            for name in ("moving", *self.controls):
                 # without a reset, control that is unknown at power-up would run through the row after the reset
                 _register(m, self.en, getattr(self, name), getattr(self, f"{name}_out"), name, reset=name != "moving")
         if self.passes_load:
-            _register(m, self.en, self.load, self.load_out, "load")
+            load = self.load
+            for stage in range(self.arithmetic.add_stages):
+                later = Signal(bits, name=f"load_{stage + 1}", reset_less=True)
+                _register(m, self.en, load, later, f"load_{stage + 1}")
+                load = later
+            _register(m, self.en, load, self.load_out, "load")
         return m
 
 
@@ -171,7 +135,7 @@ class OutputElement(Circuit):
         if passes_down:
             ports |= {"b_out": Out(bits)}
         kind = "element" + "_inner" * passes_right + "_chained" * passes_down
-        super().__init__(library, library.name(kind), ports, reset=passes_right or arithmetic.stages > 0)
+        super().__init__(library, library.name(kind), ports, reset=passes_right or arithmetic.multiply_stages > 0)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -181,7 +145,7 @@ class OutputElement(Circuit):
         held = Signal(ACCUMULATOR_BITS, reset_less=True)
         finished = Signal(ACCUMULATOR_BITS, reset_less=True)
         total = Signal(ACCUMULATOR_BITS)
-        m.d.comb += total.eq(arithmetic.numbers.add(Mux(first, arithmetic.numbers.zero, held), product))
+        m.d.comb += total.eq(arithmetic.added(m, en, Mux(first, arithmetic.zero, held), product))
         with m.If(en):
             with m.If(valid):
                 m.d.sync += held.eq(total)
@@ -197,6 +161,11 @@ class OutputElement(Circuit):
         if self.passes_down:
             _register(m, en, self.b, self.b_out, "b")
         return m
+
+
+def stationary_controls(arithmetic: Arithmetic) -> tuple[str, ...]:
+    """Control bits of an element that holds an operand; they travel to the right."""
+    return ("capture", "swap", "clear") if arithmetic.clears else ("capture", "swap")
 
 
 CONTROLS = ("valid", "first", "last", "shift")

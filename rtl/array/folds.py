@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.layout import fold_tile
-from siliconloom.rtl.array.element import ACCUMULATOR_BITS
+from siliconloom.arch.layout import fold_tile, summing_order
+from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
+from siliconloom.sim.golden.floats import chain_product, patterns_of, widened
 
 Matrix = NDArray[np.int64]
 
@@ -43,8 +45,8 @@ class FoldCase:
         In order.
     seed
         Of operand values and stalls.
-    bits
-        Operand width of the values (int4 values also run on an int8 array).
+    dtype
+        Format of the values (int4 values also run on an int8 array).
     stall
         Probability, per stream (and ``output``), that a beat is held back for a cycle; empty for none.
     schedule
@@ -53,7 +55,7 @@ class FoldCase:
 
     gemms: tuple[ArrayProduct, ...]
     seed: int
-    bits: int = 8
+    dtype: DataType = DataType.INT8
     stall: dict[str, float] = field(default_factory=dict)
     schedule: tuple[FoldTime, ...] = ()
 
@@ -91,50 +93,81 @@ class FoldBeats:
 
 
 def operands(case: FoldCase) -> list[tuple[Matrix, Matrix]]:
-    """Random A and B of every GEMM; extreme values are frequent, since that is where sums go wrong."""
+    """Random A and B of every product, as integers or as patterns of a floating-point format.
+
+    Extreme values are frequent, since that is where sums go wrong: the ends of integers; of floating-point numbers
+    half of the products have any patterns, infinities and NaN among them, the others only finite ones, many of them
+    alike in size, with zeros and the smallest numbers.
+    """
     chance = np.random.default_rng(case.seed)
-    low, high = -(1 << case.bits - 1), (1 << case.bits - 1) - 1
     made = []
     for gemm in case.gemms:
-        pair = []
-        for shape in ((gemm.m, gemm.k), (gemm.k, gemm.n)):
-            values = chance.integers(low, high, size=shape, endpoint=True)
-            extreme = chance.choice(np.array([low, high, 0, -1]), size=shape)
-            pair.append(np.where(chance.random(shape) < 0.2, extreme, values))
-        made.append((pair[0], pair[1]))
+        shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n))
+        draw = _integers if case.dtype.is_integer else _any_patterns if chance.random() < 0.5 else _numbers
+        a, b = (draw(chance, case.dtype, shape) for shape in shapes)
+        made.append((a, b))
     return made
 
 
-def folds_of(array: SystolicArray, a: Matrix, b: Matrix) -> list[FoldBeats]:
-    """Cut a GEMM into the folds of the array, in the order of ``sim.timing.systolic.gemm_folds``."""
+def _integers(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
+    low, high = -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    values = chance.integers(low, high, size=shape, endpoint=True)
+    extreme = chance.choice(np.array([low, high, 0, -1]), size=shape)
+    return np.where(chance.random(shape) < 0.2, extreme, values)
+
+
+def _any_patterns(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
+    found = chance.integers(0, 1 << dtype.bits, size=shape)
+    special = patterns_of(np.array([np.inf, -np.inf, np.nan, -0.0]), dtype).astype(np.int64)
+    return np.where(chance.random(shape) < 0.1, chance.choice(special, size=shape), found)
+
+
+def _numbers(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
+    values = chance.standard_normal(shape) * 2.0 ** chance.integers(-3, 4, size=shape)
+    found: Matrix = patterns_of(values, dtype).astype(np.int64)
+    smallest = chance.integers(0, 1 << dtype.layout.fraction_bits, size=shape)
+    signs = chance.integers(0, 2, size=shape) << (dtype.bits - 1)
+    return np.where(chance.random(shape) < 0.15, smallest | signs, found)
+
+
+def folds_of(array: SystolicArray, a: Matrix, b: Matrix, dtype: DataType) -> list[FoldBeats]:
+    """Cut a GEMM of such operands into the folds of the array, in the order of ``sim.timing.systolic.gemm_folds``."""
     rows, cols = array.rows, array.cols
     if array.dataflow == "output_stationary":
         return [
-            _output_fold(array, a[i : i + rows], b[:, j : j + cols])
+            _output_fold(array, a[i : i + rows], b[:, j : j + cols], dtype)
             for i in range(0, a.shape[0], rows)
             for j in range(0, b.shape[1], cols)
         ]
     # weight stationary: B stays, rows of A move; input stationary: A^T stays, columns of B move
     stationary, moving = (b, a) if array.dataflow == "weight_stationary" else (a.T, b.T)
     return [
-        _stationary_fold(array, stationary[k : k + rows, j : j + cols], moving[:, k : k + rows])
+        _stationary_fold(array, stationary[k : k + rows, j : j + cols], moving[:, k : k + rows], dtype)
         for j in range(0, stationary.shape[1], cols)
         for k in range(0, stationary.shape[0], rows)
     ]
 
 
-def _stationary_fold(array: SystolicArray, stationary: Matrix, moving: Matrix) -> FoldBeats:
+def _stationary_fold(array: SystolicArray, stationary: Matrix, moving: Matrix, dtype: DataType) -> FoldBeats:
     used = stationary.shape[0]
     tile = fold_tile(array, stationary)
     loads = [tile[i : i + array.load_rows].ravel() for i in range(0, len(tile), array.load_rows)]
     lanes = _padded(moving, moving.shape[0], array.rows)
-    golden = lanes[:, :used] @ tile[:used]
+    order = [row for row in summing_order(array) if row < used]
+    golden = _product(lanes[:, order], tile[order], dtype)
     return FoldBeats({"stationary": _marked(loads), "moving": _marked(list(lanes))}, golden, golden.shape[0])
 
 
-def _output_fold(array: SystolicArray, a: Matrix, b: Matrix) -> FoldBeats:
+def _output_fold(array: SystolicArray, a: Matrix, b: Matrix, dtype: DataType) -> FoldBeats:
     left, right = _padded(a, array.rows, a.shape[1]), _padded(b, b.shape[0], array.cols)
-    return FoldBeats({"a": _marked(list(left.T)), "b": _marked(list(right))}, left @ right, a.shape[0])
+    return FoldBeats({"a": _marked(list(left.T)), "b": _marked(list(right))}, _product(left, right, dtype), a.shape[0])
+
+
+def _product(a: Matrix, b: Matrix, dtype: DataType) -> Matrix:
+    """Sums of 32 bits as two's complement, whatever they are patterns of."""
+    if dtype.is_integer:
+        return a @ b
+    return chain_product(widened(a, dtype), widened(b, dtype)).view(np.int32).astype(np.int64)
 
 
 def _padded(values: Matrix, rows: int, cols: int) -> Matrix:
@@ -163,7 +196,7 @@ def unpack(word: str, lanes: int) -> Matrix:
 
 def job_case(array: SystolicArray, case: FoldCase, lane_bits: int) -> tuple[dict[str, Any], list[FoldBeats]]:
     """The case as the simulator side reads it, and its folds."""
-    folds = [fold for a, b in operands(case) for fold in folds_of(array, a, b)]
+    folds = [fold for a, b in operands(case) for fold in folds_of(array, a, b, case.dtype)]
     streams: dict[str, list[tuple[str, int]]] = {}
     for fold in folds:
         for name, beats in fold.streams.items():
@@ -182,6 +215,11 @@ def job_case(array: SystolicArray, case: FoldCase, lane_bits: int) -> tuple[dict
     return job, folds
 
 
+def _shown(sums: Matrix, dtype: DataType) -> list[Any]:
+    """Sums as people read them: integers, or fp32 patterns."""
+    return sums.tolist() if dtype.is_integer else [f"{each & 0xFFFFFFFF:08x}" for each in sums.tolist()]
+
+
 def judge(array: SystolicArray, case: FoldCase, folds: Sequence[FoldBeats], outcome: dict[str, Any]) -> CaseResult:
     """Compare what came out with the golden values, and take the times of every fold."""
     outputs, position, compared = outcome["outputs"], 0, 0
@@ -194,7 +232,8 @@ def judge(array: SystolicArray, case: FoldCase, folds: Sequence[FoldBeats], outc
             got = unpack(word, array.cols)
             compared += array.cols * ACCUMULATOR_BITS // 8
             if not np.array_equal(got, fold.golden[row]):
-                values.append(f"fold {number}, row {row}: RTL {got.tolist()}, NumPy {fold.golden[row].tolist()}")
+                found, wanted = _shown(got, case.dtype), _shown(fold.golden[row], case.dtype)
+                values.append(f"fold {number}, row {row}: RTL {found}, NumPy {wanted}")
             if last != (row == len(fold.golden) - 1):
                 values.append(f"fold {number}, row {row}: output_last is {last}")
         if len(beats) < len(fold.golden):

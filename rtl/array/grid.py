@@ -13,7 +13,8 @@ from typing import Any
 from amaranth import Cat, Module, Signal
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.rtl.array.element import ACCUMULATOR_BITS, CONTROLS, Arithmetic, OutputElement, StationaryElement
+from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, Arithmetic
+from siliconloom.rtl.array.element import CONTROLS, OutputElement, StationaryElement, stationary_controls
 from siliconloom.rtl.library import Circuit, Library
 
 
@@ -35,7 +36,7 @@ class GridFabric:
         """Signals that flow to the right: name and bits."""
         if self.output_stationary:
             return (("a", self.arithmetic.bits), *((name, 1) for name in CONTROLS))
-        return (("moving", self.arithmetic.bits), ("capture", 1), ("swap", 1))
+        return (("moving", self.arithmetic.bits), *((name, 1) for name in stationary_controls(self.arithmetic)))
 
     @property
     def operand(self) -> str:
@@ -49,7 +50,7 @@ class GridFabric:
 
     def resets(self, cols: int, right: bool) -> bool:
         """Tell whether anything in ``cols`` columns has a reset: control bits that move on do."""
-        return not self.output_stationary or cols > 1 or right or self.arithmetic.stages > 0
+        return not self.output_stationary or cols > 1 or right or self.arithmetic.multiply_stages > 0
 
     def element(self, library: Library, right: bool, below: bool) -> Circuit:
         """The element at a place with or without neighbours to the right and below."""

@@ -13,32 +13,12 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.errors import NotSupported
-from siliconloom.rtl.array.element import ACCUMULATOR_BITS, Arithmetic
+from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
+from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
-
-
-def operand_type(array: SystolicArray) -> DataType:
-    """The format whose width the array is built for: the widest of its integer operands.
-
-    Raises
-    ------
-    NotSupported
-        When it has none, or one that is wider than a byte.
-    """
-    integers = [d for d in array.operands if d.is_integer and d.bits <= 8]
-    if not integers:
-        raise NotSupported(f"RTL for {', '.join(array.operands)} operands; int4 and int8 are built")
-    return max(integers, key=lambda d: d.bits)
-
-
-def arithmetic_of(array: SystolicArray) -> Arithmetic:
-    """Operand width and multiplier pipeline of ``array``."""
-    return Arithmetic(operand_type(array).bits, array.multiply_stages)
 
 
 def beat(width: int, *, last: bool = True) -> data.StructLayout:
@@ -109,7 +89,7 @@ class StationaryTile(SystolicTileCircuit):
     """
 
     def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
-        bits = arithmetic_of(array).bits
+        bits = arithmetic_of(array).dtype.bits
         super().__init__(
             library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
         )
@@ -117,12 +97,14 @@ class StationaryTile(SystolicTileCircuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         array, bits = self.array, self.arithmetic.bits
-        rows, cols, groups = array.rows, array.cols, array.load_rows
+        rows, cols, groups, hop = array.rows, array.cols, array.load_rows, array.row_hop
         depth = rows // groups
         en, load_fires, moving_fires = (Signal(name=n) for n in ("en", "load_fires", "moving_fires"))
         load, loaded = self.slice_input(m, "stationary")
         move, moved = self.slice_input(m, "moving")
-        load_data, load_last, moving_data, moving_last = loaded.data, loaded.last, moved.data, moved.last
+        load_last, moving_last = loaded.last, moved.last
+        load_data = self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
+        moving_data = self.arithmetic.entering(self, m, "moving_lane", moved.data)
 
         # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
         shadow_full, active, swap = (Signal(name=n) for n in ("shadow_full", "active", "swap"))
@@ -150,7 +132,7 @@ class StationaryTile(SystolicTileCircuit):
             for j in range(groups)
             for i in range(depth)
         ]
-        moving = skewed(self, m, "moving_skew", en, Cat(*lanes), rows, bits)
+        moving = skewed(self, m, "moving_skew", en, Cat(*lanes), rows, bits, hop)
         swaps = self._wave(m, "swap_wave", en, swap, rows)
 
         fabric = GridFabric(self.arithmetic, output_stationary=False)
@@ -158,20 +140,20 @@ class StationaryTile(SystolicTileCircuit):
         width = cols * bits
         for j in range(groups):
             row = skewed(self, m, f"load_skew_{j}", en, load_data[j * width : (j + 1) * width], cols, bits)
-            row = delayed(self, m, f"load_delay_{j}", en, row, j * depth)
+            row = delayed(self, m, f"load_delay_{j}", en, row, j * depth * hop)
             marks = Cat(load_fires, load_last) if depth > 1 else load_fires
-            flags = delayed(self, m, f"load_flags_{j}", en, marks, j * depth, flags=True)
-            captures = self._captures(m, f"chain_{j}", en, flags[0], flags[1:], depth)
+            flags = delayed(self, m, f"load_flags_{j}", en, marks, j * depth * hop, flags=True)
+            captures, clears = self._captures(m, f"chain_{j}", en, flags[0], flags[1:], depth)
+            controls = {"capture": captures, "swap": swaps[j * depth : (j + 1) * depth], "clear": clears}
             outputs = self.place(
                 m,
                 grid_of(self.library, fabric, depth, cols, below=False),
                 f"grid_{j}",
                 en=en,
                 moving=moving[j * depth * bits : (j + 1) * depth * bits],
-                capture=captures,
-                swap=swaps[j * depth : (j + 1) * depth],
                 load=row,
                 sum=sums,
+                **{each: controls[each] for each in stationary_controls(self.arithmetic)},
             )
             sums = outputs.sum_out
         lined_up = skewed(
@@ -184,32 +166,47 @@ class StationaryTile(SystolicTileCircuit):
         return m
 
     def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:
-        """A pulse that reaches row r after r enabled cycles."""
+        """A pulse that reaches row r after r times the cycles from row to row, all of them enabled."""
+        hop = self.array.row_hop
         if rows == 1:
             return start
-        passed = Signal(rows - 1, name=name)
+        passed = Signal((rows - 1) * hop, name=name)
         with m.If(en):
-            m.d.sync += passed.eq(Cat(start, passed[:-1]) if rows > 2 else start)
-        return Cat(start, passed)
+            m.d.sync += passed.eq(Cat(start, passed[:-1]) if len(passed) > 1 else start)
+        return Cat(start, *[passed[row * hop - 1] for row in range(1, rows)])
 
-    def _captures(self, m: Module, name: str, en: Signal, valid: Signal, last: Signal, depth: int) -> Signal:
+    def _captures(self, m: Module, name: str, en: Signal, valid: Signal, last: Signal, depth: int) -> tuple[Any, Any]:
         """Let each row of a load chain take the first beat that it sees of a tile and forward the others.
 
-        The bottom row takes whatever comes that far. Bit r of every vector belongs to row r of the chain.
+        The bottom row takes whatever comes that far. Rows below the one that takes the last beat are cleared, each in
+        the cycle before the one in which the earliest swap can reach it. Bit r of every vector belongs to row r of the
+        chain: what captures, and what is cleared.
         """
+        hop = self.array.row_hop
         if depth == 1:
-            return valid
+            return valid, Const(0, 1)
         taken = Signal(depth - 1, name=f"{name}_taken")
         below_valid, below_last = Signal(depth - 1, name=f"{name}_valid"), Signal(depth - 1, name=f"{name}_last")
         valids, forwards = Cat(valid, below_valid), Cat(valid, below_valid)[:-1] & taken
         lasts = Cat(last, below_last)[:-1]
+        takes = valids[:-1] & ~taken
+        later = {"below_valid": (below_valid, forwards), "below_last": (below_last, lasts)}
+        clears = Const(0, depth)
+        if self.arithmetic.clears:
+            below_clear = Signal(depth - 1, name=f"{name}_clear")
+            later["below_clear"] = (below_clear, (takes & lasts) | Cat(Const(0, 1), below_clear)[:-1])
+            clears = Cat(Const(0, 1), below_clear)
         with m.If(en):
-            m.d.sync += [
-                below_valid.eq(forwards),
-                below_last.eq(lasts),
-                taken.eq((taken | valids[:-1]) & ~(valids[:-1] & lasts)),
-            ]
-        return Cat(valids[:-1] & ~taken, valids[-1])
+            m.d.sync += taken.eq((taken | valids[:-1]) & ~(valids[:-1] & lasts))
+        for part, (target, value) in later.items():
+            for stage in range(hop - 1):
+                register = Signal(depth - 1, name=f"{name}_{part}_{stage + 1}")
+                with m.If(en):
+                    m.d.sync += register.eq(value)
+                value = register
+            with m.If(en):
+                m.d.sync += target.eq(value)
+        return Cat(takes, valids[-1]), clears
 
 
 class OutputTile(SystolicTileCircuit):
@@ -228,7 +225,7 @@ class OutputTile(SystolicTileCircuit):
     """
 
     def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
-        bits = arithmetic_of(array).bits
+        bits = arithmetic_of(array).dtype.bits
         super().__init__(library, array, name, {"a": array.rows * bits, "b": array.cols * bits}, "b")
 
     def elaborate(self, platform: object) -> Module:
@@ -237,7 +234,9 @@ class OutputTile(SystolicTileCircuit):
         rows, cols, stages = array.rows, array.cols, array.multiply_stages
         en, fires = Signal(name="en"), Signal(name="fires")
         (a_in, a_beat), (b_in, b_beat) = self.slice_input(m, "a"), self.slice_input(m, "b")
-        a_data, a_last, b_data = a_beat.data, a_beat.last, b_beat.data
+        a_last = a_beat.last
+        a_data = self.arithmetic.entering(self, m, "a_lane", a_beat.data)
+        b_data = self.arithmetic.entering(self, m, "b_lane", b_beat.data)
 
         # The drain chain moves one row per cycle, so last beats keep R enabled cycles apart.
         wait = Signal(range(rows + 1))

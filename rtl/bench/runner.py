@@ -22,8 +22,8 @@ import numpy as np
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.errors import CheckFailed, LoomError, nearest_name
 from siliconloom.arch.memo import compiled_memo, key_of
+from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.array.folds import CaseResult, FoldCase, job_case, judge
-from siliconloom.rtl.array.tile import arithmetic_of
 from siliconloom.rtl.bench.compiled import lay_library
 from siliconloom.rtl.bench.following import VARIABLE, followed, progress_text
 
@@ -107,7 +107,8 @@ def run_cases(
     """
     require_simulator(simulator)
     folder.mkdir(parents=True, exist_ok=True)
-    lane_bits = arithmetic_of(array).bits
+    operand = operand_type(array)
+    lane_bits = operand.bits
     prepared = [job_case(array, case, lane_bits) for case in cases]
     job, results = folder / "job.json", folder / "results.json"
     results.unlink(missing_ok=True)
@@ -120,6 +121,7 @@ def run_cases(
         folder=folder,
         bench="siliconloom.rtl.bench.systolic",
         environment={"LOOM_BENCH": str(job)},
+        arguments=[] if operand.is_integer else ["-Wno-fatal"],
         spent=spent,
     )
     if not results.exists():

@@ -1,16 +1,26 @@
-"""Floating point in circuits: bf16 products and fp32 sums, rounded to nearest even, without subnormal numbers.
+"""Floating point in circuits: products of short formats and fp32 sums, rounded to nearest even, without subnormals.
 
-A subnormal operand counts as a zero of its sign and a subnormal result becomes one; every NaN is 0x7FC00000. These are
-the numbers of ``sim.golden.pim``, bit for bit.
+A subnormal fp32 number counts as a zero of its sign, as operand and as result; every NaN is 0x7FC00000. These are the
+numbers of ``sim.golden.floats``, bit for bit.
+
+An operand of any format travels as the leading bits of its fp32 number (`widened`): sign, eight bits of exponent, and
+as many bits of fraction as its format has. All formats with a shorter exponent have their subnormal numbers there as
+normal ones, so that what multiplies them knows no other kind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 
+from siliconloom.arch.datatype import FloatLayout
+
 BITS = 32
 FRACTION = 23
+EXPONENT = 8
 BIAS = 127
 NAN = 0x7FC00000
 GUARD = 3
@@ -18,36 +28,97 @@ GUARD = 3
 SIGNIFICAND = FRACTION + 1 + GUARD
 STAGES = (1, 2, 4, 8, 16)
 """Places of a shifter's stages."""
+ALIGNED, ADDED, NORMALISED = range(3)
+"""Where a sum may be cut by registers: after the smaller number was shifted, after the addition, before rounding."""
+
+Cut = Callable[[int, list[Value]], list[Value]]
+"""Puts registers, or nothing, into all that passes one of the places where a sum may be cut."""
 
 
-def bf16_product(m: Module, name: str, a: Value, b: Value, significand: Value) -> Signal:
-    """The product of two bf16 numbers in fp32, exact but for overflow (infinity) and subnormal results (zero).
+def uncut(place: int, values: list[Value]) -> list[Value]:
+    """No registers."""
+    return values
+
+
+def widened(m: Module, name: str, value: Value, layout: FloatLayout) -> Value:
+    """A number of ``layout`` as the leading bits of its fp32 number: exact, its subnormal numbers included."""
+    fraction_bits = layout.fraction_bits
+    if not layout.keeps_subnormals:
+        return value
+    fraction, field, sign = value[:fraction_bits], value[fraction_bits:-1], value[-1]
+    exponent = Signal(EXPONENT, name=f"{name}_exponent")
+    wide = Signal(fraction_bits, name=f"{name}_fraction")
+    m.d.comb += [exponent.eq(field + (BIAS - layout.bias)), wide.eq(fraction)]
+    with m.If(field == 0):
+        m.d.comb += [exponent.eq(0), wide.eq(0)]
+        for top in range(fraction_bits):  # the highest bit that is set becomes the leading one
+            with m.If(fraction[top] & ~fraction[top + 1 :].any()):
+                places = fraction_bits - top
+                m.d.comb += [exponent.eq(1 - layout.bias + BIAS - places), wide.eq(fraction << places)]
+    with m.Elif(field.all()):
+        if layout.infinities:
+            m.d.comb += exponent.eq((1 << EXPONENT) - 1)
+        else:
+            with m.If(fraction.all()):
+                m.d.comb += exponent.eq((1 << EXPONENT) - 1)
+    return Cat(wide, exponent, sign)
+
+
+class ProductParts(NamedTuple):
+    """All of a product but its significand: the sum of the exponents with both biases, and its kind."""
+
+    exponent: Value
+    sign: Value
+    zero: Value
+    infinite: Value
+    nan: Value
+
+
+def product_parts(a: Value, b: Value, fraction: int) -> ProductParts:
+    """What two operands of `widened` say of their product beside the product of their significands."""
+    fields = [x[fraction : fraction + EXPONENT] for x in (a, b)]
+    zero = ~fields[0].any() | ~fields[1].any()
+    huge = [field.all() for field in fields]
+    nan = (huge[0] & a[:fraction].any()) | (huge[1] & b[:fraction].any()) | ((huge[0] | huge[1]) & zero)
+    return ProductParts(fields[0] + fields[1], a[-1] ^ b[-1], zero, huge[0] | huge[1], nan)
+
+
+def float_product(m: Module, name: str, parts: ProductParts, significand: Value, fraction: int) -> Signal:
+    """A product in fp32, exact but for overflow (infinity) and results below the smallest normal number (zero).
 
     Parameters
     ----------
     m, name
         Where the signals go, and what their names begin with.
-    a, b
-        The operands, 16 bits each.
+    parts
+        Of the operands, see `product_parts`.
     significand
-        Product of their significands, the leading ones included: 16 bits, made elsewhere so that a multiplier can be
-        shared.
+        Product of their significands, the leading ones included: 2 x (fraction + 1) bits, made elsewhere so that a
+        multiplier can be shared.
+    fraction
+        Bits of an operand's fraction, at most 11.
     """
-    sign = a[15] ^ b[15]
-    zero = ~a[7:15].any() | ~b[7:15].any()
-    huge = [x[7:15].all() for x in (a, b)]
-    nan = (huge[0] & a[:7].any()) | (huge[1] & b[:7].any()) | ((huge[0] | huge[1]) & zero)
+    top = 2 * fraction + 1
     exponent = Signal(signed(11), name=f"{name}_exponent")
-    fraction = Signal(FRACTION, name=f"{name}_fraction")
+    bits = Signal(FRACTION, name=f"{name}_fraction")
     m.d.comb += [
-        exponent.eq(a[7:15] + b[7:15] + significand[15] - BIAS),
-        fraction.eq(Mux(significand[15], Cat(Const(0, 8), significand[:15]), Cat(Const(0, 9), significand[:14]))),
+        exponent.eq(parts.exponent + significand[top] - BIAS),
+        bits.eq(
+            Mux(
+                significand[top],
+                Cat(Const(0, FRACTION - top), significand[:top]),
+                Cat(Const(0, FRACTION - top + 1), significand[: top - 1]),
+            )
+        ),
     ]
-    return _packed(m, name, sign, exponent, fraction, zero=zero, infinite=huge[0] | huge[1], nan=nan)
+    return _packed(m, name, parts.sign, exponent, bits, zero=parts.zero, infinite=parts.infinite, nan=parts.nan)
 
 
-def float_sum(m: Module, name: str, a: Value, b: Value) -> Signal:
-    """The sum of two fp32 numbers, rounded once to the nearest, halves to even."""
+def float_sum(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Signal:
+    """The sum of two fp32 numbers, rounded once to the nearest, halves to even.
+
+    ``cut`` is called at each of the places where registers may stand, with all that passes there.
+    """
     big, small = Signal(BITS, name=f"{name}_big"), Signal(BITS, name=f"{name}_small")
     swap = Signal(name=f"{name}_swap")
     m.d.comb += [swap.eq(a[:31] < b[:31]), big.eq(Mux(swap, b, a)), small.eq(Mux(swap, a, b))]
@@ -61,21 +132,30 @@ def float_sum(m: Module, name: str, a: Value, b: Value) -> Signal:
     distance = Signal(8, name=f"{name}_distance")
     m.d.comb += distance.eq(big[23:31] - small[23:31])
     aligned = _aligned(m, name, low, distance)
+    kinds = [big[23:31], Cat(big[31], small[31], huge, nan)]
+    high, aligned, *kinds = cut(ALIGNED, [high, aligned, *kinds])
+
     total = Signal(SIGNIFICAND + 1, name=f"{name}_total")
     addend = Signal(SIGNIFICAND + 1, name=f"{name}_addend")
+    subtract = kinds[1][0] ^ kinds[1][1]
     m.d.comb += [addend.eq(Cat(aligned, 0) ^ subtract.replicate(SIGNIFICAND + 1)), total.eq(high + addend + subtract)]
+    total, *kinds = cut(ADDED, [total, *kinds])
 
     moved, leading = _normalised(m, name, total[:SIGNIFICAND])
     normal = Signal(SIGNIFICAND, name=f"{name}_normal")
     carry = total[SIGNIFICAND]
     m.d.comb += normal.eq(Mux(carry, Cat(total[0] | total[1], total[2:]), moved))
+    shift = Cat(Mux(carry, 0, leading), carry, total.any())
+    normal, shift, top, kind = cut(NORMALISED, [normal, shift, *kinds])
+
     kept = normal[GUARD:-1]
     up = normal[GUARD - 1] & (normal[: GUARD - 1].any() | kept[0])
     rounded = Signal(FRACTION + 1, name=f"{name}_rounded")
     exponent = Signal(signed(11), name=f"{name}_exponent")
-    m.d.comb += [rounded.eq(kept + up), exponent.eq(big[23:31] + rounded[FRACTION] + carry - Mux(carry, 0, leading))]
-    sign = Mux(total.any(), big[31], big[31] & small[31])
-    return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=~total.any(), infinite=huge, nan=nan)
+    leading, carry, some = shift[: len(STAGES)], shift[len(STAGES)], shift[-1]
+    m.d.comb += [rounded.eq(kept + up), exponent.eq(top + rounded[FRACTION] + carry - leading)]
+    sign = Mux(some, kind[0], kind[0] & kind[1])
+    return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=~some, infinite=kind[2], nan=kind[3])
 
 
 def _aligned(m: Module, name: str, value: Value, distance: Value) -> Value:
@@ -109,11 +189,15 @@ def _packed(
 ) -> Signal:
     """A number in fp32 from its parts; ``exponent`` is biased and may be out of range."""
     value = Signal(BITS, name=name)
-    m.d.comb += value.eq(Cat(fraction, exponent[:8], sign))
+    below, above = (
+        exponent[-1] | ~exponent.any(),
+        ~exponent[-1] & (exponent[EXPONENT:-1].any() | exponent[:EXPONENT].all()),
+    )
+    m.d.comb += value.eq(Cat(fraction, exponent[:EXPONENT], sign))
     with m.If(nan):
         m.d.comb += value.eq(NAN)
-    with m.Elif(infinite | (~zero & (exponent >= 255))):
+    with m.Elif(infinite | (~zero & above)):
         m.d.comb += value.eq(Cat(Const(0, FRACTION), Const(255, 8), sign))
-    with m.Elif(zero | (exponent <= 0)):
+    with m.Elif(zero | below):
         m.d.comb += value.eq(Cat(Const(0, BITS - 1), sign))
     return value

@@ -125,7 +125,14 @@ class FlagDelay(Circuit):
 
 
 class Skew(Circuit):
-    """Triangle of registers: lane i is delayed by i enabled cycles. Built by halving, so it stays small.
+    """Triangle of registers: lane i is delayed by i hops of enabled cycles. Built by halving, so it stays small.
+
+    Parameters
+    ----------
+    lanes, width
+        How many lanes of how many bits.
+    hop
+        Cycles from lane to lane.
 
     Members
     -------
@@ -135,34 +142,39 @@ class Skew(Circuit):
         Lane 0 in the low bits.
     """
 
-    def __init__(self, library: Library, lanes: int, width: int) -> None:
-        self.lanes, self.width = lanes, width
+    def __init__(self, library: Library, lanes: int, width: int, hop: int = 1) -> None:
+        self.lanes, self.width, self.hop = lanes, width, hop
         ports = {"en": In(1), "i": In(lanes * width), "o": Out(lanes * width)}
-        super().__init__(library, library.name("skew", f"{lanes}x{width}"), ports)
+        super().__init__(library, library.name("skew", f"{lanes}x{width}" + f"x{hop}" * (hop > 1)), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         low = -(-self.lanes // 2)
         high, split = self.lanes - low, low * self.width
         parts = []
-        for name, lanes, source, depth in (("low", low, self.i[:split], 0), ("high", high, self.i[split:], low)):
+        for name, lanes, source, depth in (
+            ("low", low, self.i[:split], 0),
+            ("high", high, self.i[split:], low * self.hop),
+        ):
             data = source
             if depth:
                 delay = self.library.make(Delay, lanes * self.width, depth)
                 data = self.place(m, delay, f"{name}_delay", en=self.en, i=data).o
             if lanes > 1:
-                skew = self.library.make(Skew, lanes, self.width)
+                skew = self.library.make(Skew, lanes, self.width, self.hop)
                 data = self.place(m, skew, name, en=self.en, i=data).o
             parts.append(data)
         m.d.comb += self.o.eq(Cat(*parts))
         return m
 
 
-def skewed(parent: Circuit, m: Module, name: str, en: Signal, data: Signal, lanes: int, width: int) -> Signal:
-    """``data`` with lane i delayed by i enabled cycles; a single lane needs no circuit."""
+def skewed(
+    parent: Circuit, m: Module, name: str, en: Signal, data: Signal, lanes: int, width: int, hop: int = 1
+) -> Signal:
+    """``data`` with lane i delayed by i hops of so many enabled cycles; a single lane needs no circuit."""
     if lanes == 1:
         return data
-    return parent.place(m, parent.library.make(Skew, lanes, width), name, en=en, i=data).o
+    return parent.place(m, parent.library.make(Skew, lanes, width, hop), name, en=en, i=data).o
 
 
 def reversed_lanes(data: Signal, lanes: int, width: int) -> Cat:

@@ -10,12 +10,13 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import ACCUMULATE_STAGES, MULTIPLY_STAGES
-from siliconloom.rtl.cells.floating import bf16_product, float_sum
+from siliconloom.rtl.cells.floating import float_product, float_sum, product_parts
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.pim.geometry import PimGeometry, width
 
 RESULT_BITS = 32
 LANE_BITS = 16
+BF16_FRACTION = DataType.BF16.layout.fraction_bits
 
 
 def _formats(geometry: PimGeometry) -> tuple[bool, bool]:
@@ -59,7 +60,8 @@ class BankLane(Circuit):
         if integers:
             m.d.comb += high.eq(self.a[8:].as_signed() * self.b[8:].as_signed())
         if floats:
-            number = bf16_product(m, "number", self.a, self.b, low[:16])
+            parts = product_parts(self.a, self.b, BF16_FRACTION)
+            number = float_product(m, "number", parts, low[:16], BF16_FRACTION)
             m.d.sync += product.eq(Mux(self.integer, pair, number) if integers else number)
         else:
             m.d.sync += product.eq(pair)

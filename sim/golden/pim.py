@@ -1,8 +1,7 @@
 """The numbers of a PIM channel, bit for bit: what its banks' lanes compute and what its macros leave behind.
 
 bf16: products are exact in fp32; the products of adjacent lanes are added pairwise, level by level; the sum of a beat
-is added to the accumulator, which begins as +0. Every addition is in fp32, rounded to nearest even. Subnormal operands
-and results are zeros of their sign; every NaN is 0x7FC00000.
+is added to the accumulator, which begins as +0. Every number is as `sim.golden.floats` says.
 
 int8: sums are exact modulo 2^32.
 
@@ -20,51 +19,9 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
+from siliconloom.sim.golden.floats import Words, float_product, float_sum, tree_sum, widened
 
 Bytes = NDArray[np.uint8]
-Words = NDArray[np.uint32]
-"""Bit patterns of fp32, or int32 modulo 2^32."""
-NAN = np.uint32(0x7FC00000)
-EXPONENT = np.uint32(0x7F800000)
-SIGN = np.uint32(0x80000000)
-
-
-def flushed(bits: Words) -> Words:
-    """Fp32 patterns with subnormal numbers made zeros of their sign, and every NaN the canonical one."""
-    flat = np.where((bits & EXPONENT) == 0, bits & SIGN, bits)
-    return np.where((flat & ~SIGN) > EXPONENT, NAN, flat).astype(np.uint32)
-
-
-def bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Patterns of the bf16 numbers nearest to fp32 numbers, halves to even; NaN is 0x7FC0."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype(np.uint16)
-
-
-def bf16_values(patterns: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The numbers that bf16 patterns stand for."""
-    return (patterns.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def float_sum(a: Words, b: Words) -> Words:
-    """Sums of fp32 patterns."""
-    with np.errstate(all="ignore"):
-        return flushed((flushed(a).view(np.float32) + flushed(b).view(np.float32)).view(np.uint32))
-
-
-def bf16_product(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> Words:
-    """Products of bf16 patterns, as fp32 patterns."""
-    wide = [flushed(bf16_values(x).view(np.uint32)).view(np.float32) for x in (a, b)]
-    with np.errstate(all="ignore"):
-        return flushed((wide[0] * wide[1]).view(np.uint32))
-
-
-def tree_sum(products: Words) -> Words:
-    """Sums over the last axis, adjacent pairs first; its length is a power of two."""
-    while products.shape[-1] > 1:
-        products = float_sum(products[..., ::2], products[..., 1::2])
-    return products[..., 0]
 
 
 def dot(tile: PimTile, dtype: DataType, data: Bytes, vector: Bytes, total: Words) -> Words:
@@ -87,7 +44,7 @@ def dot(tile: PimTile, dtype: DataType, data: Bytes, vector: Bytes, total: Words
         return wrapped
     if dtype != DataType.BF16:
         raise NotSupported(f"{dtype.value} operands of bank-side lanes in numbers")
-    each = bf16_product(data.view("<u2"), vector.view("<u2"))
+    each = float_product(widened(data.view("<u2"), dtype), widened(vector.view("<u2"), dtype))
     width = tile.beat_elements(dtype)
     for beat in range(0, each.shape[-1], width):
         total = float_sum(total, tree_sum(each[..., beat : beat + width]))

@@ -3,12 +3,13 @@
 An array works through *folds*: one stationary tile and the beats streamed past it (weight and input stationary), or
 one output tile and its beats of both operands (output stationary). Cycles count from the cycle in which the first
 operand is valid at the edge of the tile (cycle 0); every input passes a register slice, so a beat accepted in cycle
-t enters the array (*fires*) in t + 1 at the earliest. R rows, C columns, s multiply stages, p load rows:
+t enters the array (*fires*) in t + 1 at the earliest. R rows, C columns, s multiply stages, p load rows, h cycles from
+row to row (one, and those of the adder's registers):
 
 - Weight and input stationary: ``load_beats`` = ceil(rows used / p) beats enter the shadow registers; the *swap* makes
   them active, at the earliest the cycle after the last load beat and in the cycle in which the previous fold's last
   moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
-  A beat that fires in cycle f leaves the array in cycle f + R + C - 1 + s.
+  A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
 - Output stationary: both operands' beats fire together; last beats of successive folds are at least R cycles apart
   (the drain chain moves one row per cycle); the first output row leaves R + C - 1 + s cycles after the last beat.
 

@@ -23,7 +23,8 @@ ROWS = (
         "SystolicArray",
         "edge",
         "tile.array.",
-        "rows=8 cols=8 dataflow=input_stationary operands=[int8,bf16] multiply_stages=3 load_rows=1 load_rows!3",
+        "rows=8 cols=8 dataflow=input_stationary operands=[int8,bf16] multiply_stages=3 add_stages=2 "
+        "load_rows=1 load_rows!3",
     ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),

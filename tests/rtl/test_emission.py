@@ -39,6 +39,11 @@ SMALL = [
         ),
     ),
     ("systolic-os-8", ()),
+    (
+        "systolic-is-8",
+        (("tile.array.operands", "fp16"), ("tile.array.add_stages", "3"), ("tile.array.multiply_stages", "3")),
+    ),
+    ("systolic-os-8", (("tile.array.operands", "fp8_e4m3"),)),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "5"), ("tile.array.multiply_stages", "2"))),
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
@@ -70,7 +75,8 @@ def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     made = bundle(name, overrides)
     made.write(tmp_path / "rtl")
     waivers = [name for name in made.files if name.endswith(".vlt")]
-    assert bool(waivers) == (name in ("npu-edge", "pim-hbm"))
+    floats = "fp" in dict(overrides).get("tile.array.operands", "")
+    assert bool(waivers) == (name in ("npu-edge", "pim-hbm") or floats)
     done = subprocess.run(
         [tool("verilator"), "--lint-only", "-Wall", "--top-module", made.top, *waivers, "-f", f"{made.top}.f"],
         cwd=tmp_path / "rtl",
@@ -95,7 +101,7 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:5], SMALL[-1]])
+@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:7], SMALL[-1]])
 def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     pytest.importorskip("pyosys")
     made = bundle(name, overrides)
@@ -203,7 +209,7 @@ def test_only_a_folder_of_ours_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("chip", "overrides", "rule"),
     [
-        ("npu-datacenter", [("tile.array.operands", "bf16")], "not supported: RTL for bf16 operands"),
+        ("npu-datacenter", [("tile.array.operands", "[bf16, fp16]")], "not supported: RTL for bf16, fp16 operands"),
         ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands"),
     ],
 )
@@ -217,7 +223,7 @@ def test_the_command_writes_files_or_nothing(tmp_path, capsys):
     verilog = json.loads((tmp_path / "out" / SIDECAR).read_text())["verilog"]
     assert f"{len(verilog)} modules" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "out").glob("*.v")} == set(verilog)
-    assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "two"), "--set", "tile.array.operands=bf16"]) == 2
+    assert main(["rtl", "systolic-ws-8", "-o", str(tmp_path / "two"), "--set", "tile.array.operands=fp32"]) == 2
     assert not (tmp_path / "two").exists()
 
 

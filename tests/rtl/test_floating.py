@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.rtl.cells import floating
-from siliconloom.sim.golden import pim as golden_pim
+from siliconloom.sim.golden import floats
 
 COUNT = 4000
 
@@ -74,24 +75,50 @@ def test_sums_are_numpys_bit_for_bit():
     close = chance.random(COUNT) < 0.3
     b = np.where(close, a ^ np.uint32(1 << 31) ^ chance.integers(0, 4, COUNT).astype(np.uint32), b)
     found = evaluated(lambda m, x, y: floating.float_sum(m, "sum", x, y), [(32, a), (32, b)])
-    wanted = golden_pim.float_sum(a, b)
+    wanted = floats.float_sum(a, b)
     wrong = np.flatnonzero(found != wanted)
     assert [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]] == []
 
 
-def test_products_are_numpys_bit_for_bit():
-    chance = np.random.default_rng(2)
-    a, b = (patterns(chance, COUNT) >> np.uint32(16) for _ in range(2))
+FORMATS = (DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
+
+
+def product_circuit(dtype):
+    """A product of two numbers of a format, as an element of an array makes it."""
+    fraction = dtype.layout.fraction_bits
 
     def build(m, x, y):
-        significand = Signal(16)
-        m.d.comb += significand.eq((x[:7] | 0x80) * (y[:7] | 0x80))
-        return floating.bf16_product(m, "product", x, y, significand)
+        a, b = Signal(9 + fraction), Signal(9 + fraction)
+        significand = Signal(2 * fraction + 2)
+        m.d.comb += [
+            a.eq(floating.widened(m, "a", x, dtype.layout)),
+            b.eq(floating.widened(m, "b", y, dtype.layout)),
+            significand.eq(Cat(a[:fraction], 1) * Cat(b[:fraction], 1)),
+        ]
+        return floating.float_product(m, "product", floating.product_parts(a, b, fraction), significand, fraction)
 
-    found = evaluated(build, [(16, a), (16, b)])
-    wanted = golden_pim.bf16_product(a.astype(np.uint16), b.astype(np.uint16))
+    return build
+
+
+def check_products(dtype, a, b):
+    found = evaluated(product_circuit(dtype), [(dtype.bits, a), (dtype.bits, b)])
+    wanted = floats.float_product(floats.widened(a, dtype), floats.widened(b, dtype))
     wrong = np.flatnonzero(found != wanted)
     assert [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]] == []
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_products_are_numpys_bit_for_bit(dtype):
+    chance = np.random.default_rng(2)
+    a, b = (patterns(chance, COUNT) >> np.uint32(32 - dtype.bits) for _ in range(2))
+    check_products(dtype, a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [each for each in FORMATS if each.bits == 8])
+def test_products_of_all_pairs_of_bytes_are_numpys(dtype):
+    a, b = (each.ravel().astype(np.uint32) for each in np.meshgrid(np.arange(256), np.arange(256)))
+    check_products(dtype, a, b)
 
 
 @given(seed=st.integers(0, 2**32 - 1), log=st.integers(0, 6))
@@ -100,11 +127,11 @@ def test_the_golden_tree_is_within_the_bound_of_pairwise_summation(seed, log):
     """Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2: log2(n) roundings each."""
     chance = np.random.default_rng(seed)
     n = 1 << log
-    a, b = (golden_pim.bf16(chance.standard_normal(n).astype(np.float32)) for _ in range(2))
-    products = golden_pim.bf16_product(a, b)
-    exact = golden_pim.bf16_values(a).astype(np.float64) * golden_pim.bf16_values(b)
+    a, b = (floats.widened(floats.patterns_of(chance.standard_normal(n), DataType.BF16), DataType.BF16) for _ in "ab")
+    products = floats.float_product(a, b)
+    exact = a.view(np.float32).astype(np.float64) * b.view(np.float32)
     assert (products.view(np.float32) == exact).all(), "bf16 products are exact in fp32"
-    total = float(golden_pim.tree_sum(products).view(np.float32))
+    total = float(floats.tree_sum(products).view(np.float32))
     assert abs(total - exact.sum()) <= 1.01 * log * 2.0**-24 * np.abs(exact).sum()
 
 
@@ -120,16 +147,4 @@ def test_the_golden_tree_is_within_the_bound_of_pairwise_summation(seed, log):
     ],
 )
 def test_subnormals_are_flushed_and_every_nan_is_the_same(pattern, becomes):
-    assert golden_pim.flushed(np.array([pattern], np.uint32))[0] == becomes
-
-
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_bf16_is_the_nearest_number_of_eight_bits(value):
-    pattern = golden_pim.bf16(np.array([value], np.float32))
-    near = golden_pim.bf16_values(pattern)[0]
-    if np.isfinite(near):
-        below, above = (golden_pim.bf16_values((pattern.astype(np.int64) + d).astype(np.uint16))[0] for d in (-1, 1))
-        distances = [abs(float(x) - value) for x in (near, below, above) if np.isfinite(x)]
-        assert distances[0] == min(distances)
-        if distances.count(distances[0]) > 1:
-            assert pattern[0] % 2 == 0 or value == 0
+    assert floats.flushed(np.array([pattern], np.uint32))[0] == becomes

@@ -36,7 +36,8 @@ def random_chip(seed):
             ("tile.array.rows", str(load_rows * chance.randint(1, 4))),
             ("tile.array.cols", str(chance.randint(1, 9))),
             ("tile.array.multiply_stages", str(chance.randint(0, 3))),
-            ("tile.array.operands", chance.choice(["int8", "int8", "int4"])),
+            ("tile.array.add_stages", str(chance.choice([0, 0, 1, 2, 3]) if dataflow != "os" else 0)),
+            ("tile.array.operands", chance.choice(["int8", "int8", "int4", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])),
         ],
     )
 
@@ -97,18 +98,22 @@ def test_both_simulators_see_the_same_cycles(seed, tmp_path):
 
 
 MUTATIONS = [
-    ("systolic-ws-8", "element_inner_chained", "sum + ", "sum - "),
-    ("systolic-ws-8", "element_inner_chained", "? swap :", "? 1'h0 :"),
-    ("systolic-os-8", "element_inner_chained", "$signed(a)", "a"),
-    ("systolic-ws-8", "", "en & shadow_full", "en | shadow_full"),
+    ("systolic-ws-8", "int8", "element_inner_chained", "sum + ", "sum - "),
+    ("systolic-ws-8", "int8", "element_inner_chained", "? swap :", "? 1'h0 :"),
+    ("systolic-os-8", "int8", "element_inner_chained", "$signed(a)", "a"),
+    ("systolic-ws-8", "int8", "", "en & shadow_full", "en | shadow_full"),
+    ("systolic-ws-8", "bf16", "element_inner_chained", "clear ? 16'h0000", "1'h0 ? 16'h0000"),
+    ("systolic-ws-8", "bf16", "element_inner_chained", "sum_normal[25:3] +", "sum_normal[25:3] -"),
+    ("systolic-is-8", "fp16", "widening_fp16", "7'h70", "7'h6f"),
+    ("systolic-os-8", "fp8_e4m3", "widening_fp8_e4m3", "? 8'hff :", "? 8'hfe :"),
 ]
 
 
-@pytest.mark.parametrize(("name", "module", "old", "new"), MUTATIONS)
-def test_a_planted_fault_is_found(name, module, old, new, tmp_path):
+@pytest.mark.parametrize(("name", "operands", "module", "old", "new"), MUTATIONS)
+def test_a_planted_fault_is_found(name, operands, module, old, new, tmp_path):
     """A bench that cannot fail is worth nothing: change one operator in the Verilog, and it must be seen."""
     need("icarus")
-    chip = load_chip(name)
+    chip = load_chip(name, [("tile.array.operands", operands)])
 
     def plant(folder, top):
         path = folder / ("_".join(filter(None, [top, module])) + ".v")
@@ -116,7 +121,7 @@ def test_a_planted_fault_is_found(name, module, old, new, tmp_path):
         assert old in text, text
         path.write_text(text.replace(old, new))
 
-    assert failures(run(chip, random_cases(chip.tile.array, 1, 6), "icarus", tmp_path, plant))
+    assert failures(run(chip, random_cases(chip.tile.array, 2, 6), "icarus", tmp_path, plant))
 
 
 def test_a_wrong_prediction_is_found(tmp_path):

@@ -46,6 +46,7 @@ def chips(draw):
                     "cols": draw(st.integers(1, 5)),
                     "dataflow": dataflow,
                     "multiply_stages": draw(st.integers(0, 2)),
+                    "add_stages": draw(st.integers(0, 2)) if dataflow != "output_stationary" else 0,
                     "load_rows": load_rows,
                 },
                 "scratchpad": {"capacity": "16 KiB"},

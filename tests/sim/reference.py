@@ -296,7 +296,10 @@ class Array:
 
     def __init__(self, array):
         self.kind, self.rows, self.cols = array.dataflow, array.rows, array.cols
-        self.load_rows, self.through = array.load_rows, array.rows + array.cols - 1 + array.multiply_stages
+        self.load_rows, self.through = (
+            array.load_rows,
+            array.rows * (1 + array.add_stages) + array.cols - 1 + array.multiply_stages,
+        )
         self.loader_free = 0
         """First cycle in which the shadow takes a beat."""
         self.moved = -1

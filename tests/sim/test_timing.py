@@ -20,7 +20,8 @@ def arrays(draw, **fixed):
     dataflow = draw(st.sampled_from(DATAFLOWS))
     load_rows = draw(st.sampled_from([1, 1, 2, 4])) if dataflow != "output_stationary" else 1
     rows = load_rows * draw(st.integers(1, 6))
-    fields = {"multiply_stages": draw(st.integers(0, 3)), "load_rows": load_rows, **fixed}
+    adds = draw(st.integers(0, 3)) if dataflow != "output_stationary" else 0
+    fields = {"multiply_stages": draw(st.integers(0, 3)), "add_stages": adds, "load_rows": load_rows, **fixed}
     return SystolicArray(rows=rows, cols=draw(st.integers(1, 12)), dataflow=dataflow, **fields)
 
 

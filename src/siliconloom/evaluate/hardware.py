@@ -9,10 +9,13 @@ from typing import Any
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import Violation, violations
-from siliconloom.arch.description import NpuTile, SystolicTile
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile, SystolicArray, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Program
+from siliconloom.arch.opcodes import Opcode
+from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.npu.geometry import geometry_of
 
 PROVEN, SPECIFIED = "proven", "specified"
@@ -34,8 +37,9 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
     """
     operators = len(unlaid)
     if isinstance(chip.tile, SystolicTile):
-        integers = any(d.is_integer and d.bits <= 8 for d in chip.tile.array.operands)
-        return [None if integers else "no circuit for the array's number formats"] * operators
+        return [_no_circuit(chip.tile.array, {i.dtype for i in program.instructions if i.opcode is Opcode.MATMUL})] * (
+            operators
+        )
     if not isinstance(chip.tile, NpuTile):
         return ["no programs on such a tile"] * operators
     found = list(unlaid)
@@ -52,6 +56,16 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
     if chip.tile_count > 1:
         found = [why or "the Verilog is of one tile (tile_count)" for why in found]
     return found
+
+
+def _no_circuit(array: SystolicArray, formats: set[DataType]) -> str | None:
+    """Why a bare array's circuit does not compute in all of these formats, or nothing."""
+    try:
+        built = operand_type(array)
+    except NotSupported as error:
+        return f"no {str(error).removeprefix('not supported: ')}"
+    other = [d for d in formats if d != built and not (d.is_integer and built.is_integer and d.bits <= built.bits)]
+    return f"no circuit for {', '.join(other)}" if other else None
 
 
 def hardware_summary(reasons: Sequence[str | None]) -> dict[str, Any]:

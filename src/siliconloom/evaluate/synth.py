@@ -14,7 +14,7 @@ from siliconloom.arch.description import PimTile
 from siliconloom.arch.errors import nearest_name
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.working import working_folder
-from siliconloom.rtl.array.tile import operand_type
+from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.pim.bank import LANE_BITS, RESULT_BITS
 from siliconloom.rtl.pim.geometry import pim_geometry

@@ -51,7 +51,7 @@ def _times(case: Case) -> Cell:
 
 COLUMNS: tuple[tuple[str, str, Callable[[Case], Cell]], ...] = (
     ("case", "left", lambda case: case.name),
-    ("operands", "left", lambda case: f"int{case.array.operand_bits}" if isinstance(case, ArrayCase) else None),
+    ("operands", "left", lambda case: case.array.operands.value if isinstance(case, ArrayCase) else None),
     ("folds", "right", _count("folds")),
     ("GEMVs", "right", _of_pim("gemvs")),
     ("transfers", "right", _of_pim("transfers")),

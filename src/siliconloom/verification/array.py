@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass
 
 from siliconloom.arch import Chip, SystolicArray
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.verified import ArrayCase, ArrayShape, GemmWork, NamedGemm, Seen, VerifiedArray
+from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.array.folds import ArrayProduct, CaseResult, FoldCase, FoldTime
-from siliconloom.rtl.array.tile import arithmetic_of
 from siliconloom.rtl.bench.runner import Spent, run_cases
 from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
@@ -28,7 +29,7 @@ class ArrayParity(Parity):
         """Entry of the record."""
         case = self.result.case
         work = GemmWork(
-            gemms=tuple(NamedGemm(m=g.m, n=g.n, k=g.k) for g in case.gemms), operand_bits=case.bits, stall=case.stall
+            gemms=tuple(NamedGemm(m=g.m, n=g.n, k=g.k) for g in case.gemms), operands=case.dtype, stall=case.stall
         )
         return ArrayCase(**self.common(), folds=len(case.schedule), array=work)
 
@@ -75,7 +76,8 @@ def random_cases(array: SystolicArray, seed: int, count: int) -> list[FoldCase]:
     """``count`` random sequences of GEMMs for ``array``: every second one with random stalls on every stream."""
     chance = random.Random(seed)
     streams = ("a", "b") if array.dataflow == "output_stationary" else ("stationary", "moving")
-    widths = sorted({4, arithmetic_of(array).bits})
+    own = operand_type(array)
+    formats = [DataType.INT4, own] if own.is_integer else [own]
     made = []
     for number in range(count):
         gemms: list[ArrayProduct] = []
@@ -86,8 +88,8 @@ def random_cases(array: SystolicArray, seed: int, count: int) -> list[FoldCase]:
             stall["output"] = 0.5
         folds = [fold for g in gemms for fold in gemm_folds(array, g.m, g.n, g.k)]
         schedule = tuple(FoldTime(t.first_output, t.last_output) for t in stall_free_schedule(array, folds))
-        bits = widths[-1] if number < count - 1 else chance.choice(widths)
-        made.append(FoldCase(tuple(gemms), chance.randrange(2**32), bits, stall, schedule))
+        dtype = own if number < count - 1 else chance.choice(formats)
+        made.append(FoldCase(tuple(gemms), chance.randrange(2**32), dtype, stall, schedule))
     return made
 
 

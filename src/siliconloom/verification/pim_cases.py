@@ -15,7 +15,8 @@ from siliconloom.arch.errors import LoomError
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.mapper.pim.layout import GemvLayout, plan_gemv
 from siliconloom.rtl.bench.pim_cases import Bytes, PimBenchCase, Rows
-from siliconloom.sim.golden.pim import GoldenPim, bf16, bf16_values
+from siliconloom.sim.golden.floats import patterns_of, values_of
+from siliconloom.sim.golden.pim import GoldenPim
 from siliconloom.sim.pim.channel import run_channel
 
 DOTS = 24
@@ -132,7 +133,7 @@ def _arrivals(tile: PimTile, chance: random.Random, macros: Sequence[Macro]) -> 
 
 def random_bytes(numbers: np.random.Generator, size: int) -> Bytes:
     """Bytes that are bf16 numbers of moderate size, now and then special ones or any pattern."""
-    values = bf16(numbers.standard_normal(size // 2 + 1).astype(np.float32))
+    values = patterns_of(numbers.standard_normal(size // 2 + 1), DataType.BF16)
     kind = numbers.random()
     if kind < 0.1:
         values = numbers.integers(0, 2**16, len(values), dtype=np.uint16)
@@ -192,7 +193,7 @@ def gemv_case(tile: PimTile, n: int, k: int, dtype: DataType, seed: int) -> tupl
         matrix: NDArray[Any] = numbers.integers(-128, 128, (n, k), dtype=np.int8)
         vector: NDArray[Any] = numbers.integers(-128, 128, k, dtype=np.int8)
     else:
-        matrix, vector = (bf16(numbers.standard_normal(shape).astype(np.float32)) for shape in ((n, k), (k,)))
+        matrix, vector = (patterns_of(numbers.standard_normal(shape), DataType.BF16) for shape in ((n, k), (k,)))
     case = case_of(
         tile, f"gemv {dtype.value} {n}x{k}", layout.macros(), layout.place(matrix), [], layout.vectors(vector)
     )
@@ -207,7 +208,7 @@ def attention_cases(tile: PimTile, tokens: int, head_dim: int, seed: int) -> tup
     """
     numbers = np.random.default_rng(seed)
     query, keys, values = (
-        bf16(numbers.standard_normal(shape).astype(np.float32))
+        patterns_of(numbers.standard_normal(shape), DataType.BF16)
         for shape in ((head_dim,), (tokens, head_dim), (tokens, head_dim))
     )
     scores = plan_gemv(tile, tokens, head_dim, DataType.BF16)
@@ -227,10 +228,10 @@ def attention_cases(tile: PimTile, tokens: int, head_dim: int, seed: int) -> tup
     machine.run(first.macros, first.written, first.vectors)
     logits = scores.collect(machine.results)[0].astype(np.float64) / np.sqrt(head_dim)
     weights = np.exp(logits - logits.max())
-    probabilities = bf16((weights / weights.sum()).astype(np.float32))
+    probabilities = patterns_of(weights / weights.sum(), DataType.BF16)
     second = case_of(
         tile, "attention head: probabilities times values", mixing.macros(), rows, [], mixing.vectors(probabilities)
     )
-    q, k, v = (bf16_values(x).astype(np.float64) for x in (query, keys, values))
+    q, k, v = (values_of(x, DataType.BF16).astype(np.float64) for x in (query, keys, values))
     exact = np.exp(k @ q / np.sqrt(head_dim) - (k @ q / np.sqrt(head_dim)).max())
     return [first, second], exact / exact.sum() @ v

@@ -53,6 +53,7 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
         rows, cols, lanes = other.choice(ANY_SIDE), other.choice(ANY_SIDE), other.choice([2, 4, 8, 16])
         at_once = [1, rows, *(part for part in (2, 3, 4) if rows % part == 0)]
         load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
+    add_stages = other.choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
@@ -67,6 +68,7 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
                     "dataflow": dataflow,
                     "load_rows": load_rows,
                     "multiply_stages": chance.randint(0, 2),
+                    "add_stages": add_stages,
                 },
                 "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},

@@ -11,7 +11,8 @@ from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.pim import check_macro
 from siliconloom.mapper.pim.layout import plan_gemv
-from siliconloom.sim.golden.pim import GoldenPim, bf16, bf16_values
+from siliconloom.sim.golden.floats import patterns_of, values_of
+from siliconloom.sim.golden.pim import GoldenPim
 from tests.sim.pim_tiles import random_pim
 
 HBM = load_chip("pim-hbm").tile
@@ -51,12 +52,12 @@ def test_floats_are_the_product_within_their_rounding(seed, n, k):
     """No sum has more roundings than terms (Higham, Accuracy and Stability, 2nd ed., equation 4.4)."""
     tile = random_pim(seed, operands="[bf16]").tile
     numbers = np.random.default_rng(seed)
-    matrix, vector = (bf16(numbers.standard_normal(shape).astype(np.float32)) for shape in ((n, k), (k,)))
+    matrix, vector = (patterns_of(numbers.standard_normal(shape), DataType.BF16) for shape in ((n, k), (k,)))
     try:
         layout = plan_gemv(tile, n, k, DataType.BF16)
     except LoomError:
         return
-    a, b = bf16_values(matrix).astype(np.float64), bf16_values(vector).astype(np.float64)
+    a, b = values_of(matrix, DataType.BF16).astype(np.float64), values_of(vector, DataType.BF16).astype(np.float64)
     bound = 1.01 * k * 2.0**-24 * (np.abs(a) @ np.abs(b)) + 1e-35
     assert (np.abs(product(tile, layout, matrix, vector)[0] - a @ b) <= bound).all()
 
@@ -77,9 +78,11 @@ def test_heads_stand_side_by_side_with_vectors_of_their_own():
     layout = plan_gemv(HBM, 32, 64, DataType.BF16, heads=6)
     assert [(p.macro.segments, p.macro.apart, p.macro.rounds) for p in layout.parts] == [(4, True, 2), (2, True, 2)]
     numbers = np.random.default_rng(1)
-    keys, queries = (bf16(numbers.standard_normal(s).astype(np.float32)) for s in ((6, 32, 64), (6, 64)))
+    keys, queries = (patterns_of(numbers.standard_normal(s), DataType.BF16) for s in ((6, 32, 64), (6, 64)))
     found = product(HBM, layout, keys, queries)
-    exact = np.einsum("hnk,hk->hn", bf16_values(keys).astype(np.float64), bf16_values(queries))
+    exact = np.einsum(
+        "hnk,hk->hn", values_of(keys, DataType.BF16).astype(np.float64), values_of(queries, DataType.BF16)
+    )
     assert np.abs(found - exact).max() < 1e-4
 
 

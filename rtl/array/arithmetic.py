@@ -1,0 +1,237 @@
+"""The numbers of an array's elements: what enters them, products and sums, and the registers inside both."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth import Cat, Const, Module, Signal
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.errors import NotSupported
+from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
+from siliconloom.rtl.cells.floating import (
+    ADDED,
+    ALIGNED,
+    EXPONENT,
+    NORMALISED,
+    float_product,
+    float_sum,
+    product_parts,
+    widened,
+)
+from siliconloom.rtl.library import Circuit, Library
+
+ACCUMULATOR_BITS = SUM_BITS
+
+
+@dataclass(frozen=True)
+class Arithmetic(ABC):
+    """Operands of a format, their products, and sums of 32 bits.
+
+    Parameters
+    ----------
+    dtype
+        Format of the operands as they come to the array's edge.
+    multiply_stages
+        Registers from an element's operands to its adder.
+    add_stages
+        Registers inside its adder, beside the one that holds the sum.
+    """
+
+    dtype: DataType
+    multiply_stages: int
+    add_stages: int
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Width of an operand inside the array."""
+
+    @property
+    @abstractmethod
+    def clears(self) -> bool:
+        """Whether what a row held before must go where a fold has no row: zero times it might not be zero."""
+
+    @property
+    def zero(self) -> Const:
+        """The sum of no products."""
+        return Const(0, ACCUMULATOR_BITS)
+
+    @abstractmethod
+    def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
+        """Operands inside the array, from a beat of them at its edge; in the same cycle."""
+
+    @abstractmethod
+    def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
+        """A * b as wide as a sum, ``multiply_stages`` enabled cycles later."""
+
+    @abstractmethod
+    def added(self, m: Module, en: Signal, total: Value, product: Value) -> Value:
+        """The next sum, ``add_stages`` enabled cycles later."""
+
+    def flag(self, m: Module, en: Signal, value: Signal, name: str) -> Signal:
+        """A control bit delayed along with the product."""
+        for stage in range(self.multiply_stages):
+            register = Signal(name=f"{name}_{stage + 1}")
+            with m.If(en):
+                m.d.sync += register.eq(value)
+            value = register
+        return value
+
+
+@dataclass(frozen=True)
+class IntegerArithmetic(Arithmetic):
+    """Two's complement; sums wrap."""
+
+    @property
+    def bits(self) -> int:
+        return self.dtype.bits
+
+    @property
+    def clears(self) -> bool:
+        return False
+
+    @property
+    def numbers(self) -> Integers:
+        """How operands are multiplied and summed."""
+        return Integers(self.bits)
+
+    def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
+        return beat
+
+    def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
+        value = Signal(self.numbers.product, name="product")
+        m.d.comb += value.eq(self.numbers.mul(a, b))
+        for stage in range(self.multiply_stages):
+            register = Signal(self.numbers.product, name=f"product_{stage + 1}", reset_less=True)
+            with m.If(en):
+                m.d.sync += register.eq(value)
+            value = register
+        wide = Signal(self.numbers.sum, name="addend")
+        m.d.comb += wide.eq(value)
+        return wide
+
+    def added(self, m: Module, en: Signal, total: Value, product: Value) -> Value:
+        """The next sum; its registers come behind the adder, where synthesis may move them into it."""
+        value = self.numbers.add(total, product)
+        for stage in range(self.add_stages):
+            (value,) = _registered(m, en, f"sum_{stage + 1}", [value])
+        return value
+
+
+@dataclass(frozen=True)
+class FloatArithmetic(Arithmetic):
+    """Floating point as `rtl.cells.floating` has it; one product after the other is added in fp32."""
+
+    @property
+    def fraction(self) -> int:
+        """Bits of an operand's fraction."""
+        return self.dtype.layout.fraction_bits
+
+    @property
+    def bits(self) -> int:
+        return 1 + EXPONENT + self.fraction
+
+    @property
+    def clears(self) -> bool:
+        return True
+
+    def entering(self, parent: Circuit, m: Module, name: str, beat: Value) -> Value:
+        if self.bits == self.dtype.bits:
+            return beat
+        lane, width = parent.library.make(Widening, self.dtype), self.dtype.bits
+        parts = [beat[at : at + width] for at in range(0, len(beat), width)]
+        return Cat(*[parent.place(m, lane, f"{name}_{number}", i=part).o for number, part in enumerate(parts)])
+
+    def product(self, m: Module, en: Signal, a: Signal, b: Signal) -> Signal:
+        """A * b; registers stand behind the multiplier, then behind the whole product, then at the operands."""
+        stages, fraction = self.multiply_stages, self.fraction
+        left, right = _registered(m, en, "operand", [a, b]) if stages > 2 else (a, b)
+        parts = product_parts(left, right, fraction)
+        significand = Signal(2 * fraction + 2, name="significand")
+        m.d.comb += significand.eq(Cat(left[:fraction], 1) * Cat(right[:fraction], 1))
+        passing: list[Value] = [significand, *parts]
+        if stages > 0:
+            passing = _registered(m, en, "product_part", passing)
+        product = float_product(m, "product", type(parts)(*passing[1:]), passing[0], fraction)
+        if stages > 1:
+            (product,) = _registered(m, en, "product_register", [product])
+        return product
+
+    def added(self, m: Module, en: Signal, total: Value, product: Value) -> Value:
+        cuts = {0: (), 1: (ADDED,), 2: (ALIGNED, ADDED), 3: (ALIGNED, ADDED, NORMALISED)}[self.add_stages]
+
+        def cut(place: int, values: list[Value]) -> list[Value]:
+            return _registered(m, en, f"sum_{place}", values) if place in cuts else values
+
+        return float_sum(m, "sum", total, product, cut)
+
+
+class Widening(Circuit):
+    """A number of a short format as the leading bits of its fp32 number, without a register.
+
+    Members
+    -------
+    i : In
+        The number as it is stored.
+    o : Out
+        As `rtl.cells.floating.widened` says.
+    """
+
+    def __init__(self, library: Library, dtype: DataType) -> None:
+        self.layout = dtype.layout
+        ports = {"i": In(dtype.bits), "o": Out(1 + EXPONENT + self.layout.fraction_bits)}
+        super().__init__(library, library.name("widening", dtype.value), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        m.d.comb += self.o.eq(widened(m, "number", self.i, self.layout))
+        return m
+
+
+def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> list[Value]:
+    """Values one enabled cycle later, without a reset."""
+    made: list[Value] = []
+    for number, value in enumerate(values):
+        register = Signal(len(value), name=f"{name}_{number}", reset_less=True)
+        with m.If(en):
+            m.d.sync += register.eq(value)
+        made.append(register)
+    return made
+
+
+def operand_type(array: SystolicArray) -> DataType:
+    """The format that the array's circuit is built for: the widest of its integers, or its one floating-point format.
+
+    Raises
+    ------
+    NotSupported
+        When it has none that has a circuit, or several floating-point formats and no integers.
+    """
+    integers = [d for d in array.operands if d.is_integer and d.bits <= 8]
+    if integers:
+        return max(integers, key=lambda d: d.bits)
+    if len(array.operands) == 1 and array.operands[0] in BUILT:
+        return array.operands[0]
+    raise NotSupported(
+        f"RTL for {', '.join(array.operands)} operands; int4 and int8, or one of {', '.join(BUILT)}, are built"
+    )
+
+
+BUILT = (DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
+"""Floating-point formats that have a circuit."""
+
+
+def arithmetic_of(array: SystolicArray) -> Arithmetic:
+    """The numbers of the circuit of ``array``; raises `NotSupported` as `operand_type` does."""
+    dtype = operand_type(array)
+    kind = IntegerArithmetic if dtype.is_integer else FloatArithmetic
+    return kind(dtype, array.multiply_stages, array.add_stages)
+
+
+__all__ = ["ACCUMULATOR_BITS", "Arithmetic", "FloatArithmetic", "IntegerArithmetic", "arithmetic_of", "operand_type"]

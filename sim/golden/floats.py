@@ -1,0 +1,148 @@
+"""The numbers of floating-point circuits, bit for bit: patterns in, patterns out.
+
+One rule holds in arrays, vector units and memories that compute: an fp32 number below 2^-126 is a zero of its sign, as
+operand and as result, and every NaN is 0x7FC00000. Formats with a shorter exponent (fp16, fp8) keep their subnormal
+numbers, as those are normal in fp32; bf16 has the exponent of fp32, so its subnormal numbers are zeros. Products are
+rounded to fp32 once (those of fp16 and fp8 are exact, those of bf16 exact but for overflow and numbers below 2^-126),
+every sum once, to the nearest, halves to even.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.datatype import DataType, FloatLayout
+
+Words = NDArray[np.uint32]
+"""Bit patterns of fp32, or int32 modulo 2^32."""
+Patterns = NDArray[np.integer]
+"""Bit patterns of a format, in integers of any width that holds them."""
+NAN = np.uint32(0x7FC00000)
+EXPONENT = np.uint32(0x7F800000)
+SIGN = np.uint32(0x80000000)
+FRACTION_BITS = 23
+BIAS = 127
+
+
+def flushed(bits: Words) -> Words:
+    """Fp32 patterns with subnormal numbers made zeros of their sign, and every NaN the canonical one."""
+    flat = np.where((bits & EXPONENT) == 0, bits & SIGN, bits)
+    return np.where((flat & ~SIGN) > EXPONENT, NAN, flat).astype(np.uint32)
+
+
+def float_sum(a: Words, b: Words) -> Words:
+    """Sums of fp32 patterns."""
+    with np.errstate(all="ignore"):
+        return flushed((flushed(a).view(np.float32) + flushed(b).view(np.float32)).view(np.uint32))
+
+
+def float_product(a: Words, b: Words) -> Words:
+    """Products of fp32 patterns."""
+    with np.errstate(all="ignore"):
+        return flushed((flushed(a).view(np.float32) * flushed(b).view(np.float32)).view(np.uint32))
+
+
+def tree_sum(products: Words) -> Words:
+    """Sums over the last axis, adjacent pairs first; its length is a power of two."""
+    while products.shape[-1] > 1:
+        products = float_sum(products[..., ::2], products[..., 1::2])
+    return products[..., 0]
+
+
+def chain_product(a: Words, b: Words, total: Words | None = None) -> Words:
+    """A B with every sum begun at ``total``, or +0, and one product added after the other, in the order of k.
+
+    Parameters
+    ----------
+    a, b
+        Fp32 patterns, m x k and k x n.
+    total
+        Sums before, m x n.
+    """
+    held = np.zeros((a.shape[0], b.shape[1]), np.uint32) if total is None else total
+    for k in range(a.shape[1]):
+        held = float_sum(held, float_product(a[:, k : k + 1], b[k : k + 1]))
+    return held
+
+
+def widened(patterns: Patterns, dtype: DataType) -> Words:
+    """Fp32 patterns of the numbers that patterns of ``dtype`` stand for, which fp32 has exactly."""
+    layout = dtype.layout
+    raw = np.asarray(patterns).astype(np.int64) & ((1 << dtype.bits) - 1)
+    fraction = raw & ((1 << layout.fraction_bits) - 1)
+    field = raw >> layout.fraction_bits & ((1 << layout.exponent_bits) - 1)
+    sign = (raw >> (dtype.bits - 1)).astype(np.uint32) << np.uint32(31)
+    wide = fraction << (FRACTION_BITS - layout.fraction_bits)
+    normal = ((field - layout.bias + BIAS) << FRACTION_BITS | wide).astype(np.uint32)
+    smallest = 2.0 ** (1 - layout.bias - layout.fraction_bits)
+    below = (fraction * smallest).astype(np.float32).view(np.uint32) if layout.keeps_subnormals else np.uint32(0)
+    found = np.where(field == 0, below, normal).astype(np.uint32) | sign
+    infinite, nan = _special(layout, field, fraction)
+    found = np.where(infinite, sign | EXPONENT, found)
+    return np.where(nan, NAN, found).astype(np.uint32)
+
+
+def patterns_of(values: NDArray[np.floating], dtype: DataType) -> Patterns:
+    """Patterns of the numbers of ``dtype`` nearest to real ones, by way of fp32."""
+    return narrowed(np.asarray(values).astype(np.float32).view(np.uint32), dtype)
+
+
+def values_of(patterns: Patterns, dtype: DataType) -> NDArray[np.float32]:
+    """The numbers that patterns of ``dtype`` stand for."""
+    return widened(patterns, dtype).view(np.float32)
+
+
+def _special(layout: FloatLayout, field: Patterns, fraction: Patterns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which patterns are infinities, and which are no numbers."""
+    top = field == (1 << layout.exponent_bits) - 1
+    if layout.infinities:
+        return top & (fraction == 0), top & (fraction != 0)
+    return np.zeros_like(top), top & (fraction == (1 << layout.fraction_bits) - 1)
+
+
+def narrowed(words: Words, dtype: DataType) -> Patterns:
+    """Patterns of the numbers of ``dtype`` nearest to fp32 patterns, halves to even, in bytes or words of its width.
+
+    Beyond the largest number there is infinity, or NaN in a format that has no infinities. Results below the smallest
+    normal number are subnormal where the format keeps them, and zeros of their sign otherwise; every NaN is a quiet one
+    with no other bit of its fraction set (E4M3: all ones).
+    """
+    layout = dtype.layout
+    flat = flushed(np.asarray(words, np.uint32))
+    sign = (flat >> np.uint32(31)).astype(np.int64) << (dtype.bits - 1)
+    magnitude = (flat & ~SIGN).astype(np.int64)
+    field = magnitude >> FRACTION_BITS
+    below = np.maximum(1 - layout.bias + BIAS - field, 0)  # places by which a number is under the normal ones
+    significand = magnitude & ((1 << FRACTION_BITS) - 1) | np.where(field > 0, 1 << FRACTION_BITS, 0)
+    drop = np.minimum(FRACTION_BITS - layout.fraction_bits + below, FRACTION_BITS + 2)
+    kept = significand >> drop
+    rest = significand & ((1 << drop) - 1)
+    half = np.where(drop > 0, 1 << np.maximum(drop - 1, 0), 1)
+    kept += (rest > half) | ((rest == half) & (kept & 1 == 1))
+    # a carry out of the fraction raises the exponent, and out of the subnormal numbers makes the smallest normal one
+    exponent = np.where(below > 0, 0, field - BIAS + layout.bias - 1)
+    rounded = (exponent << layout.fraction_bits) + kept
+    if not layout.keeps_subnormals:
+        rounded = np.where(rounded < 1 << layout.fraction_bits, 0, rounded)
+    top = ((1 << layout.exponent_bits) - 1) << layout.fraction_bits
+    infinity = top if layout.infinities else top | ((1 << layout.fraction_bits) - 1)
+    rounded = np.where((magnitude == EXPONENT) | (rounded > infinity), infinity, rounded)
+    quiet = top | (1 << (layout.fraction_bits - 1)) if layout.infinities else infinity
+    return np.where(flat == NAN, quiet, rounded | sign).astype(f"u{-(-dtype.bits // 8)}")
+
+
+__all__ = [
+    "NAN",
+    "Patterns",
+    "Words",
+    "chain_product",
+    "float_product",
+    "float_sum",
+    "flushed",
+    "narrowed",
+    "patterns_of",
+    "tree_sum",
+    "values_of",
+    "widened",
+]
