@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.floats import chain_product, patterns_of, widened
 from siliconloom.arch.layout import fold_tile, summing_order
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
-from siliconloom.sim.golden.floats import chain_product, patterns_of, widened
 
 Matrix = NDArray[np.int64]
 

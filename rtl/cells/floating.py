@@ -1,7 +1,7 @@
 """Floating point in circuits: products of short formats and fp32 sums, rounded to nearest even, without subnormals.
 
 A subnormal fp32 number counts as a zero of its sign, as operand and as result; every NaN is 0x7FC00000. These are the
-numbers of ``sim.golden.floats``, bit for bit.
+numbers of ``arch.floats``, bit for bit.
 
 An operand of any format travels as the leading bits of its fp32 number (`widened`): sign, eight bits of exponent, and
 as many bits of fraction as its format has. All formats with a shorter exponent have their subnormal numbers there as

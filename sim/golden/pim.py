@@ -1,7 +1,7 @@
 """The numbers of a PIM channel, bit for bit: what its banks' lanes compute and what its macros leave behind.
 
 bf16: products are exact in fp32; the products of adjacent lanes are added pairwise, level by level; the sum of a beat
-is added to the accumulator, which begins as +0. Every number is as `sim.golden.floats` says.
+is added to the accumulator, which begins as +0. Every number is as `arch.floats` says.
 
 int8: sums are exact modulo 2^32.
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.floats import Words, float_product, float_sum, tree_sum, widened
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
-from siliconloom.sim.golden.floats import Words, float_product, float_sum, tree_sum, widened
 
 Bytes = NDArray[np.uint8]
 

@@ -124,7 +124,7 @@ def test_nextpnr_that_stops_is_quoted(tmp_path):
         ([*SMALL, "--liberty", "/nowhere.lib"], "/nowhere.lib: no such file"),
         ([*SMALL, "--liberty", "{folder}"], "{folder}: is a folder, a liberty file was expected"),
         ([*SMALL, "--seeds", "-1"], "Invalid value for '--seeds'"),
-        ([*SMALL, "--set", "tile.array.operands=bf16"], "not supported: RTL for bf16 operands"),
+        ([*SMALL, "--set", "tile.array.operands=fp32"], "not supported: RTL for fp32 operands"),
         (["no-such-chip"], "no-such-chip: no such file"),
     ],
 )

@@ -7,9 +7,9 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siliconloom.arch import floats
 from siliconloom.arch.datatype import DataType
 from siliconloom.rtl.cells import floating
-from siliconloom.sim.golden import floats
 
 COUNT = 4000
 

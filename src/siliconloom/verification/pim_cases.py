@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
+from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.pim import Macro, MacroKind, PimTile, check_macro
 from siliconloom.mapper.pim.layout import GemvLayout, plan_gemv
 from siliconloom.rtl.bench.pim_cases import Bytes, PimBenchCase, Rows
-from siliconloom.sim.golden.floats import patterns_of, values_of
 from siliconloom.sim.golden.pim import GoldenPim
 from siliconloom.sim.pim.channel import run_channel
 

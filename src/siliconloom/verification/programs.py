@@ -53,7 +53,7 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
         rows, cols, lanes = other.choice(ANY_SIDE), other.choice(ANY_SIDE), other.choice([2, 4, 8, 16])
         at_once = [1, rows, *(part for part in (2, 3, 4) if rows % part == 0)]
         load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
-    add_stages = other.choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
+    add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.floats import patterns_of, values_of
 from siliconloom.arch.pim import check_macro
 from siliconloom.mapper.pim.layout import plan_gemv
-from siliconloom.sim.golden.floats import patterns_of, values_of
 from siliconloom.sim.golden.pim import GoldenPim
 from tests.sim.pim_tiles import random_pim
 

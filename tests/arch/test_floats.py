@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.sim.golden.floats import chain_product, flushed, narrowed, patterns_of, values_of, widened
+from siliconloom.arch.floats import chain_product, flushed, narrowed, patterns_of, values_of, widened
 
 OTHERS = {
     DataType.FP8_E4M3: ml_dtypes.float8_e4m3fn,
