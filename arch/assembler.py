@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
@@ -23,7 +23,7 @@ from siliconloom.arch.opcodes import Format, built_units
 from siliconloom.arch.vector import VectorFunction
 
 CIRCUIT_FORMATS = (DataType.INT8,)
-"""Number formats of matmul and vector instructions for which a tile has circuits; others are illegal instructions."""
+"""Number formats of matmul and vector instructions for which all circuits of a transformer are there."""
 
 
 ACCUMULATOR = -1
@@ -119,7 +119,7 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
             if i.opcode.spec.sizes:
                 i.opcode.spec.check(i, tile, number)
                 if i.opcode.spec.format is Format.COMPUTE:
-                    _check_format(i, number)
+                    _check_format(i, tile, number)
                 _check_operands(i, tile, number)
                 _check_room(i, tile, number, counts)
         except IllegalProgram as error:
@@ -239,11 +239,12 @@ def _built() -> str:
     return ", ".join(unit.spec.name for unit in built_units())
 
 
-def _check_format(i: Instruction, number: int) -> None:
-    """Arrays and vector units have circuits for some number formats; a transfer moves bytes, whatever they mean."""
-    if i.dtype not in CIRCUIT_FORMATS:
-        built = ", ".join(CIRCUIT_FORMATS)
-        raise illegal(i, number, f"no circuit for the number format {i.dtype.value}; built are {built}")
+def _check_format(i: Instruction, tile: NpuTile, number: int) -> None:
+    """Arrays and vector units have circuits for one number format; a transfer moves bytes, whatever they mean."""
+    own = tile.circuit_format
+    if i.dtype is not own or own not in TILE_FORMATS:
+        built = f"the tile has {own.value}" if own in TILE_FORMATS else f"tiles have {' or '.join(TILE_FORMATS)}"
+        raise illegal(i, number, f"no circuit for the number format {i.dtype.value}; {built}")
 
 
 def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:

@@ -26,6 +26,10 @@ ADDRESS_BITS = 48
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
+TILE_FORMATS = (DataType.INT8, DataType.BF16)
+"""Formats that a tile's circuits may compute in; each tile has one, `NpuTile.circuit_format`."""
+
+
 class SystolicArray(Description):
     """A grid of multiply-accumulate elements fed from its edges.
 
@@ -141,6 +145,21 @@ class NpuTile(Description):
     vector: VectorUnit
     dma: Dma = Dma()
     sequencer: Sequencer = Sequencer()
+
+    @property
+    def circuit_format(self) -> DataType:
+        """The format of operands and results in the tile's circuits: int8 where the array takes it, else its first."""
+        return DataType.INT8 if DataType.INT8 in self.array.operands else self.array.operands[0]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an operand or a result in local memory, as the circuits read it."""
+        return -(-self.circuit_format.bits // 8)
+
+    @property
+    def parameter_line(self) -> int:
+        """Bytes of a line of parameters: an element each where the format has circuits, a byte where it has none."""
+        return self.vector.lanes * (self.element_bytes if self.circuit_format in TILE_FORMATS else 1)
 
 
 Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]

@@ -38,9 +38,13 @@ def float_sum(a: Words, b: Words) -> Words:
 
 
 def float_product(a: Words, b: Words) -> Words:
-    """Products of fp32 patterns."""
+    """Products of fp32 patterns, rounded to 24 bits before what is below 2^-126 becomes zero."""
     with np.errstate(all="ignore"):
-        return flushed((flushed(a).view(np.float32) * flushed(b).view(np.float32)).view(np.uint32))
+        exact = flushed(a).view(np.float32).astype(np.float64) * flushed(b).view(np.float32)
+        tiny = np.abs(exact) < 2.0**-100
+        rounded = np.where(tiny, exact * 2.0**100, exact).astype(np.float32)
+        rounded = np.where(tiny, np.where(np.abs(rounded) < 2.0**-26, 0 * rounded, rounded * 2.0**-100), rounded)
+        return flushed(rounded.astype(np.float32).view(np.uint32))
 
 
 def tree_sum(products: Words) -> Words:

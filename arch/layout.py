@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.vector import INDEX_BYTES, Count
+from siliconloom.arch.vector import INDEX_BYTES, Count, VectorFunction, vector_cost
 
 Values = TypeVar("Values", bound=np.generic)
 
@@ -94,6 +94,12 @@ def stationary_values(array: SystolicArray, outer: Count, k: Count) -> Count:
 def moving_values(tile: NpuTile, beats: Count, k: Count) -> Count:
     """Values that the moving operand takes in memory: ``beats`` rows of ``k``."""
     return beats * row_values(tile, k)
+
+
+def parameter_bytes(tile: NpuTile, function: VectorFunction, cols: int) -> int:
+    """Bytes of all parameters of a vector function of so many columns, as they lie in memory."""
+    lanes = tile.vector.lanes
+    return tile.parameter_line // lanes * vector_cost(function).parameter_bytes(cols, lanes)
 
 
 def window_of(bus: int, width: int) -> int:

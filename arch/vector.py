@@ -36,6 +36,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.registry import Live, Registry, discover
 
@@ -71,12 +72,17 @@ class Parameters(StrEnum):
     """A group of parameters, which a function finds at ``d``."""
 
     SCALARS = "scalars"
-    """Two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped."""
+    """Two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped.
+
+    Where elements have two bytes: m0 and m1 in fp32, eight bytes unused."""
     TABLE = "table"
     """256 bytes; byte ``a & 255`` is the result for a."""
     COLUMNS = "columns"
     """Per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16 multipliers,
-    the shifts (0..63), one unused."""
+    the shifts (0..63), one unused.
+
+    Where elements have two bytes: two lines of the halves of the fp32 biases, low first, two of those of the fp32
+    multipliers, four unused."""
 
 
 ONCE = {Parameters.SCALARS: SCALAR_BYTES, Parameters.TABLE: TABLE_BYTES}
@@ -133,7 +139,7 @@ class VectorCost:
         return sum(-(-size // lanes) for size in self.once)
 
     def parameter_bytes(self, cols: int, lanes: int) -> int:
-        """Bytes of all parameters for ``cols`` columns."""
+        """Bytes of all parameters for ``cols`` columns, of elements of one byte; as often as much of longer ones."""
         return lanes * (self.once_lines(lanes) + self.setup * -(-cols // lanes))
 
 
@@ -177,6 +183,8 @@ class FunctionSpec:
         ``b`` is in, which is no address.
     circuit
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
+    floats
+        There are both for tiles that compute in floating point, too.
     activation
         The real function that a table holds.
     """
@@ -197,6 +205,7 @@ class FunctionSpec:
     carries: bool = False
     divides: bool = False
     circuit: bool = True
+    floats: bool = False
     activation: Callable[[float], float] | None = None
 
     def __post_init__(self) -> None:
@@ -381,6 +390,15 @@ def functions_with(condition: Callable[[FunctionSpec], bool]) -> Live[VectorFunc
 
 BUILT = functions_with(lambda spec: spec.circuit)
 """Functions that have a circuit."""
+
+
+def built_in(dtype: DataType) -> Live[VectorFunction]:
+    """Functions that have a circuit in tiles that compute in a format."""
+    return BUILT if dtype.is_integer else BUILT_IN_FLOATS
+
+
+BUILT_IN_FLOATS = functions_with(lambda spec: spec.circuit and spec.floats)
+"""Functions that have a circuit in tiles that compute in floating point."""
 FROM_SUMS = functions_with(lambda spec: spec.circuit and spec.from_sums)
 """Functions whose first operand lies in the accumulator."""
 

@@ -15,6 +15,7 @@ register_function(
 register_function(
     FunctionSpec(
         name="transpose",
+        floats=True,
         code=19,
         transposes=True,
         result="element (r, c) at row c, column r; rows of c have ceil(m / lanes) lines",

@@ -19,16 +19,16 @@ def operands(i: Instruction) -> list[str]:
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
-    values = product_values(tile, i.m, i.n, i.k)
-    moving = [(i.a, values.a), (i.b, values.b)]
+    values, size = product_values(tile, i.m, i.n, i.k), tile.element_bytes
+    moving = [(i.a, size * values.a), (i.b, size * values.b)]
     by_input = tile.array.dataflow == "input_stationary"
     if by_input:
         moving.reverse()
     if i.d.base:
         beats = i.n if by_input else i.m
-        moving[0] = moving[0][0], (beats - 1) * i.d.base + moving_values(tile, 1, i.k)
-    for port, (address, size) in zip(("moving", "loaded"), moving, strict=True):
-        yield Access(port, False, address, size)
+        moving[0] = moving[0][0], (beats - 1) * i.d.base + size * moving_values(tile, 1, i.k)
+    for port, (address, taken) in zip(("moving", "loaded"), moving, strict=True):
+        yield Access(port, False, address, taken)
     yield Access("sums", True, i.c, values.lines * sums_pitch(tile.array))
 
 
@@ -36,7 +36,8 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """A line of each port; one that is no power of two begins anywhere."""
     array = tile.array
     stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")
-    lines = {stays: array.load_rows * array.cols, moves: array.rows}
+    size = tile.element_bytes
+    lines = {stays: size * array.load_rows * array.cols, moves: size * array.rows}
     lines["d"] = lines[moves]
     return {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
 
@@ -44,6 +45,8 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
     check_pitch(i, tile, number)
+    if i.rescale and not tile.circuit_format.is_integer:
+        raise illegal(i, number, f"sums in {tile.circuit_format.accumulator.value} are not rescaled")
     if i.rescale and tile.array.dataflow != "weight_stationary":
         raise illegal(i, number, f"sums of an array that is {tile.array.dataflow} are not rescaled by row")
     if i.rescale and i.m > ROW_LIMIT:

@@ -7,7 +7,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
-from siliconloom.arch.vector import BUILT, INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT
+from siliconloom.arch.vector import INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT, built_in
 
 
 def operands(i: Instruction) -> list[str]:
@@ -18,22 +18,22 @@ def operands(i: Instruction) -> list[str]:
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Operands, parameters and results in whole rows."""
-    lanes, spec = tile.vector.lanes, i.function.spec
-    size = i.m * row_values(tile, i.n)
+    lanes, spec, element = tile.vector.lanes, i.function.spec, tile.element_bytes
+    size = element * i.m * row_values(tile, i.n)
     inputs = i.k if spec.weighs else 1
     if spec.from_sums:
         yield Access("sums", False, i.a, i.m * -(-i.n // tile.array.cols) * sums_pitch(tile.array))
     else:
         yield Access("first", False, i.a, inputs * size)
     if spec.weighs:
-        yield Access("second", False, i.b, i.m * row_values(tile, i.k))
+        yield Access("second", False, i.b, element * i.m * row_values(tile, i.k))
     elif spec.second:
         yield Access("second", False, i.b, spec.second * size)
-    parameters = spec.cost.parameter_bytes(i.n, lanes)
+    parameters = element * spec.cost.parameter_bytes(i.n, lanes)
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
-        size = i.n * row_values(tile, i.m)
+        size = element * i.n * row_values(tile, i.m)
     elif spec.indexes:
         size = i.m * row_values(tile, INDEX_BYTES)
     yield Access("vector", True, i.c, size)
@@ -41,18 +41,20 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
 
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """A line of each port; a mask is no address."""
-    lanes, spec = tile.vector.lanes, i.function.spec
-    second = {} if spec.masks else {"b": lanes}
-    return {"a": sums_pitch(tile.array) if spec.from_sums else lanes, **second, "c": lanes, "d": lanes}
+    line, spec = tile.element_bytes * tile.vector.lanes, i.function.spec
+    second = {} if spec.masks else {"b": line}
+    return {"a": sums_pitch(tile.array) if spec.from_sums else line, **second, "c": line, "d": line}
 
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
     """There are circuits for some functions, and a row memory of some rows."""
     if i.rescale:
         raise illegal(i, number, "sums are rescaled by a matmul that adds to them, and by nothing else")
-    if i.function not in BUILT:
-        built = ", ".join(sorted(BUILT))
-        raise illegal(i, number, f"no circuit for the vector function {i.function.value}; built are {built}")
+    functions = built_in(tile.circuit_format)
+    if i.function not in functions:
+        where = "" if tile.circuit_format.is_integer else f" in {tile.circuit_format.value}"
+        built = ", ".join(sorted(functions))
+        raise illegal(i, number, f"no circuit for the vector function {i.function.value}{where}; built are {built}")
     if i.function.spec.uses_rows:
         for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, i.function.spec.column_limit)):
             if size > limit:

@@ -214,7 +214,7 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
     for task in tasks:
         if isinstance(task.operator, Gemm):
             shape = gemm_shape(task.operator, task)
-            per, once = column_bytes(shape.passes, lanes), function_bytes(shape.passes, lanes)
+            per, once = column_bytes(shape.passes, tile), function_bytes(shape.passes, tile)
             widest = max(widest, per * -(-shape.stored_n // lanes) + once)
             most.append(per * -(-min(shape.stored_n, tile.array.cols) // lanes) + once)
         elif isinstance(task.operator, Attention):

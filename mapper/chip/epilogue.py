@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction, vector_cost
 
 GATED = frozenset({VectorFunction.GATED_GELU, VectorFunction.GATED_SILU})
@@ -57,14 +58,15 @@ def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[EpiloguePass, ...]:
     return tuple(passes)
 
 
-def column_bytes(passes: tuple[EpiloguePass, ...], lanes: int) -> int:
+def column_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:
     """Bytes of parameters for each block of columns."""
-    return sum(lanes * vector_cost(each.function).setup for each in passes)
+    return sum(tile.parameter_line * vector_cost(each.function).setup for each in passes)
 
 
-def function_bytes(passes: tuple[EpiloguePass, ...], lanes: int) -> int:
+def function_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:
     """Bytes of parameters that do not depend on columns: multipliers, tables."""
-    return sum(lanes * vector_cost(each.function).once_lines(lanes) for each in passes)
+    lanes = tile.vector.lanes
+    return sum(tile.parameter_line * vector_cost(each.function).once_lines(lanes) for each in passes)
 
 
 __all__ = ["GATED", "EpiloguePass", "column_bytes", "epilogue", "function_bytes"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from siliconloom.arch.isa import Unit
-from siliconloom.arch.layout import padded, product_values, sums_pitch
-from siliconloom.arch.vector import vector_cost
+from siliconloom.arch.layout import padded, parameter_bytes, product_values, sums_pitch
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
@@ -230,7 +229,7 @@ class GemmLowering:
         of all posts.
         """
         rings, layout, passes = self.context.rings, self.layout, self.shape.passes
-        lanes, parameters = layout.lanes, 0
+        parameters = 0
         half = product_values(layout.tile, rows, padded(cols, layout.array.cols), 1).lines
         sums = max(index for index, each in enumerate(passes) if each.source == "partial")
         for index, each in enumerate(passes):
@@ -251,6 +250,6 @@ class GemmLowering:
                 source_offset=each.half * half * sums_pitch(layout.array),
                 parameter_offset=parameters,
             )
-            parameters += vector_cost(each.function).parameter_bytes(cols, lanes)
+            parameters += parameter_bytes(layout.tile, each.function, cols)
             if added:
                 rings.second.read()

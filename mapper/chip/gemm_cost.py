@@ -101,7 +101,7 @@ class GemmLayout:
         )
         self.a_row *= shape.step
         passes = shape.passes
-        self.column_bytes, self.function_bytes = column_bytes(passes, self.lanes), function_bytes(passes, self.lanes)
+        self.column_bytes, self.function_bytes = column_bytes(passes, self.tile), function_bytes(passes, self.tile)
 
     def size(self, elements: Count) -> Count:
         """Bytes of so many operands."""

@@ -7,7 +7,7 @@ from math import lcm
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.layout import INDEX_BYTES, padded, row_values
+from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
@@ -130,7 +130,7 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
     function, cols = part.function, part.cols
     if task.cached is not None and cols > task.cached.width:  # whole heads
         cols = padded(cols, task.cached.width)
-    constants = vector_cost(function).parameter_bytes(cols, tile.vector.lanes)
+    constants = parameter_bytes(tile, function, cols)
     return VectorShape(
         function,
         part.rows,

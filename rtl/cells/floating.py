@@ -114,6 +114,40 @@ def float_product(m: Module, name: str, parts: ProductParts, significand: Value,
     return _packed(m, name, parts.sign, exponent, bits, zero=parts.zero, infinite=parts.infinite, nan=parts.nan)
 
 
+def float_multiply(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Signal:
+    """The product of two fp32 numbers, rounded once to the nearest, halves to even; see `float_product` for others.
+
+    ``cut`` is called once, with all that passes between the multiplier and the rounding (`ADDED`).
+    """
+    significand = Signal(2 * FRACTION + 2, name=f"{name}_significand")
+    m.d.comb += significand.eq(Cat(a[:FRACTION], 1) * Cat(b[:FRACTION], 1))
+    significand, *parts = cut(ADDED, [significand, *product_parts(a, b, FRACTION)])
+    exponent_sum, sign, zero, infinite, nan = parts
+    carry = significand[-1]
+    kept, rest = Signal(FRACTION, name=f"{name}_kept"), Signal(FRACTION + 1, name=f"{name}_rest")
+    rounded = Signal(FRACTION + 1, name=f"{name}_rounded")
+    exponent = Signal(signed(11), name=f"{name}_exponent")
+    m.d.comb += [
+        kept.eq(Mux(carry, significand[FRACTION + 1 : -1], significand[FRACTION:-2])),
+        rest.eq(Mux(carry, significand[: FRACTION + 1], Cat(Const(0, 1), significand[:FRACTION]))),
+        rounded.eq(kept + (rest[-1] & (rest[:-1].any() | kept[0]))),
+        exponent.eq(exponent_sum + carry + rounded[-1] - BIAS),
+    ]
+    return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=zero, infinite=infinite, nan=nan)
+
+
+def to_bf16(m: Module, name: str, value: Value) -> Signal:
+    """The bf16 number nearest to an fp32 number, halves to even; every NaN is 0x7FC0."""
+    low = BITS // 2
+    rounded = Signal(low, name=name)
+    up = value[low - 1] & (value[: low - 1].any() | value[low])
+    nan = value[FRACTION:-1].all() & value[:FRACTION].any()
+    m.d.comb += rounded.eq(
+        Mux(nan, NAN >> low, Mux(value[FRACTION:-1].any(), value[low:] + up, Cat(Const(0, low - 1), value[-1])))
+    )
+    return rounded
+
+
 def float_sum(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Signal:
     """The sum of two fp32 numbers, rounded once to the nearest, halves to even.
 

@@ -55,6 +55,8 @@ class UnitCircuit:
     ----------
     make
         The circuit.
+    floats
+        The circuit in tiles that compute in floating point, where it is another one.
     reads, writes
         Ports of the scratchpad by their names there.
     reads_sums, writes_sums
@@ -77,6 +79,7 @@ class UnitCircuit:
     """
 
     make: type[Circuit]
+    floats: type[Circuit] | None = None
     reads: Mapping[str, Port] = field(default_factory=dict)
     writes: Mapping[str, Port] = field(default_factory=dict)
     reads_sums: str = ""
@@ -118,7 +121,8 @@ def unit_circuit(library: Library, unit: str, geometry: Geometry) -> Circuit:
         Naming the member that is not there.
     """
     row = unit_circuits()[unit]
-    made = library.make(row.make, geometry)
+    kind = row.make if geometry.dtype.is_integer or row.floats is None else row.floats
+    made = library.make(kind, geometry)
     needed = ["instruction", "misaligned", row.read, row.done, row.busy]
     needed += [port.own for port in (*row.reads.values(), *row.writes.values())]
     needed += [own for own in (row.reads_sums, row.writes_sums, row.writes_rises) if own]

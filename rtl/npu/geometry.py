@@ -7,7 +7,7 @@ from math import gcd
 
 from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile, SystolicArray
+from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
 
@@ -39,12 +39,14 @@ class Geometry:
 
     Parameters
     ----------
+    dtype
+        Format of operands and results, `NpuTile.circuit_format`.
     array
         The systolic array.
     lanes
         Lanes of the vector unit.
     row_unit
-        `arch.layout.row_unit`.
+        `arch.layout.row_unit`: elements.
     bus
         Width of the DMA: of all its AXI4 data buses together.
     ports, port_bytes
@@ -65,6 +67,7 @@ class Geometry:
         Latency of the memory that the tile was described with; sizes the queue of write responses.
     """
 
+    dtype: DataType
     array: SystolicArray
     lanes: int
     row_unit: int
@@ -96,8 +99,23 @@ class Geometry:
 
     @property
     def stationary(self) -> int:
-        """Bytes of a beat of the operand that is loaded: ``load_rows`` x C, or C (output stationary)."""
-        return self.array.load_rows * self.array.cols
+        """Bytes of a beat of the operand that is loaded: ``load_rows`` x C elements, or C (output stationary)."""
+        return self.element * self.array.load_rows * self.array.cols
+
+    @property
+    def moving(self) -> int:
+        """Bytes of a beat of the operand that moves."""
+        return self.element * self.array.rows
+
+    @property
+    def element(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.bits // 8
+
+    @property
+    def vector_line(self) -> int:
+        """Bytes of a line of the vector unit."""
+        return self.element * self.lanes
 
     @property
     def results(self) -> int:
@@ -112,7 +130,7 @@ class Geometry:
     @property
     def rescales(self) -> bool:
         """Whether what sums were before can be divided row by row: a line of theirs is one of a row of A."""
-        return self.array.dataflow == "weight_stationary"
+        return self.array.dataflow == "weight_stationary" and self.dtype.is_integer
 
     @property
     def lines_of_block(self) -> int:
@@ -146,8 +164,11 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of a chip with several memory levels, ports or devices ({', '.join(chip.memory)}); the tile's DMA "
             "keeps to the bandwidth of one memory"
         )
-    if DataType.INT8 not in array.operands:
-        raise NotSupported(f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built")
+    dtype = tile.circuit_format
+    if dtype not in TILE_FORMATS or (not dtype.is_integer and len(array.operands) > 1):
+        raise NotSupported(
+            f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built, or bf16 by itself"
+        )
     powers = {
         "tile.vector.lanes": tile.vector.lanes,
         "tile.dma.bytes_per_cycle": tile.dma.bytes_per_cycle,
@@ -170,7 +191,9 @@ def geometry_of(chip: Chip) -> Geometry:
             f"RTL of an npu tile whose memory.access_bytes ({memory.access_bytes}) are fewer than "
             f"tile.dma.bytes_per_cycle ({bus})"
         )
-    line = max(next_power(array.rows), next_power(array.load_rows * array.cols), lanes, bus, INDEX_BYTES)
+    element = dtype.bits // 8
+    sides = next_power(array.rows), next_power(array.load_rows * array.cols), lanes
+    line = max(element * max(sides), bus, INDEX_BYTES)
     bank = tile.scratchpad.capacity // tile.scratchpad.banks
     if bank * tile.scratchpad.banks != tile.scratchpad.capacity or not is_power(bank):
         raise NotSupported(
@@ -184,6 +207,7 @@ def geometry_of(chip: Chip) -> Geometry:
         raise NotSupported(f"RTL of an accumulator of fewer than two lines of {4 * array.cols} bytes (got {lines})")
     ports = max(bus // tile.dma.port_bytes, 1)
     return Geometry(
+        dtype,
         array,
         lanes,
         row_unit(tile),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siliconloom.arch import timing
-from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.description import INTERVAL_ONE, Chip, NpuTile
 from siliconloom.arch.faults import cause_table
 from siliconloom.arch.isa import (
@@ -132,7 +131,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         levels=LEVELS,
         semaphores=SEMAPHORES,
         semaphore_limit=SEMAPHORE_LIMIT,
-        formats=[(DTYPES.index(each), each.value) for each in CIRCUIT_FORMATS],
+        formats=[(DTYPES.index(each), each.value) for each in (geometry.dtype,)],
         opcodes=opcode_table(),
         functions=function_table(),
         causes=cause_table(),

@@ -141,7 +141,7 @@ class MatmulControl(Circuit):
             "read": Out(1),
             "done": Out(1),
             "loaded": Out(local_read(geometry.stationary)),
-            "moving": Out(local_read(geometry.array.rows)),
+            "moving": Out(local_read(geometry.moving)),
             "beats": Out(1),
             "sums": Out(sums_write(geometry)),
             "illegal": Out(1),
@@ -156,10 +156,10 @@ class MatmulControl(Circuit):
         by_rows = geometry.array.dataflow != "output_stationary"
         units = (
             (operands.stays, geometry.stationary),
-            (operands.moves, geometry.array.rows),
+            (operands.moves, geometry.moving),
             (operands.entry.c, geometry.sums_pitch),
             # an output stationary array takes no pitch
-            (operands.entry.d, geometry.array.rows if by_rows else 1 << LOCAL_BITS),
+            (operands.entry.d, geometry.moving if by_rows else 1 << LOCAL_BITS),
         )
         odd = [address[: log2(unit)] for address, unit in units if is_power(unit) and unit > 1]
         m.d.comb += [
@@ -198,9 +198,9 @@ class MatmulControl(Circuit):
     # Weight and input stationary -----------------------------------------------------------------------------------
 
     def _stationary(self, m: Module, tile: Circuit) -> None:
-        array, operands = self.geometry.array, self._operands()
+        operands = self._operands()
         load = ReadStream(self, m, "stationary", 8 * self.geometry.stationary + 1)
-        move = ReadStream(self, m, "moving", 8 * array.rows + 1)
+        move = ReadStream(self, m, "moving", 8 * self.geometry.moving + 1)
         swaps = self._load(m, operands, load)
         fold_ends, ends = self._move(m, operands, move)
         placed = self.place(m, tile, "array")
@@ -267,7 +267,8 @@ class MatmulControl(Circuit):
         sizes = dict.fromkeys(("outer", "beats", "k"), SIZE_BITS)
         layout = data.StructLayout({"address": LOCAL_BITS, "pitch": LOCAL_BITS, **sizes})
         entry, unit = operands.entry, self.geometry.row_unit
-        adjoining = blocks(entry.k, unit, unit) << log2(unit)
+        element = self.geometry.element
+        adjoining = blocks(entry.k, unit, unit) << log2(unit * element)
         fields = {
             "address": operands.moves,
             "pitch": Mux(entry.d == 0, adjoining, entry.d),
@@ -293,7 +294,7 @@ class MatmulControl(Circuit):
             self.moving.enable.eq(job.valid & move.room),
             self.moving.address.eq(now["here"]),
             using.eq(Mux(now["k"] > array.rows, array.rows, now["k"])),
-            *needs(self.moving, using),
+            *needs(self.moving, using << log2(element)),
             move.fire.eq(self.moving.enable),
             fold_ends.eq(now["beat"] == 1),
             panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
@@ -301,7 +302,9 @@ class MatmulControl(Circuit):
             job.take.eq(self.moving.enable & ends),
         ]
         m.d.sync += [used.eq(using), tags.eq(fold_ends)]
-        masked = Cat(*(Mux(row < used, self.moving.data[8 * row : 8 * row + 8], 0) for row in range(array.rows)))
+        width = 8 * element
+        lanes = (self.moving.data[width * row : width * (row + 1)] for row in range(array.rows))
+        masked = Cat(*(Mux(row < used, lane, 0) for row, lane in enumerate(lanes)))
         m.d.comb += move.payload.eq(Cat(masked, tags))
         with m.If(self.moving.enable):
             m.d.sync += [
@@ -316,8 +319,8 @@ class MatmulControl(Circuit):
                 m.d.sync += [
                     beat.eq(job.view.beats),
                     k_now.eq(now["k"] - array.rows),
-                    start.eq(now["start"] + array.rows),
-                    here.eq(now["start"] + array.rows),
+                    start.eq(now["start"] + self.geometry.moving),
+                    here.eq(now["start"] + self.geometry.moving),
                 ]
             with m.If(panel_ends):
                 m.d.sync += [
@@ -403,10 +406,9 @@ class MatmulControl(Circuit):
     # Output stationary ---------------------------------------------------------------------------------------------
 
     def _output_stationary(self, m: Module, tile: Circuit) -> None:
-        array = self.geometry.array
         entry = self.instruction.payload
-        a = ReadStream(self, m, "a", 8 * array.rows + 1)
-        b = ReadStream(self, m, "b", 8 * array.cols)
+        a = ReadStream(self, m, "a", 8 * self.geometry.moving + 1)
+        b = ReadStream(self, m, "b", 8 * self.geometry.stationary)
         pairs = self._read_pairs(m, a, b)
         entering = Signal(range(BUFFER + 8))
         placed = self.place(m, tile, "array")
@@ -436,16 +438,17 @@ class MatmulControl(Circuit):
             b.fire.eq(reads),
             self.moving.address.eq(a_here),
             self.loaded.address.eq(b_here),
-            *needs(self.moving, array.rows),
-            *needs(self.loaded, array.cols),
+            *needs(self.moving, self.geometry.moving),
+            *needs(self.loaded, self.geometry.stationary),
             fold_ends.eq(left == 1),
             ends.eq(fold_ends & (columns_left <= array.cols) & (rows_left <= array.rows)),
             a.payload.eq(Cat(self.moving.data, tag)),
             b.payload.eq(self.loaded.data),
         ]
         m.d.sync += tag.eq(fold_ends)
+        moving, loaded = self.geometry.moving, self.geometry.stationary
         with m.If(reads):
-            m.d.sync += [a_here.eq(a_here + array.rows), b_here.eq(b_here + array.cols), left.eq(left - 1)]
+            m.d.sync += [a_here.eq(a_here + moving), b_here.eq(b_here + loaded), left.eq(left - 1)]
             with m.If(fold_ends):
                 m.d.sync += [left.eq(k), columns_left.eq(columns_left - array.cols), a_here.eq(a_base)]
                 with m.If(columns_left <= array.cols):
@@ -453,8 +456,8 @@ class MatmulControl(Circuit):
                         columns_left.eq(columns),
                         rows_left.eq(rows_left - array.rows),
                         b_here.eq(b_base),
-                        a_here.eq(a_here + array.rows),
-                        a_base.eq(a_here + array.rows),
+                        a_here.eq(a_here + moving),
+                        a_base.eq(a_here + moving),
                     ]
                 with m.If(ends):
                     m.d.sync += active.eq(0)

@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out, Signature
 from siliconloom.arch import timing
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.vector import ROW_LIMIT
+from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
@@ -331,6 +332,25 @@ class AdderLane(Circuit):
         return m
 
 
+class FloatAdderLane(Circuit):
+    """One sum of the accumulator in fp32; members as of `AdderLane` that does not rescale.
+
+    A sum that replaces what is there stays as it came.
+    """
+
+    def __init__(self, library: Library) -> None:
+        ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        super().__init__(library, library.name("adder"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        sums, held, before = Signal(32), Signal(32), Signal(32)
+        m.d.comb += before.eq(Mux(self.forward, held, self.memory))
+        m.d.comb += self.total.eq(Mux(self.add, float_sum(m, "sum", before, sums), sums))
+        m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
+        return m
+
+
 def several(bits: list[Signal]) -> Signal:
     """Whether more than one of ``bits`` is set."""
     seen, twice = bits[0], 0
@@ -403,7 +423,7 @@ class AccumulatorCircuit(Circuit):
         lanes = [
             self.place(
                 m,
-                self.library.make(AdderLane, self.geometry.rescales),
+                self._adder(),
                 f"lane_{i}",
                 add=add,
                 forward=forward,
@@ -422,6 +442,12 @@ class AccumulatorCircuit(Circuit):
             forward.eq(valid & wanted.enable & (line == wanted.line[:depth])),
         ]
         return m
+
+    def _adder(self) -> Circuit:
+        """What adds one sum."""
+        if self.geometry.dtype.is_integer:
+            return self.library.make(AdderLane, self.geometry.rescales)
+        return self.library.make(FloatAdderLane)
 
     def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
         """What the sums of the line that is read are divided by, for all lanes; nothing where no sums are rescaled."""

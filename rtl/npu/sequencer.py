@@ -12,7 +12,6 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
-from siliconloom.arch.assembler import CIRCUIT_FORMATS
 from siliconloom.arch.isa import DTYPES, LEVELS, WORD_BITS, WORD_BYTES, Opcode, Unit, word_layout
 from siliconloom.arch.opcodes import GATHERS, TRANSFERS, UNIT_BITS, Format, built_units
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -207,7 +206,7 @@ class SequencerCircuit(Circuit):
         unit = transfer["unit"]
         dispatch, push, sized, built = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            built.eq(Cat(*(transfer["dtype"] == DTYPES.index(each) for each in CIRCUIT_FORMATS)).any()),
+            built.eq(transfer["dtype"] == DTYPES.index(self.geometry.dtype)),
             sized.eq(reduce(and_, (has_size(name, known, opcode, compute[name]) for name in ("m", "n", "k")))),
             dispatch.eq(
                 reduce(or_, (goes_to_queue(each, opcode, unit, sized, built) for each in (Opcode.BARRIER, *known)))

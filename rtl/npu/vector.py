@@ -19,7 +19,7 @@ indexes has one round, and a pass over the four bytes of what was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -44,12 +44,13 @@ from siliconloom.arch.vector import (
     TOTAL_BITS,
     FunctionSpec,
     Parameters,
+    VectorFunction,
 )
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.npu.bytes import WindowSelect
 from siliconloom.rtl.npu.choice import NONE, Choice, key
-from siliconloom.rtl.npu.decoding import any_of, built, joined, one_of
+from siliconloom.rtl.npu.decoding import any_of, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read
@@ -63,26 +64,26 @@ LAST_STAGE = Lane.STAGES
 class VectorConditions:
     """What the instruction under way is, as conditions; ``is_`` has them by the names of ways and of other groups.
 
-    ``entry`` is the instruction under way, ``new`` the one that is offered. ``turns``: it reads two lines of the second
-    operand for one of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
+    ``entry`` is the instruction under way, ``new`` the one that is offered; ``ways`` are the functions that each way of
+    the lanes takes part in, ``functions`` all of the unit. ``turns``: it reads two lines of the second operand for one
+    of the first; ``seconds``: it reads that operand at all; ``has_columns``: columns have parameters;
     ``row_columns``: they do, and it is a row function; ``weighs``, ``indexes``, ``carries``: see
     `arch.vector.FunctionSpec`, as ``divides``; ``goes_on``: rows begin with the peaks and totals that are there.
     """
 
-    def __init__(self, m: Module, entry: Any, new: Any) -> None:
-        self.entry, self.new = entry, new
-        self.ways = lane_ways()
-        self.groups = {way.name: functions_of(way) for way in self.ways}
+    def __init__(
+        self, m: Module, entry: Any, new: Any, ways: Mapping[str, set[VectorFunction]], functions: Set[VectorFunction]
+    ) -> None:
+        self.entry, self.new, self.functions = entry, new, functions
+        self.ways = tuple(ways)
+        self.groups = dict(ways)
         self.from_sums, transposes, self.by_rows = (
-            built(lambda spec: spec.from_sums),
-            built(lambda spec: spec.transposes),
-            built(lambda spec: spec.cost.by_row),
+            self.built(lambda spec: spec.from_sums),
+            self.built(lambda spec: spec.transposes),
+            self.built(lambda spec: spec.cost.by_row),
         )
         self.groups |= {"from_sums": self.from_sums, "transpose": transposes, "by_row": self.by_rows}
-        self.is_ = {
-            name: Signal(name=f"is_{name}")
-            for name in (*(way.name for way in self.ways), "from_sums", "by_row", "transpose")
-        }
+        self.is_ = {name: Signal(name=f"is_{name}") for name in (*self.ways, "from_sums", "by_row", "transpose")}
         for name, functions in self.groups.items():
             m.d.comb += self.is_[name].eq(any_of(functions, entry))
         self.turns, self.seconds = self.asks(lambda spec: spec.second > 1), self.asks(lambda spec: spec.reads_second)
@@ -93,10 +94,14 @@ class VectorConditions:
         self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
         self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
 
+    def built(self, condition: Callable[[FunctionSpec], bool]) -> set[VectorFunction]:
+        """Functions of the unit whose spec meets a condition."""
+        return {function for function in self.functions if condition(function.spec)}
+
     def asks(self, condition: Callable[[FunctionSpec], bool]) -> Value:
         """Whether the instruction's function is one of those, of its ways where these tell."""
-        wanted = built(condition)
-        told = [way.name for way in self.ways if self.groups[way.name] and self.groups[way.name] <= wanted]
+        wanted = self.built(condition)
+        told = [name for name in self.ways if self.groups[name] and self.groups[name] <= wanted]
         told.sort(key=lambda name: min(function.code for function in self.groups[name]))
         rest = wanted.difference(*(self.groups[name] for name in told))
         return joined([self.is_[name] for name in told] + ([any_of(rest, self.entry)] if rest else []))
@@ -284,17 +289,19 @@ class VectorUnitCircuit(Circuit):
         Pulse at issue: an operand does not begin with a line.
     """
 
+    planes = PLANES
+    """Lines of a block's parameters that mean something."""
+
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
-        cols = geometry.lanes
         ports = {
             "instruction": In(stream.Signature(VECTOR_ENTRY)),
             "done": Out(1),
             "working": Out(1),
-            "first": Out(local_read(cols)),
-            "second": Out(local_read(cols)),
+            "first": Out(local_read(geometry.vector_line)),
+            "second": Out(local_read(geometry.vector_line)),
             "sums": Out(sums_read(geometry, geometry.lines_of_block)),
-            "write": Out(local_write(cols)),
+            "write": Out(local_write(geometry.vector_line)),
             "rises": Out(rises_write()),
             "illegal": Out(1),
             "misaligned": Out(1),
@@ -308,7 +315,8 @@ class VectorUnitCircuit(Circuit):
         timing.confirm("VECTOR_STAGES", lane=Lane.STAGES, row_state=RowScalars.STAGES)
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        what = VectorConditions(m, entry, self.instruction.payload)
+        ways = {way.name: functions_of(way) for way in lane_ways()}
+        what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT))
         by_row = self._refuse(m, what)
         phase, place = self._phases(m, what)
         addresses = self._addresses(m, what, phase, place)
@@ -350,7 +358,7 @@ class VectorUnitCircuit(Circuit):
 
     def _refuse(self, m: Module, what: VectorConditions) -> Signal:
         """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
-        new, wide = what.new, self._wide
+        new, wide, built = what.new, self._wide + log2(self.geometry.element), what.built
         by_row = Signal(name="new_by_row")
         counted = built(lambda spec: spec.chooses or spec.weighs)
         weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
@@ -363,14 +371,14 @@ class VectorUnitCircuit(Circuit):
                 & (
                     (new.m == 0)
                     | (new.n == 0)
-                    | ~any_of(BUILT, new)
+                    | ~any_of(what.functions, new)
                     | (any_of(built(lambda spec: spec.uses_rows), new) & ((new.m > ROW_LIMIT) | wider))
                     | (one_of(counted, new) & (new.k == 0))
                     | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
                 )
             ),
         ]
-        masks = built(lambda spec: spec.masks)
+        masks = what.built(lambda spec: spec.masks)
         inside = (
             Mux(any_of(what.from_sums, new), new.a[: log2(self.geometry.sums_pitch)], new.a[:wide])
             | Mux(one_of(masks, new), 0, new.b[:wide])
@@ -450,7 +458,7 @@ class VectorUnitCircuit(Circuit):
 
     def _addresses(self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace) -> Addresses:
         """Addresses: within a block of columns row by row; while reducing, within a row block by block."""
-        entry, cols, wide = what.entry, self.geometry.lanes, self._wide
+        entry, cols, wide = what.entry, self.geometry.vector_line, self._wide
         turns, transposes, weighs = what.turns, what.is_["transpose"], what.weighs
         pitch, result_pitch, weight_pitch = Signal(LOCAL_BITS), Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         steps = {
@@ -460,7 +468,11 @@ class VectorUnitCircuit(Circuit):
                 Mux(turns, pitch << 1, Mux(weighs, weight_pitch, pitch)),
                 Mux(turns, 2 * cols, Mux(weighs, 0, cols)),
             ),
-            "target": (entry.c, Mux(transposes, 1, pitch), Mux(transposes, result_pitch << wide, cols)),
+            "target": (
+                entry.c,
+                Mux(transposes, self.geometry.element, pitch),
+                Mux(transposes, result_pitch << wide, cols),
+            ),
             "line": (entry.a >> log2(self.geometry.sums_pitch), 1, place.panels),
         }
         parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
@@ -538,13 +550,14 @@ class VectorUnitCircuit(Circuit):
     ) -> None:
         """From one address to the next, until the pass is over."""
         cols, setup, skip = self.geometry.lanes, phase.setup, addresses.skip
+        line = self.geometry.vector_line
         row, column, beat, beat_last = place.row, place.column, place.beat, place.beat_last
         with m.If(phase.reads_once):
             m.d.sync += phase.once.eq(phase.once - 1)
         with m.If(phase.sets_up):
             m.d.sync += setup.eq(setup - 1)
         with m.If(phase.reads_once | phase.sets_up):
-            m.d.sync += addresses.parameters.eq(addresses.parameters + cols)
+            m.d.sync += addresses.parameters.eq(addresses.parameters + line)
         with m.If(phase.slots):
             m.d.sync += [
                 beat.eq(Mux(beat_last, 0, beat + 1)),
@@ -605,11 +618,12 @@ class VectorUnitCircuit(Circuit):
         """The issue of an instruction."""
         new, cols = what.new, self.geometry.lanes
         lines = Signal.like(phase.once)
-        for function in sorted(BUILT):
+        for function in sorted(what.functions):
             count = function.spec.cost.once_lines(cols)
             if count:
                 with m.If(new.function == function.code):
                     m.d.comb += lines.eq(count)
+        built, element = what.built, log2(self.geometry.element)
         streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
         chooses = Signal(name="new_chooses")
         m.d.comb += chooses.eq(one_of(built(lambda spec: spec.chooses), new) & (new.k < new.n))
@@ -632,8 +646,8 @@ class VectorUnitCircuit(Circuit):
                 phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
                 addresses.parameters.eq(new.d),
                 addresses.skip.eq(0),
-                addresses.pitch.eq(filled(new.n, self.geometry.row_unit)),
-                addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit)),
+                addresses.pitch.eq(filled(new.n, self.geometry.row_unit) << element),
+                addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit) << element),
                 addresses.weight_pitch.eq(filled(new.k, self.geometry.row_unit)),
             ]
             for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
@@ -695,7 +709,7 @@ class VectorUnitCircuit(Circuit):
 
     def _parameters(self, m: Module, what: VectorConditions, phase: VectorPhase) -> Arriving:
         """Parameters: they arrive one cycle after their address."""
-        cols = self.geometry.lanes
+        cols, bits = self.geometry.lanes, 8 * self.geometry.element
         scalar_lines, arriving, line_number, of_block, bytes_in, swap = (
             -(-SCALAR_BYTES // cols),
             Signal(),
@@ -705,7 +719,7 @@ class VectorUnitCircuit(Circuit):
             Signal(),
         )
         taken = Signal(range(512))
-        scalars = Signal(8 * SCALAR_BYTES)
+        scalars = Signal(bits * SCALAR_BYTES)
         to_table = Signal()
         m.d.sync += [arriving.eq(phase.reads_once), of_block.eq(phase.sets_up)]
         with m.If(self.taken):
@@ -726,11 +740,11 @@ class VectorUnitCircuit(Circuit):
         ]
         for number in range(scalar_lines):
             with m.If(arriving & has_scalars & (line_number == number)):
-                m.d.sync += scalars[8 * cols * number : 8 * cols * (number + 1)].eq(
-                    self.second.data[: 8 * SCALAR_BYTES]
+                m.d.sync += scalars[bits * cols * number : bits * cols * (number + 1)].eq(
+                    self.second.data[: bits * SCALAR_BYTES]
                 )
-        m0, m1, shift = scalars[:16], scalars[16:32], scalars[32:38]
-        return Arriving(bytes_in[:PLANES], swap, to_table, table_line, m0, m1, shift)
+        m0, m1, shift = scalars[: 2 * bits], scalars[2 * bits : 4 * bits], scalars[4 * bits : 4 * bits + 6]
+        return Arriving(bytes_in[: self.planes], swap, to_table, table_line, m0, m1, shift)
 
     def _rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
         """The row memory: the state that a row's sums give, written when the row is closed, and read by its slots."""
@@ -795,7 +809,7 @@ class VectorUnitCircuit(Circuit):
         cols = self.geometry.lanes
         low_bytes = Signal(8 * cols)
         m.d.sync += low_bytes.eq(self.second.data)
-        ways = Cat(*(what.is_[way.name] for way in what.ways))
+        ways = Cat(*(what.is_[name] for name in what.ways))
         kind = Mux(phase.selecting, 0, ways)
         place_of_beat = slots[1].beat[: self._wide]
         one, weight, adds = Signal(8), Signal(8), Signal()
@@ -925,9 +939,13 @@ class VectorUnitCircuit(Circuit):
         """Where the lanes' line, or a byte of it, is written."""
         m.d.comb += self.write.address.eq(end.target)
         with m.If(end.result):
-            m.d.comb += self.write.enable.eq((1 << self.geometry.lanes) - 1)
+            m.d.comb += self.write.enable.eq((1 << self.geometry.vector_line) - 1)
         with m.Elif(end.byte):
-            m.d.comb += self.write.enable.eq(1 << end.lane)
+            m.d.comb += self._write_element(end)
+
+    def _write_element(self, end: Slot) -> Any:
+        """Enable the bytes of one element of a line."""
+        return self.write.enable.eq(1 << end.lane)
 
 
 def filled(size: Value, unit: int) -> Value:

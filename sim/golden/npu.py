@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
@@ -24,6 +23,7 @@ from siliconloom.sim.golden.opcodes import EXECUTIONS
 from siliconloom.sim.golden.vector import Operands, RowMemory
 
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint32]
 Integers = NDArray[np.int64]
 
 
@@ -49,18 +49,19 @@ class GoldenMachine:
     Parameters
     ----------
     chip
-        A chip with an int8 NPU tile.
+        A chip with an NPU tile whose circuits compute in int8 or bf16.
     memory
         Main memory from address 0 on; changed in place.
     """
 
     def __init__(self, chip: Chip, memory: Bytes) -> None:
         tile = chip.tile
-        if not isinstance(tile, NpuTile) or DataType.INT8 not in tile.array.operands:
-            raise NotSupported("values of a program on anything but an int8 npu tile")
+        if not isinstance(tile, NpuTile) or tile.circuit_format not in TILE_FORMATS:
+            raise NotSupported(f"values of a program on anything but an npu tile in {' or '.join(TILE_FORMATS)}")
         self.tile, self.array, self.lanes = tile, tile.array, tile.vector.lanes
         self.memory = memory
         self.scratchpad = np.zeros(tile.scratchpad.capacity, np.uint8)
+        # integers, or patterns of fp32 in two's complement
         self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
         self.rows = RowMemory()
 
@@ -94,8 +95,11 @@ class GoldenMachine:
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""
-        if i.opcode.spec.format is Format.COMPUTE and i.dtype != DataType.INT8:
-            raise NotSupported(f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has int8")
+        own = self.tile.circuit_format
+        if i.opcode.spec.format is Format.COMPUTE and i.dtype is not own:
+            raise NotSupported(
+                f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has {own.value}"
+            )
         if i.opcode == Opcode.BARRIER:
             return
         if i.opcode not in EXECUTIONS:
@@ -117,6 +121,18 @@ def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
     return np.frombuffer(struct.pack("<hhB3x", first, second, shift), np.uint8)
 
 
+def float_scalar_bytes(first: float, second: float) -> Bytes:
+    """Scalars of a vector function in floating point as they lie at ``d``."""
+    return np.frombuffer(struct.pack("<ff8x", first, second), np.uint8)
+
+
+def float_parameter_planes(bias: Words, multiplier: Words, lanes: int) -> Bytes:
+    """Lines of parameters for whole blocks of columns, in floating point: halves of fp32 patterns, low ones first."""
+    halves = [half for each in (bias, multiplier) for half in (each & np.uint32(0xFFFF), each >> np.uint32(16))]
+    planes = np.stack([*halves, *4 * [np.zeros_like(bias)]]).astype("<u2")
+    return np.ascontiguousarray(planes.reshape(8, -1, lanes).transpose(1, 0, 2)).view(np.uint8).reshape(-1)
+
+
 def turn_planes(turns: Integers, lanes: int) -> Bytes:
     """Cosines and sines (rows x columns, in 1/2^15) as rope reads them: per block low bytes, then high ones."""
     rows, cols = turns.shape
@@ -134,4 +150,12 @@ def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lane
     return planes.reshape(8, -1, lanes).transpose(1, 0, 2).astype(np.uint8)
 
 
-__all__ = ["GoldenMachine", "LoadedProgram", "parameter_planes", "scalar_bytes", "turn_planes"]
+__all__ = [
+    "GoldenMachine",
+    "LoadedProgram",
+    "float_parameter_planes",
+    "float_scalar_bytes",
+    "parameter_planes",
+    "scalar_bytes",
+    "turn_planes",
+]

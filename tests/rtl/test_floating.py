@@ -114,6 +114,31 @@ def test_products_are_numpys_bit_for_bit(dtype):
     check_products(dtype, a, b)
 
 
+def test_products_of_fp32_are_numpys():
+    """Also where what is rounded reaches the smallest normal number, or passes the largest."""
+    chance = np.random.default_rng(3)
+    a, b = patterns(chance, COUNT), patterns(chance, COUNT)
+    near = chance.random(COUNT) < 0.3  # exponents whose product is about the smallest normal one, or the largest
+    field = (b >> np.uint32(23) & np.uint32(255)).astype(np.int64)
+    other = np.clip(chance.choice([127, 381], COUNT) - field + chance.integers(-1, 2, COUNT), 0, 254)
+    a = np.where(near, a & np.uint32(0x807FFFFF) | other.astype(np.uint32) << np.uint32(23), a)
+    dense = chance.random(COUNT) < 0.3
+    a, b = (np.where(dense, x | np.uint32(0x7FFFF0), x) for x in (a, b))
+    found = evaluated(lambda m, x, y: floating.float_multiply(m, "product", x, y), [(32, a), (32, b)])
+    wanted = floats.float_product(a, b)
+    wrong = np.flatnonzero(found != wanted)
+    assert [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]] == []
+
+
+def test_rounding_to_bf16_is_that_of_the_golden_model():
+    chance = np.random.default_rng(4)
+    a = patterns(chance, COUNT)
+    a = np.where(chance.random(COUNT) < 0.3, a & np.uint32(0xFFFF8000), a)
+    found = evaluated(lambda m, x: floating.to_bf16(m, "short", x), [(32, a)])
+    wrong = np.flatnonzero(found != floats.narrowed(a, DataType.BF16))
+    assert [(hex(a[i]), hex(found[i])) for i in wrong[:5]] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [each for each in FORMATS if each.bits == 8])
 def test_products_of_all_pairs_of_bytes_are_numpys(dtype):

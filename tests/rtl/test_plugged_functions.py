@@ -75,7 +75,7 @@ def plugged():
 
 def made_of(name, chip, count, seed, monkeypatch):
     """Of random programs whose element functions are all this one, those that store most different results of it."""
-    monkeypatch.setattr(programs, "ELEMENTWISE", [VectorFunction(name)])
+    monkeypatch.setattr(programs.Writer, "functions", [VectorFunction(name)])
     made = [random_program(chip, seed + number) for number in range(100)]
     made = [each for each in made if any(name == i.function for i in each.program.instructions)]
     return sorted(made, key=lambda each: -len(stored(chip, each, name)))[:count]

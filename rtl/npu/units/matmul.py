@@ -10,7 +10,7 @@ UNIT_CIRCUITS.add(
         make=MatmulControl,
         reads={
             "loaded": Port("loaded", lambda geometry: geometry.stationary, 0),
-            "moving": Port("moving", lambda geometry: geometry.array.rows, 10),
+            "moving": Port("moving", lambda geometry: geometry.moving, 10),
         },
         writes_sums="sums",
         read="read",

@@ -2,18 +2,20 @@
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
+from siliconloom.rtl.npu.float_vector import FloatVectorUnit
 from siliconloom.rtl.npu.geometry import Geometry
 from siliconloom.rtl.npu.vector import VectorUnitCircuit
 
 
 def _line(geometry: Geometry) -> int:
-    return geometry.lanes
+    return geometry.vector_line
 
 
 UNIT_CIRCUITS.add(
     Unit.VECTOR,
     UnitCircuit(
         make=VectorUnitCircuit,
+        floats=FloatVectorUnit,
         reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
         writes={"vector": Port("write", _line, 10)},
         reads_sums="sums",

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from siliconloom.arch.floats import Words, chain_product, float_sum, widened
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import row_values, stationary_values, sums_pitch, unpacked
+from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
@@ -34,7 +36,10 @@ def _product(a: Values, b: Values) -> Integers:
 
 @executes(Opcode.MATMUL)
 def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
-    """A product, in place of the sums or added to them; sums wrap."""
+    """A product, in place of the sums or added to them; sums of integers wrap."""
+    if not machine.tile.circuit_format.is_integer:
+        _floating(machine, i, indices)
+        return
     tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
     add = i.adds(indices)
@@ -61,3 +66,37 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         before = target if rise is None else functions.rescaled(target, rise)
         total = result[:, panel * cols : (panel + 1) * cols] + (before if add else 0)
         target[:] = total.astype(np.int32)  # which wraps
+
+
+def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
+    """A product in floating point: each fold from +0, in the order of the array's rows, then added to what is there."""
+    tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.tile.circuit_format
+    rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
+    a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
+    if array.dataflow == "output_stationary":
+        blocks, panels = -(-i.m // rows), -(-i.n // cols)
+        left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
+        right = elements(local, b, panels * i.k * cols, dtype).reshape(panels, i.k, cols).transpose(1, 0, 2)
+        moving, stationary, beats = left.reshape(blocks * rows, i.k)[: i.m], right.reshape(i.k, -1), i.m
+        folds = [list(range(i.k))]
+    else:
+        outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
+        panels, row = -(-outer // cols), row_values(tile, i.k)
+        pitch = (i.d.base or size * row) // size
+        held = elements(local, moves, (beats - 1) * pitch + row, dtype)
+        moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
+        taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
+        stationary = unpacked(array, taken.reshape(-1, 1), i.k)
+        order = summing_order(array)
+        folds = [[k + row for row in order if k + row < i.k] for k in range(0, i.k, rows)]
+    left_words, right_words = widened(moving, dtype), widened(stationary, dtype)
+    parts = [chain_product(left_words[:, fold], right_words[fold]) for fold in folds]
+    line = c // sums_pitch(array)
+    for panel in range(panels):
+        target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
+        found: Words | None = target.astype(np.uint32) if add else None
+        for part in parts:
+            own = part[:, panel * cols : (panel + 1) * cols]
+            found = own if found is None else float_sum(found, own)
+        assert found is not None
+        target[:] = np.ascontiguousarray(found).view(np.int32)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from siliconloom.arch.errors import LoomError, NotSupported
+from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.vector import ROW_LIMIT
+from siliconloom.sim.golden.floating import FLOAT_GOLDEN, FloatOperands
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import GOLDEN, Integers, window
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 @executes(Opcode.VECTOR)
 def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
-    """A function; results are clipped, and zero beyond its columns."""
+    """A function; results are clipped or rounded to the tile's format, and zero beyond its columns."""
+    if not machine.tile.circuit_format.is_integer:
+        _floating(machine, i, indices)
+        return
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
         raise NotSupported(f"values of the vector function {function.value}")
@@ -41,6 +46,26 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     result[:, :cols] = np.clip(found, -128, 127)
     rows = window(machine.scratchpad, target, i.m * pitch).reshape(i.m, pitch)
     rows[:, :width] = result.view(np.uint8)
+
+
+def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
+    """A function in floating point."""
+    tile, dtype = machine.tile, machine.tile.circuit_format
+    if i.function not in FLOAT_GOLDEN:
+        raise NotSupported(f"values of the vector function {i.function.value} in {dtype.value}")
+    target, size = i.c.at(indices), tile.element_bytes
+    found = narrowed(FLOAT_GOLDEN[i.function](FloatOperands(machine.operands(i, indices)))[:, : i.n], dtype)
+    if i.function.spec.transposes:
+        pitch = row_values(tile, i.m)
+        for column in range(i.n):
+            place = window(machine.scratchpad, target + size * column * pitch, size * i.m)
+            place[:] = np.ascontiguousarray(found[:, column]).view(np.uint8)
+        return
+    width, pitch = padded(i.n, machine.lanes), row_values(tile, i.n)
+    result = np.zeros((i.m, width), found.dtype)
+    result[:, : i.n] = found
+    rows = window(machine.scratchpad, target, size * i.m * pitch).reshape(i.m, size * pitch)
+    rows[:, : size * width] = result.view(np.uint8)
 
 
 def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:

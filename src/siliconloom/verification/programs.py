@@ -13,11 +13,12 @@ from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
 from siliconloom.arch.layout import INDEX_BYTES, product_values, row_unit, row_values, sums_lines, sums_pitch, window_of
-from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
+from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
-from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
 from siliconloom.verification.segments import Carried
 
 Bytes = NDArray[np.uint8]
@@ -31,17 +32,17 @@ MOST_ROWS = 12
 """Rows that one instruction gathers at most."""
 MOST_LISTS = 3
 """Lists of indices that one segment gathers by, at most."""
-ELEMENTWISE = sorted(BUILT - FROM_SUMS)
 
 
 ANY_SIDE = (2, 3, 4, 5, 7, 8, 9, 12, 16, 20)
 """Rows and columns of arrays, most of them no powers of two."""
 
 
-def random_npu(seed: int, any_sides: bool = False) -> Chip:
+def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.INT8) -> Chip:
     """A small NPU of random shape and timing, one that has RTL.
 
     ``any_sides``: of arrays whose sides are no powers of two, and vector units whose lanes are not the array's columns.
+    ``dtype``: the format that its circuits compute in.
     """
     chance = random.Random(seed)
     dataflow = chance.choice(["weight_stationary", "output_stationary", "input_stationary"])
@@ -58,7 +59,7 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
     return Chip.model_validate(
         {
             "kind": "chip",
-            "name": f"random-{seed}",
+            "name": f"random-{seed}" if dtype is DataType.INT8 else f"random-{dtype.value}-{seed}",
             "clock": "1 GHz",
             "tile": {
                 "kind": "npu",
@@ -66,6 +67,7 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
                     "rows": rows,
                     "cols": cols,
                     "dataflow": dataflow,
+                    "operands": [dtype.value],
                     "load_rows": load_rows,
                     "multiply_stages": chance.randint(0, 2),
                     "add_stages": add_stages,
@@ -101,7 +103,8 @@ def random_npu(seed: int, any_sides: bool = False) -> Chip:
 def product_sizes(tile: NpuTile, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
     """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
     shape = (n, m) if tile.array.dataflow == "input_stationary" else (m, n)
-    return *product_values(tile, m, n, k), *shape
+    values, size = product_values(tile, m, n, k), tile.element_bytes
+    return size * values.a, size * values.b, values.lines, *shape
 
 
 @dataclass
@@ -128,6 +131,20 @@ class Writer:
         self.slot = bank // SLOTS
         self.sums = self.builder.ring("sums", 0, sums_lines(tile) // SLOTS * sums_pitch(tile.array))
         self.fence = self.builder.semaphore("fence", 0, "dependency")
+
+    @property
+    def dtype(self) -> DataType:
+        """What the tile computes in."""
+        return self.tile.circuit_format
+
+    @property
+    def functions(self) -> list[VectorFunction]:
+        """What the vector unit makes of operands in local memory."""
+        return sorted(built_in(self.dtype) - FROM_SUMS)
+
+    def row_bytes(self, cols: int) -> int:
+        """Bytes from row to row of an operand of so many columns."""
+        return self.tile.element_bytes * row_values(self.tile, cols)
 
     @property
     def operand_room(self) -> int:
@@ -160,7 +177,7 @@ class Writer:
     def gemm(self) -> None:
         """Tiles of a product, summed over k, requantised, stored."""
         array, rings = self.tile.array, self.rings
-        rows, cols, lanes = array.rows, array.cols, self.tile.vector.lanes
+        rows, cols, lanes, size = array.rows, array.cols, self.tile.vector.lanes, self.tile.element_bytes
         while True:
             loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
@@ -168,12 +185,12 @@ class Writer:
             pitch = 0
             if array.dataflow != "output_stationary" and self.chance.random() < 0.3:
                 by_input = array.dataflow == "input_stationary"
-                row, beats = row_values(self.tile, k), n if by_input else m
-                pitch = row_values(self.tile, k + self.chance.randint(1, 2 * rows))
+                row, beats = self.row_bytes(k), n if by_input else m
+                pitch = self.row_bytes(k + self.chance.randint(1, 2 * rows))
                 apart = (beats - 1) * pitch + row
                 a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
-            out_blocks, out_row = -(-out_cols // lanes), row_values(self.tile, out_cols)
-            parameter_bytes, out_bytes = 8 * lanes * out_blocks, out_rows * out_row
+            out_blocks, out_row = -(-out_cols // lanes), self.row_bytes(out_cols)
+            parameter_bytes, out_bytes = 8 * size * lanes * out_blocks, out_rows * out_row
             operands = (
                 self.aligned(a_bytes) * loops[0] * loops[2],
                 self.aligned(b_bytes) * loops[1] * loops[2],
@@ -186,7 +203,8 @@ class Writer:
                 break
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
         function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
-        parameter_bytes = vector_cost(function).parameter_bytes(out_cols, lanes)
+        function = function if function in built_in(self.dtype) else VectorFunction.REQUANTIZE
+        parameter_bytes = size * vector_cost(function).parameter_bytes(out_cols, lanes)
         p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
         for number in range(loops[1]):
             where = p_base + self.aligned(parameter_bytes) * number
@@ -211,7 +229,7 @@ class Writer:
                         m,
                         n,
                         k,
-                        DataType.INT8,
+                        self.dtype,
                         first,
                         second,
                         sums_ring,
@@ -230,7 +248,7 @@ class Writer:
                     function,
                     out_rows,
                     out_cols,
-                    DataType.INT8,
+                    self.dtype,
                     sums_ring,
                     rings["out"],
                     inputs=2 if masked else 1,
@@ -247,13 +265,13 @@ class Writer:
                 sums_ring.read()
                 rings["out"].written()
                 step = self.aligned(out_bytes)
-                self.put(out_rows, out_blocks * lanes, affine(out, (over_m, step), (over_n, step * loops[0])))
+                self.put(out_rows, size * out_blocks * lanes, affine(out, (over_m, step), (over_n, step * loops[0])))
             parameters.read()
 
     def elementwise(self) -> None:
         """Blocks of an operand, or two, through the vector unit."""
         lanes, builder, rings = self.tile.vector.lanes, self.builder, self.rings
-        function = self.chance.choice(ELEMENTWISE)
+        function, element = self.chance.choice(self.functions), self.tile.element_bytes
         cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
         transposes, unit, spec = function == VectorFunction.TRANSPOSE, row_unit(self.tile), function.spec
         while True:
@@ -266,11 +284,11 @@ class Writer:
             elif spec.weighs:
                 inputs = self.chance.choice([1, 2, self.size(2 * lanes + 1)])
             blocks, results = -(-width // lanes), -(-spec.result_cols(width) // lanes)
-            size, parameter_bytes = rows * row_values(self.tile, width), cost.parameter_bytes(width, lanes)
-            out_bytes = width * row_values(self.tile, rows) if transposes else size
+            size, parameter_bytes = rows * self.row_bytes(width), element * cost.parameter_bytes(width, lanes)
+            out_bytes = width * self.row_bytes(rows) if transposes else size
             first_bytes, second_bytes = size, second * size
             if spec.weighs:
-                first_bytes, second_bytes = inputs * size, rows * row_values(self.tile, inputs)
+                first_bytes, second_bytes = inputs * size, rows * self.row_bytes(inputs)
             elif spec.indexes:
                 out_bytes = rows * row_values(self.tile, INDEX_BYTES)
             fits = max(first_bytes, second_bytes, out_bytes, parameter_bytes) <= self.slot
@@ -296,7 +314,7 @@ class Writer:
                 function,
                 rows,
                 width,
-                DataType.INT8,
+                self.dtype,
                 first,
                 out,
                 second=other if second_bytes else None,
@@ -316,9 +334,9 @@ class Writer:
             step = self.aligned(2 * out_bytes)
             where = affine(self.result(step * loop.count), (loop, step))
             if transposes and rows < unit:  # the rest of a row has never been written
-                self.columns(width, rows, where)
+                self.columns(width, element * rows, where)
             else:
-                self.put(*((width, rows) if transposes else (rows, results * lanes)), where)
+                self.put(*((width, element * rows) if transposes else (rows, element * results * lanes)), where)
         if parameter_bytes:
             parameters.read()
 
@@ -331,6 +349,7 @@ class Writer:
             rows, width = self.size(MOST_ROWS), chance.choice([bus, self.size(4 * bus), self.size(2 * bus)])
             local = self.aligned(width) if width > bus else window_of(bus, width)
             fits = max(rows * local, self.aligned(INDEX_BYTES * rows)) <= self.slot
+            fits = fits and rows * local % self.tile.element_bytes == 0
             if fits and turns * self.aligned(rows * local) <= self.result_room:
                 break
         table, pitch = chance.choice([1, 2, chance.randint(1, 40)]), self.aligned(width) + chance.choice([0, 0, bus])
@@ -358,8 +377,8 @@ class Writer:
             builder.vector(
                 VectorFunction.COPY,
                 1,
-                rows * local,
-                DataType.INT8,
+                rows * local // self.tile.element_bytes,
+                self.dtype,
                 first,
                 out,
                 wait=first.full_bit | out.free_bit,
@@ -409,7 +428,7 @@ class Writer:
     def put(self, rows: int, width: int, address: Address) -> None:
         """Empty a slot of the results ring: packed, or one byte a row; ``width`` bytes of each row were written."""
         ring, bus = self.rings["out"], self.tile.dma.bytes_per_cycle
-        if width != row_values(self.tile, width):
+        if width != self.row_bytes(width // self.tile.element_bytes):
             self.columns(rows, width, address)
         elif self.chance.random() < 0.2:
             self.builder.store(
@@ -422,7 +441,7 @@ class Writer:
 
     def columns(self, rows: int, width: int, address: Address) -> None:
         """Empty a slot of the results ring by columns, as what lies between its rows has never been written."""
-        bus, pitch = self.tile.dma.bytes_per_cycle, row_values(self.tile, width)
+        bus, pitch = self.tile.dma.bytes_per_cycle, self.row_bytes(width // self.tile.element_bytes)
         part = min(width if width < pitch and width <= bus else width & -width, bus)
         for at in range(0, width, part):
             self.builder.store(
@@ -438,9 +457,17 @@ class Writer:
             )
 
 
-def random_image(numbers: np.random.Generator) -> Bytes:
-    """Random bytes for all of the memory that random programs use."""
-    return numbers.integers(0, 256, MEMORY_BYTES).astype(np.uint8)
+def random_image(numbers: np.random.Generator, dtype: DataType = DataType.INT8, size: int = MEMORY_BYTES) -> Bytes:
+    """Random bytes for a memory, by default for all that random programs use.
+
+    Of floating-point numbers most are alike in size, so that sums round; one in forty is any pattern.
+    """
+    if dtype.is_integer:
+        return numbers.integers(0, 256, size).astype(np.uint8)
+    count = -(-size * 8 // dtype.bits)
+    found = patterns_of(numbers.standard_normal(count) * 2.0 ** numbers.integers(-3, 4, count), dtype)
+    any_ = numbers.integers(0, 1 << dtype.bits, count).astype(found.dtype)
+    return np.where(numbers.random(count) < 1 / 40, any_, found).view(np.uint8)[:size]
 
 
 def random_program(
@@ -460,7 +487,7 @@ def random_program(
     count = chance.randint(1, segments)
     # who has one of these draws other numbers from there on, and nobody else does
     place = random.Random(f"{chip.name} {seed} carried").randrange(2 * segments)
-    carried = Carried(writer) if place < count else None
+    carried = Carried(writer) if place < count and writer.dtype.is_integer else None
     for number in range(count):
         if carried is not None and number == place:
             with writer.builder.loop(chance.choice([1, 1, 2])):
@@ -472,8 +499,11 @@ def random_program(
             chance.choice(kinds)()
     program = writer.builder.finish(("program",))
     numbers = np.random.default_rng(seed)
-    memory = random_image(numbers) if image is None else image.copy()
+    memory = random_image(numbers, writer.dtype) if image is None else image.copy()
     lanes = tile.vector.lanes
+    if not writer.dtype.is_integer:
+        _float_parameters(writer, memory, numbers, lanes)
+        writer.parameters, writer.scalars = [], []
     bias, shifts, shift = (2**31, (0, 64), (0, 64)) if extreme else (2**12, (8, 26), (6, 26))
     for base, blocks in writer.parameters:
         count = blocks * lanes
@@ -492,6 +522,20 @@ def random_program(
         found[numbers.random(count) < 0.2] = table - 1
         memory[base : base + INDEX_BYTES * count] = found.astype("<u4").view(np.uint8)
     return LoadedProgram(program, memory, PROGRAM_BASE)
+
+
+def _float_parameters(writer: Writer, memory: Bytes, numbers: np.random.Generator, lanes: int) -> None:
+    """Biases, multipliers and scalars in fp32: of moderate size, and one in ten any pattern."""
+
+    def drawn(count: int) -> Words:
+        found = numbers.standard_normal(count).astype(np.float32).view(np.uint32)
+        return np.where(numbers.random(count) < 0.1, numbers.integers(0, 1 << 32, count, np.uint32), found)
+
+    for base, blocks in writer.parameters:
+        planes = float_parameter_planes(drawn(blocks * lanes), drawn(blocks * lanes), lanes)
+        memory[base : base + planes.size] = planes
+    for base in writer.scalars:
+        memory[base : base + 8] = drawn(2).view(np.uint8)
 
 
 __all__ = ["Loop", "LoadedProgram", "random_image", "random_npu", "random_program"]

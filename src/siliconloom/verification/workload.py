@@ -13,7 +13,7 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, padded
-from siliconloom.arch.vector import Parameters, VectorFunction
+from siliconloom.arch.vector import COLUMN_LINES, Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.execution.image import room_of
 from siliconloom.mapper.chip.gather import table_rows
@@ -22,9 +22,16 @@ from siliconloom.mapper.chip.tasks import gemm_shape, unlaid
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.chip.engine import duration
-from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import (
+    LoadedProgram,
+    float_parameter_planes,
+    float_scalar_bytes,
+    parameter_planes,
+    scalar_bytes,
+)
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.parity import Findings
+from siliconloom.verification.programs import random_image
 from siliconloom.workloads import Attention, Gemm, Vector
 
 Bytes = NDArray[np.uint8]
@@ -109,9 +116,11 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
     base, size = room_of(mapped)
     refuse_large(mapped, size)
     chance = np.random.default_rng(seed)
-    memory = chance.integers(0, 256, size, np.uint8)
+    tile = mapped.chip.tile
+    assert isinstance(tile, NpuTile)
+    integers = tile.circuit_format.is_integer
+    memory = chance.integers(0, 256, size, np.uint8) if integers else random_image(chance, tile.circuit_format, size)
     tasks = {task.task.operator.name: task for task in mapped.tasks}
-    lanes = mapped.chip.tile.vector.lanes if isinstance(mapped.chip.tile, NpuTile) else 1
     for address, item in mapped.memory.objects():
         if item.role == "indices":
             operator = tasks[item.operator].task.operator
@@ -123,16 +132,21 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
         elif item.operator in tasks and item.role in ("scales", "functions", "parameters"):
             for unit in range(item.units):
                 place = address + unit * item.unit_bytes
-                for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, lanes, chance):
+                for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, tile, chance):
                     memory[place : place + len(part)] = part
                     place += len(part)
     return LoadedProgram(mapped.program, memory, base)
 
 
-def _parameters(mapped: MappedTask, role: str, size: int, lanes: int, chance: np.random.Generator) -> Iterator[Bytes]:
+def _parameters(
+    mapped: MappedTask, role: str, size: int, tile: NpuTile, chance: np.random.Generator
+) -> Iterator[Bytes]:
     """Parameters of one operator's functions, one after the other as they lie in the object ``role``."""
-    operator = mapped.task.operator
-    block = lanes * 8
+    operator, lanes = mapped.task.operator, tile.vector.lanes
+    if not tile.circuit_format.is_integer:
+        yield from _float_parameters(mapped, role, size, tile, chance)
+        return
+    block = lanes * COLUMN_LINES
     if isinstance(operator, Gemm):
         if role == "scales":
             yield columns(size // block, WIDE * WIDE * operator.k**0.5, lanes, chance)
@@ -148,6 +162,28 @@ def _parameters(mapped: MappedTask, role: str, size: int, lanes: int, chance: np
             yield columns(size // block, NORMAL, lanes, chance)
         else:
             yield from once(operator.function, lanes, chance)
+
+
+def _float_parameters(
+    mapped: MappedTask, role: str, size: int, tile: NpuTile, chance: np.random.Generator
+) -> Iterator[Bytes]:
+    """As `_parameters`, in floating point: results are about as large as operands."""
+    operator, lanes, line = mapped.task.operator, tile.vector.lanes, tile.parameter_line
+
+    def scalars() -> Bytes:
+        return _lines(float_scalar_bytes(*chance.standard_normal(2)), line)
+
+    if isinstance(operator, Gemm) and role == "functions":
+        for each in gemm_shape(operator, mapped.task).passes:
+            if Parameters.SCALARS in each.function.spec.parameters:
+                yield scalars()
+    elif isinstance(operator, Vector) and Parameters.SCALARS in operator.function.spec.parameters:
+        yield scalars()
+    else:
+        count = size // (line * COLUMN_LINES) * lanes
+        scale = operator.k**-0.5 if isinstance(operator, Gemm) else 1.0
+        bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
+        yield float_parameter_planes(bias, multiplier, lanes)
 
 
 def columns(blocks: int, deviation: float, lanes: int, chance: np.random.Generator) -> Bytes:

@@ -1,0 +1,124 @@
+"""What vector functions compute in floating point: a golden function each, of fp32 patterns, bit exact with the lanes.
+
+An operand has the tile's short format and counts as its fp32 number; sums and parameters are fp32. A result is an fp32
+number, which is rounded to the short format where it is written. All numbers are as `arch.floats` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.floats import Patterns, Words, float_product, float_sum, widened
+from siliconloom.arch.layout import padded, row_values
+from siliconloom.arch.registry import Registry
+from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
+from siliconloom.sim.golden.vector import Bytes, Operands, window
+
+
+@dataclass(frozen=True)
+class FloatOperands:
+    """What one execution of a vector instruction finds, in fp32 patterns; see `sim.golden.vector.Operands`."""
+
+    held: Operands
+
+    @property
+    def dtype(self) -> DataType:
+        """The tile's short format."""
+        return self.held.tile.circuit_format
+
+    @property
+    def first(self) -> Words:
+        """The first operand, shape (m, columns of whole blocks): elements or sums."""
+        if self.held.instruction.function.spec.from_sums:
+            return self.held.first.astype(np.uint32)
+        return self._matrix("a")
+
+    @property
+    def second(self) -> Words:
+        """The second operand, one element for each of the first."""
+        return self._matrix("b")
+
+    @property
+    def scalars(self) -> tuple[Words, Words]:
+        """Two multipliers."""
+        found = window(self.held.scratchpad, self.held.addresses["d"], 8).copy().view("<u4")
+        return found[:1], found[1:]
+
+    @property
+    def columns(self) -> tuple[Words, Words]:
+        """Bias and multiplier of each column of whole blocks."""
+        o = self.held
+        size = self.dtype.bits // 8 * COLUMN_LINES * o.width
+        lines = window(o.scratchpad, o.addresses["d"], size).copy().view("<u2").astype(np.uint32)
+        low = lines.reshape(o.blocks, COLUMN_LINES, o.lanes)
+        words = low[:, 0:4:2] | low[:, 1:4:2] << np.uint32(16)
+        return words[:, 0].reshape(-1), words[:, 1].reshape(-1)
+
+    def _matrix(self, name: str) -> Words:
+        """Rows of elements, and of their columns all that whole blocks have."""
+        o, i = self.held, self.held.instruction
+        pitch = row_values(o.tile, i.n)
+        return widened(elements(o.scratchpad, o.addresses[name], i.m * pitch, self.dtype), self.dtype).reshape(
+            i.m, pitch
+        )[:, : padded(i.n, o.lanes)]
+
+
+def elements(space: Bytes, first: int, count: int, dtype: DataType) -> Patterns:
+    """Patterns of ``count`` numbers of a format from an address on; those of whole bytes."""
+    size = dtype.bits // 8
+    return window(space, first, count * size).copy().view(f"<u{size}")
+
+
+FloatGolden = Callable[[FloatOperands], Words]
+FLOAT_GOLDEN: Registry[VectorFunction, FloatGolden] = Registry("the golden function in floating point of")
+
+
+def in_floats(*functions: VectorFunction) -> Callable[[FloatGolden], FloatGolden]:
+    """Register the decorated function as what ``functions`` compute in floating point."""
+
+    def register(found: FloatGolden) -> FloatGolden:
+        for function in functions:
+            FLOAT_GOLDEN.add(function, found)
+        return found
+
+    return register
+
+
+@in_floats(VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE)
+def same(o: FloatOperands) -> Words:
+    """The operand; what is transposed is so where it is written."""
+    return o.first
+
+
+@in_floats(VectorFunction.RELU)
+def relu(o: FloatOperands) -> Words:
+    """Nothing that has a sign: also -0 becomes 0."""
+    x = o.first
+    return np.where(x >> np.uint32(31), np.uint32(0), x)
+
+
+@in_floats(VectorFunction.ADD)
+def add(o: FloatOperands) -> Words:
+    """Two operands, each by its multiplier."""
+    first, second = o.scalars
+    return float_sum(float_product(o.first, first), float_product(o.second, second))
+
+
+@in_floats(VectorFunction.MULTIPLY)
+def multiply(o: FloatOperands) -> Words:
+    """Two operands and a multiplier."""
+    return float_product(float_product(o.first, o.second), o.scalars[0])
+
+
+@in_floats(VectorFunction.REQUANTIZE)
+def scale_and_shift(o: FloatOperands) -> Words:
+    """Sums, each by its column's multiplier, and its bias."""
+    bias, multiplier = o.columns
+    return float_sum(float_product(o.first, multiplier[None, :]), bias[None, :])
+
+
+__all__ = ["FLOAT_GOLDEN", "FloatGolden", "FloatOperands", "elements", "in_floats"]
