@@ -408,14 +408,14 @@ def vector_cost(function: VectorFunction) -> VectorCost:
     return function.spec.cost
 
 
-def function_table() -> str:
-    """The registered functions as a table of Markdown, which ``docs/npu.md`` shows."""
+def function_table(dtype: DataType = DataType.INT8) -> str:
+    """The functions of tiles that compute in a format as a table of Markdown, which ``docs/npu.md`` shows for int8."""
     lines = ["| function | code | second operand | parameters | result |", "|---|---|---|---|---|"]
     for function in VectorFunction:
         spec = function.spec
         second = "mask" if spec.masks else f"{spec.second} B an element" if spec.second else "none"
         second = "k B a row" if spec.weighs else second
-        result = spec.result if spec.circuit else f"{spec.result}; timed, no circuit"
+        result = spec.result if function in built_in(dtype) else f"{spec.result}; timed, no circuit"
         groups = ", ".join(spec.parameters) or "none"
         lines.append(f"| {spec.name} | {spec.code} | {second} | {groups} | {result} |")
     return "\n".join(lines)

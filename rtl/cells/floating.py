@@ -171,8 +171,12 @@ def float_sum(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -> Sig
 
     total = Signal(SIGNIFICAND + 1, name=f"{name}_total")
     addend = Signal(SIGNIFICAND + 1, name=f"{name}_addend")
-    subtract = kinds[1][0] ^ kinds[1][1]
-    m.d.comb += [addend.eq(Cat(aligned, 0) ^ subtract.replicate(SIGNIFICAND + 1)), total.eq(high + addend + subtract)]
+    apart = Signal(name=f"{name}_apart")
+    m.d.comb += [
+        apart.eq(kinds[1][0] ^ kinds[1][1]),
+        addend.eq(Mux(apart, ~Cat(aligned, Const(0, 1)), aligned)),
+        total.eq(high + addend + apart),
+    ]
     total, *kinds = cut(ADDED, [total, *kinds])
 
     moved, leading = _normalised(m, name, total[:SIGNIFICAND])

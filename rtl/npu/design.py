@@ -61,7 +61,7 @@ def npu_design(library: Library, chip: Chip, vectors: Sequence[ProgramVectors] =
         "rows": array.rows,
         "cols": array.cols,
         "dataflow": array.dataflow,
-        "operand": "int8",
+        "operand": geometry.dtype.value,
         "accumulator_bits": 32,
         "load_rows": array.load_rows,
         "vector_lanes": geometry.lanes,

@@ -132,6 +132,8 @@ def default_shapes(tile: ExampleTile) -> tuple[ProductShape, ProductShape]:
 
 def why_none(tile: NpuTile) -> str:
     """Why a tile has no example; empty where it has one."""
+    if not tile.circuit_format.is_integer:
+        return f"the example computes in int8, and the tile in {tile.circuit_format.value}"
     if tile.scratchpad.banks < LEAST_BANKS:
         return f"tile.scratchpad.banks is {tile.scratchpad.banks}; a product takes {LEAST_BANKS}"
     if tile.sequencer.program_words < INSTRUCTIONS:

@@ -38,17 +38,26 @@ def filled(size: str, unit: int) -> str:
     return size if unit == 1 else f"({size} + {unit - 1}) / {unit} * {unit}"
 
 
+def scaled(elements: str, size: int) -> str:
+    """Bytes of so many elements, as a formula."""
+    return elements if size == 1 else f"({elements}) * {size}"
+
+
 def product_places(tile: NpuTile) -> list[ValuePlace]:
     """Where the operands and the sums of a matmul lie."""
-    array, unit = tile.array, row_unit(tile)
+    array, unit, size = tile.array, row_unit(tile), tile.element_bytes
     rows, cols, pitch = array.rows, array.cols, sums_pitch(array)
     if array.dataflow == "output_stationary":
         return [
             ValuePlace(
-                "A[i,l]", f"a + (i / {rows} * k + l) * {rows} + i % {rows}", f"blocks of {rows} rows, column by column"
+                "A[i,l]",
+                f"a + {scaled(f'(i / {rows} * k + l) * {rows} + i % {rows}', size)}",
+                f"blocks of {rows} rows, column by column",
             ),
             ValuePlace(
-                "B[l,j]", f"b + (j / {cols} * k + l) * {cols} + j % {cols}", f"panels of {cols} columns, row by row"
+                "B[l,j]",
+                f"b + {scaled(f'(j / {cols} * k + l) * {cols} + j % {cols}', size)}",
+                f"panels of {cols} columns, row by row",
             ),
             ValuePlace(
                 "C[i,j]", f"c + (j / {cols} * m + i) * {pitch} + j % {cols} * 4", f"panels of m lines of {cols} sums"
@@ -62,13 +71,13 @@ def product_places(tile: NpuTile) -> list[ValuePlace]:
     if array.load_rows > 1:
         panels += f", filled up with lines of zeros to a multiple of {array.load_rows}"
     across = "columns" if by_input else "rows"
+    beats = scaled(f"{beat} * ({row}) + l", size)
+    lines = scaled(f"{outer} / {cols} * ({height}) * {cols} + l * {cols} + {outer} % {cols}", size)
     return [
         ValuePlace(
-            moves[0], f"{moves[1]} + {beat} * ({row}) + l", f"{across} one after the other, filled up to {unit} B each"
+            moves[0], f"{moves[1]} + {beats}", f"{across} one after the other, filled up to {unit * size} B each"
         ),
-        ValuePlace(
-            stays[0], f"{stays[1]} + {outer} / {cols} * ({height}) * {cols} + l * {cols} + {outer} % {cols}", panels
-        ),
+        ValuePlace(stays[0], f"{stays[1]} + {lines}", panels),
         ValuePlace(
             "C[i,j]",
             f"c + ({outer} / {cols} * {sizes} + {beat}) * {pitch} + {outer} % {cols} * 4",
@@ -81,6 +90,8 @@ def vector_places(tile: NpuTile) -> list[ValuePlace]:
     """Where what the vector unit reads and writes lies: row i, column j of m x n; byte t of what has several."""
     lanes, unit, cols, pitch = tile.vector.lanes, row_unit(tile), tile.array.cols, sums_pitch(tile.array)
     row, scalars = filled("n", unit), padded(SCALAR_BYTES, lanes)
+    if not tile.circuit_format.is_integer:
+        return _float_places(tile)
     return [
         ValuePlace("int8 operand, result", f"a + i * ({row}) + j", f"row by row, filled up to {unit} B each"),
         ValuePlace("sum", f"a + (j / {cols} * m + i) * {pitch} + j % {cols} * 4", f"panels of m lines of {cols} sums"),
@@ -99,6 +110,30 @@ def vector_places(tile: NpuTile) -> list[ValuePlace]:
         ValuePlace("scalars", "d + t", "t = 0..1 the multiplier m0 (int16), 2..3 m1 (int16), 4 the shift (0..63)"),
         ValuePlace("table", "d + t", "byte t, 0..255, is the result for the operand whose byte is t"),
         ValuePlace("table behind scalars", f"d + {scalars} + t", "from the next line on"),
+    ]
+
+
+def _float_places(tile: NpuTile) -> list[ValuePlace]:
+    """`vector_places` of a tile that computes in floating point."""
+    lanes, unit, cols, pitch = tile.vector.lanes, row_unit(tile), tile.array.cols, sums_pitch(tile.array)
+    name, size = tile.circuit_format.value, tile.element_bytes
+    row, down = filled("n", unit), filled("m", unit)
+    result = scaled(f"j * ({down}) + i", size)
+    return [
+        ValuePlace(
+            f"{name} operand, result",
+            f"a + {scaled(f'i * ({row}) + j', size)}",
+            f"row by row, filled up to {unit * size} B each",
+        ),
+        ValuePlace("sum", f"a + (j / {cols} * m + i) * {pitch} + j % {cols} * 4", f"panels of m lines of {cols} sums"),
+        ValuePlace("result of transpose", f"c + {result}", "column by column"),
+        ValuePlace(
+            "columns",
+            f"d + {scaled(f'(j / {lanes} * 8 + t) * {lanes} + j % {lanes}', size)}",
+            f"of each {lanes} columns 8 lines, half t of each column: t = 0..1 the bias (fp32, low half first), 2..3 "
+            "the multiplier (fp32), 4..7 unused",
+        ),
+        ValuePlace("scalars", "d + t", "t = 0..3 the multiplier m0 (fp32), 4..7 m1 (fp32)"),
     ]
 
 

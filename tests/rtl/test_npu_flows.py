@@ -38,7 +38,7 @@ from siliconloom.verification.emission import complete_rtl
 from siliconloom.verification.programs import random_npu, random_program
 from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
-from tests.rtl.npu import npu, small_chip
+from tests.rtl.npu import SMALL, npu, small_chip
 
 TOP = "npu_edge"
 
@@ -90,6 +90,15 @@ def change(path, pattern, text):
 @pytest.mark.parametrize("reset", ["sync", "async_low"])
 def test_the_bench_passes(reset, tmp_path):
     npu(reset).write(tmp_path / "rtl")
+    status, out = simulate(tmp_path / "rtl")
+    assert (status, out[:5]) == (0, "PASS:"), out
+
+
+@pytest.mark.slow
+@pytest.mark.rtl
+def test_the_bench_of_a_tile_in_bf16_passes(tmp_path):
+    sets = [*SMALL.items(), ("tile.array.operands", "bf16"), ("tile.scratchpad.capacity", "32 KiB")]
+    complete_rtl(load_chip("npu-edge", sets)).write(tmp_path / "rtl")
     status, out = simulate(tmp_path / "rtl")
     assert (status, out[:5]) == (0, "PASS:"), out
 

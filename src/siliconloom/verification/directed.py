@@ -14,6 +14,7 @@ import numpy as np
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import (
     INDEX_BYTES,
@@ -487,5 +488,8 @@ DIRECTED = {
 
 
 def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
-    """Names and programs for the npu tile of ``chip``."""
+    """Names and programs for the npu tile of ``chip``; raises `NotSupported` for one that does not compute in int8."""
+    dtype = _tile(chip).circuit_format
+    if not dtype.is_integer:
+        raise NotSupported(f"directed programs in {dtype.value}; they are of int8")
     return [(name, make(chip)) for name, make in DIRECTED.items()]

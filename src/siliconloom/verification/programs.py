@@ -460,14 +460,17 @@ class Writer:
 def random_image(numbers: np.random.Generator, dtype: DataType = DataType.INT8, size: int = MEMORY_BYTES) -> Bytes:
     """Random bytes for a memory, by default for all that random programs use.
 
-    Of floating-point numbers most are alike in size, so that sums round; one in forty is any pattern.
+    Of floating-point numbers most are alike in size, so that sums round; some are any pattern, and some special ones.
     """
     if dtype.is_integer:
         return numbers.integers(0, 256, size).astype(np.uint8)
     count = -(-size * 8 // dtype.bits)
     found = patterns_of(numbers.standard_normal(count) * 2.0 ** numbers.integers(-3, 4, count), dtype)
     any_ = numbers.integers(0, 1 << dtype.bits, count).astype(found.dtype)
-    return np.where(numbers.random(count) < 1 / 40, any_, found).view(np.uint8)[:size]
+    special = patterns_of(np.array([np.inf, -np.inf, np.nan, -0.0, 2.0**-126, -(2.0**-126)]), dtype)
+    kind = numbers.random(count)
+    found = np.where(kind < 1 / 20, any_, np.where(kind > 1 - 1 / 80, numbers.choice(special, count), found))
+    return found.view(np.uint8)[:size]
 
 
 def random_program(

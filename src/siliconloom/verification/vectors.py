@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from siliconloom.arch import Chip
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
@@ -31,7 +32,8 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
 
     Their operands lie in the same random memory, so that the bench need not write all of it anew for each.
     """
-    image = random_image(np.random.default_rng(0))
+    assert isinstance(chip.tile, NpuTile)
+    image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
     made = {seed: random_program(chip, seed, SEGMENTS, image=image) for seed in range(CANDIDATES)}
     made = {seed: each for seed, each in made.items() if len(each.program.instructions) <= PROGRAM_WORDS}
     cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.assembler import violations
+from siliconloom.arch.description import TILE_FORMATS
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import window_of
 from siliconloom.evaluate.chip import simulate
@@ -106,10 +107,21 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
 
 
 @settings(max_examples=60, deadline=None)
-@given(m=st.integers(1, 130), n=st.integers(1, 130), k=st.integers(1, 130), batch=st.integers(1, 3), chip=tiles())
-def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip):
+@given(
+    m=st.integers(1, 130),
+    n=st.integers(1, 130),
+    k=st.integers(1, 130),
+    batch=st.integers(1, 3),
+    chip=tiles(),
+    dtype=st.sampled_from(TILE_FORMATS),
+)
+def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip, dtype):
+    """In the format that the tile computes in."""
+    array = chip.tile.array.model_copy(update={"operands": (dtype,)})
+    chip = chip.model_copy(update={"tile": chip.tile.model_copy(update={"array": array})})
     file = tmp_path_factory.mktemp("any") / "any.yaml"
-    file.write_text(f"kind: gemms\nprecision: int8\ngemms:\n  - {{name: a, m: {m}, n: {n}, k: {k}, batch: {batch}}}\n")
+    gemm = f"{{name: a, m: {m}, n: {n}, k: {k}, batch: {batch}}}"
+    file.write_text(f"kind: gemms\nprecision: {dtype.value}\ngemms:\n  - {gemm}\n")
     plan = map_workload(chip, load_workload(str(file)))
     assert wrong(chip, plan.program) == []
 

@@ -1,0 +1,139 @@
+"""Tiles that compute in bf16: random programs and mapped products on RTL, simulator and golden model."""
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.faults import IllegalProgram
+from siliconloom.arch.isa import Opcode
+from siliconloom.arch.vector import BUILT_IN_FLOATS
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification import npu as verification
+from siliconloom.verification.machine import verify
+from siliconloom.verification.npu import check_programs
+from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.workloads import load_workload
+from tests.rtl.test_mapped import PRODUCTS, SETS
+
+PROGRAMS = 6
+TILES, CELLS = 6, 32
+"""Tiles that take turns, and cells of their arrays at most: an adder in fp32 is a large circuit for Icarus."""
+FLOATS = PRODUCTS.replace("int8", "bf16")
+pytestmark = pytest.mark.rtl
+
+
+def needs(simulator):
+    if simulator_path(simulator) is None:
+        pytest.skip(f"{simulator} is not installed")
+
+
+def tile_of(number):
+    """The ``number``-th small random tile."""
+    made = (random_npu(seed, seed % 2 == 1, DataType.BF16) for seed in range(1000))
+    small = (
+        chip for chip in made if chip.tile.array.rows * chip.tile.array.cols <= CELLS and chip.tile.vector.lanes <= 8
+    )
+    return next(chip for place, chip in enumerate(small) if place == number)
+
+
+def checked(chip, number, count=PROGRAMS):
+    programs = [(f"program {n}", random_program(chip, 1000 * number + n)) for n in range(count)]
+    for _, made in programs:
+        check_program(made.program, chip)
+    stall = [0] * (count - 1) + [60]
+    return check_programs(chip, programs, simulator="icarus", stall=stall)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(TILES))
+def test_random_programs_agree_in_every_cycle_and_byte(number, seed):
+    needs("icarus")
+    chip = tile_of(number)
+    for parity in checked(chip, seed):
+        assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
+    """A bench whose results are all zero, or no numbers, would show nothing."""
+    used, kinds = set(), []
+    for number in range(TILES):
+        chip = tile_of(number)
+        for n in range(2 * PROGRAMS):
+            made = random_program(chip, n)
+            used |= {i.function for i in made.program.instructions if i.opcode == Opcode.VECTOR}
+            before, after = made.loaded(), made.loaded()
+            GoldenMachine(chip, after).run(made.program)
+            words = after.view("<u2")[np.flatnonzero(after.view("<u2") != before.view("<u2"))]
+            exponents = words >> 7 & 255
+            if len(words):
+                different = len(np.unique(words)) / len(words)
+                kinds.append([np.mean(exponents == 0), np.mean(exponents == 255), different])
+    assert used == BUILT_IN_FLOATS
+    zeros, special, different = np.mean(kinds, axis=0)
+    assert zeros < 0.6
+    assert 0 < special < 0.5
+    assert different > 0.2
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("lane", "first_significand[47] ?", "1'h0 ?"),
+        ("adder", "add ? ", "1'h0 ? "),
+        ("lane", "plane[0] ? plane_data", "plane[1] ? plane_data"),
+    ],
+)
+def test_a_planted_fault_is_found(module, old, new, monkeypatch):
+    """In a lane's product, in the sums of the accumulator, in the parameters of a column."""
+    needs("icarus")
+    chip = tile_of(0)
+    bundle = verification.bundle_of(chip)
+    name = next(each for each in sorted(bundle.files) if each.endswith(f"_{module}.v"))
+    text = bundle.files[name]
+    assert old in text, name
+    bundle.files[name] = text.replace(old, new)
+    monkeypatch.setattr(verification, "bundle_of", lambda chip: bundle)
+    assert not all(parity.passed for parity in checked(chip, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary", "output_stationary"])
+def test_products_of_loom_sim_run_as_they_are_timed(dataflow, tmp_path):
+    needs("verilator")
+    sets = SETS | {"tile.array.operands": "bf16", "tile.array.dataflow": dataflow, "tile.scratchpad.capacity": "64 KiB"}
+    if dataflow == "output_stationary":
+        sets["tile.array.load_rows"] = 1
+    else:
+        sets["tile.array.add_stages"] = 1
+    chip = load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    file = tmp_path / "list.yaml"
+    file.write_text(FLOATS)
+    record = verify(chip, workload=map_workload(chip, load_workload(str(file))))
+    assert record.passed
+    assert record.totals.bytes_compared > 1000
+
+
+@pytest.mark.parametrize(
+    ("operands", "why"),
+    [("[bf16, fp16]", "bf16, fp16 operands"), ("fp16", "fp16 operands; int8 is built, or bf16 by itself")],
+)
+def test_other_formats_have_no_tile(operands, why):
+    from siliconloom.rtl.npu.geometry import geometry_of
+
+    with pytest.raises(NotSupported, match=why):
+        geometry_of(load_chip("npu-edge", [("tile.array.operands", operands)]))
+
+
+def test_a_program_in_another_format_is_refused():
+    chip = load_chip("npu-edge", [("tile.array.operands", "bf16")])
+    made = next(
+        each
+        for each in (random_program(load_chip("npu-edge"), n) for n in range(100))
+        if any(i.opcode == Opcode.MATMUL for i in each.program.instructions)
+    )
+    with pytest.raises(IllegalProgram, match="no circuit for the number format int8; the tile has bf16"):
+        check_program(made.program, chip)
