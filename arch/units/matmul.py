@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import Access, illegal, where
+from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import is_power, moving_values, product_values, sums_pitch
+from siliconloom.arch.layout import is_power, moving_values, padded, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT
 
@@ -25,8 +24,11 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     if by_input:
         moving.reverse()
     if i.d.base:
-        beats = i.n if by_input else i.m
-        moving[0] = moving[0][0], (beats - 1) * i.d.base + moving_values(tile, 1, i.k)
+        if tile.array.dataflow == "output_stationary":
+            lines, line = i.k, padded(i.m, tile.array.rows)
+        else:
+            lines, line = i.n if by_input else i.m, moving_values(tile, 1, i.k)
+        moving[0] = moving[0][0], (lines - 1) * i.d.base + line
     for port, (address, size) in zip(("moving", "loaded"), moving, strict=True):
         yield Access(port, False, address, size)
     yield Access("sums", True, i.c, values.lines * sums_pitch(tile.array))
@@ -43,21 +45,16 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
-    check_pitch(i, tile, number)
-    if i.rescale and tile.array.dataflow != "weight_stationary":
-        raise illegal(i, number, f"sums of an array that is {tile.array.dataflow} are not rescaled by row")
-    if i.rescale and i.m > ROW_LIMIT:
-        raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {i.m})")
+    check_pitch(i, number)
+    lines = i.n if tile.array.dataflow == "input_stationary" else i.m
+    if i.rescale and lines > ROW_LIMIT:
+        raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {lines})")
 
 
-def check_pitch(i: Instruction, tile: NpuTile, number: int) -> None:
-    """The moving operand's pitch is a number, and an array without one takes none."""
+def check_pitch(i: Instruction, number: int) -> None:
+    """The moving operand's pitch is a number."""
     if any(i.d.strides) or i.d.slot or i.d.base < 0:
         raise illegal(i, number, "the moving operand's pitch, d, is no address: it has no strides and no slot")
-    if i.d.base and tile.array.dataflow == "output_stationary":
-        cause = Cause.MISALIGNED_OPERAND
-        rule = f"an output stationary array takes no pitch, d, of an operand (got {i.d.base})"
-        raise IllegalProgram(cause, number, f"{where(i, number)}: {cause.text}: {rule}")
 
 
 register_unit(
@@ -65,7 +62,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot", "b_slot"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",
@@ -77,7 +74,8 @@ register_unit(
                 multiples=multiples,
                 check=check_product,
                 result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
-                "bytes, or adjoin where d is 0; with rescale what C is, is divided by a power of two of its row",
+                "bytes, or adjoin where d is 0 (of A's transpose, where sums stay: blocks adjoin then); with rescale "
+                "what C is, is divided by a power of two of its row",
             ),
         ),
     )

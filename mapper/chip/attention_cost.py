@@ -25,6 +25,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -132,6 +133,7 @@ class AttentionLayout:
     """
 
     def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
+        tile = oriented(tile)
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
@@ -214,8 +216,8 @@ def attention_needs(
 
     ``most_keys`` are those that some part of the queries reads.
     """
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
+    assert isinstance(chip.tile, NpuTile)
+    tile = oriented(chip.tile)
     made = AttentionLayout(tile, chip.nearest, shape)
     size = shape.precision.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
@@ -260,13 +262,13 @@ class _Costs:
 
     def __init__(self, chip: Chip, shape: Attention, held: int) -> None:
         assert isinstance(chip.tile, NpuTile)
-        self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
+        self.chip, self.tile, self.shape, self.parts = chip, oriented(chip.tile), shape, query_parts(shape)
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
-        self.carries = carries(chip.tile, shape)
+        self.carries = carries(self.tile, shape)
         self.alone, self.online = (softmax_functions(chip.tile, shape, merged=many) for many in (False, True))
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
@@ -421,7 +423,7 @@ def carries(tile: NpuTile, shape: Attention) -> bool:
 
     Others leave sums, or take probabilities, in another order; they are timed by a specification.
     """
-    built = shape.precision in CIRCUIT_FORMATS and tile.array.dataflow == "weight_stationary"
+    built = shape.precision in CIRCUIT_FORMATS and tile.array.dataflow != "output_stationary"
     return built and not shape.values_in_keys
 
 

@@ -142,9 +142,12 @@ class _Draft:
 class ProgramBuilder:
     """Collects instructions in program order."""
 
-    def __init__(self, bus: int | None = None) -> None:
-        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.pieces`."""
-        self.bus = bus
+    def __init__(self, bus: int | None = None, *, exchanges: bool = False) -> None:
+        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.pieces`.
+
+        With ``exchanges`` the array is given the transposes of products, see `mapper.chip.orientation`.
+        """
+        self.bus, self.exchanges = bus, exchanges
         self.drafts: list[_Draft] = []
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
@@ -337,6 +340,8 @@ class ProgramBuilder:
         moved.move(a_offset)
         second.base += b_offset
         sums.move(c_offset)
+        if self.exchanges:
+            m, n, moved, second = n, m, second, moved
         self._add(
             opcode=Opcode.MATMUL,
             m=m,

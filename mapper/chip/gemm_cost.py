@@ -21,6 +21,7 @@ from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEU
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -93,6 +94,7 @@ class GemmLayout:
     """
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
+        tile = oriented(tile)
         self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
         self.by_rows, self.beat = tile.array.dataflow == "weight_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
@@ -194,7 +196,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    array, unit = tile.array, tile.vector
+    array, unit = oriented(tile).array, tile.vector
     sums = 2 if shape.output_halved else 1
     layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)

@@ -104,8 +104,6 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
                 replace(each, serves=operator.name)
                 for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))
             ]
-        if tile.array.dataflow == "input_stationary":
-            return []
         tokens = operator.q_len if operator.causal else operator.kv_len
         rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
@@ -121,8 +119,8 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
 
 
 def fills_cache(tile: NpuTile, attention: Attention) -> bool:
-    """Whether keys and values lie in blocks and panels, as an array that keeps its weights takes them."""
-    return tile.array.dataflow == "weight_stationary" and not attention.values_in_keys
+    """Whether keys and values lie in blocks and panels, as the array takes them."""
+    return tile.array.dataflow != "output_stationary" and not attention.values_in_keys
 
 
 def _appends(graph: Graph, operator: Operator, tile: NpuTile) -> list[Task]:
@@ -152,12 +150,11 @@ def unlaid(task: Task, tile: NpuTile) -> str | None:
 
     The program has the cycles of such a task, and no assembler sees what is in its operands.
     """
-    operator, dataflow = task.operator, tile.array.dataflow
+    operator = task.operator
     if task.serves and isinstance(operator, Vector) and operator.function is VectorFunction.GATHER:
         return ROUTED
-    if dataflow != "weight_stationary" and isinstance(operator, Gemm | Attention):
-        kept = "inputs" if dataflow == "input_stationary" else "sums"  # rows of results are columns, or lie in blocks
-        return f"no layout for an array that keeps its {kept}"
+    if tile.array.dataflow == "output_stationary" and isinstance(operator, Gemm | Attention):
+        return "no layout for an array that keeps its sums"
     if isinstance(operator, Attention) and operator.values_in_keys:
         return "no layout for a latent cache"  # one tile is read as it lies and transposed
     if isinstance(operator, Attention) and operator.window is not None and operator.window < operator.kv_len:

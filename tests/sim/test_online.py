@@ -156,7 +156,7 @@ def test_what_no_function_has_left_is_not_carried(code, why):
     ("sets", "instruction", "why"),
     [
         ([], {"m": 257}, "sums of at most 256 rows are rescaled"),
-        ([("tile.array.dataflow", "input_stationary")], {}, "that is input_stationary are not rescaled by row"),
+        ([("tile.array.dataflow", "input_stationary")], {"n": 257}, "sums of at most 256 rows are rescaled"),
     ],
 )
 def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):

@@ -39,8 +39,8 @@ def refuse(mapped: MappedWorkload) -> None:
     tile = chip.tile
     if not isinstance(tile, NpuTile) or mapped.memory is None or mapped.mapping is None:
         raise NotSupported(f"values of {name} on a {tile.kind} tile; programs run on npu tiles")
-    if tile.array.dataflow != "weight_stationary":
-        raise NotSupported(f"values of {name} on an array that is not weight stationary ({tile.array.dataflow})")
+    if tile.array.dataflow == "output_stationary":
+        raise NotSupported(f"values of {name} on an array that is output stationary")
     if chip.tile_count > 1:
         raise NotSupported(f"values of {name} on {chip.tile_count} tiles (tile_count); they are of one")
     if len(chip.memory) > 1:

@@ -14,7 +14,16 @@ from siliconloom.arch.assembler import SECOND_OPERAND
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
-from siliconloom.arch.layout import INDEX_BYTES, product_values, row_unit, row_values, sums_lines, sums_pitch, window_of
+from siliconloom.arch.layout import (
+    INDEX_BYTES,
+    padded,
+    product_values,
+    row_unit,
+    row_values,
+    sums_lines,
+    sums_pitch,
+    window_of,
+)
 from siliconloom.arch.vector import BUILT, FROM_SUMS, SCALAR_BYTES, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
@@ -164,10 +173,12 @@ class Writer:
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
             a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k)
             pitch = 0
-            if array.dataflow != "output_stationary" and self.chance.random() < 0.3:
+            if self.chance.random() < 0.3:
                 by_input = array.dataflow == "input_stationary"
-                row, beats = row_values(self.tile, k), n if by_input else m
-                pitch = row_values(self.tile, k + self.chance.randint(1, 2 * rows))
+                wide, row, beats = k, row_values(self.tile, k), n if by_input else m
+                if array.dataflow == "output_stationary":  # A's transpose, whose last block is read whole
+                    wide, row, beats = m, padded(m, rows), k
+                pitch = row_values(self.tile, wide + self.chance.randint(1, 2 * rows))
                 apart = (beats - 1) * pitch + row
                 a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
             out_blocks, out_row = -(-out_cols // lanes), row_values(self.tile, out_cols)

@@ -51,12 +51,16 @@ def test_new_keys_are_transposed_once_one_element_a_cycle():
     assert rows["layer.kv_append.keys"]["read_bytes"] < 2 * 1024, "older keys lie transposed in the cache"
 
 
-def test_an_array_that_keeps_its_inputs_takes_keys_as_they_are():
-    chip = load_chip("npu-edge", [("tile.array.dataflow", "input_stationary")])
-    plan = simulate(chip, load_workload("gpt2", [("layers", "1"), ("sequence", "64")])).plan
-    functions = {getattr(task.task.operator, "function", None) for task in plan.tasks}
-    assert VectorFunction.KV_APPEND in functions
-    assert VectorFunction.TRANSPOSE not in functions
+@pytest.mark.parametrize("phase", [("sequence", "64"), ("context", "64")])
+def test_an_array_that_keeps_its_inputs_is_given_transposed_products(phase):
+    """So its results lie as rows do, and it takes as long as one that keeps its weights."""
+    graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
+    kept = [
+        simulate(load_chip("npu-edge", [("tile.array.dataflow", f"{kind}_stationary")]), graph).result()
+        for kind in ("weight", "input")
+    ]
+    assert kept[0]["cycles"] == kept[1]["cycles"]
+    assert kept[1]["hardware"]["word"] == "proven"
 
 
 def test_experts_gather_the_rows_of_their_tokens():
