@@ -143,6 +143,14 @@ def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
+def blocks_of(array: SystolicArray, operand: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Rows (m x k) as an output stationary array takes them: blocks of R rows, each transposed, the last filled up."""
+    m, k = operand.shape
+    held = np.zeros((padded(m, array.rows), k), np.int8)
+    held[:m] = operand
+    return np.ascontiguousarray(held.reshape(-1, array.rows, k).transpose(0, 2, 1)).reshape(-1).view(np.uint8)
+
+
 def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[Values]:
     """The opposite of `packed`: k x whole panels, columns beyond the operand's own included."""
     height = panel_rows(array, k)
@@ -154,6 +162,7 @@ def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[V
 __all__ = [
     "INDEX_BYTES",
     "ProductValues",
+    "blocks_of",
     "fold_beats",
     "fold_tile",
     "is_power",

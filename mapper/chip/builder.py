@@ -18,6 +18,8 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 
 SLOTS = 2
+NOBODY = -1
+"""Semaphore of slots that nobody waits for."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,11 @@ class ProgramBuilder:
         made = Ring(name, base, slot_bytes if slots > 1 else 0, full, free)
         self.rings.append(made)
         return made
+
+    def slots(self, name: str, base: int, slot_bytes: int) -> Ring:
+        """Declare two slots that a unit both fills and empties, one instruction after the other: nothing waits."""
+        self.rings.append(Ring(name, base, slot_bytes, NOBODY, NOBODY))
+        return self.rings[-1]
 
     @contextmanager
     def loop(self, count: int) -> Iterator[Loop]:

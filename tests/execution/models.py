@@ -28,7 +28,7 @@ SHAPES = (
     (5, 3, 8),
 )
 """Rows and columns of arrays, and lanes of vector units beside them."""
-DATAFLOWS = ("weight_stationary", "input_stationary")
+DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
 """Which operand, or whether the sums, stay in the array."""
 
 

@@ -34,9 +34,7 @@ def random_tile(number):
     chip = next(
         each
         for each in (random_npu(10_000 * number + n, any_sides=number % 2 == 1) for n in range(1000))
-        if each.tile.array.rows * each.tile.array.cols <= CELLS
-        and each.tile.vector.lanes <= LANES
-        and each.tile.array.dataflow != "output_stationary"
+        if each.tile.array.rows * each.tile.array.cols <= CELLS and each.tile.vector.lanes <= LANES
     )
     tile = chip.tile
     changed = {

@@ -354,8 +354,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     standing = standing_power(chip)
     plan = simulation.plan
     laid = [
-        (unlaid(mapped.task, chip.tile) if isinstance(chip.tile, NpuTile) else None)
-        or plan.apart.get(mapped.task.operator.name)
+        (unlaid(mapped.task) if isinstance(chip.tile, NpuTile) else None) or plan.apart.get(mapped.task.operator.name)
         for mapped in plan.tasks
     ]
     reasons = hardware_of(chip, plan.program, laid)
