@@ -486,7 +486,7 @@ class MatmulControl(Circuit):
         """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
         array = self.geometry.array
         layout = data.StructLayout(
-            {"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS} | dict.fromkeys(("add", "rescale", "slot"), 1)
+            {"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS} | dict.fromkeys(("add", "rescale", "a_slot"), 1)
         )
         job = self._job(
             m,
@@ -499,7 +499,7 @@ class MatmulControl(Circuit):
                 "m": entry.m,
                 "add": entry.add,
                 "rescale": entry.rescale,
-                "slot": entry.a_slot,
+                "a_slot": entry.a_slot,
             },
         )
         inside, row = Signal(name="write_inside"), Signal(range(array.rows))
@@ -520,7 +520,7 @@ class MatmulControl(Circuit):
             self.sums.line.eq(now["base"] + now["block"] + row),
             self.sums.add.eq(job.view.add),
             self.sums.rescale.eq(job.view.rescale),
-            self.sums.slot.eq(job.view.slot),
+            self.sums.slot.eq(job.view.a_slot),
             self.sums.row.eq((now["block"] + row)[: len(self.sums.row)]),
             last_needed.eq(needed & ((now["block"] + row + 1 == job.view.m) | (row == array.rows - 1))),
             ends.eq(last_needed & (now["left"] <= array.cols) & (now["block"] + row + 1 == job.view.m)),
