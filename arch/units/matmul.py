@@ -46,6 +46,10 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
     check_pitch(i, number)
+    if i.rescale and not (i.accumulate or i.overwrite):
+        raise illegal(
+            i, number, "sums are rescaled by a matmul that adds to them; this one has no accumulate, no overwrite"
+        )
     lines = i.n if tile.array.dataflow == "input_stationary" else i.m
     if i.rescale and lines > ROW_LIMIT:
         raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {lines})")
@@ -72,6 +76,7 @@ register_unit(
                 operands=operands,
                 accesses=accesses,
                 multiples=multiples,
+                adds=lambda i: True,
                 check=check_product,
                 result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
                 "bytes, or adjoin where d is 0 (of A's transpose, where sums stay: blocks adjoin then); with rescale "

@@ -341,12 +341,13 @@ class ProgramBuilder:
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
         ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
-        sums were before is in steps of the older peaks of their rows.
+        sums were before, if they were anything, is in steps of the older peaks of their rows.
         """
         moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
         moved.move(a_offset)
         second.base += b_offset
         sums.move(c_offset)
+        replaced = 0 if accumulate else first if overwrite is None else overwrite
         if self.exchanges:
             m, n, moved, second = n, m, second, moved
         self._add(
@@ -366,8 +367,8 @@ class ProgramBuilder:
             last_post=last_post,
             last=last,
             accumulate=int(accumulate),
-            overwrite=0 if accumulate else first if overwrite is None else overwrite,
-            rescale=int(rescale),
+            overwrite=replaced,
+            rescale=int(rescale and (accumulate or replaced > 0)),
         )
 
     def vector(

@@ -124,6 +124,7 @@ def agree_on(tile, folder):
     works = [
         (PRODUCTS, ()),
         (GPT2, (("sequence", "11"),)),
+        (GPT2 | {"n_embd": 16, "n_head": 1}, (("sequence", "43"),)),  # more rows of a tile than the array has
         (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
     ]
     made = [mapped(tile, graph(folder, model, *sets)) for model, sets in works]
