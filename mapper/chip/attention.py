@@ -23,6 +23,7 @@ from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
+    MOST_SUMMED,
     AttentionLayout,
     AttentionPart,
     AttentionTiling,
@@ -61,6 +62,9 @@ class AttentionLowering:
                 context.apart.setdefault(name, each)
         if whole.window is not None and whole.window < whole.kv_len:
             context.apart.setdefault(name, "no mask for the keys that a window leaves behind")
+        if carries(whole) and whole.kv_read > MOST_SUMMED:
+            rule = f"sums of {whole.kv_read:,} keys may wrap: 32 bits hold those of {MOST_SUMMED:,}"
+            context.apart.setdefault(name, rule)
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
         self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:

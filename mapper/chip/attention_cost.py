@@ -33,6 +33,8 @@ from siliconloom.workloads import Attention
 
 KEPT = 3
 """Candidates of each layout that are looked at again."""
+MOST_SUMMED = (2**31 - 1) // (127 * 128)
+"""Keys whose values, times powers of at most 127, sums of 32 bits hold whatever they are."""
 CAUSAL_SEGMENTS = 8
 """Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
 
@@ -474,6 +476,7 @@ def _halvings(total: int) -> list[int]:
 
 
 __all__ = [
+    "MOST_SUMMED",
     "AttentionLayout",
     "AttentionPart",
     "AttentionTiling",

@@ -355,7 +355,7 @@ class _Reader:
             rule = f"rows are whole anyway where all {most_keys} keys are one tile"
             raise self.document.error(rule, (*at, "whole"), value=whole)
         if whole and not carries(part):
-            rule = "rows are whole in int8, on an array that keeps its weights, and not where keys hold the values"
+            rule = "rows are whole in int8, and not where keys hold the values"
             raise self.document.error(rule, (*at, "whole"), value=whole)
         if whole and most_keys > COLUMN_LIMIT:
             rule = f"whole rows have at most {COLUMN_LIMIT} keys, {part.name} has {most_keys}"

@@ -1,5 +1,7 @@
 """Work that used to be free: sums of many operands, top-k, parameters, transposed keys, gathered rows; latents."""
 
+import json
+
 import pytest
 
 from siliconloom.arch import load_chip
@@ -7,6 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.attention_cost import MOST_SUMMED
 from siliconloom.workloads import load_workload
 
 
@@ -49,6 +52,21 @@ def test_new_keys_are_transposed_once_one_element_a_cycle():
     assert moved["read_bytes"] >= 2 * 128 * 768
     rows, _ = rows_of("npu-edge", "gpt2", layers=2, phase="decode", context=128)
     assert rows["layer.kv_append.keys"]["read_bytes"] < 2 * 1024, "older keys lie transposed in the cache"
+
+
+@pytest.mark.parametrize(("context", "word"), [(MOST_SUMMED, "proven"), (MOST_SUMMED + 1, "specified")])
+def test_attention_whose_sums_may_wrap_is_not_called_proven(context, word, tmp_path):
+    model = {"model_type": "gpt2", "n_embd": 16, "n_head": 1, "n_layer": 1, "n_positions": 1 << 18, "vocab_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    graph = load_workload(str(tmp_path / "config.json"), [("phase", "decode"), ("context", str(context))])
+    hardware = simulate(load_chip("npu-edge"), graph).result()["hardware"]
+    assert hardware["word"] == word
+    wraps = [
+        reason
+        for reason in hardware["why"]
+        if reason == f"sums of {context:,} keys may wrap: 32 bits hold those of 132,104"
+    ]
+    assert len(wraps) == (word == "specified")
 
 
 @pytest.mark.parametrize("phase", [("sequence", "64"), ("context", "64")])
