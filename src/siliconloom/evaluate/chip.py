@@ -13,6 +13,7 @@ from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program, Unit
+from siliconloom.arch.layout import next_power
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
@@ -148,7 +149,8 @@ def excess(chip: Chip, program: Program) -> str:
         return ""
     return (
         f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
-        f"memory holds {chip.tile.sequencer.program_words}"
+        f"memory holds {chip.tile.sequencer.program_words}; one of {next_power(words)} does "
+        f"(--set tile.sequencer.program_words={next_power(words)})"
     )
 
 
