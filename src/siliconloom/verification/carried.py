@@ -79,7 +79,12 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
                 values = product_sizes(tile, product["m"], product["n"], keys)[0 if by_input else 1]
                 load(values, VALUES + (3 * number + turn) * 2048, weights)
                 chain.add(
-                    Opcode.MATMUL, **product, k=keys, c=Address(base=context), accumulate=int(turn > 0), rescale=1
+                    Opcode.MATMUL,
+                    **product,
+                    k=keys,
+                    c=Address(base=context),
+                    accumulate=int(turn > 0),
+                    rescale=int(turn > 0),
                 )
         columns = wide if keeps else keys
         sums = Address(base=context if keeps else 0)
