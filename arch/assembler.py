@@ -116,6 +116,7 @@ def violations(program: Program, chip: Chip) -> Iterator[Violation]:
             counts.pop()
         try:
             _check_unit(i, number)
+            _check_flags(i, number)
             if i.opcode.spec.sizes:
                 i.opcode.spec.check(i, tile, number)
                 if i.opcode.spec.format is Format.COMPUTE:
@@ -233,6 +234,16 @@ def _check_unit(i: Instruction, number: int) -> None:
     own = i.opcode != Opcode.BARRIER and i.unit == Unit.SEQUENCER
     if not own and not i.unit.spec.circuit:
         raise illegal(i, number, f"no circuit for the unit {i.unit.spec.name}; there is {_built()}")
+
+
+def _check_flags(i: Instruction, number: int) -> None:
+    """No flag that its instruction does not know: the tile would ignore it, and who wrote it meant something."""
+    what = i.function.value if i.opcode == Opcode.VECTOR else i.opcode.spec.name
+    if (i.accumulate or i.overwrite) and not i.opcode.spec.adds(i):
+        name = "accumulate" if i.accumulate else "overwrite"
+        raise illegal(i, number, f"{what} adds to nothing that is there: it takes no {name}")
+    if i.rescale and i.opcode != Opcode.MATMUL:
+        raise illegal(i, number, f"sums are rescaled by a matmul that adds to them, and by nothing else (got {what})")
 
 
 def _built() -> str:

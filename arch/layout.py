@@ -5,7 +5,8 @@ columns outermost, then blocks of R rows. Every fold but the last of a panel has
 up with zeros to whole beats of ``load_rows`` rows. A row of a fold has C values, whatever the operand's own width. The
 moving operand lies row by row, as everything does that the vector unit reads and writes: one unit of the tile
 (`row_unit`) says what such a row is filled up to, so that what one of the two has made the other reads as it lies. An
-output stationary array has neither: its operands lie as blocks of R rows and panels of C columns of full depth.
+output stationary array has neither: its operands lie as blocks of R rows and panels of C columns of full depth, or the
+first one transposed, row by row, as the vector unit transposes it.
 
 Sums lie in lines of C. Their local addresses count `sums_pitch` bytes to a line, the next power of two, so that a line
 is found by a shift whatever C is; the accumulator holds as many lines as it has room for (`sums_lines`).
@@ -47,8 +48,7 @@ def row_unit(tile: NpuTile) -> int:
     array reads its blocks from wherever they begin.
     """
     lanes, rows = tile.vector.lanes, tile.array.rows
-    reads_rows = tile.array.dataflow != "output_stationary" and is_power(rows) and is_power(lanes)
-    return max(lanes, rows) if reads_rows else lanes
+    return max(lanes, rows) if is_power(rows) and is_power(lanes) else lanes
 
 
 def row_values(tile: NpuTile, cols: Count) -> Count:
@@ -159,6 +159,14 @@ def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
+def blocks_of(array: SystolicArray, operand: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Rows (m x k) as an output stationary array takes them: blocks of R rows, each transposed, the last filled up."""
+    m, k = operand.shape
+    held = np.zeros((padded(m, array.rows), k), np.int8)
+    held[:m] = operand
+    return np.ascontiguousarray(held.reshape(-1, array.rows, k).transpose(0, 2, 1)).reshape(-1).view(np.uint8)
+
+
 def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[Values]:
     """The opposite of `packed`: k x whole panels, columns beyond the operand's own included."""
     height = panel_rows(array, k)
@@ -170,6 +178,7 @@ def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[V
 __all__ = [
     "INDEX_BYTES",
     "ProductValues",
+    "blocks_of",
     "fold_beats",
     "fold_tile",
     "is_power",

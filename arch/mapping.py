@@ -29,6 +29,10 @@ class DescribedLayout(Description):
     constants: Bytes = Field(default=0, description="what requantises columns, parameters of functions")
     chained: Bytes = Field(default=0, description="from one function of the vector unit to the next")
     gates: Bytes = Field(default=0, description="what a gated function takes as its second operand")
+    queries: Bytes = Field(default=0, description="of attention, transposed; for arrays that keep their sums")
+    powers: Bytes = Field(
+        default=0, description="what is transposed into probabilities, for arrays that keep their sums"
+    )
     partial: Bytes = Field(description="sums of products, in the accumulator")
     context: Bytes = Field(default=0, description="sums of attention's second product, in the accumulator")
 

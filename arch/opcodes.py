@@ -41,6 +41,10 @@ def _no_multiples(*_: Any) -> dict[str, int]:
     return {}
 
 
+def _never(*_: Any) -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpcodeSpec:
     """What an opcode is. Of the functions, the first argument is the `Instruction`, the second its `NpuTile`.
@@ -63,6 +67,9 @@ class OpcodeSpec:
         The `arch.access.Access` of one execution in local memory.
     multiples
         Bytes of which local addresses must be multiples, by the field.
+    adds
+        Whether an instruction may add to what is there, or go on from it: else ``accumulate`` and ``overwrite`` say
+        nothing, and an assembler takes neither.
     check
         Of an instruction, its tile and its number: raises `IllegalProgram` for what the unit would refuse.
     """
@@ -75,6 +82,7 @@ class OpcodeSpec:
     operands: Callable[[Any], Iterable[str]] = _nothing
     accesses: Callable[[Any, Any], Iterable[Any]] = _nothing
     multiples: Callable[[Any, Any], dict[str, int]] = _no_multiples
+    adds: Callable[[Any], bool] = _never
     check: Callable[[Any, Any, int], object] = _nothing
 
 

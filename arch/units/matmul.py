@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import Access, illegal, where
+from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import is_power, moving_values, product_values, sums_pitch
+from siliconloom.arch.layout import is_power, moving_values, padded, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT
 
@@ -25,8 +24,11 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     if by_input:
         moving.reverse()
     if i.d.base:
-        beats = i.n if by_input else i.m
-        moving[0] = moving[0][0], (beats - 1) * i.d.base + size * moving_values(tile, 1, i.k)
+        if tile.array.dataflow == "output_stationary":
+            lines, line = i.k, padded(i.m, tile.array.rows)
+        else:
+            lines, line = i.n if by_input else i.m, moving_values(tile, 1, i.k)
+        moving[0] = moving[0][0], (lines - 1) * i.d.base + size * line
     for port, (address, taken) in zip(("moving", "loaded"), moving, strict=True):
         yield Access(port, False, address, taken)
     yield Access("sums", True, i.c, values.lines * sums_pitch(tile.array))
@@ -44,23 +46,22 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
-    check_pitch(i, tile, number)
+    check_pitch(i, number)
     if i.rescale and not tile.circuit_format.is_integer:
         raise illegal(i, number, f"sums in {tile.circuit_format.accumulator.value} are not rescaled")
-    if i.rescale and tile.array.dataflow != "weight_stationary":
-        raise illegal(i, number, f"sums of an array that is {tile.array.dataflow} are not rescaled by row")
-    if i.rescale and i.m > ROW_LIMIT:
-        raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {i.m})")
+    if i.rescale and not (i.accumulate or i.overwrite):
+        raise illegal(
+            i, number, "sums are rescaled by a matmul that adds to them; this one has no accumulate, no overwrite"
+        )
+    lines = i.n if tile.array.dataflow == "input_stationary" else i.m
+    if i.rescale and lines > ROW_LIMIT:
+        raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {lines})")
 
 
-def check_pitch(i: Instruction, tile: NpuTile, number: int) -> None:
-    """The moving operand's pitch is a number, and an array without one takes none."""
+def check_pitch(i: Instruction, number: int) -> None:
+    """The moving operand's pitch is a number."""
     if any(i.d.strides) or i.d.slot or i.d.base < 0:
         raise illegal(i, number, "the moving operand's pitch, d, is no address: it has no strides and no slot")
-    if i.d.base and tile.array.dataflow == "output_stationary":
-        cause = Cause.MISALIGNED_OPERAND
-        rule = f"an output stationary array takes no pitch, d, of an operand (got {i.d.base})"
-        raise IllegalProgram(cause, number, f"{where(i, number)}: {cause.text}: {rule}")
 
 
 register_unit(
@@ -68,7 +69,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot", "b_slot"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",
@@ -78,9 +79,11 @@ register_unit(
                 operands=operands,
                 accesses=accesses,
                 multiples=multiples,
+                adds=lambda i: True,
                 check=check_product,
                 result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
-                "bytes, or adjoin where d is 0; with rescale what C is, is divided by a power of two of its row",
+                "bytes, or adjoin where d is 0 (of A's transpose, where sums stay: blocks adjoin then); with rescale "
+                "what C is, is divided by a power of two of its row",
             ),
         ),
     )

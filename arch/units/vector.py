@@ -9,6 +9,9 @@ from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT, built_in
 
+OPERANDS = 2
+"""What k is at most, of a function that neither chooses nor weighs: two operands, or one and a mask."""
+
 
 def operands(i: Instruction) -> list[str]:
     """Function, shape and addresses."""
@@ -48,8 +51,6 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
     """There are circuits for some functions, and a row memory of some rows."""
-    if i.rescale:
-        raise illegal(i, number, "sums are rescaled by a matmul that adds to them, and by nothing else")
     functions = built_in(tile.circuit_format)
     if i.function not in functions:
         where = "" if tile.circuit_format.is_integer else f" in {tile.circuit_format.value}"
@@ -61,6 +62,9 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
     if i.function.spec.chooses and i.k < 1:
         raise illegal(i, number, f"{i.function.value} chooses at least one element of each row (got {i.k})")
+    counts = i.function.spec.chooses or i.function.spec.weighs
+    if not counts and i.k > OPERANDS:
+        raise illegal(i, number, f"{i.function.value} takes {OPERANDS} operands at most, or a mask (got k = {i.k})")
     if i.function.spec.weighs and not 1 <= i.k <= INPUT_LIMIT:
         raise illegal(i, number, f"{i.function.value} adds 1 to {INPUT_LIMIT} rows to one (got {i.k})")
 
@@ -79,6 +83,7 @@ register_unit(
                 operands=operands,
                 accesses=accesses,
                 multiples=multiples,
+                adds=lambda i: i.function.spec.carries,
                 check=check_function,
                 result="a function of m rows and n columns, see below",
             ),

@@ -1,5 +1,7 @@
 """Lowering of what fills a cache: new keys are transposed into blocks, new values are copied into panels.
 
+So is what an array that keeps its sums multiplies with parameters: rows are transposed into blocks of them.
+
 A tile holds some tokens of one sequence and some heads, or a part of one head. The first tile of keys of a sequence
 ends where the block does that older keys begin.
 """
@@ -11,7 +13,6 @@ from dataclasses import replace
 from siliconloom.mapper.chip.builder import affine
 from siliconloom.mapper.chip.cache_layout import CacheLayout
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk
-from siliconloom.mapper.chip.operands import attended
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.mapper.chip.vector_cost import VectorTiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, VectorShape
@@ -25,13 +26,12 @@ class AppendLowering:
         self.context, self.shape, self.tiling = context, shape, tiling
         self.cached, self.nest = shape.cached, Nest(context, task.depends)
         self.layout = CacheLayout(context.tile, context.chip.nearest, shape.cached)
-        attention, operator = self.cached.attention, task.operator
+        cached, operator = self.cached, task.operator
         self.row = VectorLayout(context.tile, shape).source_row
-        size = attention.batch * self.cached.tokens * self.row
-        found = attended(context.graph, attention)[1 if self.cached.keys else 2]
+        size = cached.sequences * cached.tokens * self.row
+        found = cached.found(context.graph)
         self.source = context.operand(operator.name, "input", found, size, self.row)
-        role = "keys" if self.cached.keys else "values"
-        self.target = context.memory.take(attention.name, role, self.layout.unit, attention.repeat)
+        self.target = context.memory.take(cached.owner.name, cached.role, self.layout.unit, cached.units)
 
     def emit(self) -> None:
         """Write the task."""
@@ -73,8 +73,8 @@ class AppendLowering:
         first = self.cached.past + tokens.start
         place = affine(
             self.target + layout.at(first) + head.start * layout.plane + layout.within(part.start),
-            (self.context.layer, layout.unit),
-            (sequence.loop, self.cached.attention.kv_heads * layout.plane),
+            (self.context.layer, layout.unit if self.cached.units > 1 else 0),
+            (sequence.loop, self.cached.heads * layout.plane),
             (tokens.loop, layout.at(first + tokens.size) - layout.at(first)),
             (head.loop, head.size * layout.plane),
             (part.loop, layout.within(part.size)),

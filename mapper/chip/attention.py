@@ -7,7 +7,8 @@ Otherwise a softmax follows when the scores of all tiles are there, or it is the
 are carried from tile to tile, the products with V add up, and their sums are divided in the end.
 
 The array computes the scores of the next tile before the context of this one, so that the softmax is hidden. Under a
-causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. Where
+causal mask the query range is cut into `CAUSAL_SEGMENTS` parts, each of which reads only the keys it may see. An array
+that keeps its sums takes rows column by column: the vector unit transposes queries, and what a softmax leaves. Where
 the values are part of the keys (the latent of absorbed MLA), a tile is loaded once for both products, two key tiles to
 a slot.
 """
@@ -22,6 +23,7 @@ from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.attention_cost import (
+    MOST_SUMMED,
     AttentionLayout,
     AttentionPart,
     AttentionTiling,
@@ -30,7 +32,7 @@ from siliconloom.mapper.chip.attention_cost import (
     query_parts,
     softmax_functions,
 )
-from siliconloom.mapper.chip.builder import SLOTS, affine
+from siliconloom.mapper.chip.builder import SLOTS, Ring, affine
 from siliconloom.mapper.chip.lowering import STILL, Context, Nest, Segment, Walk, when
 from siliconloom.mapper.chip.operands import attended
 from siliconloom.mapper.chip.tasks import Task
@@ -60,6 +62,9 @@ class AttentionLowering:
                 context.apart.setdefault(name, each)
         if whole.window is not None and whole.window < whole.kv_len:
             context.apart.setdefault(name, "no mask for the keys that a window leaves behind")
+        if carries(whole) and whole.kv_read > MOST_SUMMED:
+            rule = f"sums of {whole.kv_read:,} keys may wrap: 32 bits hold those of {MOST_SUMMED:,}"
+            context.apart.setdefault(name, rule)
         self.k_unit, self.v_unit = pairs * all_of.key_plane, pairs * all_of.value_plane
         self.k_base = memory.take(name, "keys", self.k_unit, repeat)
         if not shape.values_in_keys:
@@ -87,7 +92,7 @@ class AttentionLowering:
                             self._over_queries(part, sequence, head)
                         elif self.tiling.whole:
                             self._by_rows(part, sequence, head)
-                        elif carries(self.context.tile, self.shape):
+                        elif carries(self.shape):
                             self._carried(part, sequence, head)
                         else:
                             self._over_keys(part, sequence, head)
@@ -96,7 +101,7 @@ class AttentionLowering:
 
     def _over_queries(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
         """All keys in one tile: the array runs one query tile ahead with the scores."""
-        softmax, closing = softmax_functions(self.context.tile, self.shape)
+        softmax, closing = softmax_functions(self.shape)
 
         def scores(queries: Walk) -> None:
             self._load_q(part, sequence, head, queries)
@@ -115,12 +120,12 @@ class AttentionLowering:
         """Keys in several tiles, and sums of whole rows: the array runs one query tile ahead with the scores."""
         rings, builder, layout = self.context.rings, self.context.builder, self.layout
         cols, line, size = layout.array.cols, sums_pitch(layout.array), self.dtype.size
-        softmax, closing = softmax_functions(self.context.tile, self.shape)
+        softmax, closing = softmax_functions(self.shape)
 
         def scores(queries: Walk) -> None:
             rows = queries.size * self.subset.size
             self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
                 self._load_k(part, sequence, head, keys)
                 first_wait, first = when(keys.first, rings.partial.free_bit)
@@ -131,7 +136,7 @@ class AttentionLowering:
                     keys.size,
                     self.shape.head_dim,
                     self.dtype,
-                    rings.moving,
+                    rings.queries,
                     rings.weights,
                     rings.partial,
                     wait=rings.weights.full_bit,
@@ -142,14 +147,18 @@ class AttentionLowering:
                     last=last,
                     overwrite=0,
                     c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
+                    pitch=layout.turned_pitch(rows),
                 )
                 rings.weights.read()
-            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
-            rings.moving.read()
+            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+            rings.queries.read()
             self._probabilities(rows, part.keys, softmax, self._mask(part, queries))
 
         def context(queries: Walk) -> None:
             rows = queries.size * self.subset.size
+            # from row to row of probabilities, or from column to column, and from key to key
+            pitch = layout.turned_pitch(rows) or size(row_values(layout.tile, part.keys))
+            step = layout.turned_pitch(rows) or size(1)
             builder.barrier(Unit.MATMUL, wait=rings.probabilities.full_bit | rings.context.free_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
                 self._load_v(part, sequence, head, keys)
@@ -168,8 +177,8 @@ class AttentionLowering:
                     last_post=last_post,
                     last=last,
                     accumulate=keys.first is None,
-                    a_offset=affine(size(keys.start), (keys.loop, size(keys.size))),
-                    pitch=size(row_values(layout.tile, part.keys)),
+                    a_offset=affine(keys.start * step, (keys.loop, keys.size * step)),
+                    pitch=pitch,
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
@@ -207,11 +216,11 @@ class AttentionLowering:
         The products with the values add up in the accumulator, which rescales what it has by how far peaks have risen.
         """
         rings, builder = self.context.rings, self.context.builder
-        softmax, closing = softmax_functions(self.context.tile, self.shape)
+        softmax, closing = softmax_functions(self.shape)
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             rows = queries.size * self.subset.size
             self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
 
             def scores(keys: Walk, queries: Walk = queries) -> None:
                 self._load_k(part, sequence, head, keys)
@@ -238,13 +247,14 @@ class AttentionLowering:
                     last=last,
                     accumulate=keys.first is None,
                     rescale=True,
+                    pitch=self.layout.turned_pitch(rows),
                 )
                 rings.probabilities.read()
                 rings.weights.read()
 
             pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
-            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
-            rings.moving.read()
+            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+            rings.queries.read()
             self._requantized(part, sequence, head, queries, closing)
 
     def _over_keys(self, part: AttentionPart, sequence: Walk, head: Walk) -> None:
@@ -252,7 +262,7 @@ class AttentionLowering:
         rings, builder = self.context.rings, self.context.builder
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
 
             def scores(keys: Walk, queries: Walk = queries) -> None:
                 self._load_k(part, sequence, head, keys)
@@ -273,8 +283,8 @@ class AttentionLowering:
                 )
 
             pipeline(self.nest, part.keys, self.tiling.keys, scores, context)
-            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
-            rings.moving.read()
+            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+            rings.queries.read()
             rings.results.written()
             self._store(part, sequence, head, queries)
 
@@ -284,7 +294,7 @@ class AttentionLowering:
         slot = keys if part.keys <= keys else SLOTS * keys
         for queries in self.nest.walk(part.queries, self.tiling.queries):
             self._load_q(part, sequence, head, queries)
-            builder.barrier(Unit.MATMUL, wait=rings.moving.full_bit)
+            builder.barrier(Unit.MATMUL, wait=rings.queries.full_bit)
             for walk in self.nest.walk(part.keys, slot):
                 self._load_cache(self.k_base, self.k_row, part, sequence, head, walk)
                 tiles = [(start, min(keys, walk.size - start)) for start in range(0, walk.size, keys)]
@@ -301,14 +311,15 @@ class AttentionLowering:
                     last_post, last = when(walk.last if ends else None, rings.results.full_bit)
                     merge = VectorFunction.REQUANTIZE if one else VectorFunction.RESCALE
                     self._merge(merge, queries.size, rings.context.full_bit, 0, (first_wait, first), (last_post, last))
-            builder.barrier(Unit.MATMUL, release=rings.moving.free_bit)
-            rings.moving.read()
+            builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
+            rings.queries.read()
             rings.results.written()
             self._store(part, sequence, head, queries)
 
     def _load_q(self, part: AttentionPart, sequence: Walk, head: Walk, queries: Walk) -> None:
         address = self._rows(self.q_base, self.layout.q_row, self.layout.q_head, part, sequence, head, queries)
-        ring, heads, local = self.context.rings.moving, self.subset.size, self.layout.q_local()
+        rings, heads, local = self.context.rings, self.subset.size, self.layout.q_local()
+        ring = rings.vector if self.layout.turned else rings.queries
         for number, width in self._stacked(self.layout.q_head, local):
             self.nest.load(
                 ring,
@@ -321,6 +332,25 @@ class AttentionLowering:
                 offset=number * local,
                 local_pitch=heads * local,
             )
+        if self.layout.turned:
+            self._turn(queries.size * heads, self.shape.head_dim, rings.vector, rings.queries, rings.queries.free_bit)
+
+    def _turn(self, rows: int, cols: int, source: Ring, target: Ring, wait: int) -> None:
+        """Transpose rows that were loaded, or that lie where nobody waits."""
+        loaded = source is self.context.rings.vector
+        self.context.builder.vector(
+            VectorFunction.TRANSPOSE,
+            rows,
+            cols,
+            self.dtype,
+            source,
+            target,
+            wait=wait | (source.full_bit if loaded else 0),
+            release=source.free_bit if loaded else 0,
+            post=target.full_bit,
+        )
+        source.read()
+        target.written()
 
     def _stacked(self, row: int, local: int) -> list[tuple[int, int]]:
         """Heads that are moved by themselves, as each is filled up to whole lines, or all of them; and their bytes."""
@@ -412,13 +442,13 @@ class AttentionLowering:
         builder, rings, rows = self.context.builder, self.context.rings, queries * self.subset.size
         wait, release = opens * rings.weights.full_bit, closes * rings.weights.free_bit
         if moving:
-            wait, release = wait | rings.moving.full_bit, release | rings.moving.free_bit
+            wait, release = wait | rings.queries.full_bit, release | rings.queries.free_bit
         builder.matmul(
             rows,
             keys,
             self.shape.head_dim,
             self.dtype,
-            rings.moving,
+            rings.queries,
             rings.weights,
             rings.partial,
             wait=wait,
@@ -426,36 +456,40 @@ class AttentionLowering:
             first_wait=rings.partial.free_bit,
             last_post=rings.partial.full_bit,
             b_offset=offset * self.k_row,
+            pitch=self.layout.turned_pitch(rows),
         )
         if closes:
             rings.weights.read()
         if moving:
-            rings.moving.read()
+            rings.queries.read()
         self._probabilities(rows, keys, softmax, mask, adds=adds)
 
     def _probabilities(
         self, rows: int, keys: int, softmax: VectorFunction, mask: Address | None, *, adds: bool = False
     ) -> None:
         """Probabilities of the sums in the accumulator; ``adds``: of rows of which there were others."""
-        builder, rings = self.context.builder, self.context.rings
+        builder, rings, turned = self.context.builder, self.context.rings, self.layout.turned
         builder.vector(
             softmax,
             rows,
             keys,
             self.dtype,
             rings.partial,
-            rings.probabilities,
+            rings.powers,
             parameters=rings.constants,
             inputs=1 if mask is None else 2,
             mask=mask,
+            # what this slot had before is multiplied: its rows' rises may be written again
             wait=rings.partial.full_bit | rings.probabilities.free_bit,
             release=rings.partial.free_bit,
-            post=rings.probabilities.full_bit,
+            post=0 if turned else rings.probabilities.full_bit,
             accumulate=adds,
         )
         rings.partial.written()
         rings.partial.read()
-        rings.probabilities.written()
+        rings.powers.written()
+        if turned:
+            self._turn(rows, keys, rings.powers, rings.probabilities, 0)
 
     def _context(self, queries: int, keys: int, offset: int = 0, *, opens: bool = True, closes: bool = True) -> None:
         """Multiply the probabilities with V."""
@@ -473,6 +507,7 @@ class AttentionLowering:
             first_wait=rings.context.free_bit,
             last_post=rings.context.full_bit,
             b_offset=offset * self.k_row,
+            pitch=self.layout.turned_pitch(queries * self.subset.size),
         )
         rings.probabilities.read()
         if closes:

@@ -25,6 +25,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.sim.timing.pace import product_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -32,6 +33,8 @@ from siliconloom.workloads import Attention
 
 KEPT = 3
 """Candidates of each layout that are looked at again."""
+MOST_SUMMED = (2**31 - 1) // (127 * 128)
+"""Keys whose values, times powers of at most 127, sums of 32 bits hold whatever they are."""
 CAUSAL_SEGMENTS = 8
 """Parts of the query range under a mask: the share of masked pairs still computed is at most 1/16 of all pairs."""
 
@@ -87,7 +90,7 @@ def choose_attention_tilings(
     """For each layout the cheapest tilings that fit its buffers, the best first; for ``held`` see `AttentionLayout`."""
     costs = _Costs(chip, shape, held)
     most_keys, most_queries = (max(sizes) for sizes in zip(*((p.keys, p.queries) for p in costs.parts), strict=True))
-    by_rows = carries(costs.tile, shape) and most_keys <= COLUMN_LIMIT
+    by_rows = carries(shape) and most_keys <= COLUMN_LIMIT
     tilings = [
         (queries, keys, heads, whole)
         for whole in ((True, False) if by_rows else (False,))
@@ -126,17 +129,20 @@ class AttentionLayout:
 
     Keys lie head by head and transposed, in blocks of as many positions as the array has columns. Values lie head by
     head in panels of as many columns, position by position; where heads are narrower than a panel only their own
-    columns do, if fewer bytes move so. An array that keeps no weights has its keys and values token by token.
+    columns do, if fewer bytes move so. A latent cache lies token by token.
 
     ``held`` are the columns of the rows that queries begin, where those hold more.
     """
 
     def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
+        tile = oriented(tile)
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.positions = padded(shape.kv_len, self.array.cols)
-        self.blocks = tile.array.dataflow == "weight_stationary" and not shape.values_in_keys
+        self.blocks = not shape.values_in_keys
+        self.turned = tile.array.dataflow == "output_stationary"
+        """Whether the array takes rows column by column, so that the vector unit transposes them."""
         size = shape.precision.size
         self.key_block = size(panel_rows(self.array, shape.head_dim) * self.array.cols)
         if self.blocks:
@@ -180,6 +186,15 @@ class AttentionLayout:
         """From head to head of a tile of results."""
         return self.shape.precision.size(row_values(self.tile, self.shape.v_head_dim))
 
+    def turned_pitch(self, rows: int) -> int:
+        """From column to column of so many rows that are transposed; nothing where none are."""
+        return self.shape.precision.size(row_values(self.tile, rows)) if self.turned else 0
+
+    def turned_bytes(self, rows: int, cols: int) -> int:
+        """So many rows that are transposed: whole blocks of them are read, the last ones beyond the last column."""
+        pitch, whole = self.turned_pitch(rows), self.shape.precision.size(padded(rows, self.array.rows))
+        return (cols - 1) * pitch + max(pitch, whole)
+
     def key_tile(self, keys: int) -> int:
         """A tile of keys as the array takes it."""
         if self.shape.values_in_keys:
@@ -214,8 +229,8 @@ def attention_needs(
 
     ``most_keys`` are those that some part of the queries reads.
     """
-    tile = chip.tile
-    assert isinstance(tile, NpuTile)
+    assert isinstance(chip.tile, NpuTile)
+    tile = oriented(chip.tile)
     made = AttentionLayout(tile, chip.nearest, shape)
     size = shape.precision.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
@@ -225,15 +240,21 @@ def attention_needs(
     row = most_keys if whole else keys  # of sums, and of probabilities
     scores = product_values(tile, rows, row, shape.head_dim)
     context = product_values(tile, rows, shape.v_head_dim, row)
-    return {
+    queries, powers = rows * made.q_local(), rows * size(row_values(tile, row))
+    needs = {
         "weights": cached,
-        "moving": max(size(scores.a), rows * made.q_local()),
+        "moving": max(size(scores.a), queries),
         "partial": scores.lines * line,
-        "probabilities": max(size(context.a), rows * size(row_values(tile, row))),
+        "probabilities": max(size(context.a), powers),
         "context": context.lines * line,
         "results": rows * made.o_local(),
         "constants": made.constants,
     }
+    if made.turned:
+        del needs["moving"]
+        needs |= {"vector": queries, "queries": made.turned_bytes(rows, shape.head_dim)}
+        needs |= {"powers": powers, "probabilities": made.turned_bytes(rows, row)}
+    return needs
 
 
 def attention_tiling(
@@ -260,14 +281,14 @@ class _Costs:
 
     def __init__(self, chip: Chip, shape: Attention, held: int) -> None:
         assert isinstance(chip.tile, NpuTile)
-        self.chip, self.tile, self.shape, self.parts = chip, chip.tile, shape, query_parts(shape)
+        self.chip, self.tile, self.shape, self.parts = chip, oriented(chip.tile), shape, query_parts(shape)
         latency = chip.cycles(chip.nearest.latency) + QUEUE_POP + TRANSFER_START
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
-        self.carries = carries(chip.tile, shape)
-        self.alone, self.online = (softmax_functions(chip.tile, shape, merged=many) for many in (False, True))
+        self.carries = carries(shape)
+        self.alone, self.online = (softmax_functions(shape, merged=many) for many in (False, True))
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
@@ -277,11 +298,15 @@ class _Costs:
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
             product_pace(array, rows, shape.v_head_dim, keys),
-            vector_cycles(unit, softmax, rows, keys),
+            vector_cycles(unit, softmax, rows, keys) + self._turning(rows, keys),
             vector_cycles(unit, merge, rows, shape.v_head_dim) if merges else 0,
             loads[0],
             0 if shape.values_in_keys else loads[1],
         )
+
+    def _turning(self, rows: int, cols: int) -> int:
+        """Vector cycles that transpose rows, where the array takes them column by column."""
+        return vector_cycles(self.tile.vector, VectorFunction.TRANSPOSE, rows, cols) if self.layout.turned else 0
 
     def cached(self, size: int) -> tuple[int, int]:
         """Bytes moved and port cycles of a tile of the cache."""
@@ -318,13 +343,15 @@ class _Costs:
                         vector += count * (of_row.softmax + of_row.merge)
                     else:
                         vector += count * (sum(n * (t.softmax + t.merge) for n, _, t in row) + self._closing(rows))
+                    turning = self._turning(rows, shape.head_dim)
+                    vector, q_held = vector + count * turning, q_held + turning
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     for n, size, _ in row:
                         values = 0 if shape.values_in_keys else self.values(size)[0]
                         reads += count * n * (self.cached(self.layout.key_tile(size))[0] + values)
                     reads += count * q_moved
                     writes += count * o_moved
-                    port += count * (q_held + o_held) + cached
+                    port += count * (q_held - turning + o_held) + cached
                     tiles += count * sum(n for n, _, _ in row)
                     if part.keys <= keys and not shape.values_in_keys:
                         # query tiles follow one another in the pipeline, all their keys in one tile each
@@ -371,7 +398,7 @@ class _Costs:
             sum(count * getattr(tile, part) for count, _, tile in tiles)
             for part in ("scores", "context", "keys", "values")
         )
-        softmax = vector_cycles(unit, self.alone[0], rows, keys)
+        softmax = vector_cycles(unit, self.alone[0], rows, keys) + self._turning(rows, keys)
         merge = vector_cycles(unit, self.alone[1], rows, self.shape.v_head_dim)
         return _Tile(scores, context, softmax, merge, loads, values)
 
@@ -416,25 +443,19 @@ def key_unit(tile: NpuTile, whole: bool) -> int:
     return lcm(tile.array.cols, tile.array.rows) if whole else tile.array.cols
 
 
-def carries(tile: NpuTile, shape: Attention) -> bool:
-    """Whether rows whose keys take several tiles have circuits: of integers, on arrays that keep their weights.
-
-    Others leave sums, or take probabilities, in another order; they are timed by a specification.
-    """
-    built = shape.precision in CIRCUIT_FORMATS and tile.array.dataflow == "weight_stationary"
-    return built and not shape.values_in_keys
+def carries(shape: Attention) -> bool:
+    """Whether rows whose keys take several tiles have circuits: of integers; others are timed by a specification."""
+    return shape.precision in CIRCUIT_FORMATS and not shape.values_in_keys
 
 
-def softmax_functions(
-    tile: NpuTile, shape: Attention, *, merged: bool = False
-) -> tuple[VectorFunction, VectorFunction]:
+def softmax_functions(shape: Attention, *, merged: bool = False) -> tuple[VectorFunction, VectorFunction]:
     """What makes probabilities of sums, and what makes the result of the products with them.
 
     Where there are circuits, powers are divided by their rows' totals in the end and not before, of one tile of keys
     and of several: a byte holds no probability of a long row, but each power below its largest. Elsewhere tiles of
     keys are ``merged`` one by one, where there are several.
     """
-    if carries(tile, shape):
+    if carries(shape):
         return VectorFunction.SOFTMAX_ONLINE, VectorFunction.REQUANTIZE_ROWS
     if merged:
         return VectorFunction.SOFTMAX_MERGED, VectorFunction.RESCALE
@@ -455,6 +476,7 @@ def _halvings(total: int) -> list[int]:
 
 
 __all__ = [
+    "MOST_SUMMED",
     "AttentionLayout",
     "AttentionPart",
     "AttentionTiling",

@@ -9,6 +9,7 @@ from typing import Any
 from siliconloom.arch.description import Chip, Memory, NpuTile, PimTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.floors import array_floor, read_floor, vector_floor
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 
@@ -137,8 +138,10 @@ def _unit_cycles(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> tup
     tile = chip.tile
     if isinstance(tile, PimTile):
         return -(-operator.macs // chip.peak_macs), 0
-    vector = vector_floor(tile, operator, fused) if isinstance(tile, NpuTile) else 0
-    return -(-array_floor(tile.array, operator) // chip.tile_count), -(-vector // chip.tile_count)
+    array, vector = tile.array, 0
+    if isinstance(tile, NpuTile):
+        array, vector = oriented(tile).array, vector_floor(tile, operator, fused)
+    return -(-array_floor(array, operator) // chip.tile_count), -(-vector // chip.tile_count)
 
 
 def _level_bytes(

@@ -18,6 +18,8 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.transfers import TransferPiece, pieces
 
 SLOTS = 2
+NOBODY = -1
+"""Semaphore of slots that nobody waits for."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,12 @@ class _Draft:
 class ProgramBuilder:
     """Collects instructions in program order."""
 
-    def __init__(self, bus: int | None = None) -> None:
-        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.pieces`."""
-        self.bus = bus
+    def __init__(self, bus: int | None = None, *, exchanges: bool = False) -> None:
+        """With a ``bus``, transfers keep to the rule of a DMA of so many bytes, see `transfers.pieces`.
+
+        With ``exchanges`` the array is given the transposes of products, see `mapper.chip.orientation`.
+        """
+        self.bus, self.exchanges = bus, exchanges
         self.drafts: list[_Draft] = []
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
@@ -166,6 +171,11 @@ class ProgramBuilder:
         made = Ring(name, base, slot_bytes if slots > 1 else 0, full, free)
         self.rings.append(made)
         return made
+
+    def slots(self, name: str, base: int, slot_bytes: int) -> Ring:
+        """Declare two slots that a unit both fills and empties, one instruction after the other: nothing waits."""
+        self.rings.append(Ring(name, base, slot_bytes, NOBODY, NOBODY))
+        return self.rings[-1]
 
     @contextmanager
     def loop(self, count: int) -> Iterator[Loop]:
@@ -331,12 +341,15 @@ class ProgramBuilder:
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
         ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
-        sums were before is in steps of the older peaks of their rows.
+        sums were before, if they were anything, is in steps of the older peaks of their rows.
         """
         moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
         moved.move(a_offset)
         second.base += b_offset
         sums.move(c_offset)
+        replaced = 0 if accumulate else first if overwrite is None else overwrite
+        if self.exchanges:
+            m, n, moved, second = n, m, second, moved
         self._add(
             opcode=Opcode.MATMUL,
             m=m,
@@ -354,8 +367,8 @@ class ProgramBuilder:
             last_post=last_post,
             last=last,
             accumulate=int(accumulate),
-            overwrite=0 if accumulate else first if overwrite is None else overwrite,
-            rescale=int(rescale),
+            overwrite=replaced,
+            rescale=int(rescale and (accumulate or replaced > 0)),
         )
 
     def vector(

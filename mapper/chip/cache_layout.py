@@ -1,8 +1,9 @@
-"""Where new keys and values lie in the cache that attention reads: keys in blocks, values in panels.
+"""Where what a vector unit has brought into the array's order lies: keys in blocks, values in panels, rows transposed.
 
 Keys go into blocks of as many positions as the array has columns, each block transposed; values go into panels of as
-many columns, position by position (`attention_cost.AttentionLayout`). Of a block that is not full only what is new is
-stored: its other columns may hold something already.
+many columns, position by position (`attention_cost.AttentionLayout`). Rows of a product on an array that keeps its sums
+go into blocks of as many of them as the array has rows, each block transposed. Of a block that is not full only what is
+new is stored: its other columns may hold something already.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.layout import row_values
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
-from siliconloom.mapper.chip.operands import Cached
+from siliconloom.mapper.chip.operands import Cached, Turned
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,24 @@ class CacheRows:
 
 
 class CacheLayout:
-    """Where the results of an operator that fills a cache go."""
+    """Where the results of an operator that fills a cache, or transposes an operand, go."""
 
-    def __init__(self, tile: NpuTile, memory: Memory, cached: Cached) -> None:
-        self.cached, self.size, self.tile = cached, cached.attention.precision.size, tile
-        self.layout = layout = AttentionLayout(tile, memory, cached.attention)
-        self.block = tile.array.cols
-        self.plane = layout.key_plane if self.cached.keys else layout.value_plane
-        """From head to head of a sequence."""
-        self.unit = self.cached.attention.batch * self.cached.attention.kv_heads * self.plane
+    def __init__(self, tile: NpuTile, memory: Memory, cached: Cached | Turned) -> None:
+        self.cached, self.size, self.tile = cached, cached.owner.precision.size, tile
+        self.block = cached.block(tile.array)
+        self.line = self.size(self.block)
+        """From column to column of a transposed block."""
+        self.columns_block = cached.width * self.line
+        """One block."""
+        # from head to head of a sequence
+        if isinstance(cached, Turned):
+            self.plane = -(-cached.tokens // self.block) * self.columns_block
+        else:
+            layout = AttentionLayout(tile, memory, cached.attention)
+            self.columns_block = layout.key_block
+            self.plane = layout.key_plane if cached.keys else layout.value_plane
+            self.value_line, self.positions = layout.value_line, layout.positions
+        self.unit = cached.sequences * cached.heads * self.plane
         """All sequences, of one layer."""
 
     def local(self, cols: int) -> int:
@@ -48,26 +58,26 @@ class CacheLayout:
 
     def at(self, position: int) -> int:
         """Where a position lies in the plane of a head."""
-        if not self.cached.keys:
-            return position * self.layout.value_line
-        return position // self.block * self.layout.key_block + self.size(position % self.block)
+        if not self.cached.transposed:
+            return position * self.value_line
+        return position // self.block * self.columns_block + self.size(position % self.block)
 
     def within(self, column: int) -> int:
         """Where a column of a head lies in its plane: of values, the first of a panel."""
-        if self.cached.keys:
-            return column * self.layout.line
-        return column // self.block * self.layout.positions * self.layout.value_line
+        if self.cached.transposed:
+            return column * self.line
+        return column // self.block * self.positions * self.value_line
 
     def rows(self, tokens: int, heads: int, width: int) -> list[CacheRows]:
         """What is stored of a tile of so many tokens, heads, and columns of each."""
-        layout, size, made = self.layout, self.size, []
-        if self.cached.keys:
+        size, made = self.size, []
+        if self.cached.transposed:
             local = self.local(tokens)
-            whole = tokens == self.block and width * layout.line == layout.key_block and local == layout.line
+            whole = tokens == self.block and width * self.line == self.columns_block and local == self.line
             if whole and width == self.cached.width and heads > 1:
-                return [CacheRows(0, 0, heads, layout.key_block, self.plane, layout.key_block)]
+                return [CacheRows(0, 0, heads, self.columns_block, self.plane, self.columns_block)]
             return [
-                CacheRows(head * width * local, head * self.plane, width, size(tokens), layout.line, local)
+                CacheRows(head * width * local, head * self.plane, width, size(tokens), self.line, local)
                 for head in range(heads)
             ]
         local = self.local(heads * width)
@@ -75,7 +85,7 @@ class CacheLayout:
             for column in range(0, width, self.block):
                 offset = head * self.plane + self.within(column)
                 part = size(min(self.block, width - column))
-                made.append(CacheRows(size(head * width + column), offset, tokens, part, layout.value_line, local))
+                made.append(CacheRows(size(head * width + column), offset, tokens, part, self.value_line, local))
         return made
 
 

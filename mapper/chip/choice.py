@@ -260,7 +260,7 @@ def _nameless(task: Task) -> Task:
     vectors = tuple(each for each in fused if isinstance(each, Vector))
     cached = task.cached
     if cached is not None:
-        cached = replace(cached, attention=replace(cached.attention, name="", block="", repeat=1, place=NOWHERE))
+        cached = cached.of(name="", block="", repeat=1, place=NOWHERE)
     return Task(operator, vectors, task.depends, held=task.held, step=task.step, cached=cached)
 
 

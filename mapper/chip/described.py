@@ -35,6 +35,7 @@ from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
 from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
+from siliconloom.mapper.chip.operands import Turned
 from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_units
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
@@ -353,8 +354,8 @@ class _Reader:
         if whole and keys >= most_keys:
             rule = f"rows are whole anyway where all {most_keys} keys are one tile"
             raise self.document.error(rule, (*at, "whole"), value=whole)
-        if whole and not carries(self.tile, part):
-            rule = "rows are whole in int8, on an array that keeps its weights, and not where keys hold the values"
+        if whole and not carries(part):
+            rule = "rows are whole in int8, and not where keys hold the values"
             raise self.document.error(rule, (*at, "whole"), value=whole)
         if whole and most_keys > COLUMN_LIMIT:
             rule = f"whole rows have at most {COLUMN_LIMIT} keys, {part.name} has {most_keys}"
@@ -388,16 +389,18 @@ class _Reader:
         if shape.gathers and cols != shape.cols and shape.dtype.size(cols) % bus:
             rule = f"{shape.function} takes whole rows, or parts that are multiples of {bus} B"
             raise self.document.error(rule, (*at, "cols"), value=cols)
-        most = min(shape.tokens, self.tile.array.cols)
+        block = VectorLayout(self.tile, shape).block
+        most = min(shape.tokens, block)
         if shape.transposes and rows != most:
             rule = (
-                f"{shape.function} takes as many rows as the array has columns, {self.tile.array.cols}, or all of fewer"
+                f"{shape.function} takes as many rows as the array has "
+                f"{'rows' if isinstance(shape.cached, Turned) else 'columns'}, {block}, or all of fewer"
             )
             raise self.document.error(rule, (*at, "rows"), value=rows)
         if shape.cached is not None and rows > shape.tokens:
             rule = f"a tile of {part.name} has rows of one sequence, which has {shape.tokens}"
             raise self.document.error(rule, (*at, "rows"), value=rows)
-        if shape.cached is not None and not shape.divides(cols, self.tile.array.cols):
+        if shape.cached is not None and not shape.divides(cols, block):
             rule = f"a tile of {part.name} has whole heads of {shape.cached.width} columns, or whole panels of one"
             raise self.document.error(rule, (*at, "cols"), value=cols)
         self._check_room(part.name, at, VectorLayout(self.tile, shape).needs(rows, cols))

@@ -35,8 +35,6 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
         beats = -(-pairs * -(-deep // rows) // cols) + -(-pairs * -(-wide // cols) // rows)
         loads = -(-keys // cols) * -(-deep // array.load_rows) + -(-wide // cols) * -(-keys // array.load_rows)
         return max(beats, heads * loads)
-    if array.dataflow == "input_stationary":
-        return -(-pairs * -(-deep // rows) // cols) + pairs * wide // (rows * cols)
     return pairs * max(deep, rows) // (rows * cols) + pairs * -(-wide // cols) // rows
 
 

@@ -36,11 +36,14 @@ class GemmLowering:
         # objects have the same size for every share: parts of a task in several memory levels may be shared differently
         all_of = GemmLayout(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
-        self.a_bytes = 0 if shape.common else shape.m * layout.a_row
+        self.a_bytes = 0 if shape.common else layout.a_plane(shape.m)
         self.c_bytes = shape.m * layout.c_row
         found = (*operands(context.graph, whole), None)[0]
-        # of the last row only what it holds itself: where not every row is read, it may be the last of all
-        self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
+        if layout.blocks:  # it comes from outside, or its rows have been transposed
+            self.a_base = memory.take(name, "input", (1 if shape.common else whole.batch) * all_of.a_plane(whole.m))
+        else:
+            # of the last row only what it holds itself: where not every row is read, it may be the last of all
+            self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
             self.b_bytes = layout.b_tile(shape.n, shape.k)
             second = whole.batch * all_of.b_tile(whole.n, whole.k)
@@ -137,6 +140,9 @@ class GemmLowering:
             rings.moving.read()
 
     def _load_a(self, batch: Walk, m: Walk, k: Walk | None) -> None:
+        if self.layout.blocks:
+            self._load_blocks(batch, m, k)
+            return
         size, row = self.shape.dtype.size, self.layout.a_row
         terms, base, width = (
             [(batch.loop, self.a_bytes), (m.loop, m.size * row)],
@@ -148,6 +154,17 @@ class GemmLowering:
             terms.append((k.loop, size(k.size)))
         local = self.layout.a_local(width)
         self.nest.load(self.context.rings.moving, m.size, size(width), row, affine(base, *terms), local_pitch=local)
+
+    def _load_blocks(self, batch: Walk, m: Walk, k: Walk | None) -> None:
+        """A tile of rows that lie in blocks, each transposed."""
+        layout, rows = self.layout, self.layout.array.rows
+        plane, blocks = int(layout.a_block(self.shape.k)), -(-m.size // rows)
+        terms = [(batch.loop, self.a_bytes), (m.loop, blocks * plane)]
+        base, width = self.a_base + m.start // rows * plane, plane
+        if k is not None:
+            base, width = base + int(layout.a_block(k.start)), int(layout.a_block(k.size))
+            terms.append((k.loop, width))
+        self.nest.load(self.context.rings.moving, blocks, width, plane, affine(base, *terms))
 
     def _load_b(self, batch: Walk, n: Walk, k: Walk | None) -> None:
         shape, layout, size, ring = self.shape, self.layout, self.shape.dtype.size, self.context.rings.weights

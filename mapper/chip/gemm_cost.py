@@ -21,6 +21,7 @@ from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEU
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -89,12 +90,13 @@ class GemmLayout:
     """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
 
     Rows of activations are filled up to whole lines of the array, so that rows that adjoin in memory do in the
-    scratchpad.
+    scratchpad. An array that keeps its sums takes them in ``blocks`` of as many as it has rows, each transposed.
     """
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
+        tile = oriented(tile)
         self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
-        self.by_rows, self.beat = tile.array.dataflow == "weight_stationary", tile.dma.bytes_per_cycle
+        self.blocks, self.beat = tile.array.dataflow == "output_stationary", tile.dma.bytes_per_cycle
         bits = shape.dtype.bits
         self.a_row, self.b_row, self.c_row = (
             row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
@@ -106,6 +108,14 @@ class GemmLayout:
     def size(self, elements: Count) -> Count:
         """Bytes of so many operands."""
         return -(-elements * self.shape.dtype.bits // 8)
+
+    def a_block(self, k: Count) -> Count:
+        """A block of ``k`` columns of rows that are transposed."""
+        return self.size(k * self.array.rows)
+
+    def a_plane(self, m: int) -> int:
+        """All ``m`` rows of one product's first operand."""
+        return -(-m // self.array.rows) * self.a_block(self.shape.k) if self.blocks else m * self.a_row
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
@@ -147,7 +157,7 @@ class GemmLayout:
         result = m * self.c_local(cols)
         needs = {
             "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
-            "moving": self.size(values.a) if self.by_rows else np.maximum(self.size(values.a), m * self.a_local(k)),
+            "moving": self.size(values.a),
             "partial": values.lines * sums_pitch(array),
             "results": result,
             "constants": self.columns(cols) + self.function_bytes,
@@ -194,7 +204,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    array, unit = tile.array, tile.vector
+    array, unit = oriented(tile).array, tile.vector
     sums = 2 if shape.output_halved else 1
     layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)
@@ -321,7 +331,13 @@ def _operands(
     c_places: Any
     columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
     c_tiles = -(-shape.stored_n // columns)
-    a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
+    if layout.blocks:
+        a_places = np.where(m_tiles > 1, -(-m // layout.array.rows) * layout.a_block(shape.k), 0)
+        a_places = a_places | np.where(k_tiles > 1, layout.a_block(k), 0)
+        a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
+    else:
+        a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
+        a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
         b_places = np.where(n_tiles > 1, layout.b_tile(n, shape.k), 0)
@@ -336,7 +352,7 @@ def _operands(
         b = _Transfers(chip, memories.b, bits, layout.b_row, layout.b_local, b_places)
     p_places = np.where(c_tiles > 1, layout.columns(columns), 0)
     return _Operands(
-        _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places),
+        a,
         b,
         _Transfers(chip, memories.c, bits, layout.c_row, layout.c_local, c_places),
         _Tiles(chip, memories.b, lambda _, wide: layout.columns(wide), lambda _: p_places),
@@ -411,6 +427,19 @@ class _Tiles(_Transfers):
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
         width = self.size(rows, cols)
         return self._moved(np.ones_like(width), width, width, width, self.begins(cols))
+
+
+class _Blocks(_Transfers):
+    """Transfers of the tiles of a first operand in blocks of rows, each transposed."""
+
+    def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int) -> None:
+        pitch = int(layout.a_block(layout.shape.k))
+        super().__init__(chip, memory, layout.shape.dtype.bits, pitch, lambda width: width, places)
+        self.layout = layout
+
+    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        width = np.asarray(self.layout.a_block(cols))
+        return self._moved(-(-rows // self.layout.array.rows), width, np.asarray(self.pitch), width, self.places)
 
 
 Parts = list[tuple[Int, Int]]

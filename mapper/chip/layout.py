@@ -24,16 +24,20 @@ BANKED = (
     ("second", "constants"),
     ("results",),
     ("probabilities",),
+    ("queries",),
+    ("powers",),
     ("chained",),
     ("gates",),
 )
 """Rings that may share banks, as the same unit fills them and the same port empties them."""
-OPTIONAL = ("vector", "second", "probabilities", "chained", "gates")
+OPTIONAL = ("vector", "second", "probabilities", "queries", "powers", "chained", "gates")
 """Rings that not every workload needs; what requantises and what is stored, each does."""
 ACCUMULATED = ("partial", "context")
 """Rings that lie in the accumulator."""
 SINGLE = ("chained", "gates")
 """Regions of one slot: the vector unit both fills and empties them, and has one instruction at a time."""
+TURNED = {"queries": "moving", "powers": "probabilities"}
+"""Rings of an array that takes rows column by column, and which ones stand for them elsewhere."""
 MOST_INDICES = 1 << 14
 """Indices of rows to be gathered that are loaded at a time, at most."""
 INDEX_SHARE = 128
@@ -60,7 +64,9 @@ class Layout:
     ``weights`` feed the array's B operand, ``moving`` its A operand, ``vector`` and ``second`` the vector unit's first
     and second, ``results`` the store unit, ``probabilities`` go from vector unit to array, ``constants`` hold the
     vector unit's parameters. ``chained`` and ``gates`` go from one of its functions to the next, as first and second
-    operand. ``partial`` and ``context`` lie in the accumulator memory.
+    operand. ``partial`` and ``context`` lie in the accumulator memory. Of an array that takes rows column by column,
+    ``queries`` are those of attention when the vector unit has transposed them, and ``powers`` what it transposes into
+    ``probabilities``.
     """
 
     weights: int
@@ -74,6 +80,8 @@ class Layout:
     second: int = 0
     chained: int = 0
     gates: int = 0
+    queries: int = 0
+    powers: int = 0
 
 
 def slots_of(tile: NpuTile, ring: str, size: int) -> int:
@@ -133,6 +141,7 @@ def _wanted(shares: tuple[int, ...], needed: Collection[str]) -> dict[str, int]:
     weights, moving, vector, results, probabilities = shares
     every = {"weights": weights, "moving": moving, "vector": vector, "second": results, "results": results}
     every |= {"probabilities": probabilities, "chained": results // SLOTS, "gates": results // SLOTS}
+    every |= {"queries": probabilities // SLOTS, "powers": probabilities}
     return {ring: share for ring, share in every.items() if ring in needed or ring not in OPTIONAL}
 
 
@@ -218,7 +227,8 @@ class Rings:
     """The rings of a program.
 
     ``indices`` lie at the end of the results: what the DMA reads the vector unit fills. They are there while rows are
-    gathered, whose results are as much smaller, and what was stored before is stored by then.
+    gathered, whose results are as much smaller, and what was stored before is stored by then. Where the array takes
+    rows as they are, ``queries`` are ``moving``, and ``powers`` are ``probabilities``.
     """
 
     weights: Ring
@@ -233,6 +243,8 @@ class Rings:
     indices: Ring
     chained: Region
     gates: Region
+    queries: Ring
+    powers: Ring
 
 
 def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rings:
@@ -248,7 +260,13 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
             each.name, places[each.name], size := getattr(layout, each.name), slots_of(tile, each.name, size)
         )
         for each in fields(Rings)
+        if each.name not in TURNED
     }
+    for name, stands in TURNED.items():
+        made[name] = made[stands]
+    if layout.powers:
+        made["queries"] = builder.ring("queries", places["queries"], layout.queries)
+        made["powers"] = builder.slots("powers", places["powers"], layout.powers)
     return Rings(**made)  # type: ignore[arg-type]
 
 

@@ -275,7 +275,7 @@ def _alone(
     times = 1 if graph_tasks == 1 else IN_A_ROW
     cached = task.cached
     if cached is not None:
-        cached = replace(cached, attention=replace(cached.attention, repeat=times))
+        cached = cached.of(repeat=times)
     once = replace(task, operator=replace(task.operator, repeat=times), cached=cached)
     name = task.operator.name
     part = Part(0, times, (once,), {name: levels})

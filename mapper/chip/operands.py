@@ -7,8 +7,10 @@ with an operand of its own, and its values are not the model's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
@@ -49,6 +51,37 @@ class Cached:
 
     attention: Attention
     keys: bool
+    step: int = 1
+
+    @property
+    def owner(self) -> Attention:
+        """Operator that reads it."""
+        return self.attention
+
+    @property
+    def role(self) -> str:
+        """What it is to that operator."""
+        return "keys" if self.keys else "values"
+
+    @property
+    def units(self) -> int:
+        """How many there are: every execution has its own."""
+        return self.attention.repeat
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it lies in blocks of positions."""
+        return self.keys
+
+    @property
+    def sequences(self) -> int:
+        """Sequences, each of which has positions of its own."""
+        return self.attention.batch
+
+    @property
+    def heads(self) -> int:
+        """Heads of a sequence."""
+        return self.attention.kv_heads
 
     @property
     def past(self) -> int:
@@ -64,6 +97,74 @@ class Cached:
     def width(self) -> int:
         """Columns of a head."""
         return self.attention.head_dim if self.keys else self.attention.v_head_dim
+
+    def block(self, array: SystolicArray) -> int:
+        """Positions of a block, or columns of a panel."""
+        return array.cols
+
+    def found(self, graph: Graph) -> Found:
+        """What it is made of."""
+        return attended(graph, self.attention)[1 if self.keys else 2]
+
+    def of(self, **changes: Any) -> Cached:
+        """The same of an operator that differs in something."""
+        return replace(self, attention=replace(self.attention, **changes))
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What rows of a product's first operand are transposed into, for an array that takes it column by column.
+
+    Parameters
+    ----------
+    product
+        Operator that reads it.
+    common
+        Whether all products of its batch read the same rows.
+    step
+        Rows from one that is read to the next.
+    """
+
+    product: Gemm
+    common: bool = False
+    step: int = 1
+
+    role = "input"
+    units = heads = 1
+    past = 0
+    transposed = True
+
+    @property
+    def owner(self) -> Gemm:
+        """Operator that reads it."""
+        return self.product
+
+    @property
+    def sequences(self) -> int:
+        """Products, each of which has rows of its own."""
+        return 1 if self.common else self.product.batch
+
+    @property
+    def tokens(self) -> int:
+        """Rows of a product."""
+        return self.product.m
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self.product.k
+
+    def block(self, array: SystolicArray) -> int:
+        """Rows of a block."""
+        return array.rows
+
+    def found(self, graph: Graph) -> Found:
+        """What it is made of."""
+        return operands(graph, self.product)[0]
+
+    def of(self, **changes: Any) -> Turned:
+        """The same of an operator that differs in something."""
+        return replace(self, product=replace(self.product, **changes))
 
 
 def columns(operator: Operator) -> int:
@@ -244,6 +345,7 @@ __all__ = [
     "Cached",
     "Found",
     "Operand",
+    "Turned",
     "attended",
     "columns",
     "expert_weights",

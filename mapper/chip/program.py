@@ -21,6 +21,7 @@ from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
+from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.mapper.chip.sharing import Cut, Share
 from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
@@ -193,7 +194,7 @@ def lower_tasks(
     layout, tilings = choice
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    builder = ProgramBuilder(tile.dma.bytes_per_cycle)
+    builder = ProgramBuilder(tile.dma.bytes_per_cycle, exchanges=exchanges(tile))
     builder.tiles = chip.tile_count
     rings = declare_rings(builder, tile, layout)
     stored = builder.semaphore("stored", 1, "dependency")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.vector import vector_cost
 from siliconloom.mapper.chip.floors import array_floor, vector_floor
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 EVERY = 16
@@ -69,7 +70,7 @@ def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:
     rate = min(chip.nearest.total_bandwidth / chip.clock / share.tiles, tile.dma.bytes_per_cycle)
     scale = 1 if not fused else 0.5  # a fused activation may leave half of the results; its own passes count later
     own = vector_floor(tile, part) if not fused else 0
-    return max(array_floor(tile.array, part), own, moved * scale / rate)
+    return max(array_floor(oriented(tile).array, part), own, moved * scale / rate)
 
 
 def part_of(operator: Operator, cut: Cut) -> Operator | None:

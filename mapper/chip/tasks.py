@@ -10,7 +10,17 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_cost import GemmShape
-from siliconloom.mapper.chip.operands import ROUTED, Cached, Operand, attended, columns, is_append, operands, takes_all
+from siliconloom.mapper.chip.operands import (
+    ROUTED,
+    Cached,
+    Operand,
+    Turned,
+    attended,
+    columns,
+    is_append,
+    operands,
+    takes_all,
+)
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 
@@ -31,7 +41,7 @@ class Task:
     """Columns of the rows that hold its first operand, where it reads some of them only."""
     step: int = 1
     """Rows of its first operand from one that it reads to the next."""
-    cached: Cached | None = None
+    cached: Cached | Turned | None = None
     """The cache that its results go into."""
     common: bool = False
     """Every product of its batch has the same rows: all experts take all tokens."""
@@ -58,7 +68,7 @@ def block_tasks(
         fused: list[Vector] = []
         index += 1
         tasks += rearrangements(graph, first, tile, linked)
-        if is_append(first) and (appends := _appends(graph, first, tile)):
+        if is_append(first) and (appends := _appends(graph, first)):
             tasks += appends
             continue
         limit = len(operators) if most is None else most.get(first.name, len(operators))
@@ -73,7 +83,7 @@ def block_tasks(
         held, step = _strides(found[0], columns(first)) if found and linked else (0, 1)
         gathers = isinstance(first, Vector) and first.function is VectorFunction.GATHER
         # gathers keep indices at the end of the results: they wait for one another even where nothing else does
-        common = takes_all(graph, first) and not _after_expert(graph, first.name)
+        common = _is_common(graph, first)
         tasks.append(Task(first, tuple(fused), linked or gathers, held=held, step=step, common=common))
     return tasks
 
@@ -93,43 +103,61 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
       appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
       Training, whose functions have no circuits, transposes only.
     - Experts take the rows of their tokens, which lie anywhere; where each takes all of them they are in order.
+    - An array that keeps its sums takes rows of what it multiplies column by column: they are transposed into blocks.
     """
     common: dict[str, Any] = {"block": operator.block, "repeat": operator.repeat, "precision": operator.precision}
     if isinstance(operator, Attention):
         makers = graph.dataflow.predecessors(operator.name) if linked else []
-        if any(_appends(graph, graph.dataflow[name], tile) for name in makers):
+        if any(_appends(graph, graph.dataflow[name]) for name in makers):
             return []
-        if fills_cache(tile, operator) and linked and graph.phase is not Phase.TRAINING:
+        if fills_cache(operator) and linked and graph.phase is not Phase.TRAINING:
             return [
                 replace(each, serves=operator.name)
                 for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))
             ]
-        if tile.array.dataflow == "input_stationary":
-            return []
         tokens = operator.q_len if operator.causal else operator.kv_len
         rows, cols = operator.batch * tokens, operator.kv_heads * operator.head_dim
         name, function = f"{operator.name}.transpose", VectorFunction.TRANSPOSE
         made = Vector(name=name, function=function, rows=rows, cols=cols, **common)
         return [Task(made, (), linked, operator.name)]
+    if not isinstance(operator, Gemm):
+        return []
+    tasks = []
     if _is_expert(operator) and not _after_expert(graph, operator.name) and not takes_all(graph, operator):
-        assert isinstance(operator, Gemm)
         rows = operator.batch * operator.m
         name, function = f"{operator.name}.gather", VectorFunction.GATHER
         made = Vector(name=name, function=function, rows=rows, cols=operator.k, **common)
-        return [Task(made, (), linked, operator.name)]
-    return []
+        tasks.append(Task(made, (), linked, operator.name))
+    if tile.array.dataflow == "output_stationary" and linked and operator.weight:
+        tasks.append(_turned(graph, operator, common))
+    return tasks
 
 
-def fills_cache(tile: NpuTile, attention: Attention) -> bool:
-    """Whether keys and values lie in blocks and panels, as an array that keeps its weights takes them."""
-    return tile.array.dataflow == "weight_stationary" and not attention.values_in_keys
+def _turned(graph: Graph, product: Gemm, common: dict[str, Any]) -> Task:
+    """Transpose what a product reads into blocks of rows."""
+    found = operands(graph, product)
+    step = _strides(found[0], columns(product))[1] if found else 1
+    turned = Turned(product, _is_common(graph, product), step)
+    name, rows = f"{product.name}.transpose", turned.sequences * turned.tokens
+    made = Vector(name=name, function=VectorFunction.TRANSPOSE, rows=rows, cols=product.k, **common)
+    return Task(made, serves=product.name, cached=turned)
 
 
-def _appends(graph: Graph, operator: Operator, tile: NpuTile) -> list[Task]:
+def _is_common(graph: Graph, operator: Operator) -> bool:
+    """Whether all experts read the same rows."""
+    return takes_all(graph, operator) and not _after_expert(graph, operator.name)
+
+
+def fills_cache(attention: Attention) -> bool:
+    """Whether keys and values lie in blocks and panels, as the array takes them."""
+    return not attention.values_in_keys
+
+
+def _appends(graph: Graph, operator: Operator) -> list[Task]:
     """What appends keys, and what appends values, where a graph's operator does both; nothing where it does not."""
     flow = graph.dataflow
     readers = [flow[name] for name in flow.successors(operator.name)] if is_append(operator) else []
-    if len(readers) != 1 or not isinstance(readers[0], Attention) or not fills_cache(tile, readers[0]):
+    if len(readers) != 1 or not isinstance(readers[0], Attention) or not fills_cache(readers[0]):
         return []
     attention = readers[0]
     keys = replace(_append(graph, attention, f"{operator.name}.keys", "keys"), serves=operator.name)
@@ -147,17 +175,14 @@ def _append(graph: Graph, attention: Attention, name: str, kind: str) -> Task:
     return Task(made, held=0 if isinstance(maker, str) else maker.held, cached=cached)
 
 
-def unlaid(task: Task, tile: NpuTile) -> str | None:
+def unlaid(task: Task) -> str | None:
     """Why operands of a task do not lie as the circuits read them, whatever its program says; nothing where they do.
 
     The program has the cycles of such a task, and no assembler sees what is in its operands.
     """
-    operator, dataflow = task.operator, tile.array.dataflow
+    operator = task.operator
     if task.serves and isinstance(operator, Vector) and operator.function is VectorFunction.GATHER:
         return ROUTED
-    if dataflow != "weight_stationary" and isinstance(operator, Gemm | Attention):
-        kept = "inputs" if dataflow == "input_stationary" else "sums"  # rows of results are columns, or lie in blocks
-        return f"no layout for an array that keeps its {kept}"
     if isinstance(operator, Attention) and operator.values_in_keys:
         return "no layout for a latent cache"  # one tile is read as it lies and transposed
     if isinstance(operator, Attention) and operator.window is not None and operator.window < operator.kv_len:

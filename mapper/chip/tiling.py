@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmLayout, GemmMemories, GemmShape, Order, gemm_costs
 from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest
 
 SLACK = 1.0025
@@ -141,10 +142,8 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
 
     Those of n are of results' columns, where a gated activation halves them.
     """
-    array = tile.array
-    if array.dataflow == "weight_stationary":
-        return 1, array.cols, array.rows
-    return (array.cols, 1, array.rows) if array.dataflow == "input_stationary" else (array.rows, array.cols, 1)
+    array = oriented(tile).array
+    return (array.rows, array.cols, 1) if array.dataflow == "output_stationary" else (1, array.cols, array.rows)
 
 
 def candidates(tile: NpuTile, shape: GemmShape) -> tuple[Int, Int, Int]:

@@ -11,7 +11,7 @@ from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_va
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_cost import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
-from siliconloom.mapper.chip.operands import Cached
+from siliconloom.mapper.chip.operands import Cached, Turned
 from siliconloom.mapper.chip.tasks import Task
 from siliconloom.workloads import Operator, Vector
 
@@ -35,7 +35,7 @@ class VectorShape:
     constants: int
     dtype: DataType
     held: int = 0
-    cached: Cached | None = None
+    cached: Cached | Turned | None = None
     counted: int = 1
 
     @property
@@ -50,7 +50,7 @@ class VectorShape:
 
     def lead(self, block: int) -> int:
         """Rows of a sequence before its first whole block of keys."""
-        if self.cached is None or not self.cached.keys:
+        if self.cached is None or not self.cached.transposed:
             return 0
         return min(-self.cached.past % block, self.tokens)
 
@@ -76,7 +76,7 @@ class VectorShape:
         """Whether so many columns are whole heads, or parts of one that are wholes in the cache too."""
         assert self.cached is not None
         width = min(self.cached.width, self.cols)
-        return cols % width == 0 or (cols < width and (self.cached.keys or cols % block == 0))
+        return cols % width == 0 or (cols < width and (self.cached.transposed or cols % block == 0))
 
     @property
     def seconds(self) -> int:
@@ -150,15 +150,17 @@ class VectorLayout:
     """Rows of operands and results in memory, and their tiles in local memory; everything in bytes.
 
     A transposed matrix lies in blocks of as many columns as the array has, each of them whole: keys in the order in
-    which the array takes them.
+    which the array takes them. What an array that keeps its sums multiplies lies in blocks of as many as it has rows.
     """
 
     def __init__(self, tile: NpuTile, shape: VectorShape) -> None:
-        self.tile, self.shape, self.lanes, self.block = tile, shape, tile.vector.lanes, tile.array.cols
+        self.tile, self.shape, self.lanes = tile, shape, tile.vector.lanes
+        self.block = tile.array.cols if shape.cached is None else shape.cached.block(tile.array)
         self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
         self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
+        self.source_row *= shape.cached.step if shape.cached is not None else 1
         self.line = shape.dtype.size(self.block)
         self.result_row = row_bytes(tile, shape.result(shape.cols), shape.dtype.bits)
         self.weight_row = row_bytes(tile, shape.counted, shape.dtype.bits)
@@ -187,7 +189,7 @@ class VectorLayout:
     def _narrowest(self, by_row: bool) -> int:
         """Columns that a tile has at least."""
         cached = self.shape.cached
-        if cached is None or cached.keys:
+        if cached is None or cached.transposed:
             return self.shape.cols if by_row else 1
         return min(cached.width, self.shape.cols) if cached.width % self.block else self.block
 
@@ -213,7 +215,7 @@ class VectorLayout:
         """Transfers that store a tile of ``cols`` columns of keys or values: one for each head, and panel of it."""
         assert self.shape.cached is not None
         heads, width = self.shape.heads_of(cols)
-        return heads if self.shape.cached.keys else heads * -(-width // self.block)
+        return heads if self.shape.cached.transposed else heads * -(-width // self.block)
 
     def needs(self, rows: int, cols: int) -> dict[str, int]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""

@@ -128,11 +128,6 @@ class Geometry:
         return sums_pitch(self.array)
 
     @property
-    def rescales(self) -> bool:
-        """Whether what sums were before can be divided row by row: a line of theirs is one of a row of A."""
-        return self.array.dataflow == "weight_stationary" and self.dtype.is_integer
-
-    @property
     def lines_of_block(self) -> int:
         """Lines of sums that a block of the vector unit's columns lies in, at most."""
         cols = self.array.cols

@@ -96,8 +96,7 @@ def _meaning(name: str) -> str:
 def _multiples(tile: NpuTile) -> dict[str, int]:
     """Bytes of which a matmul's addresses are multiples; what is not named begins anywhere."""
     product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1)
-    units = product.opcode.spec.multiples(product, tile)
-    return {name: unit for name, unit in units.items() if name != "d" or tile.array.dataflow != "output_stationary"}
+    return dict(product.opcode.spec.multiples(product, tile))
 
 
 def bank_users(geometry: Geometry) -> list[tuple[str, str, str, int]]:
@@ -148,6 +147,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         multiples=", ".join(f"`{name}` of {unit}" for name, unit in sorted(_multiples(tile).items())),
         vector=vector_places(tile),
         row_limit=ROW_LIMIT,
+        powers="b" if tile.array.dataflow == "input_stationary" else "a",
         column_limit=COLUMN_LIMIT,
         index_bytes=INDEX_BYTES,
         offsets={name: f"0x{offset:03x}" for name, offset in offsets.items()},

@@ -9,8 +9,8 @@ rows a beat:
   zeros; sums as panels of m lines of C.
 - input stationary: the same with A and B, m and n exchanged: B transposed row by row, A transposed in folds, sums
   transposed.
-- output stationary: A as blocks of R rows, each k lines of R (a column of the block); B as panels of C columns, each k
-  lines of C; sums as panels of m lines of C.
+- output stationary: A as blocks of R rows, each k lines of R (a column of the block), or its transpose row by row, d
+  bytes from one to the next; B as panels of C columns, each k lines of C; sums as panels of m lines of C.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class ReadStream:
 class MatmulOperands(NamedTuple):
     """An instruction, and the addresses of what is loaded, which stays in a stationary array, and of what moves.
 
-    ``outer`` is the size that has a panel per C of it, ``beats`` the one that has a beat each.
+    ``outer`` is the size that has a panel per C of it, ``beats`` the one that has a beat each, and a line of sums.
+    ``slot`` is the one that what moves is in.
     """
 
     entry: Any
@@ -80,6 +81,7 @@ class MatmulOperands(NamedTuple):
     moves: Value
     outer: Value
     beats: Value
+    slot: Value
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Pairs:
         An instruction is read; beats left of a fold.
     a_base, a_here, b_base, b_here
         Addresses of a block of rows and of the panels of columns: where they begin, and of the next line.
+    pitched, a_step
+        Whether blocks of rows lie beside one another, and from line to line of one.
     k, columns, columns_left, rows_left
         Sizes: beats of a fold, columns, columns left for this block, rows left.
     reads, fold_ends, ends
@@ -104,6 +108,8 @@ class Pairs:
     a_here: Signal
     b_base: Signal
     b_here: Signal
+    pitched: Signal
+    a_step: Signal
     k: Signal
     columns: Signal
     columns_left: Signal
@@ -129,7 +135,7 @@ class MatmulControl(Circuit):
     sums : Out(sums_write)
         To the accumulator.
     illegal : Out(1)
-        Pulse at issue: sums of too many rows are to be rescaled, or of an array that has none by row.
+        Pulse at issue: sums of too many rows are to be rescaled.
     misaligned : Out(1)
         Pulse at issue: an operand whose lines are a power of two does not begin with one.
     """
@@ -153,20 +159,18 @@ class MatmulControl(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, operands = self.geometry, self._operands()
-        by_rows = geometry.array.dataflow != "output_stationary"
         units = (
             (operands.stays, geometry.stationary),
             (operands.moves, geometry.moving),
             (operands.entry.c, geometry.sums_pitch),
-            # an output stationary array takes no pitch
-            (operands.entry.d, geometry.moving if by_rows else 1 << LOCAL_BITS),
+            (operands.entry.d, geometry.moving),
         )
         odd = [address[: log2(unit)] for address, unit in units if is_power(unit) and unit > 1]
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
             self.misaligned.eq(self.taken & Cat(*odd).any()),
-            self.illegal.eq(self.taken & operands.entry.rescale & self._too_many(operands.entry.m)),
+            self.illegal.eq(self.taken & operands.entry.rescale & self._never_rescaled(operands.beats)),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -184,16 +188,16 @@ class MatmulControl(Circuit):
             self._stationary(m, tile)
         return m
 
-    def _too_many(self, rows: Value) -> Value:
-        """Whether the sums of so many rows cannot be rescaled."""
-        return rows > ROW_LIMIT if self.geometry.rescales else Const(1)
+    def _never_rescaled(self, rows: Value) -> Value:
+        """Whether the sums of so many rows cannot be rescaled: those in floating point never are."""
+        return rows > ROW_LIMIT if self.geometry.dtype.is_integer else Const(1)
 
     def _operands(self) -> MatmulOperands:
         """The instruction in front, and which of its operands stays and which moves."""
         entry = self.instruction.payload
         if self.geometry.array.dataflow == "input_stationary":
-            return MatmulOperands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n)
-        return MatmulOperands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m)
+            return MatmulOperands(entry, stays=entry.a, moves=entry.b, outer=entry.m, beats=entry.n, slot=entry.b_slot)
+        return MatmulOperands(entry, stays=entry.b, moves=entry.a, outer=entry.n, beats=entry.m, slot=entry.a_slot)
 
     # Weight and input stationary -----------------------------------------------------------------------------------
 
@@ -336,7 +340,7 @@ class MatmulControl(Circuit):
         array, entry = self.geometry.array, operands.entry
         layout = data.StructLayout(
             {"line": LOCAL_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS}
-            | dict.fromkeys(("add", "rescale", "a_slot"), 1)
+            | dict.fromkeys(("add", "rescale", "slot"), 1)
         )
         job = self._job(
             m,
@@ -350,7 +354,7 @@ class MatmulControl(Circuit):
                 "k": entry.k,
                 "add": entry.add,
                 "rescale": entry.rescale,
-                "a_slot": entry.a_slot,
+                "slot": operands.slot,
             },
         )
         inside = Signal(name="write_inside")
@@ -370,7 +374,7 @@ class MatmulControl(Circuit):
             self.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
             # once: what the first fold has added is in steps of the new peaks
             self.sums.rescale.eq(job.view.rescale & (now["k"] == job.view.k)),
-            self.sums.slot.eq(job.view.a_slot),
+            self.sums.slot.eq(job.view.slot),
             self.sums.row.eq(now["beat"][: len(self.sums.row)]),
             fold_ends.eq(now["beat"] + 1 == job.view.beats),
             panel_ends.eq(fold_ends & (now["k"] <= array.rows)),
@@ -429,8 +433,11 @@ class MatmulControl(Circuit):
         k, columns, columns_left, rows_left = (
             Signal(SIZE_BITS, name=n) for n in ("k", "columns", "columns_left", "rows_left")
         )
+        pitched, a_step, a_next = Signal(), Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         reads, fold_ends, ends = Signal(), Signal(), Signal()
         m.d.comb += [
+            # the next block of rows lies beside this one, or behind its last line
+            a_next.eq(Mux(pitched, a_base, a_here) + self.geometry.moving),
             reads.eq(active & a.room & b.room),
             self.moving.enable.eq(reads),
             self.loaded.enable.eq(reads),
@@ -446,9 +453,9 @@ class MatmulControl(Circuit):
             b.payload.eq(self.loaded.data),
         ]
         m.d.sync += tag.eq(fold_ends)
-        moving, loaded = self.geometry.moving, self.geometry.stationary
+        loaded = self.geometry.stationary
         with m.If(reads):
-            m.d.sync += [a_here.eq(a_here + moving), b_here.eq(b_here + loaded), left.eq(left - 1)]
+            m.d.sync += [a_here.eq(a_here + a_step), b_here.eq(b_here + loaded), left.eq(left - 1)]
             with m.If(fold_ends):
                 m.d.sync += [left.eq(k), columns_left.eq(columns_left - array.cols), a_here.eq(a_base)]
                 with m.If(columns_left <= array.cols):
@@ -456,14 +463,13 @@ class MatmulControl(Circuit):
                         columns_left.eq(columns),
                         rows_left.eq(rows_left - array.rows),
                         b_here.eq(b_base),
-                        a_here.eq(a_here + moving),
-                        a_base.eq(a_here + moving),
+                        a_here.eq(a_next),
+                        a_base.eq(a_next),
                     ]
                 with m.If(ends):
                     m.d.sync += active.eq(0)
-        return Pairs(
-            active, left, a_base, a_here, b_base, b_here, k, columns, columns_left, rows_left, reads, fold_ends, ends
-        )
+        addresses = (a_base, a_here, b_base, b_here, pitched, a_step)
+        return Pairs(active, left, *addresses, k, columns, columns_left, rows_left, reads, fold_ends, ends)
 
     def _begin_pairs(self, m: Module, entry: Any, pairs: Pairs) -> None:
         """The issue of an instruction."""
@@ -474,6 +480,8 @@ class MatmulControl(Circuit):
                 pairs.k.eq(entry.k),
                 pairs.a_base.eq(entry.a),
                 pairs.a_here.eq(entry.a),
+                pairs.pitched.eq(entry.d != 0),
+                pairs.a_step.eq(Mux(entry.d == 0, self.geometry.moving, entry.d)),
                 pairs.b_base.eq(entry.b),
                 pairs.b_here.eq(entry.b),
                 pairs.columns.eq(entry.n),
@@ -484,13 +492,22 @@ class MatmulControl(Circuit):
     def _write_panels(self, m: Module, entry: Any, output: Any) -> None:
         """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
         array = self.geometry.array
-        layout = data.StructLayout({"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS, "add": 1})
+        layout = data.StructLayout(
+            {"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS} | dict.fromkeys(("add", "rescale", "a_slot"), 1)
+        )
         job = self._job(
             m,
             "write",
             layout,
             array.output_latency // 6 + 4,
-            {"line": entry.c >> log2(self.geometry.sums_pitch), "n": entry.n, "m": entry.m, "add": entry.add},
+            {
+                "line": entry.c >> log2(self.geometry.sums_pitch),
+                "n": entry.n,
+                "m": entry.m,
+                "add": entry.add,
+                "rescale": entry.rescale,
+                "a_slot": entry.a_slot,
+            },
         )
         inside, row = Signal(name="write_inside"), Signal(range(array.rows))
         left, block, base = Signal(SIZE_BITS, name="write_left"), Signal(SIZE_BITS), Signal(LOCAL_BITS)
@@ -509,6 +526,9 @@ class MatmulControl(Circuit):
             self.sums.data.eq(output.payload.data),
             self.sums.line.eq(now["base"] + now["block"] + row),
             self.sums.add.eq(job.view.add),
+            self.sums.rescale.eq(job.view.rescale),
+            self.sums.slot.eq(job.view.a_slot),
+            self.sums.row.eq((now["block"] + row)[: len(self.sums.row)]),
             last_needed.eq(needed & ((now["block"] + row + 1 == job.view.m) | (row == array.rows - 1))),
             ends.eq(last_needed & (now["left"] <= array.cols) & (now["block"] + row + 1 == job.view.m)),
             job.take.eq(ends),

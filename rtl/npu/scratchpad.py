@@ -305,35 +305,31 @@ class AdderLane(Circuit):
     MOST = 33
     """A power of two that leaves nothing of any sum."""
 
-    def __init__(self, library: Library, rescales: bool) -> None:
-        self.rescales = rescales
+    def __init__(self, library: Library) -> None:
         ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
-        if rescales:
-            ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
+        ports |= {"fall": In(range(self.MOST + 1)), "half": In(self.MOST)}
         super().__init__(library, library.name("adder"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         sums, held, up = Signal(32), Signal(32), Signal()
         before = Signal(signed(32))
-        m.d.comb += before.eq(Mux(self.forward, held, self.memory))
-        if self.rescales:
-            older, below = Signal(signed(self.MOST)), Signal()
-            m.d.comb += older.eq(before)
-            before = Signal(signed(32), name="floor")
-            m.d.comb += [
-                before.eq(older >> self.fall),
-                below.eq(((self.half - 1) & older).any()),
-                # the carry of the addition that is there anyway
-                up.eq(self.add & (self.half & older).any() & (below | before[0])),
-            ]
-        m.d.comb += self.total.eq((sums + Mux(self.add, before, 0) + up)[:32])
+        older, below, floor = Signal(signed(self.MOST)), Signal(), Signal(signed(32))
+        m.d.comb += [
+            before.eq(Mux(self.forward, held, self.memory)),
+            older.eq(before),
+            floor.eq(older >> self.fall),
+            below.eq(((self.half - 1) & older).any()),
+            # the carry of the addition that is there anyway
+            up.eq(self.add & (self.half & older).any() & (below | floor[0])),
+            self.total.eq((sums + Mux(self.add, floor, 0) + up)[:32]),
+        ]
         m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
         return m
 
 
 class FloatAdderLane(Circuit):
-    """One sum of the accumulator in fp32; members as of `AdderLane` that does not rescale.
+    """One sum of the accumulator in fp32; members as of `AdderLane` but for those that rescale.
 
     A sum that replaces what is there stays as it came.
     """
@@ -419,11 +415,13 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
-        shifts = self._shifts(m, wanted)
+        integers = self.geometry.dtype.is_integer
+        adder = self.library.make(AdderLane if integers else FloatAdderLane)
+        shifts = self._shifts(m, wanted) if integers else {}
         lanes = [
             self.place(
                 m,
-                self._adder(),
+                adder,
                 f"lane_{i}",
                 add=add,
                 forward=forward,
@@ -443,16 +441,8 @@ class AccumulatorCircuit(Circuit):
         ]
         return m
 
-    def _adder(self) -> Circuit:
-        """What adds one sum."""
-        if self.geometry.dtype.is_integer:
-            return self.library.make(AdderLane, self.geometry.rescales)
-        return self.library.make(FloatAdderLane)
-
     def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
-        """What the sums of the line that is read are divided by, for all lanes; nothing where no sums are rescaled."""
-        if not self.geometry.rescales:
-            return {}
+        """What the sums of the line that is read are divided by, for all lanes."""
         risen = rises_write().create(path=("risen",))
         for unit in reversed(self.risers):
             port = getattr(self, f"{unit}_rises")

@@ -6,9 +6,6 @@ from siliconloom.cli import main
 
 PRODUCTS = "kind: gemms\nprecision: int8\ngemms:\n  - {name: a, m: 4, n: 4, k: 4}\n"
 
-OTHERWISE = ("workload.layers=1", "tile.array.dataflow=output_stationary", "tile.array.load_rows=1")
-"""An array whose operands lie otherwise than programs lay them."""
-
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
@@ -23,10 +20,6 @@ OTHERWISE = ("workload.layers=1", "tile.array.dataflow=output_stationary", "tile
             "not supported: RTL of an npu tile whose memory.access_bytes (32) are fewer than tile.dma.bytes_per_cycle",
         ),
         (["npu-edge", "list.yaml", "--json", "list.yaml"], "is an input of this command"),
-        (
-            ["npu-edge", "gpt2", *(f"--set={each}" for each in OTHERWISE)],
-            "operator layer.qkv, and 6 more: no layout for an array that keeps its sums",
-        ),
         (["npu-edge", "nosuch"], "nosuch: no such file"),
     ],
 )

@@ -28,10 +28,13 @@ SHAPES = (
     (5, 3, 8),
 )
 """Rows and columns of arrays, and lanes of vector units beside them."""
+DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
+"""Which operand, or whether the sums, stay in the array."""
 
 
-def chip_of(rows, cols, lanes, bus, load_rows=1):
+def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary"):
     sets = {
+        "tile.array.dataflow": dataflow,
         "tile.array.rows": rows,
         "tile.array.cols": cols,
         "tile.array.load_rows": load_rows,

@@ -43,6 +43,7 @@ TALLY = UnitSpec(
             operands=lambda i: [f"{i.m} of {i.k}"],
             accesses=lambda i, tile: touched(i, tile.vector.lanes),
             multiples=lambda i, tile: {"a": SUM_BYTES * tile.vector.lanes, "c": tile.vector.lanes},
+            adds=lambda i: True,
             result="the low bytes of m lines of sums, or m lines of sums that are k",
         ),
     ),

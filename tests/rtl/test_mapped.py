@@ -111,6 +111,45 @@ def test_mapped_workloads_agree_in_every_cycle_and_byte(chip, tmp_path):
         assert case.bytes_compared > 1000
 
 
+OTHERS = [
+    {"tile.array.dataflow": "input_stationary"},
+    {"tile.array.dataflow": "output_stationary", "tile.array.load_rows": 1},
+]
+"""Arrays that keep their first operand, or their sums."""
+
+
+def agree_on(tile, folder):
+    """Products, prompts and tokens after them, of heads that share keys, whole rows and carried ones."""
+    times = tile.tile.array.cols / 4
+    works = [
+        (PRODUCTS, ()),
+        (GPT2, (("sequence", "11"),)),
+        (GPT2 | {"n_embd": 16, "n_head": 1}, (("sequence", "43"),)),  # more rows of a tile than the array has
+        (LLAMA, (("phase", "decode"), ("context", "19"), ("batch", "2"))),
+    ]
+    made = [mapped(tile, graph(folder, model, *sets)) for model, sets in works]
+    for each in made:
+        refuse(tile, each)
+    programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
+    parts = [(model, sets, (queries, int(keys * times), heads)) for model, sets, (queries, keys, heads) in CARRIED[:3]]
+    for parity in check_programs(tile, programs + carried(tile, folder, parts)):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=["inputs", "sums"])
+def test_mapped_workloads_agree_whatever_stays_in_the_array(other, tmp_path):
+    agree_on(tile_of(SETS | other), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", OTHERS, ids=["inputs", "sums"])
+def test_mapped_workloads_agree_whatever_stays_in_an_array_of_any_sides(other, tmp_path):
+    agree_on(tile_of(SETS | ODD | other), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):

@@ -130,6 +130,8 @@ def test_a_mask_below_zero_wraps_as_addresses_do(seen):
 
 ONLINE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.SOFTMAX_ONLINE, m=2, n=3, k=1)
 CLOSE = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.REQUANTIZE_ROWS, m=2, n=3, k=1)
+LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=16)
+COPY = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, m=2, n=3, k=1)
 RESCALE = Instruction(opcode=Opcode.MATMUL, m=2, n=3, k=4, accumulate=1, rescale=1)
 
 
@@ -156,7 +158,7 @@ def test_what_no_function_has_left_is_not_carried(code, why):
     ("sets", "instruction", "why"),
     [
         ([], {"m": 257}, "sums of at most 256 rows are rescaled"),
-        ([("tile.array.dataflow", "input_stationary")], {}, "that is input_stationary are not rescaled by row"),
+        ([("tile.array.dataflow", "input_stationary")], {"n": 257}, "sums of at most 256 rows are rescaled"),
     ],
 )
 def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
@@ -165,7 +167,24 @@ def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
         check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge", sets))
 
 
-def test_nothing_but_a_matmul_rescales():
-    wrong = Instruction(**(vars(ONLINE) | {"rescale": 1}))
-    with pytest.raises(IllegalProgram, match="rescaled by a matmul"):
-        check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge"))
+@pytest.mark.parametrize(
+    ("instruction", "change", "why"),
+    [
+        (ONLINE, {"rescale": 1}, "rescaled by a matmul that adds to them, and by nothing else .got softmax_online"),
+        (
+            Instruction(**(vars(RESCALE) | {"b": Address(base=1 << 16)})),
+            {"accumulate": 0},
+            "rescaled by a matmul that adds to them; this one has no accumulate",
+        ),
+        (CLOSE, {"accumulate": 1}, "requantize_rows adds to nothing that is there: it takes no accumulate"),
+        (LOAD, {"accumulate": 1}, "load adds to nothing that is there: it takes no accumulate"),
+        (LOAD, {"rescale": 1}, "by nothing else .got load"),
+        (COPY, {"k": 3}, r"copy takes 2 operands at most, or a mask \(got k = 3\)"),
+        (COPY, {"accumulate": 1}, "copy adds to nothing"),
+    ],
+)
+def test_flags_that_an_instruction_does_not_know_are_refused(instruction, change, why):
+    chip, end = load_chip("npu-edge"), Instruction(opcode=Opcode.END)
+    check_program(Program((instruction, end)), chip)
+    with pytest.raises(IllegalProgram, match=why):
+        check_program(Program((Instruction(**(vars(instruction) | change)), end)), chip)

@@ -43,11 +43,18 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
     add = i.adds(indices)
-    rise = machine.rows.rise(i.m, i.a.slot_at(indices)) if add and i.rescale else None
+    rise = None
+    if add and i.rescale:
+        lines, powers = (i.n, i.b) if array.dataflow == "input_stationary" else (i.m, i.a)
+        rise = machine.rows.rise(lines, powers.slot_at(indices))
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
-        moving = _lines(local, a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
+        if i.d.base:
+            held = window(local, a, (i.k - 1) * i.d.base + blocks * rows)
+            moving = as_strided(held, (blocks * rows, i.k), (1, i.d.base), writeable=False).view(np.int8)
+        else:
+            moving = _lines(local, a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
         stationary = _lines(local, b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2)
         result = _product(moving.reshape(blocks * rows, i.k)[: i.m], stationary.reshape(i.k, -1))
         beats = i.m
@@ -75,9 +82,14 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
-        left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
         right = elements(local, b, panels * i.k * cols, dtype).reshape(panels, i.k, cols).transpose(1, 0, 2)
-        moving, stationary, beats = left.reshape(blocks * rows, i.k)[: i.m], right.reshape(i.k, -1), i.m
+        if i.d.base:
+            held = elements(local, a, (i.k - 1) * (i.d.base // size) + blocks * rows, dtype)
+            moving = as_strided(held, (i.m, i.k), (size, i.d.base), writeable=False)
+        else:
+            left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
+            moving = left.reshape(blocks * rows, i.k)[: i.m]
+        stationary, beats = right.reshape(i.k, -1), i.m
         folds = [list(range(i.k))]
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)

@@ -13,6 +13,7 @@ from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.description import Memory, NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.arch.isa import Program, Unit
+from siliconloom.arch.layout import next_power
 from siliconloom.arch.opcodes import shown_units
 from siliconloom.arch.overrides import split_overrides
 from siliconloom.arch.quantity import format_si
@@ -148,7 +149,8 @@ def excess(chip: Chip, program: Program) -> str:
         return ""
     return (
         f"{chip.name}: tile.sequencer.program_words: the mapped program has {words} instructions, the program "
-        f"memory holds {chip.tile.sequencer.program_words}"
+        f"memory holds {chip.tile.sequencer.program_words}; one of {next_power(words)} does "
+        f"(--set tile.sequencer.program_words={next_power(words)})"
     )
 
 
@@ -354,8 +356,7 @@ def _operators(simulation: Simulation) -> list[dict[str, Any]]:
     standing = standing_power(chip)
     plan = simulation.plan
     laid = [
-        (unlaid(mapped.task, chip.tile) if isinstance(chip.tile, NpuTile) else None)
-        or plan.apart.get(mapped.task.operator.name)
+        (unlaid(mapped.task) if isinstance(chip.tile, NpuTile) else None) or plan.apart.get(mapped.task.operator.name)
         for mapped in plan.tasks
     ]
     reasons = hardware_of(chip, plan.program, laid)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
-from siliconloom.arch.layout import INDEX_BYTES, packed, padded, row_values, unpacked
+from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
@@ -39,8 +39,6 @@ def refuse(mapped: MappedWorkload) -> None:
     tile = chip.tile
     if not isinstance(tile, NpuTile) or mapped.memory is None or mapped.mapping is None:
         raise NotSupported(f"values of {name} on a {tile.kind} tile; programs run on npu tiles")
-    if tile.array.dataflow != "weight_stationary":
-        raise NotSupported(f"values of {name} on an array that is not weight stationary ({tile.array.dataflow})")
     if chip.tile_count > 1:
         raise NotSupported(f"values of {name} on {chip.tile_count} tiles (tile_count); they are of one")
     if len(chip.memory) > 1:
@@ -133,7 +131,9 @@ class Image:
         if isinstance(operator, Attention) and item.role in ("keys", "values"):
             yield from self._cache(operator, item)
         elif isinstance(operator, Gemm) and item.role == "input" and operator.name in self.inputs:
-            yield 0, self._rows(self.inputs[operator.name], row_bytes(self.tile, operator.k, operator.precision.bits))
+            yield 0, self._operand(operator, self.inputs[operator.name])
+        elif item.role == "input" and any(self._turns_for(each.task, operator) for each in self.mapped.tasks):
+            return
         elif isinstance(operator, Gemm) and item.role in ("parameters", "scales", "functions"):
             yield from self._product(mapped, operator, item)
         elif isinstance(operator, Attention) and item.role == "scales":
@@ -153,6 +153,16 @@ class Image:
                 yield execution * item.unit_bytes, np.concatenate(list(self._parameters(operator.function, made)))
         else:
             raise NotSupported(f"values of {item.role} of operator {operator.name}, which no operator makes")
+
+    def _turns_for(self, task: Task, operator: Operator) -> bool:
+        """Whether a task transposes what an operator reads."""
+        return task.cached is not None and task.cached.owner.name == operator.name and task.cached.role == "input"
+
+    def _operand(self, operator: Gemm, values: NDArray[np.int8]) -> Bytes:
+        """Rows that a product takes, as the array takes them."""
+        if self.array.dataflow != "output_stationary":
+            return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
+        return blocks_of(self.array, values)
 
     # Products --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
 from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
+from siliconloom.mapper.chip.operands import Operand, Turned
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Attention, Graph, Operator, Vector
@@ -323,6 +324,8 @@ class _Golden:
     def _cached(self, mapped: MappedTask, execution: int) -> OperatorValues:
         """Read what a cache holds, older keys or values among it, and hold it against the integers."""
         cached = mapped.task.cached
+        if isinstance(cached, Turned):
+            return self._turned(mapped, cached, execution)
         assert cached is not None
         attention, role = cached.attention, "keys" if cached.keys else "values"
         address, item = self.objects[attention.name, role]
@@ -334,6 +337,22 @@ class _Golden:
         name = mapped.task.operator.name
         differing = int((found != expected).sum())
         return OperatorValues(name, name, (), execution, None, None, 0.0, found.size, differing)
+
+    def _turned(self, mapped: MappedTask, turned: Turned, execution: int) -> OperatorValues:
+        """Read rows that were transposed, and hold them against the result that they are rows of."""
+        found = turned.found(self.mapped.graph)
+        assert isinstance(found, Operand)
+        stored = self.mapped.results[found.maker]
+        every = self.memory[stored.address :][: self.mapped.memory.used if self.mapped.memory else 0]
+        products, tokens, width = turned.sequences, turned.tokens, turned.width
+        places = stored.row * (found.row + found.step * np.arange(products * tokens)) + found.column
+        expected = every[places[:, None] + np.arange(width)].reshape(products, tokens, width)
+        rows, blocks = self.tile.array.rows, -(-tokens // self.tile.array.rows)
+        address, item = self.objects[turned.owner.name, turned.role]
+        room = self.memory[address : address + item.size].reshape(products, blocks, width, rows)
+        held = room.transpose(0, 1, 3, 2).reshape(products, blocks * rows, width)[:, :tokens]
+        name, differing = mapped.task.operator.name, int((held != expected).sum())
+        return OperatorValues(name, name, (), execution, None, None, 0.0, expected.size, differing)
 
 
 __all__ = ["ModelRun", "OperatorValues", "lengths", "run_model", "vocabulary"]

@@ -30,13 +30,12 @@ SCALARS, KEYS, VALUES, QUERIES = 4096, 6144, 22528, 34816
 def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
     """Append tiles of scores, their powers and their products, twice: with peaks that rise far, and under a mask.
 
-    Arrays that do not keep their weights take no powers in the vector unit's order: there the last tile's sums are
-    divided.
+    An array that keeps its sums takes no powers in the vector unit's order: there the last tile's sums are divided.
     """
     assert isinstance(chip.tile, NpuTile)
     tile, numbers = chip.tile, np.random.default_rng(22)
     memory = random_image(numbers)
-    keeps, by_input = (tile.array.dataflow == f"{kind}_stationary" for kind in ("weight", "input"))
+    keeps, by_input = tile.array.dataflow != "output_stationary", tile.array.dataflow == "input_stationary"
     rows, keys, depth, wide = _sizes(tile, places.bank)
     shape: Fields = {"m": keys, "n": rows} if by_input else {"m": rows, "n": keys}
     sizes = product_sizes(tile, shape["m"], shape["n"], depth)
@@ -74,17 +73,18 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
                 accumulate=int(turn > 0),
             )
             if keeps:
-                load(product_sizes(tile, rows, wide, keys)[1], VALUES + (3 * number + turn) * 2048, weights)
+                product: Fields = {"m": rows, "n": wide, "a": Address(base=powers, **slot), "b": Address(base=weights)}
+                if by_input:
+                    product = {"m": wide, "n": rows, "a": product["b"], "b": product["a"]}
+                values = product_sizes(tile, product["m"], product["n"], keys)[0 if by_input else 1]
+                load(values, VALUES + (3 * number + turn) * 2048, weights)
                 chain.add(
                     Opcode.MATMUL,
-                    m=rows,
-                    n=wide,
+                    **product,
                     k=keys,
-                    a=Address(base=powers, **slot),
-                    b=Address(base=weights),
                     c=Address(base=context),
                     accumulate=int(turn > 0),
-                    rescale=1,
+                    rescale=int(turn > 0),
                 )
         columns = wide if keeps else keys
         sums = Address(base=context if keeps else 0)
@@ -102,9 +102,11 @@ def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int, int]:
 
     def fits(rows: int, keys: int, depth: int, wide: int) -> bool:
         shape = (keys, rows) if by_input else (rows, keys)
-        scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, rows, wide, keys)
-        row = row_values(tile, wide if array.dataflow == "weight_stationary" else keys)
-        most = max(*scores[:2], *products[1:2], 2 * rows * row_values(tile, keys), rows * row_values(tile, wide))
+        sizes = (wide, rows) if by_input else (rows, wide)
+        scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, *sizes, keys)
+        row = row_values(tile, keys if array.dataflow == "output_stationary" else wide)
+        values = products[0 if by_input else 1]
+        most = max(*scores[:2], values, 2 * rows * row_values(tile, keys), rows * row_values(tile, wide))
         held = 2 * padded(8, lanes) + 8 * padded(max(wide, keys), lanes)
         stays, moves = scores[:2] if by_input else scores[1::-1]
         there = max(most, held) <= bank and stays <= 2048 and moves <= RESULTS - QUERIES and rows * row <= 8192

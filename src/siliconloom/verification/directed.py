@@ -26,13 +26,15 @@ from siliconloom.arch.layout import (
     sums_pitch,
     window_of,
 )
-from siliconloom.arch.vector import SCALAR_BYTES, VectorFunction
+from siliconloom.arch.vector import INPUT_LIMIT, SCALAR_BYTES, VectorFunction
 from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
+MOST_HELD = MEMORY_BYTES // 8
+"""Bytes of a bank that are filled at most, so that a table of such rows has several in memory."""
 LONGEST_NORM, LONGEST_SOFTMAX = 8192, 4096
 """Columns of the longest rows: widths of large models, and contexts; tiles with less room have shorter ones."""
 Fields = dict[str, Any]
@@ -327,8 +329,9 @@ def contended_port(chip: Chip) -> LoadedProgram:
     places = Places(_tile(chip))
     size, bank, row = places.unit, places.bank, row_unit(places.tile)
     first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
-    fill = Instruction(opcode=Opcode.LOAD, m=1, n=bank, a=Address(base=first), post=0b0001)
-    copy: Fields = {"m": bank // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    held = min(bank, MOST_HELD)
+    fill = Instruction(opcode=Opcode.LOAD, m=1, n=held, a=Address(base=first), post=0b0001)
+    copy: Fields = {"m": held // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
     copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
     chain = [fill, copied]
     for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):
@@ -346,24 +349,26 @@ def contended_port(chip: Chip) -> LoadedProgram:
 def gathered_rows(chip: Chip) -> LoadedProgram:
     """Rows by index: the first and the last of a table, one again and again, one alone, one as long as a bank.
 
-    Whole beats and parts of them, rows over pages, in loops with indices in two slots, between loads and stores that
-    follow at once; and an index whose every part counts, of a table so far up that its address begins again at 0.
+    That one is shorter where memory has no room for several. Whole beats and parts of them, rows over pages, in loops
+    with indices in two slots, between loads and stores that follow at once; and an index whose every part counts, of a
+    table so far up that its address begins again at 0.
     """
     places = Places(_tile(chip))
     bank, bus, row = places.bank, places.tile.dma.bytes_per_cycle, row_unit(places.tile)
+    length = min(bank, MOST_HELD)
     first, other, out, lists, source = 2 * bank, 3 * bank, 4 * bank, 6 * bank, RESULTS - PAGE
     filled, free, listed, copied, stored = (1 << n for n in range(5))
     slot, half = bank // 2, max(bus // 2, 1)
-    most, rows = min(bank // bus, slot // INDEX_BYTES - 2, 40), RESULTS // 2 // (3 * bus)
-    pitch = places.aligned(bank + bus)
-    last = min(7, (MEMORY_BYTES - bank) // pitch)
+    most, rows = min(length // bus, slot // INDEX_BYTES - 2, 40), RESULTS // 2 // (3 * bus)
+    pitch = places.aligned(length + bus)
+    last = min(7, (MEMORY_BYTES - length) // pitch)
     numbers = np.random.default_rng(10)
     indices = numbers.integers(0, rows, most + 2)
     indices[:7] = [0, rows - 1, 5, 5, 5, 0, rows - 1]
     indices[most:] = last, 0xA5C3E7  # of the table of long rows; of the one far up
     memory = random_image(numbers)
     memory[source : source + INDEX_BYTES * len(indices)] = indices.astype("<u4").view(np.uint8)
-    load = Instruction(opcode=Opcode.LOAD, m=1, n=bank, memory=Address(base=PAGE), a=Address(base=first))
+    load = Instruction(opcode=Opcode.LOAD, m=1, n=length, memory=Address(base=PAGE), a=Address(base=first))
     listing = replace(load, n=places.aligned(INDEX_BYTES * len(indices)), memory=Address(base=source))
     code = [load, replace(listing, a=Address(base=lists)), replace(listing, a=Address(base=lists + slot), post=listed)]
     code.append(replace(load, n=bus, a=Address(base=other), wait=listed))
@@ -371,7 +376,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
         opcode=Opcode.GATHER, m=1, n=bus, k=rows, pitch=3 * bus, a=Address(base=first), b=Address(base=lists)
     )
     again, end = Instruction(opcode=Opcode.NEXT), Instruction(opcode=Opcode.END)
-    long: Fields = {"n": bank, "k": last + 1, "pitch": pitch}
+    long: Fields = {"n": length, "k": last + 1, "pitch": pitch}
     up = (PAGE - 0xA5C3E7 * 5 * bus) % (1 << 48)
     far: Fields = {"k": 0xA5C3E8, "pitch": 5 * bus, "memory": Address(base=up)}
     steps = Address(base=first, strides=(3 * bus, bus, 0, 0, 0, 0))
@@ -386,8 +391,8 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     )
     aside = replace(load, n=places.unit, a=Address(base=other))
     for number, body in enumerate(tries):
-        copy: Fields = {"m": bank // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
-        kept_bytes = min(bank, (PROGRAM_BASE - RESULTS) // len(tries) // places.unit * places.unit)
+        copy: Fields = {"m": length // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+        kept_bytes = min(length, (PROGRAM_BASE - RESULTS) // len(tries) // places.unit * places.unit)
         target = Address(base=RESULTS + number * kept_bytes)
         given: Fields = {"wait": filled | stored, "release": free, "post": copied}
         kept: Fields = {"wait": copied, "release": stored}
@@ -446,8 +451,9 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
     for count in (1, 3, lanes + 1, columns, columns + 1):
         compute(VectorFunction.TOP_K, rows, columns, count)
     compute(VectorFunction.ARGMAX, rows, columns, 1)
-    inputs, wide = lanes + 1, row_values(tile, lanes + 1)
-    many = 2 if 2 * inputs * row <= bank else 1
+    inputs = min(lanes + 1, INPUT_LIMIT)
+    wide, room = row_values(tile, inputs), min(bank, RESULTS - 2 * PAGE)
+    many = 2 if 2 * inputs * row <= room else 1
     taken, table = many * inputs * row, 4 * PAGE
     memory[2 * PAGE : 2 * PAGE + taken] = numbers.integers(-128, 128, taken).astype(np.int8).view(np.uint8)
     memory[table : table + many * wide] = numbers.integers(-128, 128, many * wide).astype(np.int8).view(np.uint8)

@@ -167,8 +167,8 @@ def _illegal(faults: _Faults) -> None:
     norm = replace(vector, function=VectorFunction.RMS_NORM)
     faults.add("too many rows", [replace(norm, m=257)], illegal, 0)
     faults.add("too many rows to divide", [replace(vector, function=VectorFunction.REQUANTIZE_ROWS, m=257)], illegal, 0)
-    most = 256 if faults.tile.array.dataflow == "weight_stationary" else 0
-    product = Instruction(opcode=Opcode.MATMUL, m=most + 1, n=1, k=1, rescale=1)
+    m, n = (1, 257) if faults.tile.array.dataflow == "input_stationary" else (257, 1)
+    product = Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=1, rescale=1)
     faults.add("too many rows to rescale", [product], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
@@ -193,7 +193,7 @@ def _illegal(faults: _Faults) -> None:
         product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
         faults.add("sums within a line", [product], misaligned, 0)
     array = faults.tile.array
-    if is_power(array.rows) and array.rows > 1 and array.dataflow != "output_stationary":
+    if is_power(array.rows) and array.rows > 1:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
         faults.add("a pitch within a row of the array", [pitched], misaligned, 0)
 

@@ -15,7 +15,16 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
-from siliconloom.arch.layout import INDEX_BYTES, product_values, row_unit, row_values, sums_lines, sums_pitch, window_of
+from siliconloom.arch.layout import (
+    INDEX_BYTES,
+    padded,
+    product_values,
+    row_unit,
+    row_values,
+    sums_lines,
+    sums_pitch,
+    window_of,
+)
 from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
@@ -183,10 +192,12 @@ class Writer:
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
             a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k)
             pitch = 0
-            if array.dataflow != "output_stationary" and self.chance.random() < 0.3:
+            if self.chance.random() < 0.3:
                 by_input = array.dataflow == "input_stationary"
-                row, beats = self.row_bytes(k), n if by_input else m
-                pitch = self.row_bytes(k + self.chance.randint(1, 2 * rows))
+                wide, row, beats = k, self.row_bytes(k), n if by_input else m
+                if array.dataflow == "output_stationary":  # A's transpose, whose last block is read whole
+                    wide, row, beats = m, size * padded(m, rows), k
+                pitch = self.row_bytes(wide + self.chance.randint(1, 2 * rows))
                 apart = (beats - 1) * pitch + row
                 a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
             out_blocks, out_row = -(-out_cols // lanes), self.row_bytes(out_cols)

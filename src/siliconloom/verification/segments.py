@@ -67,14 +67,14 @@ class CarriedSizes:
 class Carried:
     """Writes such segments into programs of a tile.
 
-    Arrays that do not keep their weights take no powers as the vector unit leaves them: there they are stored, and the
-    sums of one more tile are divided by the totals.
+    An array that keeps its sums takes no powers as the softmax leaves them: there they are stored, and the sums of one
+    more tile are divided by the totals.
     """
 
     def __init__(self, writer: SegmentWriter) -> None:
         self.writer, self.tile, builder = writer, writer.tile, writer.builder
         array, bank = self.tile.array, self.tile.scratchpad.capacity // self.tile.scratchpad.banks
-        self.keeps = array.dataflow == "weight_stationary"
+        self.keeps, self.by_input = (array.dataflow != "output_stationary", array.dataflow == "input_stationary")
         self.lines = sums_lines(self.tile) // SLOTS // 2
         """Lines of a slot of sums for scores; above them lie the sums of products with powers."""
         self.powers = builder.ring("powers", 7 * bank, bank // SLOTS) if self.keeps else writer.rings["out"]
@@ -132,7 +132,7 @@ class Carried:
 
     def _shape(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of a product whose sums have these."""
-        return (columns, rows) if self.tile.array.dataflow == "input_stationary" else (rows, columns)
+        return (columns, rows) if self.by_input else (rows, columns)
 
     def _sizes(self) -> CarriedSizes:
         writer, tile, chance = self.writer, self.tile, self.writer.chance
@@ -145,7 +145,7 @@ class Carried:
                 writer.size(2 * array.cols),
             )
             scores = product_values(tile, *self._shape(rows, keys), depth)
-            products = product_values(tile, rows, wide, keys) if self.keeps else scores
+            products = product_values(tile, *self._shape(rows, wide), keys) if self.keeps else scores
             columns = wide if self.keeps else keys
             made = CarriedSizes(
                 turns,
@@ -155,7 +155,7 @@ class Carried:
                 columns,
                 scores.a,
                 scores.b,
-                products.b,
+                products.a if self.by_input else products.b,
                 rows * row_values(tile, keys),
                 rows * row_values(tile, columns),
                 vector_cost(VectorFunction.REQUANTIZE_ROWS).parameter_bytes(columns, lanes),
@@ -220,18 +220,16 @@ class Carried:
         self.powers.written()
 
     def _product(self, sizes: CarriedSizes, loop: Loop) -> None:
-        weights, context = self.writer.rings["weights"], self.context
-        self._fetch(weights, sizes.values, loop)
+        values, context = self.writer.rings["moving" if self.by_input else "weights"], self.context
+        self._fetch(values, sizes.values, loop)
         self.writer.builder.matmul(
-            sizes.rows,
-            sizes.columns,
+            *self._shape(sizes.rows, sizes.columns),
             sizes.keys,
             DataType.INT8,
-            self.powers,
-            weights,
+            *((values, self.powers) if self.by_input else (self.powers, values)),
             context,
-            wait=self.powers.full_bit | weights.full_bit,
-            release=self.powers.free_bit | weights.free_bit,
+            wait=self.powers.full_bit | values.full_bit,
+            release=self.powers.free_bit | values.free_bit,
             first_wait=context.free_bit,
             first=loop.mask,
             last_post=context.full_bit,
@@ -239,7 +237,7 @@ class Carried:
             rescale=True,
         )
         self.powers.read()
-        weights.read()
+        values.read()
 
 
 __all__ = ["Carried"]

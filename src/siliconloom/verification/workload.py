@@ -65,8 +65,7 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
         )
     geometry_of(mapped.chip)
     chip, program, names = mapped.chip, mapped.program, mapped.program.operators
-    tile = described.tile
-    why = {each.task.operator.name: reason for each in mapped.tasks if (reason := unlaid(each.task, tile))}
+    why = {each.task.operator.name: reason for each in mapped.tasks if (reason := unlaid(each.task))}
     why |= {name: reason for name, reason in mapped.apart.items() if name not in why}
     for violation in violations(program, chip):
         for number in violation.instructions or range(len(program.instructions)):

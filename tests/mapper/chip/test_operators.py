@@ -1,5 +1,7 @@
 """Work that used to be free: sums of many operands, top-k, parameters, transposed keys, gathered rows; latents."""
 
+import json
+
 import pytest
 
 from siliconloom.arch import load_chip
@@ -7,6 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.attention_cost import MOST_SUMMED
 from siliconloom.workloads import load_workload
 
 
@@ -51,12 +54,31 @@ def test_new_keys_are_transposed_once_one_element_a_cycle():
     assert rows["layer.kv_append.keys"]["read_bytes"] < 2 * 1024, "older keys lie transposed in the cache"
 
 
-def test_an_array_that_keeps_its_inputs_takes_keys_as_they_are():
-    chip = load_chip("npu-edge", [("tile.array.dataflow", "input_stationary")])
-    plan = simulate(chip, load_workload("gpt2", [("layers", "1"), ("sequence", "64")])).plan
-    functions = {getattr(task.task.operator, "function", None) for task in plan.tasks}
-    assert VectorFunction.KV_APPEND in functions
-    assert VectorFunction.TRANSPOSE not in functions
+@pytest.mark.parametrize(("context", "word"), [(MOST_SUMMED, "proven"), (MOST_SUMMED + 1, "specified")])
+def test_attention_whose_sums_may_wrap_is_not_called_proven(context, word, tmp_path):
+    model = {"model_type": "gpt2", "n_embd": 16, "n_head": 1, "n_layer": 1, "n_positions": 1 << 18, "vocab_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    graph = load_workload(str(tmp_path / "config.json"), [("phase", "decode"), ("context", str(context))])
+    hardware = simulate(load_chip("npu-edge"), graph).result()["hardware"]
+    assert hardware["word"] == word
+    wraps = [
+        reason
+        for reason in hardware["why"]
+        if reason == f"sums of {context:,} keys may wrap: 32 bits hold those of 132,104"
+    ]
+    assert len(wraps) == (word == "specified")
+
+
+@pytest.mark.parametrize("phase", [("sequence", "64"), ("context", "64")])
+def test_an_array_that_keeps_its_inputs_is_given_transposed_products(phase):
+    """So its results lie as rows do, and it takes as long as one that keeps its weights."""
+    graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
+    kept = [
+        simulate(load_chip("npu-edge", [("tile.array.dataflow", f"{kind}_stationary")]), graph).result()
+        for kind in ("weight", "input")
+    ]
+    assert kept[0]["cycles"] == kept[1]["cycles"]
+    assert kept[1]["hardware"]["word"] == "proven"
 
 
 def test_experts_gather_the_rows_of_their_tokens():
