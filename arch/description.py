@@ -26,7 +26,7 @@ ADDRESS_BITS = 48
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
-TILE_FORMATS = (DataType.INT8, DataType.BF16)
+TILE_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Formats that a tile's circuits may compute in; each tile has one, `NpuTile.circuit_format`."""
 
 

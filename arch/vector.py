@@ -74,15 +74,15 @@ class Parameters(StrEnum):
     SCALARS = "scalars"
     """Two int16 multipliers m0 and m1, a shift, three bytes unused; the rest of the line is skipped.
 
-    Where elements have two bytes: m0 and m1 in fp32, eight bytes unused."""
+    In floating point: m0 and m1 in fp32; where elements have two bytes eight more are unused."""
     TABLE = "table"
     """256 bytes; byte ``a & 255`` is the result for a."""
     COLUMNS = "columns"
     """Per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16 multipliers,
     the shifts (0..63), one unused.
 
-    Where elements have two bytes: two lines of the halves of the fp32 biases, low first, two of those of the fp32
-    multipliers, four unused."""
+    In floating point: lines of the parts of the fp32 biases, as long as elements, low ones first, then of those of the
+    fp32 multipliers; the others of the 8 are unused."""
 
 
 ONCE = {Parameters.SCALARS: SCALAR_BYTES, Parameters.TABLE: TABLE_BYTES}

@@ -136,8 +136,47 @@ def float_multiply(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -
     return _packed(m, name, sign, exponent, rounded[:FRACTION], zero=zero, infinite=infinite, nan=nan)
 
 
-def to_bf16(m: Module, name: str, value: Value) -> Signal:
-    """The bf16 number nearest to an fp32 number, halves to even; every NaN is 0x7FC0."""
+def narrowed(m: Module, name: str, value: Value, layout: FloatLayout) -> Signal:
+    """The number of ``layout`` nearest to an fp32 number, as `arch.floats.narrowed` has it: halves to even."""
+    if not layout.keeps_subnormals:
+        return _to_bf16(m, name, value)
+    fraction_bits, width = layout.fraction_bits, 1 + layout.exponent_bits + layout.fraction_bits
+    field, some = value[FRACTION:-1], value[FRACTION:-1].any()
+    low = BIAS + 1 - layout.bias
+    """Exponent of the smallest normal number, as fp32 counts it."""
+    below, places = Signal(EXPONENT + 1, name=f"{name}_below"), Signal(range(fraction_bits + 3), name=f"{name}_places")
+    shifted = Signal(FRACTION + 2, name=f"{name}_shifted")
+    significand = Cat(value[:FRACTION], some)
+    m.d.comb += [
+        below.eq(Mux(field < low, low - field, 0)),
+        places.eq(Mux(below > fraction_bits + 2, fraction_bits + 2, below)),
+        # what falls out at the low end is gathered in one bit
+        shifted.eq(Cat((significand & ((1 << places) - 1)[: FRACTION + 1]).any(), significand >> places)),
+    ]
+    drop = FRACTION - fraction_bits + 1
+    kept = shifted[drop:]
+    up = shifted[drop - 1] & (shifted[: drop - 1].any() | kept[0])
+    exponent, rounded = Signal(EXPONENT, name=f"{name}_field"), Signal(width + 4, name=f"{name}_rounded")
+    top = ((1 << layout.exponent_bits) - 1) << fraction_bits
+    infinity = top if layout.infinities else top | ((1 << fraction_bits) - 1)
+    quiet = top | (1 << (fraction_bits - 1)) if layout.infinities else infinity
+    found = Signal(width, name=name)
+    m.d.comb += [
+        exponent.eq(Mux(field < low, 0, field - low)),
+        # a carry out of the fraction raises the exponent
+        rounded.eq(Cat(Const(0, fraction_bits), exponent) + kept + up),
+    ]
+    with m.If(field.all() & value[:FRACTION].any()):
+        m.d.comb += found.eq(quiet)
+    with m.Elif(field.all() | (rounded > infinity)):
+        m.d.comb += found.eq(Cat(Const(infinity, width - 1), value[-1]))
+    with m.Else():
+        m.d.comb += found.eq(Cat(rounded[: width - 1], value[-1]))
+    return found
+
+
+def _to_bf16(m: Module, name: str, value: Value) -> Signal:
+    """As `narrowed`, of the format that has the exponent of fp32; every NaN is 0x7FC0."""
     low = BITS // 2
     rounded = Signal(low, name=name)
     up = value[low - 1] & (value[: low - 1].any() | value[low])

@@ -1,8 +1,8 @@
-"""The vector unit of a tile that computes in floating point: lines of bf16 elements, fp32 between the multipliers.
+"""The vector unit of a tile that computes in floating point: lines of short elements, fp32 between the multipliers.
 
-Phases, addresses and parameters are those of `rtl.npu.vector`, and so is every cycle. An element has two bytes, and
-each byte of a parameter is one, so that no function takes more lines. What is computed is `sim.golden.floating`, bit
-for bit. There is no function of whole rows yet.
+Phases and addresses are those of `rtl.npu.vector`, and so is every cycle. A line of parameters has an element for each
+lane: where elements have two bytes, fp32 numbers take half as many lines, and the others are not used. What is computed
+is `sim.golden.floating`, bit for bit. There is no function of whole rows yet.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
-from siliconloom.rtl.cells.floating import float_multiply, float_sum, to_bf16
+from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.geometry import SIZE_BITS
+from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.vector import LAST_STAGE, Arriving, BlockPlace, Slot, VectorConditions, VectorUnitCircuit
 
 WAYS = {
@@ -28,8 +29,6 @@ WAYS = {
     "relu": {VectorFunction.RELU},
 }
 """What a lane does while a bit is set, and the functions that it makes; with none of them it passes its operand on."""
-PLANES = 4
-"""Lines of parameters of a column that mean something: halves of the bias, and of the multiplier."""
 ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
 
@@ -42,33 +41,34 @@ class FloatLane(Circuit):
     kind : In
         A bit per way of `WAYS`, in their order.
     a, b, sum : In
-        Stage 1: the operands, and the accumulator's sum.
+        Stage 1: the operands, of the tile's format, and the accumulator's sum.
     m0, m1 : In
         Scalars.
     plane, plane_data, swap : In
-        Half of a column's parameter and its place, one-hot; make the halves taken since the last swap valid.
+        A part of a column's parameters and its place, one-hot; make the parts taken since the last swap valid.
     keep_9 : In
         The column is one of the row's.
-    result : Out(16)
-        Stage 10.
+    result : Out
+        Stage 10, in the tile's format.
     """
 
     STAGES = 10
     """Cycles from an operand's address to its result."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, dtype: DataType) -> None:
+        self.dtype, self.planes = dtype, planes_of(dtype)
         ports = {
             "kind": In(len(WAYS)),
-            "a": In(16),
-            "b": In(16),
+            "a": In(dtype.bits),
+            "b": In(dtype.bits),
             "sum": In(32),
             "m0": In(32),
             "m1": In(32),
-            "plane": In(PLANES),
-            "plane_data": In(16),
+            "plane": In(self.planes),
+            "plane_data": In(dtype.bits),
             "swap": In(1),
             "keep_9": In(1),
-            "result": Out(16),
+            "result": Out(dtype.bits),
         }
         super().__init__(library, library.name("lane"), ports)
 
@@ -76,23 +76,23 @@ class FloatLane(Circuit):
         m = self.module()
         is_ = {name: self.kind[place] for place, name in enumerate(WAYS)}
         bias, multiplier = self._column(m)
-        a, b, word = Signal(16, name="a_2"), Signal(16, name="b_2"), Signal(32)
-        m.d.sync += [a.eq(self.a), b.eq(self.b), word.eq(self.sum)]
+        a, b, word = (Signal(32, name=f"{name}_2") for name in ("a", "b", "word"))
+        m.d.sync += [a.eq(self._wide(m, "a", self.a)), b.eq(self._wide(m, "b", self.b)), word.eq(self.sum)]
 
         # stage 2: what is multiplied and added; 3: the product; 4: the sum
         x, factor, other = (Signal(32, name=f"{name}_3") for name in ("x", "factor", "other"))
-        negative = a[-1] & ~(a[7:15].all() & a[:7].any())
+        negative = a[-1] & ~(a[23:31].all() & a[:23].any())
         m.d.sync += [
-            x.eq(Mux(is_["requantize"], word, Mux(is_["relu"] & negative, 0, Cat(Const(0, 16), a)))),
+            x.eq(Mux(is_["requantize"], word, Mux(is_["relu"] & negative, 0, a))),
             factor.eq(ONE),
             other.eq(MINUS_ZERO),
         ]
         with m.If(is_["requantize"]):
             m.d.sync += [factor.eq(multiplier), other.eq(bias)]
         with m.Elif(is_["add"]):
-            m.d.sync += [factor.eq(self.m0), other.eq(Cat(Const(0, 16), b))]
+            m.d.sync += [factor.eq(self.m0), other.eq(b)]
         with m.Elif(is_["product"]):
-            m.d.sync += factor.eq(Cat(Const(0, 16), b))
+            m.d.sync += factor.eq(b)
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
         second = float_multiply(m, "second", other, self.m1)
         m.d.sync += [
@@ -106,32 +106,44 @@ class FloatLane(Circuit):
             value = later
 
         # stage 8: the second product; 9: rounding to an element
-        scaled, result = Signal(32, name="scaled_9"), Signal(16, name="result_10")
+        scaled, result = Signal(32, name="scaled_9"), Signal(self.dtype.bits, name="result_10")
         m.d.sync += scaled.eq(Mux(is_["product"], float_multiply(m, "late", value, self.m0), value))
-        m.d.sync += result.eq(Mux(self.keep_9, to_bf16(m, "element", scaled), 0))
+        m.d.sync += result.eq(Mux(self.keep_9, narrowed(m, "element", scaled, self.dtype.layout), 0))
         m.d.comb += self.result.eq(result)
         return m
 
+    def _wide(self, m: Module, name: str, value: Value) -> Value:
+        """The fp32 number of an element."""
+        found = widened(m, f"{name}_1", value, self.dtype.layout)
+        return Cat(Const(0, 32 - len(found)), found)
+
     def _column(self, m: Module) -> tuple[Signal, Signal]:
-        """Parameters: halves gather in one set while the other is in use."""
-        gathered = [Signal(16, name=f"gathered_{i}") for i in range(PLANES)]
-        planes = [Signal(16, name=f"plane_{i}") for i in range(PLANES)]
-        for place, register in enumerate(gathered):
-            with m.If(self.plane[place]):
-                m.d.sync += register.eq(self.plane_data)
-        with m.If(self.swap):
-            m.d.sync += [active.eq(register) for active, register in zip(planes, gathered, strict=True)]
-        return Cat(*planes[:2]), Cat(*planes[2:])
+        """Parameters: parts gather in one set while the other is in use."""
+        gathered = [Signal(self.dtype.bits, name=f"gathered_{i}") for i in range(self.planes)]
+        planes = [Signal(self.dtype.bits, name=f"plane_{i}") for i in range(self.planes)]
+        for place, (register, active) in enumerate(zip(gathered, planes, strict=True)):
+            now = Signal(self.dtype.bits, name=f"now_{place}")
+            m.d.comb += now.eq(Mux(self.plane[place], self.plane_data, register))
+            m.d.sync += register.eq(now)
+            with m.If(self.swap):  # with the last line, which may have a part of the multiplier
+                m.d.sync += active.eq(now)
+        return Cat(*planes[: self.planes // 2]), Cat(*planes[self.planes // 2 :])
+
+
+def planes_of(dtype: DataType) -> int:
+    """Lines of parameters of a column that mean something: parts of its bias, and of its multiplier."""
+    return 2 * 32 // dtype.bits
 
 
 class FloatVectorUnit(VectorUnitCircuit):
-    """As `VectorUnitCircuit`, in bf16."""
+    """As `VectorUnitCircuit`, in floating point."""
 
-    planes = PLANES
+    def __init__(self, library: Library, geometry: Geometry) -> None:
+        super().__init__(library, geometry)
+        self.planes = planes_of(geometry.dtype)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        assert self.geometry.dtype is DataType.BF16
         timing.confirm("VECTOR_START", address=1)
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
@@ -153,12 +165,13 @@ class FloatVectorUnit(VectorUnitCircuit):
         self, m: Module, what: VectorConditions, place: BlockPlace, slots: list[Slot], arriving: Arriving
     ) -> None:
         """The lanes, one per column, and the line that they write."""
-        count, kind = self.geometry.lanes, self.library.make(FloatLane)
+        count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype)
+        bits = self.geometry.dtype.bits
         ways = Cat(*(what.is_[name] for name in what.ways))
         transposes, sums = what.is_["transpose"], self._sums(m, place)
-        one, kept = Signal(16), Signal(count, name="kept_1")
+        one, kept = Signal(bits), Signal(count, name="kept_1")
         m.d.comb += [
-            one.eq(self.first.data.word_select(slots[1].beat[: self._wide], 16)),
+            one.eq(self.first.data.word_select(slots[1].beat[: self._wide], bits)),
             kept.eq(Cat(*((slots[1].used > lane) | transposes for lane in range(count)))),
         ]
         for stage in range(2, LAST_STAGE):
@@ -171,13 +184,13 @@ class FloatVectorUnit(VectorUnitCircuit):
                 kind,
                 f"lane_{lane}",
                 kind=ways,
-                a=Mux(transposes, one, self.first.data[16 * lane : 16 * lane + 16]),
-                b=self.second.data[16 * lane : 16 * lane + 16],
+                a=Mux(transposes, one, self.first.data[bits * lane : bits * (lane + 1)]),
+                b=self.second.data[bits * lane : bits * (lane + 1)],
                 sum=sums[32 * lane : 32 * lane + 32],
                 m0=arriving.m0,
                 m1=arriving.m1,
                 plane=arriving.planes,
-                plane_data=self.second.data[16 * lane : 16 * lane + 16],
+                plane_data=self.second.data[bits * lane : bits * (lane + 1)],
                 swap=arriving.swap,
                 keep_9=kept[lane],
             ).result
@@ -186,8 +199,13 @@ class FloatVectorUnit(VectorUnitCircuit):
         m.d.comb += self.write.data.eq(Cat(*results))
 
     def _write_element(self, end: Slot) -> Any:
-        """Enable both bytes of one element of a line."""
-        return self.write.enable.eq(Const(3, 2) << (end.lane << 1))
+        """Enable the bytes of one element of a line."""
+        size = self.geometry.element
+        return self.write.enable.eq(Const((1 << size) - 1, size) << (end.lane << log2(size)))
+
+    def _scalars(self, held: Signal) -> tuple[Value, Value, Value]:
+        """Two multipliers in fp32."""
+        return held[:32], held[32:64], Const(0, 6)
 
 
 __all__ = ["FloatLane", "FloatVectorUnit"]

@@ -162,7 +162,8 @@ def geometry_of(chip: Chip) -> Geometry:
     dtype = tile.circuit_format
     if dtype not in TILE_FORMATS or (not dtype.is_integer and len(array.operands) > 1):
         raise NotSupported(
-            f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built, or bf16 by itself"
+            f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built, or one floating-point "
+            "format of two bytes at most by itself"
         )
     powers = {
         "tile.vector.lanes": tile.vector.lanes,

@@ -130,8 +130,8 @@ def _float_places(tile: NpuTile) -> list[ValuePlace]:
         ValuePlace(
             "columns",
             f"d + {scaled(f'(j / {lanes} * 8 + t) * {lanes} + j % {lanes}', size)}",
-            f"of each {lanes} columns 8 lines, half t of each column: t = 0..1 the bias (fp32, low half first), 2..3 "
-            "the multiplier (fp32), 4..7 unused",
+            f"of each {lanes} columns 8 lines, part t of each column: t = 0..{4 // size - 1} the bias (fp32, low part "
+            f"first), {4 // size}..{8 // size - 1} the multiplier (fp32)" + ", 4..7 unused" * (size == 2),
         ),
         ValuePlace("scalars", "d + t", "t = 0..3 the multiplier m0 (fp32), 4..7 m1 (fp32)"),
     ]

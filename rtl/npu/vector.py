@@ -743,8 +743,11 @@ class VectorUnitCircuit(Circuit):
                 m.d.sync += scalars[bits * cols * number : bits * cols * (number + 1)].eq(
                     self.second.data[: bits * SCALAR_BYTES]
                 )
-        m0, m1, shift = scalars[: 2 * bits], scalars[2 * bits : 4 * bits], scalars[4 * bits : 4 * bits + 6]
-        return Arriving(bytes_in[: self.planes], swap, to_table, table_line, m0, m1, shift)
+        return Arriving(bytes_in[: self.planes], swap, to_table, table_line, *self._scalars(scalars))
+
+    def _scalars(self, held: Signal) -> tuple[Value, Value, Value]:
+        """Two multipliers and a shift."""
+        return held[:16], held[16:32], held[32:38]
 
     def _rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
         """The row memory: the state that a row's sums give, written when the row is closed, and read by its slots."""

@@ -52,11 +52,13 @@ class FloatOperands:
     def columns(self) -> tuple[Words, Words]:
         """Bias and multiplier of each column of whole blocks."""
         o = self.held
-        size = self.dtype.bits // 8 * COLUMN_LINES * o.width
-        lines = window(o.scratchpad, o.addresses["d"], size).copy().view("<u2").astype(np.uint32)
-        low = lines.reshape(o.blocks, COLUMN_LINES, o.lanes)
-        words = low[:, 0:4:2] | low[:, 1:4:2] << np.uint32(16)
-        return words[:, 0].reshape(-1), words[:, 1].reshape(-1)
+        size = self.dtype.bits // 8
+        held = elements(o.scratchpad, o.addresses["d"], COLUMN_LINES * o.width, self.dtype)
+        parts = (
+            held.reshape(o.blocks, COLUMN_LINES, o.lanes)[:, : 8 // size].transpose(1, 0, 2).reshape(2, 4 // size, -1)
+        )
+        words = np.ascontiguousarray(parts.transpose(0, 2, 1)).view("<u4").reshape(2, -1)
+        return words[0], words[1]
 
     def _matrix(self, name: str) -> Words:
         """Rows of elements, and of their columns all that whole blocks have."""

@@ -18,6 +18,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
+from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS
 from siliconloom.sim.golden.vector import Operands, RowMemory
@@ -121,16 +122,20 @@ def scalar_bytes(first: int, second: int, shift: int) -> Bytes:
     return np.frombuffer(struct.pack("<hhB3x", first, second, shift), np.uint8)
 
 
-def float_scalar_bytes(first: float, second: float) -> Bytes:
-    """Scalars of a vector function in floating point as they lie at ``d``."""
-    return np.frombuffer(struct.pack("<ff8x", first, second), np.uint8)
+def float_scalar_bytes(first: float, second: float, size: int) -> Bytes:
+    """Scalars of a vector function in floating point, of elements of ``size`` bytes, as they lie at ``d``."""
+    return np.frombuffer(struct.pack(f"<ff{(size - 1) * SCALAR_BYTES}x", first, second), np.uint8)
 
 
-def float_parameter_planes(bias: Words, multiplier: Words, lanes: int) -> Bytes:
-    """Lines of parameters for whole blocks of columns, in floating point: halves of fp32 patterns, low ones first."""
-    halves = [half for each in (bias, multiplier) for half in (each & np.uint32(0xFFFF), each >> np.uint32(16))]
-    planes = np.stack([*halves, *4 * [np.zeros_like(bias)]]).astype("<u2")
-    return np.ascontiguousarray(planes.reshape(8, -1, lanes).transpose(1, 0, 2)).view(np.uint8).reshape(-1)
+def float_parameter_planes(bias: Words, multiplier: Words, lanes: int, size: int) -> Bytes:
+    """Lines of parameters for whole blocks of columns, in floating point, of elements of ``size`` bytes.
+
+    Of each fp32 pattern the parts of a line each, the low one first; lines that are left have zeros.
+    """
+    parts = [np.ascontiguousarray(each).view(f"<u{size}").reshape(-1, 4 // size).T for each in (bias, multiplier)]
+    planes = np.zeros((COLUMN_LINES, len(bias)), f"<u{size}")
+    planes[: 8 // size] = np.concatenate(parts)
+    return np.ascontiguousarray(planes.reshape(COLUMN_LINES, -1, lanes).transpose(1, 0, 2)).view(np.uint8).reshape(-1)
 
 
 def turn_planes(turns: Integers, lanes: int) -> Bytes:

@@ -1,4 +1,4 @@
-"""Tiles that compute in bf16: random programs and mapped products on RTL, simulator and golden model."""
+"""Tiles that compute in floating point: random programs and mapped products on RTL, simulator and golden model."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import IllegalProgram
+from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import BUILT_IN_FLOATS
 from siliconloom.mapper.chip.mapping import map_workload
@@ -20,9 +21,9 @@ from siliconloom.workloads import load_workload
 from tests.rtl.test_mapped import PRODUCTS, SETS
 
 PROGRAMS = 6
-TILES, CELLS = 6, 32
+TILES, CELLS = 8, 32
 """Tiles that take turns, and cells of their arrays at most: an adder in fp32 is a large circuit for Icarus."""
-FLOATS = PRODUCTS.replace("int8", "bf16")
+FORMATS = (DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 pytestmark = pytest.mark.rtl
 
 
@@ -32,8 +33,8 @@ def needs(simulator):
 
 
 def tile_of(number):
-    """The ``number``-th small random tile."""
-    made = (random_npu(seed, seed % 2 == 1, DataType.BF16) for seed in range(1000))
+    """The ``number``-th small random tile; formats take turns."""
+    made = (random_npu(seed, seed % 2 == 1, FORMATS[number % len(FORMATS)]) for seed in range(1000))
     small = (
         chip for chip in made if chip.tile.array.rows * chip.tile.array.cols <= CELLS and chip.tile.vector.lanes <= 8
     )
@@ -67,8 +68,10 @@ def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
             used |= {i.function for i in made.program.instructions if i.opcode == Opcode.VECTOR}
             before, after = made.loaded(), made.loaded()
             GoldenMachine(chip, after).run(made.program)
-            words = after.view("<u2")[np.flatnonzero(after.view("<u2") != before.view("<u2"))]
-            exponents = words >> 7 & 255
+            dtype = chip.tile.circuit_format
+            written, zeros = (widened(x.view(f"<u{dtype.bits // 8}"), dtype) for x in (after, before))
+            words = written[np.flatnonzero(written != zeros)]
+            exponents = words >> 23 & 255
             if len(words):
                 different = len(np.unique(words)) / len(words)
                 kinds.append([np.mean(exponents == 0), np.mean(exponents == 255), different])
@@ -101,17 +104,20 @@ def test_a_planted_fault_is_found(module, old, new, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataflow", ["weight_stationary", "input_stationary", "output_stationary"])
-def test_products_of_loom_sim_run_as_they_are_timed(dataflow, tmp_path):
+@pytest.mark.parametrize(
+    ("dataflow", "dtype"),
+    [("weight_stationary", "bf16"), ("input_stationary", "fp16"), ("output_stationary", "fp8_e4m3")],
+)
+def test_products_of_loom_sim_run_as_they_are_timed(dataflow, dtype, tmp_path):
     needs("verilator")
-    sets = SETS | {"tile.array.operands": "bf16", "tile.array.dataflow": dataflow, "tile.scratchpad.capacity": "64 KiB"}
+    sets = SETS | {"tile.array.operands": dtype, "tile.array.dataflow": dataflow, "tile.scratchpad.capacity": "64 KiB"}
     if dataflow == "output_stationary":
         sets["tile.array.load_rows"] = 1
     else:
         sets["tile.array.add_stages"] = 1
     chip = load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
     file = tmp_path / "list.yaml"
-    file.write_text(FLOATS)
+    file.write_text(PRODUCTS.replace("int8", dtype))
     record = verify(chip, workload=map_workload(chip, load_workload(str(file))))
     assert record.passed
     assert record.totals.bytes_compared > 1000
@@ -119,7 +125,7 @@ def test_products_of_loom_sim_run_as_they_are_timed(dataflow, tmp_path):
 
 @pytest.mark.parametrize(
     ("operands", "why"),
-    [("[bf16, fp16]", "bf16, fp16 operands"), ("fp16", "fp16 operands; int8 is built, or bf16 by itself")],
+    [("[bf16, fp16]", "bf16, fp16 operands"), ("fp32", "fp32 operands; int8 is built, or one floating-point format")],
 )
 def test_other_formats_have_no_tile(operands, why):
     from siliconloom.rtl.npu.geometry import geometry_of

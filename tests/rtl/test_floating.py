@@ -130,13 +130,20 @@ def test_products_of_fp32_are_numpys():
     assert [(hex(a[i]), hex(b[i]), hex(found[i]), hex(wanted[i])) for i in wrong[:5]] == []
 
 
-def test_rounding_to_bf16_is_that_of_the_golden_model():
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_rounding_to_a_short_format_is_that_of_the_golden_model(dtype):
+    """Any number, and those whose exponents the format has, halfway between two of it and beside that."""
     chance = np.random.default_rng(4)
-    a = patterns(chance, COUNT)
-    a = np.where(chance.random(COUNT) < 0.3, a & np.uint32(0xFFFF8000), a)
-    found = evaluated(lambda m, x: floating.to_bf16(m, "short", x), [(32, a)])
-    wrong = np.flatnonzero(found != floats.narrowed(a, DataType.BF16))
-    assert [(hex(a[i]), hex(found[i])) for i in wrong[:5]] == []
+    a, layout = patterns(chance, COUNT), dtype.layout
+    fields = chance.integers(126 - layout.bias - layout.fraction_bits, 130 + layout.bias, COUNT)
+    near = np.clip(fields, 0, 255).astype(np.uint32) << np.uint32(23) | a & np.uint32(0x807FFFFF)
+    a = np.where(chance.random(COUNT) < 0.7, near, a)
+    low = chance.integers(0, 24, COUNT).astype(np.uint32)
+    a = np.where(chance.random(COUNT) < 0.5, a >> low << low, a)
+    a = (a.astype(np.int64) + chance.choice([-1, 0, 0, 1], COUNT)).astype(np.uint32)
+    found = evaluated(lambda m, x: floating.narrowed(m, "short", x, layout), [(32, a)])
+    wrong = np.flatnonzero(found != floats.narrowed(a, dtype))
+    assert [(hex(a[i]), hex(found[i]), hex(floats.narrowed(a, dtype)[i])) for i in wrong[:5]] == []
 
 
 @pytest.mark.slow

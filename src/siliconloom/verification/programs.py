@@ -360,7 +360,7 @@ class Writer:
             rows, width = self.size(MOST_ROWS), chance.choice([bus, self.size(4 * bus), self.size(2 * bus)])
             local = self.aligned(width) if width > bus else window_of(bus, width)
             fits = max(rows * local, self.aligned(INDEX_BYTES * rows)) <= self.slot
-            fits = fits and rows * local % self.tile.element_bytes == 0
+            fits = fits and not width % self.tile.element_bytes and not rows * local % self.tile.element_bytes
             if fits and turns * self.aligned(rows * local) <= self.result_room:
                 break
         table, pitch = chance.choice([1, 2, chance.randint(1, 40)]), self.aligned(width) + chance.choice([0, 0, bus])
@@ -546,7 +546,7 @@ def _float_parameters(writer: Writer, memory: Bytes, numbers: np.random.Generato
         return np.where(numbers.random(count) < 0.1, numbers.integers(0, 1 << 32, count, np.uint32), found)
 
     for base, blocks in writer.parameters:
-        planes = float_parameter_planes(drawn(blocks * lanes), drawn(blocks * lanes), lanes)
+        planes = float_parameter_planes(drawn(blocks * lanes), drawn(blocks * lanes), lanes, writer.tile.element_bytes)
         memory[base : base + planes.size] = planes
     for base in writer.scalars:
         memory[base : base + 8] = drawn(2).view(np.uint8)

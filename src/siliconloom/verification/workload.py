@@ -170,7 +170,8 @@ def _float_parameters(
     operator, lanes, line = mapped.task.operator, tile.vector.lanes, tile.parameter_line
 
     def scalars() -> Bytes:
-        return _lines(float_scalar_bytes(*chance.standard_normal(2)), line)
+        first, second = chance.standard_normal(2)
+        return _lines(float_scalar_bytes(first, second, tile.element_bytes), line)
 
     if isinstance(operator, Gemm) and role == "functions":
         for each in gemm_shape(operator, mapped.task).passes:
@@ -182,7 +183,7 @@ def _float_parameters(
         count = size // (line * COLUMN_LINES) * lanes
         scale = operator.k**-0.5 if isinstance(operator, Gemm) else 1.0
         bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
-        yield float_parameter_planes(bias, multiplier, lanes)
+        yield float_parameter_planes(bias, multiplier, lanes, tile.element_bytes)
 
 
 def columns(blocks: int, deviation: float, lanes: int, chance: np.random.Generator) -> Bytes:
