@@ -340,7 +340,8 @@ def _split_aliases(text: str) -> str:
     Yosys leaves out the copies of a sign bit from what it computes, and adds them by an assignment of the wire to
     itself. Verilator takes that for a combinational loop unless it treats the wire's bits apart.
     """
-    for name in sorted(set(re.findall(r"^  assign (\S+) \[[\d:]+\] = \1 \[\d+\];$", text, re.M))):
+    bit = r"\1 ?\[\d+\]"
+    for name in sorted(set(re.findall(rf"^  assign (\S+?) ?\[[\d:]+\] = (?:{bit}|{{(?: {bit},?)+ }});$", text, re.M))):
         text = re.sub(
             rf"^(  (?:wire|reg) \[\d+:0\] {re.escape(name)}) ?;$", r"\1 /* verilator split_var */;", text, flags=re.M
         )

@@ -48,6 +48,7 @@ SMALL = [
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
     ("npu-edge", tuple(npu.SMALL.items())),
+    ("npu-edge", (*npu.SMALL.items(), ("tile.array.operands", "fp16"))),
     ("pim-hbm", ()),
     ("pim-hbm", PIM_SMALL),
 ]
@@ -101,7 +102,7 @@ def test_icarus_accepts_it(name, overrides, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:7], SMALL[-1]])
+@pytest.mark.parametrize(("name", "overrides"), [*SMALL[:7], SMALL[-3], SMALL[-1]])
 def test_yosys_accepts_it_and_finds_no_latch(name, overrides, tmp_path):
     pytest.importorskip("pyosys")
     made = bundle(name, overrides)
