@@ -404,6 +404,8 @@ def _tilings(
 
 __all__ = [
     "FEW",
+    "LONG",
+    "WORTH",
     "Choice",
     "Chosen",
     "Measure",
