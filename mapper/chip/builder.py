@@ -154,7 +154,7 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class Passage:
+class Stretch:
     """Instructions that stand one after the other, for programs that are only asked how long they take.
 
     Which slots of rings they use depends on what stands before and around them, so that elsewhere their addresses are
@@ -447,16 +447,16 @@ class ProgramBuilder:
         made = Draft if draft else Program
         return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
-    def take(self, first: int) -> Passage:
+    def take(self, first: int) -> Stretch:
         """Remove what was added from instruction number ``first`` on, and return it."""
-        taken = Passage(tuple(draft.freeze() for draft in self.drafts[first:]), tuple(self.working[first:]))
+        taken = Stretch(tuple(draft.freeze() for draft in self.drafts[first:]), tuple(self.working[first:]))
         del self.drafts[first:], self.working[first:]
         return taken
 
-    def add(self, passage: Passage) -> None:
+    def add(self, stretch: Stretch) -> None:
         """Add what was taken from this program or from another."""
-        self.drafts += map(_Made, passage.instructions)
-        self.working += passage.working
+        self.drafts += map(_Made, stretch.instructions)
+        self.working += stretch.working
 
     def _transfer(
         self,

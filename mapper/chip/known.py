@@ -2,7 +2,7 @@
 
 What a task is lowered to follows from its tiling and share, from the division of the buffers, and from the addresses of
 what was made before it. Two drafts that agree in these have the same instructions there, but for the slots of rings,
-which follow from everything before and around a task (`builder.Passage`). So what is found here serves drafts, whose
+which follow from everything before and around a task (`builder.Stretch`). So what is found here serves drafts, whose
 time is asked for, and no program that runs.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from siliconloom.mapper.chip.builder import Passage
+from siliconloom.mapper.chip.builder import Stretch
 from siliconloom.mapper.chip.choice import Chosen
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Taken
@@ -22,7 +22,7 @@ class _Told(NamedTuple):
 
     chosen: Chosen
     """Kept, as it is known by its place in Python's memory."""
-    passage: Passage
+    stretch: Stretch
     taken: Taken
     outputs: dict[str, Stored]
     apart: dict[str, str]
@@ -54,7 +54,7 @@ class KnownTasks:
             context.outputs.update(told.outputs)
             for name, reason in told.apart.items():
                 context.apart.setdefault(name, reason)
-        builder.add(told.passage)
+        builder.add(told.stretch)
         made = self._results, *told.outputs.items()
         self._results = self._numbers.setdefault(made, len(self._numbers) + 1)
 
@@ -63,10 +63,10 @@ class KnownTasks:
         builder, memory, first = context.builder, context.memory, len(context.builder.drafts)
         before, made, apart = memory.taken(), dict(context.outputs), set(context.apart)
         emit()
-        passage = builder.take(first)
+        stretch = builder.take(first)
         outputs = {name: stored for name, stored in context.outputs.items() if made.get(name) is not stored}
         reasons = {name: reason for name, reason in context.apart.items() if name not in apart}
-        return _Told(chosen, passage, memory.since(before), outputs, reasons)
+        return _Told(chosen, stretch, memory.since(before), outputs, reasons)
 
 
 __all__ = ["KnownTasks"]

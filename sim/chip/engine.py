@@ -12,7 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
-from siliconloom.arch.machine_code import Prepared
+from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
@@ -177,9 +177,9 @@ class Stopwatch:
         from siliconloom.sim.chip import recurrence
 
         self.chip, self._timer = chip, Timer(chip)
-        self._snapshots = Prepared(recurrence.empty_snapshots())
-        self._wishes = Prepared(Wishes(True, NOTHING, NOTHING))
-        self._states: dict[tuple[int, int], Prepared] = {}
+        self._snapshots = FixedArgument(recurrence.empty_snapshots())
+        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self._states: dict[tuple[int, int], FixedArgument] = {}
 
     def __call__(self, program: Program) -> int:
         """Cycles of ``program``; raises `LoomError` as `run` does."""
@@ -189,7 +189,7 @@ class Stopwatch:
         tables = build_tables(program, self.chip, timer=self._timer)
         size = 1 << len(program.instructions).bit_length(), len(program.operators)
         if size not in self._states:
-            self._states[size] = Prepared(empty_state(tables.constants, *size))
+            self._states[size] = FixedArgument(empty_state(tables.constants, *size))
         tile = self._states[size]
         state: State = tile.value
         begin_again(state, tables)
