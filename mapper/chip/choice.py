@@ -20,7 +20,8 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.epilogue import column_bytes, function_bytes
-from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories
+from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout, layouts
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -113,7 +114,13 @@ def choose_layouts(
         When there is none.
     """
     tasks = [task for part in parts for task in part.tasks]
-    divisions = layouts(tile, _constant_bytes(tile, tasks), _least(tasks, chip, tile))
+    constants = _constant_bytes(tile, tasks)
+    # where tiles for the whole array fit, rings that hold one need not have been divided for less
+    divisions = list(
+        dict.fromkeys(
+            layout for parts in (False, True) for layout in layouts(tile, constants, _least(tasks, chip, tile, parts))
+        )
+    )
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
@@ -225,14 +232,14 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
     return {max(*most, min(widest, share)) for share in shares}
 
 
-def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
-    """Bytes of a slot of every ring that the smallest tiles of the tasks take."""
+def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile, parts: bool) -> dict[str, int]:
+    """Bytes of a slot of every ring that the smallest tiles of the tasks take, also those of ``parts`` of the array."""
     least: dict[str, int] = {}
     for task in tasks:
         operator = task.operator
         if isinstance(operator, Gemm):
             shape = gemm_shape(operator, task)
-            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape))
+            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape, parts=parts))
             needs = GemmLayout(tile, shape).needs(m, n, k)
         elif isinstance(operator, Attention):
             needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, False, operator.kv_len)
