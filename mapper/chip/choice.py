@@ -260,6 +260,13 @@ def _kind(share: Share, tiling: Tiling) -> Kind:
     return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
 
 
+def _sizes(chosen: Chosen) -> tuple[int, ...]:
+    """What tells products' candidates apart whose tiles are computed in one order: share, sizes and estimate."""
+    tiling = chosen.tiling
+    assert isinstance(tiling, GemmTiling)
+    return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
+
+
 def _nameless(task: Task) -> Task:
     """What a task computes, whatever it is called."""
     every = (task.operator, *task.fused)
@@ -291,6 +298,8 @@ class _Pool:
         self.least = self.worst = 1.0
         """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
+        self.alike: dict[tuple[int, ...], list[int]] = {}
+        """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
 
     def add(self, layout: int, share: Share, tiling: Tiling) -> None:
@@ -301,6 +310,8 @@ class _Pool:
             self.all.append(Chosen(tiling, share, tiling.cycles))
             self.layout.append(self.layouts[layout])
             self.kinds.append(_kind(share, tiling))
+            if self._has_twin(number):
+                self.alike.setdefault(_sizes(self.all[number]), []).append(number)
         self.under[layout].append(number)
 
     def value(self, number: int) -> float:
@@ -312,14 +323,29 @@ class _Pool:
         return self.all[number].cycles * ratio
 
     def simulate(self, number: int) -> int:
-        """Find out what a candidate takes."""
+        """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
         assert self.measure is not None
+        alike = self.alike[_sizes(self.all[number])] if self._has_twin(number) else [number]
+        number = min(alike, key=self._waits)
         cycles = self.measure(self.layout[number], self.all[number])
-        kind, ratio = self.kinds[number], cycles / self.all[number].cycles
-        self.known[number] = cycles
-        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
-        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+        for each in alike:
+            kind, ratio = self.kinds[each], cycles / self.all[each].cycles
+            self.known[each] = cycles
+            self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
+            self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
         return cycles
+
+    def _waits(self, number: int) -> bool:
+        """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
+        tiling = self.all[number].tiling
+        return isinstance(tiling, GemmTiling) and tiling.order == "n_outer"
+
+    def _has_twin(self, number: int) -> bool:
+        """Whether either order of the outer loops is the same order of tiles, and transfers set the pace of both."""
+        tiling, part = self.all[number].tiling, self.all[number].share.operator
+        if not isinstance(tiling, GemmTiling) or not isinstance(part, Gemm) or tiling.resident:
+            return False
+        return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
 
     def explore(self) -> None:
         """Simulate the most promising ones, while one could be faster than what was found."""
@@ -334,14 +360,15 @@ class _Pool:
             value, number = min((self.value(number), number) for number in left)
             if self.hope(number) * value >= best - self.worth:
                 break
-            left.remove(number)
             best = min(self.simulate(number), best)
+            left -= self.known.keys()
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
         values = {number: self.value(number) for number in self.under[layout]}
         limit = SLACK * min(values.values())
-        return min((self._moved(number), value, number) for number, value in values.items() if value <= limit)[2]
+        near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
+        return min(near)[3]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""
