@@ -116,11 +116,10 @@ def choose_layouts(
     tasks = [task for part in parts for task in part.tasks]
     constants = _constant_bytes(tile, tasks)
     # where tiles for the whole array fit, rings that hold one need not have been divided for less
-    divisions = list(
-        dict.fromkeys(
-            layout for parts in (False, True) for layout in layouts(tile, constants, _least(tasks, chip, tile, parts))
-        )
-    )
+    undivided, least = (_least(tasks, chip, tile, parts) for parts in (False, True))
+    divisions = layouts(tile, constants, undivided)
+    if least != undivided:
+        divisions = list(dict.fromkeys([*divisions, *layouts(tile, constants, least)]))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]

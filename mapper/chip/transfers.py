@@ -100,10 +100,9 @@ def _fields(rows: int, width: int, pitch: int, local_pitch: int) -> dict[str, in
 
 
 def _units(bus: int, width: Int) -> Int:
-    up = np.ones_like(width)
-    for shift in range(bus.bit_length() - 1):
-        up = np.where(width > 1 << shift, 1 << shift + 1, up)
-    return up
+    """`window_of` the bus, of many widths."""
+    powers = 1 << np.arange(bus.bit_length(), dtype=np.int64)
+    return np.asarray(powers[np.minimum(np.searchsorted(powers, width), len(powers) - 1)])
 
 
 def _lowest(places: Int) -> Int:

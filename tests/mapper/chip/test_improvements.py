@@ -11,7 +11,7 @@ from tests.mapper.chip.improvements import IMPROVEMENTS, comparisons, one_tile_m
 
 TOLERANCE = 1.01
 PADDED = {"array doubled": 2.0, "lanes doubled": 1.5}
-"""What fills operands up to its own size, and the most that this made any of 484 chips slower.
+"""What fills operands up to its own size, and the most that this made any of 606 chips slower.
 
 A larger array fills rows and panels in the scratchpad, more lanes rows in memory, too; docs/mapping.md has the counts.
 """
