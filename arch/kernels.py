@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 
 from siliconloom.arch.budget import require_library
 from siliconloom.arch.machine_code import (
+    FixedArgument,
     call_key,
     compiled_call_key,
     emit_library,
@@ -74,19 +75,19 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         if INTERPRETED or not self.alone:
-            return self.py_func(*arguments)
+            return self.py_func(*map(FixedArgument.plain, arguments))
         if "dispatcher" in self.__dict__:
-            return self.dispatcher(*arguments)
+            return self.dispatcher(*map(FixedArgument.plain, arguments))
         self._calls += 1
         if self._calls > OFTEN:  # Numba takes half a second to start, and a call of it a tenth of a call of ours
-            return self.dispatcher(*arguments)
+            return self.dispatcher(*map(FixedArgument.plain, arguments))
         key = call_key(arguments)
         if key is not None and key not in self._libraries:
             self._libraries[key] = self._library(key)
         library = self._libraries.get(key) if key is not None else None
         if library is not None:
             return library(*arguments)
-        outcome = self.dispatcher(*arguments)
+        outcome = self.dispatcher(*map(FixedArgument.plain, arguments))
         if key is not None:
             self._keep(key)
         return outcome

@@ -44,8 +44,26 @@ NOTHING = 0, -2
 """Return codes of a call without exception; the second returned ``None``."""
 
 
+class FixedArgument:
+    """An argument that is passed again and again: its type, and the numbers that it is passed as, are found once.
+
+    Its arrays must stay those that they are; what they hold may change.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.key, self.flat = value, type_key(value), list[Any]()
+        _plain(value, self.flat)
+
+    @staticmethod
+    def plain(argument: Any) -> Any:
+        """The argument itself, whether it is prepared or not."""
+        return argument.value if isinstance(argument, FixedArgument) else argument
+
+
 def type_key(value: Any) -> str | None:
     """The type of an argument as text, such as ``A int64 2 C``; ``None`` for one that cannot be passed."""
+    if isinstance(value, FixedArgument):
+        return value.key
     if isinstance(value, np.ndarray):
         flags, dtype = value.flags, value.dtype
         if not flags.aligned or not dtype.isnative:
@@ -230,7 +248,7 @@ def _caller(function: Any, result: str) -> Callable[..., Any]:
         out, fault = place(), ctypes.c_void_p()
         flat = list[Any]()
         if not function.argtypes:  # the same for every call: a library is made for arguments of these types
-            typed = [type(each) for argument in arguments for each in _flatten(argument)]
+            typed = [type(each) for argument in arguments for each in _flatten(FixedArgument.plain(argument))]
             function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *typed]
         for argument in arguments:
             _plain(argument, flat)
@@ -256,6 +274,8 @@ def _plain(value: Any, flat: list[Any]) -> None:
     elif isinstance(value, tuple):
         for each in value:
             _plain(each, flat)
+    elif isinstance(value, FixedArgument):
+        flat += value.flat
     else:
         flat.append(value.item() if isinstance(value, np.generic) else value)
 
@@ -283,4 +303,13 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield ctypes.c_int64(value)
 
 
-__all__ = ["call_key", "compiled_call_key", "emit_library", "find_linker", "has_code", "library_path", "load_library"]
+__all__ = [
+    "FixedArgument",
+    "call_key",
+    "compiled_call_key",
+    "emit_library",
+    "find_linker",
+    "has_code",
+    "library_path",
+    "load_library",
+]

@@ -22,7 +22,7 @@ from siliconloom.arch.timing import (
 )
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.gemm_cost import row_bytes
+from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.orientation import oriented

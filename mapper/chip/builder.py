@@ -61,8 +61,8 @@ class _Side:
     """Cursor of one side of a ring."""
 
     count: int = 0
-    open_counts: list[int] = field(default_factory=list)
-    uses: list[list[_Local]] = field(default_factory=list)
+    uses: list[_Local] = field(default_factory=list)
+    """Those inside of open loops."""
 
 
 @dataclass
@@ -109,8 +109,7 @@ class Ring:
 
     def _use(self, side: _Side) -> _Local:
         local = _Local(self.base, self.slot_bytes, side.count & 1)
-        for uses in side.uses:
-            uses.append(local)
+        side.uses.append(local)
         return local
 
 
@@ -129,16 +128,43 @@ class Region:
         return _Local(self.base, 0, 0)
 
 
+LOCAL = ("a", "b", "c", "d")
+"""Fields of an instruction that may be local addresses."""
+
+
 @dataclass
 class _Draft:
     fields: dict[str, object]
 
     def freeze(self) -> Instruction:
-        return Instruction(
-            **{  # type: ignore[arg-type]
-                name: value.freeze() if isinstance(value, _Local) else value for name, value in self.fields.items()
-            }
-        )
+        fields = self.fields
+        for name in LOCAL:
+            value = fields.get(name)
+            if isinstance(value, _Local):
+                fields[name] = value.freeze()
+        return Instruction.made_of(fields)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An instruction as it was made before."""
+
+    instruction: Instruction
+
+    def freeze(self) -> Instruction:
+        return self.instruction
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Instructions that stand one after the other, for programs that are only asked how long they take.
+
+    Which slots of rings they use depends on what stands before and around them, so that elsewhere their addresses are
+    not those of a program that runs; nobody's time depends on that.
+    """
+
+    instructions: tuple[Instruction, ...]
+    working: tuple[int | None, ...]
 
 
 class ProgramBuilder:
@@ -150,7 +176,7 @@ class ProgramBuilder:
         With ``exchanges`` the array is given the transposes of products, see `mapper.chip.orientation`.
         """
         self.bus, self.exchanges = bus, exchanges
-        self.drafts: list[_Draft] = []
+        self.drafts: list[_Draft | _Made] = []
         self.working: list[int | None] = []
         self.semaphores: list[Semaphore] = []
         self.rings: list[Ring] = []
@@ -188,16 +214,13 @@ class ProgramBuilder:
             raise AssertionError("a lowering nests deeper than the hardware loops")
         self._add(opcode=Opcode.LOOP, m=count)
         self.depth += 1
-        sides = [side for ring in self.rings for side in (ring.producer, ring.consumer)]
-        for side in sides:
-            side.open_counts.append(side.count)
-            side.uses.append([])
+        opened = [(side, side.count, len(side.uses)) for ring in self.rings for side in (ring.producer, ring.consumer)]
         yield Loop(level, count)
-        for side in sides:
-            before = side.open_counts.pop()
+        for side, before, uses in opened:
             per_iteration = side.count - before
-            for local in side.uses.pop():
-                local.parity |= (per_iteration & 1) << level
+            if per_iteration & 1:
+                for local in side.uses[uses:]:
+                    local.parity |= 1 << level
             side.count = before + per_iteration * count
         self.depth -= 1
         self._add(opcode=Opcode.NEXT)
@@ -437,6 +460,17 @@ class ProgramBuilder:
         made = Draft if draft else Program
         return made(tuple(d.freeze() for d in self.drafts), tuple(self.semaphores), operators, working)
 
+    def take(self, first: int) -> Stretch:
+        """Remove what was added from instruction number ``first`` on, and return it."""
+        taken = Stretch(tuple(draft.freeze() for draft in self.drafts[first:]), tuple(self.working[first:]))
+        del self.drafts[first:], self.working[first:]
+        return taken
+
+    def add(self, stretch: Stretch) -> None:
+        """Add what was taken from this program or from another."""
+        self.drafts += map(_Made, stretch.instructions)
+        self.working += stretch.working
+
     def _transfer(
         self,
         opcode: Opcode,
@@ -470,7 +504,7 @@ class ProgramBuilder:
         memory: Address,
         offset: int,
         joins: bool,
-    ) -> list[TransferPiece]:
+    ) -> Sequence[TransferPiece]:
         """A transfer as the DMA takes it, its rows packed in local memory unless said otherwise."""
         local = row_bytes if local_pitch is None else local_pitch
         places = memory.base | ring.base + offset | ring.slot_bytes

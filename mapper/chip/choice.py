@@ -20,7 +20,8 @@ from siliconloom.mapper.chip.attention_cost import (
 )
 from siliconloom.mapper.chip.bounds import operator_bound
 from siliconloom.mapper.chip.epilogue import column_bytes, function_bytes
-from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories
+from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout, layouts
 from siliconloom.mapper.chip.sharing import Share, shares
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
@@ -113,7 +114,12 @@ def choose_layouts(
         When there is none.
     """
     tasks = [task for part in parts for task in part.tasks]
-    divisions = layouts(tile, _constant_bytes(tile, tasks), _least(tasks, chip, tile))
+    constants = _constant_bytes(tile, tasks)
+    # where tiles for the whole array fit, rings that hold one need not have been divided for less
+    undivided, least = (_least(tasks, chip, tile, parts) for parts in (False, True))
+    divisions = layouts(tile, constants, undivided)
+    if least != undivided:
+        divisions = list(dict.fromkeys([*divisions, *layouts(tile, constants, least)]))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
     alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
     shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
@@ -225,14 +231,14 @@ def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
     return {max(*most, min(widest, share)) for share in shares}
 
 
-def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile) -> dict[str, int]:
-    """Bytes of a slot of every ring that the smallest tiles of the tasks take."""
+def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile, parts: bool) -> dict[str, int]:
+    """Bytes of a slot of every ring that the smallest tiles of the tasks take, also those of ``parts`` of the array."""
     least: dict[str, int] = {}
     for task in tasks:
         operator = task.operator
         if isinstance(operator, Gemm):
             shape = gemm_shape(operator, task)
-            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape))
+            m, n, k = (int(sizes[0]) for sizes in candidates(tile, shape, parts=parts))
             needs = GemmLayout(tile, shape).needs(m, n, k)
         elif isinstance(operator, Attention):
             needs = attention_needs(chip, operator, 1, min(tile.array.cols, operator.kv_len), 1, False, operator.kv_len)
@@ -251,6 +257,13 @@ def _kind(share: Share, tiling: Tiling) -> Kind:
     if isinstance(tiling, GemmTiling):
         return share.tiles.bit_length(), tiling.order == "n_outer", tiling.resident
     return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
+
+
+def _sizes(chosen: Chosen) -> tuple[int, ...]:
+    """What tells products' candidates apart whose tiles are computed in one order: share, sizes and estimate."""
+    tiling = chosen.tiling
+    assert isinstance(tiling, GemmTiling)
+    return id(chosen.share), tiling.m, tiling.n, tiling.k, tiling.cycles
 
 
 def _nameless(task: Task) -> Task:
@@ -284,6 +297,8 @@ class _Pool:
         self.least = self.worst = 1.0
         """The least that was seen of any kind, and the most."""
         self.kinds: list[Kind] = []
+        self.alike: dict[tuple[int, ...], list[int]] = {}
+        """Candidates of one estimate whose tiles are computed in one order, as there is one tile of rows: `_sizes`."""
         self._numbers: dict[tuple[int, int], int] = {}
 
     def add(self, layout: int, share: Share, tiling: Tiling) -> None:
@@ -294,6 +309,8 @@ class _Pool:
             self.all.append(Chosen(tiling, share, tiling.cycles))
             self.layout.append(self.layouts[layout])
             self.kinds.append(_kind(share, tiling))
+            if self._has_twin(number):
+                self.alike.setdefault(_sizes(self.all[number]), []).append(number)
         self.under[layout].append(number)
 
     def value(self, number: int) -> float:
@@ -305,14 +322,29 @@ class _Pool:
         return self.all[number].cycles * ratio
 
     def simulate(self, number: int) -> int:
-        """Find out what a candidate takes."""
+        """Find out what a candidate takes, and those that are alike: of them the one without barriers is run."""
         assert self.measure is not None
+        alike = self.alike[_sizes(self.all[number])] if self._has_twin(number) else [number]
+        number = min(alike, key=self._waits)
         cycles = self.measure(self.layout[number], self.all[number])
-        kind, ratio = self.kinds[number], cycles / self.all[number].cycles
-        self.known[number] = cycles
-        self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
-        self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
+        for each in alike:
+            kind, ratio = self.kinds[each], cycles / self.all[each].cycles
+            self.known[each] = cycles
+            self.ratios[kind] = min(self.ratios.get(kind, ratio), ratio)
+            self.least, self.worst = min(self.least, ratio), max(self.worst, ratio)
         return cycles
+
+    def _waits(self, number: int) -> bool:
+        """Whether the vector unit meets a barrier for parameters that stay while rows pass."""
+        tiling = self.all[number].tiling
+        return isinstance(tiling, GemmTiling) and tiling.order == "n_outer"
+
+    def _has_twin(self, number: int) -> bool:
+        """Whether either order of the outer loops is the same order of tiles, and transfers set the pace of both."""
+        tiling, part = self.all[number].tiling, self.all[number].share.operator
+        if not isinstance(tiling, GemmTiling) or not isinstance(part, Gemm) or tiling.resident:
+            return False
+        return tiling.m >= part.m and tiling.memory_cycles >= tiling.array_cycles
 
     def explore(self) -> None:
         """Simulate the most promising ones, while one could be faster than what was found."""
@@ -327,14 +359,15 @@ class _Pool:
             value, number = min((self.value(number), number) for number in left)
             if self.hope(number) * value >= best - self.worth:
                 break
-            left.remove(number)
             best = min(self.simulate(number), best)
+            left -= self.known.keys()
 
     def pick(self, layout: int) -> int:
         """Of those under a layout that are nearly the fastest, the one that moves the fewest bytes."""
         values = {number: self.value(number) for number in self.under[layout]}
         limit = SLACK * min(values.values())
-        return min((self._moved(number), value, number) for number, value in values.items() if value <= limit)[2]
+        near = ((self._moved(n), value, self._waits(n), n) for n, value in values.items() if value <= limit)
+        return min(near)[3]
 
     def rivals(self, layout: int) -> list[Chosen]:
         """The candidates under a layout: the best of each kind, then the others, both in order of cycles."""
@@ -404,6 +437,8 @@ def _tilings(
 
 __all__ = [
     "FEW",
+    "LONG",
+    "WORTH",
     "Choice",
     "Chosen",
     "Measure",

@@ -32,7 +32,8 @@ from siliconloom.mapper.chip.attention_cost import (
     query_parts,
 )
 from siliconloom.mapper.chip.choice import Chosen, Part, Tiling
-from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmMemories, GemmShape
+from siliconloom.mapper.chip.gemm_cost import GemmMemories
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.layout import ACCUMULATED, Layout, banks_of, slots_of
 from siliconloom.mapper.chip.memory import Key
 from siliconloom.mapper.chip.operands import Turned

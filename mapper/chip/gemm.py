@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from siliconloom.arch.isa import Unit
 from siliconloom.arch.layout import padded, parameter_bytes, product_values, sums_pitch
 from siliconloom.mapper.chip.builder import affine
-from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.operands import operands, residual
+from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
@@ -33,6 +34,7 @@ class GemmLowering:
         memory, name, whole = context.memory, task.operator.name, task.operator
         assert isinstance(whole, Gemm)
         self.layout = layout = GemmLayout(context.tile, shape)
+        self.panels = PanelLayout(context.chip, layout)
         # objects have the same size for every share: parts of a task in several memory levels may be shared differently
         all_of = GemmLayout(context.tile, gemm_shape(whole, task))
         rows, columns = whole.batch * whole.m, whole.n // 2 if shape.output_halved else whole.n
@@ -45,8 +47,8 @@ class GemmLowering:
             # of the last row only what it holds itself: where not every row is read, it may be the last of all
             self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
-            self.b_bytes = layout.b_tile(shape.n, shape.k)
-            second = whole.batch * all_of.b_tile(whole.n, whole.k)
+            self.b_bytes = self.panels.tile(shape.n, shape.k)
+            second = whole.batch * PanelLayout(context.chip, all_of).tile(whole.n, whole.k)
         else:
             self.b_bytes = shape.k * layout.b_row
             second = whole.batch * whole.k * all_of.b_row
@@ -171,21 +173,33 @@ class GemmLowering:
         k_start, k_size = (0, shape.k) if k is None else (k.start, k.size)
         terms = [(batch.loop, self.b_bytes)]
         if shape.packed:
-            base = self.b_base + layout.b_tile(n.start, shape.k) + layout.b_tile(n.size, k_start)
-            rows, width = 1, layout.b_tile(n.size, k_size)
-            step = pitch = local = width
-            terms.append((n.loop, layout.b_tile(n.size, shape.k)))
+            tile, panels = self.panels.tile(n.size, shape.k), self.panels
+            base = self.b_base + panels.tile(n.start, shape.k) + panels.tile(n.size, k_start)
+            step = panels.tile(n.size, k_size)
+            terms.append((n.loop, tile))
             if shape.weight:
                 terms.append((self.context.layer, shape.batch * self.b_bytes))
+            parts = panels.parts(n.size, k_size)
         else:
             pitch = layout.b_row
             terms.append((n.loop, size(n.size)))
             base, step = self.b_base + size(n.start) + k_start * pitch, k_size * pitch
-            rows, width, local = k_size, size(n.size), layout.b_local(n.size)
+            parts = [PanelPart(0, 0, k_size, size(n.size), layout.b_local(n.size))]
         if k is not None:
             terms.append((k.loop, step))
-        where = affine(base, *terms)
-        self.nest.load(ring, rows, width, pitch, where, depends=not shape.weight, local_pitch=local)
+        for part in parts:
+            self.nest.load(
+                ring,
+                part.rows,
+                part.width,
+                part.width if shape.packed else layout.b_row,
+                affine(base + part.memory, *terms),
+                depends=not shape.weight,
+                opens=part is parts[0],
+                closes=part is parts[-1],
+                offset=part.local,
+                local_pitch=part.pitch,
+            )
 
     def _open_scales(self, batch: Walk, n: Walk | None) -> None:
         self._load_scales(batch, n)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import Chip, Memory, NpuTile, SystolicArray, VectorUnit
-from siliconloom.arch.layout import padded, product_values, row_values, sums_pitch
+from siliconloom.arch.description import Chip, Memory, NpuTile, VectorUnit
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
-from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
-from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.orientation import oriented
+from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
 from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
@@ -30,150 +28,8 @@ Int = NDArray[np.int64]
 Order = Literal["n_outer", "m_outer"]
 ORDERS: tuple[Order, ...] = ("n_outer", "m_outer")
 
-LONG_ROW = 8
-"""Beats of the DMA from which on a row is filled up to whole ones."""
 LONGEST = 2.0**53
 """Cycles that a cost may have: slow memories give more than its numbers hold."""
-
-
-@dataclass(frozen=True)
-class GemmShape:
-    """What one tile of the chip computes: ``batch`` products C[m,n] = A[m,k] B[k,n] and their epilogue.
-
-    ``functions`` are the vector unit's, in order; the first of them takes the sums. With ``output_halved`` that is a
-    gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
-    added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
-    where every row of the first operand is read, and else how many there are to one that is. With ``common`` all
-    products have the same first operand.
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    dtype: DataType
-    weight: bool
-    functions: tuple[VectorFunction, ...]
-    output_halved: bool
-    residual: bool
-    listed: bool = False
-    step: int = 1
-    common: bool = False
-
-    @property
-    def stored_n(self) -> int:
-        """Columns of the result that is stored."""
-        return self.n // 2 if self.output_halved else self.n
-
-    @property
-    def passes(self) -> tuple[EpiloguePass, ...]:
-        """Instructions of the vector unit on every result tile."""
-        return epilogue(self.functions)
-
-    @property
-    def packed(self) -> bool:
-        """The second operand lies in memory tile by tile, in the order in which the array takes it.
-
-        So do parameters, and operands that come from outside. Where it is another operator's result it lies row by row.
-        """
-        return self.weight or self.listed
-
-    def whole_n(self, array: SystolicArray, n: Count) -> Count:
-        """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
-        if not self.output_halved:
-            return n
-        half: Any = padded(n // 2, array.cols)
-        return cast(Count, 2 * half)
-
-
-class GemmLayout:
-    """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
-
-    Rows of activations are filled up to whole lines of the array, so that rows that adjoin in memory do in the
-    scratchpad. An array that keeps its sums takes them in ``blocks`` of as many as it has rows, each transposed.
-    """
-
-    def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
-        tile = oriented(tile)
-        self.tile, self.array, self.lanes, self.shape = tile, tile.array, tile.vector.lanes, shape
-        self.blocks, self.beat = tile.array.dataflow == "output_stationary", tile.dma.bytes_per_cycle
-        bits = shape.dtype.bits
-        self.a_row, self.b_row, self.c_row = (
-            row_bytes(tile, elements, bits) for elements in (shape.k, shape.n, shape.stored_n)
-        )
-        self.a_row *= shape.step
-        passes = shape.passes
-        self.column_bytes, self.function_bytes = column_bytes(passes, self.tile), function_bytes(passes, self.tile)
-
-    def size(self, elements: Count) -> Count:
-        """Bytes of so many operands."""
-        return -(-elements * self.shape.dtype.bits // 8)
-
-    def a_block(self, k: Count) -> Count:
-        """A block of ``k`` columns of rows that are transposed."""
-        return self.size(k * self.array.rows)
-
-    def a_plane(self, m: int) -> int:
-        """All ``m`` rows of one product's first operand."""
-        return -(-m // self.array.rows) * self.a_block(self.shape.k) if self.blocks else m * self.a_row
-
-    def a_local(self, k: Count) -> Count:
-        """From row to row of a moving tile of ``k`` columns."""
-        return self.size(row_values(self.tile, k))
-
-    def b_tile(self, n: Any, k: Any) -> Any:
-        """A tile of the second operand as the array takes it."""
-        return self.size(product_values(self.tile, 1, self.shape.whole_n(self.array, n), k).b)
-
-    def b_local(self, n: Count) -> Count:
-        """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
-        return padded(self.size(n), self.beat)
-
-    def c_local(self, cols: Count) -> Count:
-        """From row to row of a result tile of ``cols`` columns."""
-        return self.size(row_values(self.tile, cols))
-
-    def columns(self, cols: Count) -> Count:
-        """What requantises ``cols`` columns of results."""
-        return self.column_bytes * -(-cols // self.lanes)
-
-    def scales(self, cols: int) -> int:
-        """Room for what requantises ``cols`` columns, whatever tiles of whole panels they are cut into.
-
-        Each tile's begins with a line of the vector unit.
-        """
-        panel = self.columns(self.array.cols)
-        return max(int(self.columns(cols)), -(-cols // self.array.cols) * int(panel))
-
-    def scales_at(self, start: int, tile: int) -> int:
-        """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
-        return start // tile * int(self.columns(tile))
-
-    def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
-        """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
-        shape, array = self.shape, self.array
-        values = product_values(self.tile, m, shape.whole_n(array, n), k)
-        cols = n // 2 if shape.output_halved else n
-        result = m * self.c_local(cols)
-        needs = {
-            "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
-            "moving": self.size(values.a),
-            "partial": values.lines * sums_pitch(array),
-            "results": result,
-            "constants": self.columns(cols) + self.function_bytes,
-        }
-        targets = {each.target for each in shape.passes} - {"results"}
-        return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
-
-
-def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
-    """Bytes from row to row of a matrix of activations in main memory.
-
-    Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
-    begin where they must.
-    """
-    row, bus = -(-row_values(tile, elements) * bits // 8), tile.dma.bytes_per_cycle
-    return padded(row, bus) if row >= LONG_ROW * bus else row
 
 
 @dataclass(frozen=True)
@@ -340,12 +196,10 @@ def _operands(
         a = _Transfers(chip, memories.a, bits, layout.a_row, layout.a_local, a_places)
     c_places = np.where(m_tiles > 1, m * layout.c_row, 0) | np.where(c_tiles > 1, layout.size(columns), 0)
     if shape.packed:
-        b_places = np.where(n_tiles > 1, layout.b_tile(n, shape.k), 0)
-        b: _Transfers = _Tiles(
-            chip,
-            memories.b,
-            lambda deep, wide: layout.b_tile(wide, deep),
-            lambda wide: b_places | np.where(k_tiles > 1, layout.b_tile(wide, k), 0),
+        panels = PanelLayout(chip, layout)
+        b_places = np.where(n_tiles > 1, panels.tile(n, shape.k), 0)
+        b: _Transfers = _Panels(
+            chip, memories.b, panels, lambda wide: b_places | np.where(k_tiles > 1, panels.tile(wide, k), 0)
         )
     else:
         b_places = np.where(n_tiles > 1, layout.size(n), 0) | np.where(k_tiles > 1, k * layout.b_row, 0)
@@ -442,6 +296,27 @@ class _Blocks(_Transfers):
         return self._moved(-(-rows // self.layout.array.rows), width, np.asarray(self.pitch), width, self.places)
 
 
+class _Panels(_Tiles):
+    """Transfers of the tiles of parameters, whose last panels may lie in narrower rows."""
+
+    def __init__(self, chip: Chip, memory: Memory, panels: PanelLayout, begins: Callable[[Int], Int]) -> None:
+        super().__init__(chip, memory, lambda deep, wide: panels.tile(wide, deep), begins)
+        self.panels = panels
+
+    def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        narrow = self.panels.narrow(cols, rows)
+        if narrow is None:
+            return super()._both(rows, cols)
+        whole, lines, width = narrow
+        moved, held = self._moved(np.ones_like(whole), whole, whole, whole, self.begins(cols))
+        there = whole > 0
+        beside = np.full_like(lines, self.panels.line)
+        more, longer = self._moved(np.maximum(lines, 1), width, width, beside, width | self.panels.line)
+        return np.where(there, moved, 0) + np.where(lines, more, 0), np.where(there, held, 0) + np.where(
+            lines, longer, 0
+        )
+
+
 Parts = list[tuple[Int, Int]]
 
 
@@ -451,4 +326,4 @@ def _parts(total: int, size: Int) -> Parts:
     return [(size, full), (rest, (rest > 0).astype(np.int64))]
 
 
-__all__ = ["GemmCosts", "GemmLayout", "GemmMemories", "GemmShape", "ORDERS", "Order", "gemm_costs", "row_bytes"]
+__all__ = ["GemmCosts", "GemmMemories", "ORDERS", "Order", "gemm_costs"]

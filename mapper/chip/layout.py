@@ -273,6 +273,7 @@ def declare_rings(builder: ProgramBuilder, tile: NpuTile, layout: Layout) -> Rin
 __all__ = [
     "ACCUMULATED",
     "BANKED",
+    "LARGE",
     "Layout",
     "Rings",
     "SINGLE",

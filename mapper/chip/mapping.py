@@ -13,6 +13,7 @@ from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
+    LONG,
     WORTH,
     Choice,
     Chosen,
@@ -22,6 +23,7 @@ from siliconloom.mapper.chip.choice import (
     executions,
     finalists,
 )
+from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.memory import MemoryMap
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
@@ -96,8 +98,8 @@ def map_workload(
         return lower(chip, graph, Mapping(parts, choices[0], placement), notes)
     found = [(0, choice) for choice in choices] if search else finalists(parts, choices, rivals)
 
-    def drafted(choice: Choice) -> Drafted:
-        return draft(chip, graph, Mapping(parts, choice, placement))
+    def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
+        return draft(chip, graph, Mapping(parts, choice, placement), known)
 
     return checked(chip, graph, _fastest(parts, found, rivals, drafted, cycles), notes)
 
@@ -106,14 +108,15 @@ def _fastest(
     parts: Sequence[Part],
     choices: Sequence[tuple[int, Choice]],
     rivals: Rivals,
-    lowered: Callable[[Choice], Drafted],
+    lowered: Lower,
     cycles: Callable[[Program], int],
 ) -> Drafted:
     """Of choices, each with the sum of its operators' cycles, the one whose whole program takes the least.
 
     Operators overlap with their neighbours. None is looked at that would have to gain twice as much by that as the
     first one does. Where the overlap is a good part of the time, rivals of single tasks are tried, too: the one that
-    is the fastest by itself need not be the fastest between its neighbours.
+    is the fastest by itself need not be the fastest between its neighbours. Nor is this done to any that would have to
+    gain twice as much by it as the one before did, unless tasks are few.
     """
     first = lowered(choices[0][1])
     if len(choices) == len(parts) == len(parts[0].tasks) == 1:
@@ -128,14 +131,19 @@ def _fastest(
     few = executions(parts) <= FEW
     if few or overlap >= OVERLAP * runs[0][0]:
         budget = (FEW_TRIED if few else TRIED) // len(first.program.instructions)
-        trials = _Trials(parts, rivals, lowered, cycles, overlap)
+        trials = _Trials(parts, rivals, partial(lowered, known=KnownTasks()), cycles, overlap)
+        gained = LONG
         for place, (least, number, made) in enumerate(runs):
+            if least - 2 * gained >= min(run[0] for run in runs) and not few:
+                break
             trials.left = budget * (place + 1) // len(runs) - trials.spent
             best, changed = trials.exchange(made, least, pairs=few)
-            runs[place] = (best, number, changed)
+            runs[place], gained = (best, number, changed), least - best
     return min(runs, key=lambda run: run[:2])[2]
 
 
+Lower = Callable[..., Drafted]
+"""Lowers a `Choice`, where tasks are `known` for its time only."""
 Place = tuple[int, str]
 """A task: the number of its part, and its name."""
 

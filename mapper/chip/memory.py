@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, Held, NpuTile
 from siliconloom.arch.errors import LoomError
@@ -73,6 +74,14 @@ class Home:
 Homes = Mapping[Key, tuple[Home, ...]]
 
 
+class Taken(NamedTuple):
+    """Objects that were made room for, where they begin, and the bytes in use after the last of them."""
+
+    items: dict[Key, Item]
+    starts: dict[Key, int]
+    used: int
+
+
 class MemoryMap:
     """Addresses of objects: one behind the other in the nearest level, or where ``homes`` says.
 
@@ -106,6 +115,21 @@ class MemoryMap:
             return self._base(role) + self._starts[item.key] + unit * unit_bytes
         home = next(h for h in self.homes[item.key] if h.first <= unit < h.first + h.count)
         return home.address + (unit - home.first) * unit_bytes
+
+    def taken(self) -> Taken:
+        """All that was taken so far."""
+        return Taken(dict(self.items), dict(self._starts), self.used)
+
+    def since(self, before: Taken) -> Taken:
+        """What was taken since then."""
+        items = {key: item for key, item in self.items.items() if key not in before.items}
+        return Taken(items, {key: at for key, at in self._starts.items() if key not in before.starts}, self.used)
+
+    def add(self, taken: Taken) -> None:
+        """Take what was taken in another map of the same size."""
+        self.items |= taken.items
+        self._starts |= taken.starts
+        self.used = taken.used
 
     def _base(self, role: str) -> int:
         if len(self._level_bases) < 2:
@@ -149,4 +173,4 @@ def no_room(chip: Chip, needed: int) -> LoomError:
     return LoomError(f"the workload needs {format_bytes(needed)} of {chip.name}'s " + " and ".join(levels))
 
 
-__all__ = ["Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "alignment_of", "no_room"]
+__all__ = ["Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "Taken", "alignment_of", "no_room"]

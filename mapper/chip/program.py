@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping as NamedValues
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from siliconloom.arch.description import Chip, NpuTile
@@ -17,6 +18,7 @@ from siliconloom.mapper.chip.builder import ProgramBuilder
 from siliconloom.mapper.chip.choice import Choice, Chosen, Part, Tiling
 from siliconloom.mapper.chip.gather import GatherLowering
 from siliconloom.mapper.chip.gemm import GemmLowering
+from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
 from siliconloom.mapper.chip.memory import Key, MemoryMap
@@ -121,7 +123,7 @@ class MappedWorkload:
 
 @dataclass(frozen=True)
 class Drafted:
-    """A lowered workload that is not checked yet."""
+    """A lowered workload that is not checked yet; one that is only ``timed`` has addresses that are not its own."""
 
     mapping: Mapping
     program: Program
@@ -129,6 +131,7 @@ class Drafted:
     memory: MemoryMap
     results: NamedValues[str, Stored]
     apart: NamedValues[str, str]
+    timed: bool = False
 
 
 class Lowered(NamedTuple):
@@ -151,16 +154,19 @@ def lower(chip: Chip, graph: Graph, mapping: Mapping, notes: tuple[str, ...] = (
     return checked(chip, graph, draft(chip, graph, mapping), notes)
 
 
-def draft(chip: Chip, graph: Graph, mapping: Mapping) -> Drafted:
-    """The same without checks, for what is only timed."""
+def draft(chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None = None) -> Drafted:
+    """The same without checks, for what is only timed; with tasks that are ``known`` it is good for nothing else."""
     placement = mapping.placement
     memory = MemoryMap(chip, None if placement is None else placement.homes)
-    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True)
-    return Drafted(mapping, lowered.program, lowered.tasks, memory, lowered.results, lowered.apart)
+    lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known)
+    timed = known is not None
+    return Drafted(mapping, lowered.program, lowered.tasks, memory, lowered.results, lowered.apart, timed)
 
 
 def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) -> MappedWorkload:
     """What the mapper decided, with its bound."""
+    if drafted.timed:
+        drafted = draft(chip, graph, drafted.mapping)
     program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
     whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()
@@ -188,7 +194,14 @@ def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) 
 
 
 def lower_tasks(
-    chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice, memory: MemoryMap, *, draft: bool = False
+    chip: Chip,
+    graph: Graph,
+    parts: Sequence[Part],
+    choice: Choice,
+    memory: MemoryMap,
+    *,
+    draft: bool = False,
+    known: KnownTasks | None = None,
 ) -> Lowered:
     """The Program, and every task with its tilings; a task of several parts stands in the tables once."""
     layout, tilings = choice
@@ -200,6 +213,8 @@ def lower_tasks(
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()
     in_place = updated(graph)
+    if known is not None:
+        known.begin()
     tasks, runs = list[Task](), list[list[tuple[int, Tiling, Share]]]()
     for part, tiled in zip(parts, tilings, strict=True):
         memory.repetition = part.first
@@ -215,7 +230,8 @@ def lower_tasks(
                     runs.append([])
                 builder.operator = numbers[name]
                 runs[builder.operator].append((part.count, tiled[name].timed, tiled[name].share))
-                _lower(context, task, tiled[name])
+                emit = partial(_lower, context, task, tiled[name])
+                emit() if known is None else known.lower(context, tiled[name], emit)
     mapped = tuple(
         MappedTask(
             task, sum(n for n, _, _ in run), run[0][1], tuple(r[:2] for r in run), run[0][2].tiles, run[0][2].cut

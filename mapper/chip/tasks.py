@@ -9,7 +9,7 @@ from typing import Any
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
-from siliconloom.mapper.chip.gemm_cost import GemmShape
+from siliconloom.mapper.chip.gemm_layout import GemmShape
 from siliconloom.mapper.chip.operands import (
     ROUTED,
     Cached,

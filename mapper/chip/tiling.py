@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmLayout, GemmMemories, GemmShape, Order, gemm_costs
-from siliconloom.mapper.chip.layout import Layout
+from siliconloom.mapper.chip.builder import SLOTS
+from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.layout import LARGE, Layout
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.transfers import LONGEST_ROW, lowest
 
@@ -146,14 +148,45 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     return (array.rows, array.cols, 1) if array.dataflow == "output_stationary" else (1, array.cols, array.rows)
 
 
-def candidates(tile: NpuTile, shape: GemmShape) -> tuple[Int, Int, Int]:
-    """Sizes of tiles to try along m, n and k."""
+def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
+    """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
     m, n, k = grains(tile, shape)
     bus, layout, bits = tile.dma.bytes_per_cycle, GemmLayout(tile, shape), shape.dtype.bits
     beat = max(bus * 8 // bits, 1)
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
-    return (_sizes(shape.m, m, rows), 2 * columns if shape.output_halved else columns, _sizes(shape.k, k, beat))
+    low, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [])
+    return (
+        _with(_sizes(shape.m, m, rows), low),
+        2 * columns if shape.output_halved else columns,
+        _with(_sizes(shape.k, k, beat), shallow),
+    )
+
+
+def _with(sizes: Int, others: list[int]) -> Int:
+    return np.array(sorted({*sizes.tolist(), *others}), np.int64) if others else sizes
+
+
+def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tuple[list[int], list[int]]:
+    """Rows, and depths, of tiles that use a part of the array: half of its lines, a quarter and so on.
+
+    They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
+    less room for all else otherwise, while half of it is as good as the smaller one. Columns of parameters stay whole,
+    as these lie in memory panel by panel.
+    """
+    layout, (m, n, k) = GemmLayout(tile, shape), whole
+    low, shallow, columns = set[int](), set[int](), 2 * n if shape.output_halved else n
+    while True:
+        needs = layout.needs(m, columns, k)
+        largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
+        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (m % 2 and k % (2 * tile.array.load_rows)):
+            return sorted(low), sorted(shallow)
+        if m % 2 == 0:
+            m //= 2
+            low |= {m} if m < shape.m else set()
+        if k % (2 * tile.array.load_rows) == 0:
+            k //= 2
+            shallow |= {k} if k < shape.k else set()
 
 
 def _sizes(total: int, grain: int, beat: int) -> Int:

@@ -8,6 +8,7 @@ are multiples of.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,9 +39,10 @@ class MovedRows(NamedTuple):
     width: Int
 
 
+@lru_cache(maxsize=1 << 14)
 def pieces(
     bus: int | None, rows: int, width: int, pitch: int, local_pitch: int, places: int, *, joins: bool = True
-) -> list[TransferPiece]:
+) -> tuple[TransferPiece, ...]:
     """Transfers that move ``rows`` x ``width`` bytes.
 
     Parameters
@@ -59,17 +61,17 @@ def pieces(
     long = adjoin and total <= LONGEST_ROW
     as_it_is = TransferPiece(0, _fields(rows, width, pitch, local_pitch))
     if bus is None or bus & bus - 1:
-        return [TransferPiece(0, _fields(1, total, 0, 0)) if long else as_it_is]
+        return (TransferPiece(0, _fields(1, total, 0, 0)) if long else as_it_is,)
     if long and not places & window_of(bus, total) - 1:
-        return [TransferPiece(0, _fields(1, total, 0, 0))]
+        return (TransferPiece(0, _fields(1, total, 0, 0)),)
     if rows > 1 and not (places | pitch | local_pitch) & window_of(bus, width) - 1:
-        return [as_it_is]
+        return (as_it_is,)
     if adjoin:
         part = min(lowest(places | total), bus)
         if total // part <= LONGEST_ROW:
-            return [TransferPiece(0, _fields(total // part, part, part, part))]
+            return (TransferPiece(0, _fields(total // part, part, part, part)),)
     part = min(lowest(places | width | (pitch | local_pitch if rows > 1 else 0)), bus)
-    return [TransferPiece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part)]
+    return tuple(TransferPiece(at, _fields(rows, part, pitch, local_pitch)) for at in range(0, width, part))
 
 
 def moved_rows(bus: int, rows: Int, width: Int, pitch: Int, local_pitch: Int, places: Int) -> MovedRows:
@@ -98,10 +100,9 @@ def _fields(rows: int, width: int, pitch: int, local_pitch: int) -> dict[str, in
 
 
 def _units(bus: int, width: Int) -> Int:
-    up = np.ones_like(width)
-    for shift in range(bus.bit_length() - 1):
-        up = np.where(width > 1 << shift, 1 << shift + 1, up)
-    return up
+    """`window_of` the bus, of many widths."""
+    powers = 1 << np.arange(bus.bit_length(), dtype=np.int64)
+    return np.asarray(powers[np.minimum(np.searchsorted(powers, width), len(powers) - 1)])
 
 
 def _lowest(places: Int) -> Int:

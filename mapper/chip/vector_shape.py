@@ -9,7 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values
 from siliconloom.arch.vector import VectorFunction, vector_cost
-from siliconloom.mapper.chip.gemm_cost import row_bytes
+from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import index_bytes, most_indices
 from siliconloom.mapper.chip.operands import Cached, Turned
 from siliconloom.mapper.chip.tasks import Task

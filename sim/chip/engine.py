@@ -12,6 +12,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Opcode, Program, Unit, disassemble
+from siliconloom.arch.machine_code import FixedArgument
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.sim.chip.levels import level_traffic
 from siliconloom.sim.chip.state import (
@@ -32,9 +33,11 @@ from siliconloom.sim.chip.state import (
     State,
     TileMachine,
     Wishes,
+    begin_again,
+    empty_state,
     initial_state,
 )
-from siliconloom.sim.chip.tables import COLUMNS, Counter, Int, Stall, Tables, build_tables
+from siliconloom.sim.chip.tables import COLUMNS, Counter, Int, Stall, Tables, Timer, build_tables
 
 Progress = Callable[[float], None]
 
@@ -163,26 +166,46 @@ def run(
     return _outcome(program, chip, tables, state, wall)
 
 
-def duration(program: Program, chip: Chip) -> int:
-    """Cycles of `run`, and nothing else: for the many programs of which one will be chosen.
+class Stopwatch:
+    """Cycles of `run`, and nothing else, of one program after the other: for the many of which one will be chosen.
 
-    Raises
-    ------
-    LoomError
-        As `run` does.
+    What is the same from program to program is kept: rows of instructions, and the room for states that recur, whose
+    pages take longer to get than most programs to run.
     """
-    from siliconloom.sim.chip import kernel
-    from siliconloom.sim.chip import recurrence as fast
 
-    tables = build_tables(program, chip, counted=False)
-    state = initial_state(tables, len(program.operators), 0, 0)
-    machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
-    snapshots, wishes, status = fast.empty_snapshots(), Wishes(True, NOTHING, NOTHING), kernel.RUNNING
-    while status == kernel.RUNNING:
-        status = int(kernel.run(machine, wishes, snapshots, state, SLICE))
-    if status != kernel.DONE:
-        raise _failure(program, tables, status, state)
-    return int(state.clock[CYCLES])
+    def __init__(self, chip: Chip) -> None:
+        from siliconloom.sim.chip import recurrence
+
+        self.chip, self._timer = chip, Timer(chip)
+        self._snapshots = FixedArgument(recurrence.empty_snapshots())
+        self._wishes = FixedArgument(Wishes(True, NOTHING, NOTHING))
+        self._states: dict[tuple[int, int], FixedArgument] = {}
+
+    def __call__(self, program: Program) -> int:
+        """Cycles of ``program``; raises `LoomError` as `run` does."""
+        from siliconloom.sim.chip import kernel
+        from siliconloom.sim.chip import recurrence as fast
+
+        tables = build_tables(program, self.chip, timer=self._timer)
+        size = 1 << len(program.instructions).bit_length(), len(program.operators)
+        if size not in self._states:
+            self._states[size] = FixedArgument(empty_state(tables.constants, *size))
+        tile = self._states[size]
+        state: State = tile.value
+        begin_again(state, tables)
+        machine = TileMachine(tables.instructions, tables.causes, tables.constants, fast.find_loops(tables))
+        fast.empty(self._snapshots.value)
+        status = kernel.RUNNING
+        while status == kernel.RUNNING:
+            status = int(kernel.run(machine, self._wishes, self._snapshots, tile, SLICE))  # type: ignore[arg-type]
+        if status != kernel.DONE:
+            raise _failure(program, tables, status, state)
+        return int(state.clock[CYCLES])
+
+
+def duration(program: Program, chip: Chip) -> int:
+    """Cycles of `run`, and nothing else; raises `LoomError` as it does."""
+    return Stopwatch(chip)(program)
 
 
 def program_events(tables: Tables) -> int:
@@ -300,4 +323,4 @@ def _failure(program: Program, tables: Tables, status: int, state: State) -> Loo
     return IllegalProgram(Cause.DEADLOCK, None, "deadlock: " + ("; ".join(waiting) or "nothing can start"))
 
 
-__all__ = ["Counter", "Run", "Stall", "duration", "run"]
+__all__ = ["Counter", "Run", "Stall", "Stopwatch", "duration", "run"]

@@ -175,6 +175,16 @@ def empty_snapshots() -> Snapshots:
     )
 
 
+def empty(snapshots: Snapshots) -> None:
+    """Make room of states of another run that of a new one; what is known of open loops is emptied at each opening."""
+    loops = snapshots.loops
+    if loops.used.any():
+        for slots in (loops.used, loops.state_slots, loops.transition_slots):
+            slots[...] = 0
+    snapshots.level[...] = -1
+    snapshots.credit[...] = full_credit()
+
+
 @part(inside=False)
 def back_edge(machine: TileMachine, wishes: Wishes, snapshots: Snapshots, state: State) -> Any:
     """At the end of an iteration: jump over whole periods, or remember the state. False on a time beyond the counter.

@@ -94,12 +94,21 @@ TRACE_COLUMNS = 5
 
 def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: int) -> State:
     """A tile before its first cycle."""
-    depth, outstanding = tables.constants.queue_depth, tables.constants.outstanding
+    state = empty_state(tables.constants, len(tables.instructions), operators, trace_limit, fold_limit)
+    begin(state, tables)
+    return state
+
+
+def empty_state(
+    constants: UnitConstants, instructions: int, operators: int, trace_limit: int = 0, fold_limit: int = 0
+) -> State:
+    """Room for the states of a tile in programs of so many instructions at most, and of so many operators."""
+    depth, outstanding = constants.queue_depth, constants.outstanding
 
     def zeros(*shape: int) -> Any:
         return np.zeros(shape, np.int64)
 
-    state = State(
+    return State(
         clock=zeros(16),
         unit=zeros(12, UNITS),
         queue=zeros(UNITS, depth, 4),
@@ -109,13 +118,23 @@ def initial_state(tables: Tables, operators: int, trace_limit: int, fold_limit: 
         token=zeros(SEMAPHORES, RING),
         loop=zeros(3, LEVELS),
         stalls=zeros(UNITS, STALLS),
-        executions=zeros(len(tables.instructions)),
+        executions=zeros(instructions),
         operator=zeros(3, operators),
         trace=zeros(trace_limit, TRACE_COLUMNS),
         folds=zeros(fold_limit, FOLD_COLUMNS),
     )
+
+
+def begin(state: State, tables: Tables) -> None:
+    """Put a tile, of which every number is 0, before its first cycle."""
     state.clock[LAST_BEAT] = -(2**61)
     state.unit[STUCK] = -1
     state.semaphore[TOKENS] = tables.semaphores
     state.operator[OP_START] = TIME_LIMIT
-    return state
+
+
+def begin_again(state: State, tables: Tables) -> None:
+    """Put a tile before its first cycle, whatever it did before."""
+    for numbers in state:
+        numbers.fill(0)
+    begin(state, tables)

@@ -11,7 +11,7 @@ import numpy as np
 
 from siliconloom.arch.description import Chip, NpuTile, PimTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.isa import LEVELS, SEMAPHORES, Opcode, Program, Unit
+from siliconloom.arch.isa import LEVELS, SEMAPHORES, Instruction, Opcode, Program, Unit
 from siliconloom.arch.opcodes import memory_units
 from siliconloom.arch.timing import INPUT_SLICE, LOADER_GAP, OPERAND_LATENCY, QUEUE_POP, QUEUE_REFILL
 from siliconloom.sim.chip.levels import instruction_levels
@@ -52,8 +52,10 @@ PLAIN_COLUMNS = (
 TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "advance", "output", "stationary")
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
-TIMED = {name: COLUMNS[name] for name in TIMED_COLUMNS}
 PLAIN = attrgetter(*PLAIN_COLUMNS)
+ASKED = attrgetter("opcode", "function", "dtype", "m", "n", "k")
+"""What `Timing.times` may ask of an instruction."""
+NO_TIME = (0,) * len(TIMED_COLUMNS)
 UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))
 """Instructions that no unit works on."""
 
@@ -106,36 +108,76 @@ class Tables:
     constants: UnitConstants
 
 
-def build_tables(program: Program, chip: Chip, *, counted: bool = True) -> Tables:
+class Timer:
+    """The rows of `Tables.instructions` on one chip, kept from program to program.
+
+    What an instruction takes is kept by all that `Timing.times` may ask of it, and its row by the instruction itself,
+    as programs that differ in a task have the other tasks' instructions in common.
+    """
+
+    def __init__(self, chip: Chip) -> None:
+        if isinstance(chip.tile, PimTile):
+            raise NotSupported("simulating a pim tile")
+        self.chip, self.tile = chip, chip.tile
+        self.constants = constants_of(chip, chip.tile)
+        self._sharing = {chip.tile_count: chip}
+        self._times: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._rows: dict[tuple[int, int, int], tuple[Instruction, tuple[int, ...]]] = {}
+
+    def rows(self, program: Program) -> Int:
+        """One row for each instruction of ``program``."""
+        tiles = self.chip.tile_count
+        levels = instruction_levels(program, self.chip)
+        workings = program.tiles or (tiles,) * len(levels)
+        return np.array(list(map(self._row, program.instructions, workings, levels)), np.int64)
+
+    def counters(self, program: Program) -> Int:
+        """What each instruction of ``program`` counts, on all tiles that execute it."""
+        found = np.zeros((len(program.instructions), len(Counter)), np.int64)
+        levels = instruction_levels(program, self.chip)
+        for number, instruction in enumerate(program.instructions):
+            if instruction.opcode not in UNTIMED:
+                working = program.tiles_of(number, self.chip.tile_count)
+                _count(self._work(instruction, working, levels[number]), found[number])
+                found[number] *= working
+        return found
+
+    def _row(self, instruction: Instruction, working: int, level: int) -> tuple[int, ...]:
+        key = id(instruction), working, level
+        known = self._rows.get(key)
+        if known is None:  # the instruction is kept, too, so that no other one has its place in memory
+            known = self._rows[key] = instruction, PLAIN(instruction) + self._timed(instruction, working, level)
+        return known[1]
+
+    def _timed(self, instruction: Instruction, working: int, level: int) -> tuple[int, ...]:
+        if instruction.opcode in UNTIMED:
+            return NO_TIME
+        key = (*ASKED(instruction), working, level)
+        times = self._times.get(key)
+        if times is None:
+            times = self._times[key] = _time(self._work(instruction, working, level))
+        return times
+
+    def _work(self, instruction: Instruction, working: int, level: int) -> Work:
+        if working not in self._sharing:
+            self._sharing[working] = self.chip.model_copy(update={"tile_count": working})
+        return Work(instruction, self._sharing[working], self.tile, level)
+
+
+def build_tables(program: Program, chip: Chip, *, timer: Timer | None = None) -> Tables:
     """Time every instruction of ``program`` on one tile of ``chip``; the tiles at work share the memory.
 
-    Without ``counted`` nothing but the time is of interest, and the counters are empty.
+    With a ``timer`` of the chip nothing but the time is of interest, and the counters are empty.
     """
-    tile = chip.tile
-    if isinstance(tile, PimTile):
-        raise NotSupported("simulating a pim tile")
-    rest = (0,) * len(TIMED_COLUMNS)
-    rows = np.array([PLAIN(instruction) + rest for instruction in program.instructions], np.int64)
-    counters = np.zeros((len(program.instructions) if counted else 0, len(Counter)), np.int64)
-    levels, sharing = instruction_levels(program, chip), {chip.tile_count: chip}
-    for number, instruction in enumerate(program.instructions):
-        if instruction.opcode in UNTIMED:
-            continue
-        working = program.tiles_of(number, chip.tile_count)
-        if working not in sharing:
-            sharing[working] = chip.model_copy(update={"tile_count": working})
-        work = Work(instruction, sharing[working], tile, levels[number])
-        _time(work, rows[number])
-        if counted:
-            _count(work, counters[number])
-            counters[number] *= working
+    counted, timer = timer is None, timer or Timer(chip)
+    rows = timer.rows(program)
+    counters = timer.counters(program) if counted else np.zeros((0, len(Counter)), np.int64)
     semaphores = np.zeros(SEMAPHORES, np.int64)
     causes = np.full(SEMAPHORES, int(Stall.OPERANDS), np.int64)
     for number, semaphore in enumerate(program.semaphores):
         semaphores[number] = semaphore.initial
         causes[number] = int(CAUSES[semaphore.cause])
-    constants = constants_of(chip, tile)
-    return Tables(rows, counters, semaphores, causes, constants)
+    return Tables(rows, counters, semaphores, causes, timer.constants)
 
 
 def constants_of(chip: Chip, tile: SystolicTile | NpuTile) -> UnitConstants:
@@ -192,12 +234,14 @@ def _timing(work: Work) -> Timing:
     return found
 
 
-def _time(work: Work, row: Int) -> None:
+def _time(work: Work) -> tuple[int, ...]:
+    """Entries of `TIMED_COLUMNS`."""
     i, times = work.instruction, _timing(work).times(work)
     if max(times.values()) >= 2**62:
         raise LoomError(f"{i.opcode.name.lower()} {i.m} x {i.n} x {i.k}: its time does not fit 62 bits of cycles")
-    for name, cycles in times.items():
-        row[TIMED[name]] = cycles
+    if not times.keys() <= set(TIMED_COLUMNS):
+        raise AssertionError(f"{i.opcode.name.lower()}: {', '.join(times)} are not all columns of a table")
+    return tuple(int(times.get(name, 0)) for name in TIMED_COLUMNS)
 
 
 def _count(work: Work, count: Int) -> None:
@@ -205,4 +249,4 @@ def _count(work: Work, count: Int) -> None:
         count[counter] = quantity
 
 
-__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Unit", "build_tables"]
+__all__ = ["COLUMNS", "Counter", "Int", "LEVELS", "Stall", "Tables", "Timer", "Unit", "build_tables"]

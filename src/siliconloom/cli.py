@@ -120,7 +120,7 @@ def entry() -> None:
     """Console script."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no product here is worth threads; starting them takes time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
-    gc.set_threshold(200_000)  # a process that lives for seconds: collecting more often costs a sixth of its time
+    gc.set_threshold(1_000_000)  # a process that lives for seconds: collecting more often costs a sixth of its time
     status = main()
     gc.freeze()  # nor at its end
     sys.exit(status)

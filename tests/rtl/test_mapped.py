@@ -150,6 +150,28 @@ def test_mapped_workloads_agree_whatever_stays_in_an_array_of_any_sides(other, t
     agree_on(tile_of(SETS | ODD | other), tmp_path)
 
 
+WIDE = SETS | {"tile.array.cols": 16, "tile.dma.bytes_per_cycle": 4, "tile.dma.port_bytes": 4}
+WIDE |= {"memory.dram.access_bytes": 4}
+"""One whose array is wider than most products, on a bus that is narrower than the array."""
+
+
+def test_panels_in_narrow_rows_agree_in_every_cycle_and_byte(tmp_path):
+    """Parameters of a last panel lie in rows as wide as they need be; a gated product has two such panels."""
+    tile = tile_of(WIDE)
+    narrow = LLAMA | {"num_hidden_layers": 1, "intermediate_size": 20, "hidden_size": 24, "num_attention_heads": 2}
+    works = [(PRODUCTS, ()), (narrow, (("sequence", "6"),))]
+    made = [mapped(tile, graph(tmp_path, model, *given)) for model, given in works]
+    for each in made:
+        loads = [i for i in each.program.instructions if i.opcode == Opcode.LOAD]
+        assert any(i.m > 1 and i.pitch == i.n < i.local_pitch == tile.tile.array.cols for i in loads)
+    programs = [(str(number), filled(each, number)) for number, each in enumerate(made)]
+    for parity in check_programs(tile, programs):
+        case = parity.case()
+        assert case.passed, case
+        assert case.difference == 0
+        assert case.bytes_compared > 1000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sets", [SETS, SETS | ODD], ids=["small", "odd"])
 def test_experts_that_all_tokens_go_to_agree_in_every_cycle_and_byte(sets, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore, Unit
-from siliconloom.sim.chip.engine import run
+from siliconloom.sim.chip.engine import Stopwatch, run
 from siliconloom.sim.timing.units import fetch_cycles
 from tests.sim.programs import chips, pipelines, programs
 from tests.sim.reference import Deadlock, Reference
@@ -52,7 +52,7 @@ def test_every_cycle_of_every_unit_is_accounted_for(program, chip):
 
 UNCOMPILED = """
 import pickle, sys
-from siliconloom.sim.chip.engine import run
+from siliconloom.sim.chip.engine import Stopwatch, run
 for program, chip in pickle.load(sys.stdin.buffer):
     for exact in (True, False):
         outcome = run(program, chip, exact=exact, trace_limit=50)
@@ -151,3 +151,30 @@ def test_a_trace_is_bounded_and_does_not_change_the_outcome(m, n, k):
     assert traced.trace.shape == (3, 5)
     assert traced.cycles == plain.cycles
     assert traced.busy[Unit.MATMUL] == plain.busy[Unit.MATMUL]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.lists(programs(), min_size=2, max_size=4), chips())
+def test_a_stopwatch_forgets_one_program_before_the_next(made, chip):
+    """Programs, each of them twice, on one chip: what the memory that they share held before changes no time."""
+    watch = Stopwatch(chip)
+
+    def outcome(timed, program):
+        try:
+            return timed(program)
+        except LoomError as error:
+            return str(error)
+
+    for program in (*made, *made):
+        assert outcome(watch, program) == outcome(lambda each: run(each, chip).cycles, program)
+
+
+def test_instructions_that_are_made_fast_are_the_same():
+    for each in (
+        {"opcode": Opcode.BARRIER, "unit": Unit.VECTOR, "wait": 3},
+        {"opcode": Opcode.LOAD, "m": 2, "n": 64, "operator": 1},
+        {"opcode": Opcode.END},
+    ):
+        made, expected = Instruction.made_of(dict(each)), Instruction(**each)
+        assert made == expected
+        assert vars(made) == vars(expected)

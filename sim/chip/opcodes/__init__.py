@@ -79,6 +79,7 @@ class Timing:
     ----------
     times
         Columns of `sim.chip.tables` by name, in cycles, at least ``duration`` and ``completion`` where they are not 0.
+        Of the instruction they depend on nothing but its opcode, function, format, m, n and k.
     counts
         Quantities of one execution.
     bare

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from siliconloom import __version__
@@ -21,13 +20,12 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.hardware import PROVEN, SPECIFIED, hardware_of, hardware_summary
 from siliconloom.mapper.chip.bounds import Bound, placed_bound
-from siliconloom.mapper.chip.described import is_joined, mapping_digest, mapping_of, refuse_joined
 from siliconloom.mapper.chip.mapping import fit_precision, map_workload
 from siliconloom.mapper.chip.program import MappedWorkload, lower
 from siliconloom.mapper.chip.tasks import unlaid
 from siliconloom.sim.chip.costs import CostService
 from siliconloom.sim.chip.energy import COMPONENTS, EXCLUDED, energy, memory_energy, standing_power
-from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, duration, run
+from siliconloom.sim.chip.engine import Counter, Progress, Run, Stall, Stopwatch, run
 from siliconloom.sim.chip.levels import READ, USEFUL_READ, USEFUL_WRITE, WRITE
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import Attention, Graph, load_workload
@@ -101,6 +99,8 @@ def simulate(
     if isinstance(workload, str):
         workload = load_workload(workload, workload_overrides)
     if mapping is not None:
+        from siliconloom.mapper.chip.described import is_joined, refuse_joined
+
         refuse_joined(mapping, chip)
     apart = chip.model_copy(update={"tiles_join": False}) if chip.tiles_join else chip
     ways = [(apart, False), *([(apart.joined(), True)] if chip.tiles_join else [])]
@@ -111,7 +111,7 @@ def simulate(
         machine = effective(way)
         began = time.perf_counter()
         # single tasks take less time to simulate than to look up
-        plan = mapped_to(machine, workload, partial(duration, chip=machine), mapping, search=search)
+        plan = mapped_to(machine, workload, Stopwatch(machine), mapping, search=search)
         mapped = time.perf_counter() - began
         check_length(machine, plan.program)
         if (costs or search) and not exact and not trace_limit:
@@ -131,6 +131,8 @@ def mapped_to(
     """The workload as a description maps it to a chip, or as the mapper does where there is none."""
     if mapping is None:
         return map_workload(chip, graph, cycles, search=search)
+    from siliconloom.mapper.chip.described import mapping_of
+
     graph, notes = fit_precision(chip, graph)
     return lower(chip, graph, mapping_of(mapping, chip, graph), notes)
 
@@ -262,7 +264,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
             simulation.overrides,
             machine=chip.name,
             digest=simulation.described.digest,
-            mapping=None if simulation.mapping is None else mapping_digest(simulation.mapping),
+            mapping=_digest(simulation.mapping),
         ),
         "cycles": outcome.cycles,
         "seconds": simulation.seconds,
@@ -303,6 +305,15 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         },
         "notes": [*graph.notes, *plan.notes, *path_notes(chip), *_joined(simulation), *_read_once(graph)],
     }
+
+
+def _digest(mapping: Document | None) -> str | None:
+    """Hash of a mapping that was given."""
+    if mapping is None:
+        return None
+    from siliconloom.mapper.chip.described import mapping_digest
+
+    return mapping_digest(mapping)
 
 
 def _memory_levels(simulation: Simulation) -> dict[str, Any]:

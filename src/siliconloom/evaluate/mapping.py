@@ -13,7 +13,7 @@ from siliconloom.mapper.chip.bounds import mean_bound
 from siliconloom.mapper.chip.described import refuse_joined
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS
-from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload
 
@@ -37,7 +37,7 @@ def load_plan(
     if mapping is not None:
         refuse_joined(mapping, machine)
     machine = effective(machine)
-    return mapped_to(machine, graph, lambda program: duration(program, machine), mapping), False
+    return mapped_to(machine, graph, Stopwatch(machine), mapping), False
 
 
 def plan_summary(plan: MappedWorkload) -> dict[str, Any]:

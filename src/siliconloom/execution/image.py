@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
@@ -16,10 +17,11 @@ from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
-from siliconloom.mapper.chip.gemm_cost import GemmLayout, GemmShape, row_bytes
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.memory import Item
 from siliconloom.mapper.chip.operands import columns
+from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
@@ -172,7 +174,8 @@ class Image:
         layout = GemmLayout(self.tile, shape)
         pieces = {"parameters": self._tiles, "scales": self._columns, "functions": self._functions}[item.role]
         # repetitions of weights lie as far apart as their tiles are large: biases lie elsewhere
-        own = layout.b_tile(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
+        panels = PanelLayout(self.mapped.chip, layout)
+        own = panels.tile(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
         unit = operator.batch * own if item.role == "parameters" else item.unit_bytes
         for execution in range(operator.repeat):
             made, each = self.made[At(operator.name, execution)], [self.made[At(operator.name, execution)]]
@@ -187,18 +190,21 @@ class Image:
         """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
         weights, shape, layout, tiling = product.made.weights, product.shape, product.layout, product.tiling
         assert weights is not None
-        depth = shape.k if tiling.resident else tiling.k
+        depth, panels = shape.k if tiling.resident else tiling.k, PanelLayout(self.mapped.chip, layout)
         for n in segments(shape.n, tiling.n):
             for number in range(n.count):
                 start = n.start + number * n.size
                 columns = self._halves(weights, start, n.size) if shape.output_halved else None
                 wide = weights[:, start : start + n.size] if columns is None else columns
-                place = layout.b_tile(n.start, shape.k) + number * layout.b_tile(n.size, shape.k)
+                place = panels.tile(n.start, shape.k) + number * panels.tile(n.size, shape.k)
                 for k in segments(shape.k, depth):
                     for deep in range(k.start, k.start + k.count * k.size, k.size):
-                        tile = packed(self.array, wide[deep : deep + k.size])
-                        yield int(place), tile.view(np.uint8)
-                        place += len(tile)
+                        local = packed(self.array, wide[deep : deep + k.size]).view(np.uint8)
+                        for part in panels.parts(n.size, k.size):
+                            lines = local[part.local : part.local + (part.rows - 1) * part.pitch + part.width]
+                            rows = as_strided(lines, (part.rows, part.width), (part.pitch, 1), writeable=False)
+                            yield int(place) + part.memory, rows.reshape(-1)
+                        place += panels.tile(n.size, k.size)
 
     def _halves(self, weights: NDArray[np.int8], start: int, size: int) -> NDArray[np.int8]:
         """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""

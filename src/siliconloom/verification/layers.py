@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.document import Document
-from siliconloom.arch.isa import Program
 from siliconloom.execution.image import refuse
 from siliconloom.execution.run import ModelRun, run_model, vocabulary
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.program import MappedWorkload
-from siliconloom.sim.chip.engine import duration
+from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.workloads import Graph, Operator
 from siliconloom.workloads.load import read_workload
@@ -155,11 +154,7 @@ def layer_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, decode: int = 
 
 def _mapped(chip: Chip, graph: Graph) -> MappedWorkload:
     """The mapping that ``loom sim`` times, of a program that the chip's tile runs."""
-
-    def cycles(program: Program) -> int:
-        return duration(program, chip)
-
-    mapped = map_workload(chip, graph, cycles, search=False)
+    mapped = map_workload(chip, graph, Stopwatch(chip), search=False)
     refuse(mapped)
     check_program(mapped.program, chip)
     return mapped

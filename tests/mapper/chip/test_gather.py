@@ -14,7 +14,7 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.mapper.chip.gather import table_rows
-from siliconloom.mapper.chip.gemm_cost import row_bytes
+from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import most_indices
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import run

@@ -1,4 +1,5 @@
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,9 +10,14 @@ from siliconloom.arch import LoomError, NotSupported, chip_names, load_chip
 from siliconloom.arch.assembler import accesses
 from siliconloom.arch.isa import WORD_BITS, Opcode, decode_program
 from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.choice import choose_layouts
+from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import ACCUMULATED, SINGLE, bases, index_bytes, slots_of
-from siliconloom.mapper.chip.mapping import map_workload
-from siliconloom.sim.chip.engine import Counter, run
+from siliconloom.mapper.chip.mapping import demands, fit_precision, map_workload
+from siliconloom.mapper.chip.placement import place
+from siliconloom.mapper.chip.program import Mapping, blocks_of, draft
+from siliconloom.sim.chip.engine import Counter, Stopwatch, duration, run
+from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload, workload_names
 
 NPUS = ("npu-edge", "npu-datacenter", "gemmini-16", "tpu-v4")
@@ -249,3 +255,39 @@ def test_bare_arrays_run_gemm_lists_in_order(name, tmp_path):
         last = o["start_cycle"]
     assert result["operators"][0]["start_cycle"] == 0
     assert result["cycles"] == result["operators"][-1]["end_cycle"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "workload", "sets"),
+    [
+        ("npu-edge", "gpt2", [("layers", "2"), ("sequence", "40")]),
+        ("npu-datacenter", "llama3-8b", [("layers", "2"), ("phase", "decode"), ("context", "300")]),
+        ("npu-cxl", "mixtral-8x7b", [("layers", "2"), ("sequence", "24")]),
+        ("gemmini-16", "bert-base", [("layers", "2"), ("sequence", "40")]),
+    ],
+)
+def test_a_draft_of_known_tasks_takes_as_long_as_the_program_itself(chip, workload, sets):
+    """Rivals take each other's place at random; tasks that were lowered before are not lowered again."""
+    machine = effective(roomy(chip))
+    graph, _ = fit_precision(machine, load_workload(workload, sets))
+    parts = blocks_of(machine, graph, None)
+    if len(machine.memory) > 1:
+        estimated, _ = choose_layouts(machine, machine.tile, graph, parts, None)
+        placement = place(machine, demands(machine, graph, parts, estimated[0]))
+        parts = blocks_of(machine, graph, placement)
+    else:
+        placement = None
+    choices, rivals = choose_layouts(machine, machine.tile, graph, parts, None)
+    known, watch, r = KnownTasks(), Stopwatch(machine), Random(5)
+    for layout, made in choices[:2]:
+        made = [dict(tiled) for tiled in made]
+        for _ in range(8):
+            number = r.randrange(len(parts))
+            name = r.choice(sorted(made[number]))
+            made[number][name] = r.choice(rivals(layout, name, parts[number].levels[name])[:6])
+            mapping = Mapping(parts, (layout, made), placement)
+            fresh = draft(machine, graph, mapping)
+            timed = draft(machine, graph, mapping, known)
+            assert watch(timed.program) == duration(fresh.program, machine)
+            assert timed.memory.items == fresh.memory.items
+            assert (timed.results, timed.apart) == (fresh.results, fresh.apart)

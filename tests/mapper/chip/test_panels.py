@@ -1,0 +1,90 @@
+"""Parameters in main memory: parts of a tile lie one behind the other, and hold all of its columns."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.layout import packed, panel_rows
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.evaluate.chip import simulate
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.panels import PanelLayout
+from tests.mapper.chip.test_improvements import gemm
+
+
+def chip_of(rows, cols, bus, access, dataflow="weight_stationary"):
+    sets = {
+        "tile.array.dataflow": dataflow,
+        "tile.array.rows": rows,
+        "tile.array.cols": cols,
+        "tile.array.load_rows": 1,
+        "tile.dma.bytes_per_cycle": bus,
+        "memory.dram.access_bytes": access,
+    }
+    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+
+
+def panels_of(chip, n, k, gated=False):
+    functions = (VectorFunction.REQUANTIZE, VectorFunction.GATED_SILU) if gated else (VectorFunction.REQUANTIZE,)
+    shape = GemmShape(1, 1, n, k, DataType.INT8, True, functions, gated, False)
+    return PanelLayout(chip, GemmLayout(chip.tile, shape))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.sampled_from([4, 8, 32]),
+    cols=st.sampled_from([4, 10, 16, 64]),
+    bus=st.sampled_from([4, 16, 64]),
+    access=st.sampled_from([4, 16, 64]),
+    dataflow=st.sampled_from(["weight_stationary", "output_stationary"]),
+    half=st.integers(1, 150),
+    gated=st.booleans(),
+    k=st.integers(1, 70),
+)
+def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(rows, cols, bus, access, dataflow, half, gated, k):
+    chip = chip_of(rows, cols, bus, access, dataflow)
+    n = 2 * half if gated else half
+    panels = panels_of(chip, n, k, gated)
+    parts, end, held = panels.parts(n, k), 0, set()
+    for part in parts:
+        assert part.memory == end
+        end += part.rows * part.width
+        for row in range(part.rows):
+            place = range(part.local + row * part.pitch, part.local + row * part.pitch + part.width)
+            assert held.isdisjoint(place)
+            held |= set(place)
+    assert end == panels.tile(n, k) <= panels.layout.b_tile(n, k)
+    height = panel_rows(chip.tile.array, k) if dataflow == "weight_stationary" else k
+    for number in range(2 if gated else 1):
+        first = number * -(-half // cols) * cols * height
+        for column in range(half):
+            at = first + column // cols * cols * height + column % cols
+            assert all(at + row * cols in held for row in range(k))
+    sizes = np.full((1, 1, 1), n, np.int64), np.full((1, 1, 1), k, np.int64)
+    narrow = panels.narrow(*sizes)
+    if narrow is None:
+        assert len(parts) == 1
+    else:
+        whole, lines, width = (int(each.item()) for each in narrow)
+        assert (whole, lines * width) == (
+            sum(part.width for part in parts if part.rows == 1 and part.pitch == part.width),
+            sum(part.rows * part.width for part in parts if part.pitch != part.width),
+        )
+
+
+def test_a_tile_is_what_the_array_takes_where_nothing_is_narrower():
+    chip = chip_of(8, 16, 16, 64)  # an access is longer than a line
+    panels = panels_of(chip, 21, 24)
+    assert panels.parts(21, 24) == [(0, 0, 1, 768, 768)]
+    assert len(packed(chip.tile.array, np.zeros((24, 21), np.int8))) == 768
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(4, 64, 2048), (1, 65, 300), (7, 200, 64)])
+def test_bytes_of_a_tiling_are_those_that_its_program_moves(m, n, k):
+    done = simulate(chip_of(16, 128, 16, 16), gemm(m, n, k))
+    (task,) = done.plan.tasks
+    assert task.tiles == 1
+    assert (task.tiling.read_bytes, task.tiling.write_bytes) == tuple(done.run.traffic[0, 0, :2].tolist())
