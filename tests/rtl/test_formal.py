@@ -48,12 +48,12 @@ def test_the_register_slice_keeps_its_contract_in_every_cycle(width):
 
 def test_older_sums_are_rescaled_exactly_in_every_cycle():
     """For all sums and shifts, against the rounding that the lanes of the vector unit are written with."""
-    assert prove(monitor(AdderLane, True), depth=3, induction=2).induction == 2
+    assert prove(monitor(AdderLane), depth=3, induction=2).induction == 2
 
 
 def test_a_rescaling_that_rounds_wrongly_is_found():
     wrong = broken(AdderLane, comb("total", lambda c: (c.memory.as_signed() >> c.fall)[:32]))
-    found = check(monitor(wrong, True), depth=2)
+    found = check(monitor(wrong), depth=2)
     assert found.counterexample is not None
 
 
