@@ -81,6 +81,15 @@ class SystolicArray(Description):
         """Cycles from a beat entering the array to its sums leaving it."""
         return self.rows * self.row_hop + self.cols - 1 + self.multiply_stages
 
+    @property
+    def circuit_format(self) -> DataType | None:
+        """What the array's own circuit is built for: the widest of its integers, its only short float, or none."""
+        integers = [d for d in self.operands if d.is_integer and d.bits <= 8]
+        if integers:
+            return max(integers, key=lambda d: d.bits)
+        alone = self.operands[0] if len(self.operands) == 1 else None
+        return alone if alone in TILE_FORMATS else None
+
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
         return any(

@@ -11,7 +11,7 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.description import TILE_FORMATS, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
 from siliconloom.rtl.cells.floating import (
@@ -206,25 +206,12 @@ def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> li
 
 
 def operand_type(array: SystolicArray) -> DataType:
-    """The format that the array's circuit is built for: the widest of its integers, or its one floating-point format.
-
-    Raises
-    ------
-    NotSupported
-        When it has none that has a circuit, or several floating-point formats and no integers.
-    """
-    integers = [d for d in array.operands if d.is_integer and d.bits <= 8]
-    if integers:
-        return max(integers, key=lambda d: d.bits)
-    if len(array.operands) == 1 and array.operands[0] in BUILT:
-        return array.operands[0]
-    raise NotSupported(
-        f"RTL for {', '.join(array.operands)} operands; int4 and int8, or one of {', '.join(BUILT)}, are built"
-    )
-
-
-BUILT = (DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
-"""Floating-point formats that have a circuit."""
+    """`SystolicArray.circuit_format`; raises `NotSupported` where there is none."""
+    if array.circuit_format is None:
+        floats = ", ".join(d for d in TILE_FORMATS if not d.is_integer)
+        named = ", ".join(array.operands)
+        raise NotSupported(f"RTL for {named} operands; int4 and int8, or one of {floats}, are built")
+    return array.circuit_format
 
 
 def arithmetic_of(array: SystolicArray) -> Arithmetic:

@@ -228,6 +228,17 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip().endswith("[]")
 
 
+def test_a_run_of_a_chip_imports_nothing_that_it_does_not_use():
+    """Circuits, plans of systems and graphs for users take longer to import than the run takes."""
+    code = (
+        "import sys; from siliconloom.cli import main; main(['sim', 'npu-edge', 'gpt2', '--json', '-']); "
+        "heavy = 'amaranth networkx siliconloom.rtl.library siliconloom.mapper.system siliconloom.mapper.experts'; "
+        "print([m for m in heavy.split() if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
 def test_results_do_not_depend_on_the_hash_seed(gemms):
     outputs = set()
     for seed in ("1", "2"):

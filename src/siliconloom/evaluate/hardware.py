@@ -15,7 +15,6 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Program
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.npu.geometry import geometry_of
 
 PROVEN, SPECIFIED = "proven", "specified"
@@ -60,10 +59,9 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
 
 def _no_circuit(array: SystolicArray, formats: set[DataType]) -> str | None:
     """Why a bare array's circuit does not compute in all of these formats, or nothing."""
-    try:
-        built = operand_type(array)
-    except NotSupported as error:
-        return f"no {str(error).removeprefix('not supported: ')}"
+    built = array.circuit_format
+    if built is None:
+        return f"no circuit for {', '.join(array.operands)} operands"
     other = [d for d in formats if d != built and not (d.is_integer and built.is_integer and d.bits <= built.bits)]
     return f"no circuit for {', '.join(other)}" if other else None
 

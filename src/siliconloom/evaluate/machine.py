@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siliconloom.arch import Chip, LoomError, NotSupported, load_chip, load_system
 from siliconloom.arch.document import Document
@@ -16,9 +16,10 @@ from siliconloom.arch.result import Result
 from siliconloom.arch.system import Policy, System
 from siliconloom.baselines.stacks import NO_STACK, Stack
 from siliconloom.evaluate.chip import Simulation, simulate
-from siliconloom.mapper.system.cluster import Cluster
-from siliconloom.mapper.system.plan import Plan, parse_plan
 from siliconloom.workloads import Graph, Phase
+
+if TYPE_CHECKING:  # a run of one chip plans nothing
+    from siliconloom.mapper.system.cluster import Cluster
 
 Sets = Sequence[tuple[str, str]]
 OF_PLANS = ("run.", "slow.", "decode.")
@@ -73,6 +74,25 @@ class Evaluation:
         return Result.model_validate(self.result)
 
 
+def _plan(given: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
+    """The keys of a plan that were given; raises `LoomError` for others."""
+    if not given:
+        return {}
+    from siliconloom.mapper.system.plan import parse_plan
+
+    return parse_plan([(path.removeprefix("plan."), value) for path, value in given])
+
+
+def _refuse_shared(name: str, plan: Mapping[str, Any]) -> None:
+    """Raise `LoomError` where a plan asks one chip for anything but what it does anyway."""
+    from siliconloom.mapper.system.plan import Plan
+
+    default = Plan()
+    for key, value in plan.items():
+        if value != getattr(default, key, None) or key == "microbatch":  # a chip takes the whole batch at once
+            raise LoomError(f"plan.{key}: {name} is one chip; a plan is of a system (loom list)")
+
+
 def read_machine(name: str, sets: Sets) -> DescribedMachine:
     """A machine by file or library name, with overrides; those under ``plan.`` are of the plan of a system.
 
@@ -88,12 +108,10 @@ def read_machine(name: str, sets: Sets) -> DescribedMachine:
             raise LoomError(f"--set {path}={value}: is of a plan's run, not of one step; loom plan has it")
     given = [(path, value) for path, value in sets if path.startswith("plan.")]
     rest = [(path, value) for path, value in sets if not path.startswith("plan.")]
-    plan = parse_plan([(path.removeprefix("plan."), value) for path, value in given])
+    plan = _plan(given)
     if machine_kind(name) == "chip":
-        default = Plan()
-        for key, value in plan.items():
-            if value != getattr(default, key, None) or key == "microbatch":  # a chip takes the whole batch at once
-                raise LoomError(f"plan.{key}: {name} is one chip; a plan is of a system (loom list)")
+        if plan:
+            _refuse_shared(name, plan)
         chip = load_chip(name, rest)
         return DescribedMachine(chip.name, chip=chip)
     if is_gpu(name):
