@@ -27,6 +27,7 @@ WAYS = {
     "add": {VectorFunction.ADD},
     "product": {VectorFunction.MULTIPLY},
     "relu": {VectorFunction.RELU},
+    "rope": {VectorFunction.ROPE},
 }
 """What a lane does while a bit is set, and the functions that it makes; with none of them it passes its operand on."""
 ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
@@ -42,6 +43,8 @@ class FloatLane(Circuit):
         A bit per way of `WAYS`, in their order.
     a, b, sum : In
         Stage 1: the operands, of the tile's format, and the accumulator's sum.
+    pair, cosine, sine, negative : In
+        Stage 1: the operand's neighbour, the angle of the rotation as fp32 numbers, and its direction.
     m0, m1 : In
         Scalars.
     plane, plane_data, swap : In
@@ -62,6 +65,10 @@ class FloatLane(Circuit):
             "a": In(dtype.bits),
             "b": In(dtype.bits),
             "sum": In(32),
+            "pair": In(dtype.bits),
+            "cosine": In(32),
+            "sine": In(32),
+            "negative": In(1),
             "m0": In(32),
             "m1": In(32),
             "plane": In(self.planes),
@@ -77,15 +84,19 @@ class FloatLane(Circuit):
         is_ = {name: self.kind[place] for place, name in enumerate(WAYS)}
         bias, multiplier = self._column(m)
         a, b, word = (Signal(32, name=f"{name}_2") for name in ("a", "b", "word"))
+        pair, cosine, sine = (Signal(32, name=f"{name}_2") for name in ("pair", "cosine", "sine"))
+        turned = self._wide(m, "pair", self.pair)
         m.d.sync += [a.eq(self._wide(m, "a", self.a)), b.eq(self._wide(m, "b", self.b)), word.eq(self.sum)]
+        m.d.sync += [pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative)), cosine.eq(self.cosine), sine.eq(self.sine)]
 
         # stage 2: what is multiplied and added; 3: the product; 4: the sum
-        x, factor, other = (Signal(32, name=f"{name}_3") for name in ("x", "factor", "other"))
+        x, factor, other, scale = (Signal(32, name=f"{name}_3") for name in ("x", "factor", "other", "scale"))
         negative = a[-1] & ~(a[23:31].all() & a[:23].any())
         m.d.sync += [
             x.eq(Mux(is_["requantize"], word, Mux(is_["relu"] & negative, 0, a))),
             factor.eq(ONE),
             other.eq(MINUS_ZERO),
+            scale.eq(Mux(is_["rope"], sine, self.m1)),
         ]
         with m.If(is_["requantize"]):
             m.d.sync += [factor.eq(multiplier), other.eq(bias)]
@@ -93,11 +104,13 @@ class FloatLane(Circuit):
             m.d.sync += [factor.eq(self.m0), other.eq(b)]
         with m.Elif(is_["product"]):
             m.d.sync += factor.eq(b)
+        with m.Elif(is_["rope"]):
+            m.d.sync += [factor.eq(cosine), other.eq(pair)]
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
-        second = float_multiply(m, "second", other, self.m1)
+        second = float_multiply(m, "second", other, scale)
         m.d.sync += [
             product.eq(float_multiply(m, "first", x, factor)),
-            addend.eq(Mux(is_["add"], second, other)),
+            addend.eq(Mux(is_["add"] | is_["rope"], second, other)),
             value.eq(float_sum(m, "total", product, addend)),
         ]
         for stage in (6, 7, 8):
@@ -174,6 +187,8 @@ class FloatVectorUnit(VectorUnitCircuit):
             one.eq(self.first.data.word_select(slots[1].beat[: self._wide], bits)),
             kept.eq(Cat(*((slots[1].used > lane) | transposes for lane in range(count)))),
         ]
+        before = Signal(bits * count, name="second_before")
+        m.d.sync += before.eq(self.second.data)
         for stage in range(2, LAST_STAGE):
             later = Signal(count, name=f"kept_{stage}")
             m.d.sync += later.eq(kept)
@@ -187,6 +202,10 @@ class FloatVectorUnit(VectorUnitCircuit):
                 a=Mux(transposes, one, self.first.data[bits * lane : bits * (lane + 1)]),
                 b=self.second.data[bits * lane : bits * (lane + 1)],
                 sum=sums[32 * lane : 32 * lane + 32],
+                pair=self.first.data[bits * (lane ^ 1) : bits * ((lane ^ 1) + 1)],
+                cosine=self._angle(before, lane & ~1),
+                sine=self._angle(before, lane | 1),
+                negative=1 - lane % 2,
                 m0=arriving.m0,
                 m1=arriving.m1,
                 plane=arriving.planes,
@@ -197,6 +216,12 @@ class FloatVectorUnit(VectorUnitCircuit):
             for lane in range(count)
         ]
         m.d.comb += self.write.data.eq(Cat(*results))
+
+    def _angle(self, before: Signal, lane: int) -> Value:
+        """The number whose parts a lane has in the line before this one, and in this one."""
+        bits = self.geometry.dtype.bits
+        low, high = (line[bits * lane : bits * (lane + 1)] for line in (before, self.second.data))
+        return Cat(Const(0, 32 - 2 * bits), low, high)
 
     def _write_element(self, end: Slot) -> Any:
         """Enable the bytes of one element of a line."""

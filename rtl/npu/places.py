@@ -128,6 +128,11 @@ def _float_places(tile: NpuTile) -> list[ValuePlace]:
         ValuePlace("sum", f"a + (j / {cols} * m + i) * {pitch} + j % {cols} * 4", f"panels of m lines of {cols} sums"),
         ValuePlace("result of transpose", f"c + {result}", "column by column"),
         ValuePlace(
+            "angle",
+            f"b + {scaled(f'i * ({row}) * 2 + (j / {lanes} * 2 + t) * {lanes} + j % {lanes}', size)}",
+            f"{'fp32' if size == 2 else 'bf16'}; of each {lanes} columns a line of low parts (t = 0), then one of high parts",
+        ),
+        ValuePlace(
             "columns",
             f"d + {scaled(f'(j / {lanes} * 8 + t) * {lanes} + j % {lanes}', size)}",
             f"of each {lanes} columns 8 lines, part t of each column: t = 0..{4 // size - 1} the bias (fp32, low part "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.floats import Patterns, Words, float_product, float_sum, widened
+from siliconloom.arch.floats import SIGN, Patterns, Words, float_product, float_sum, widened
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.registry import Registry
 from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
@@ -41,6 +41,15 @@ class FloatOperands:
     def second(self) -> Words:
         """The second operand, one element for each of the first."""
         return self._matrix("b")
+
+    @property
+    def angles(self) -> Words:
+        """Numbers of two elements for each of the first operand: fp32, or bf16 where an element has a byte."""
+        o, i, bits = self.held, self.held.instruction, self.dtype.bits
+        pitch = 2 * row_values(o.tile, i.n)
+        lines = elements(o.scratchpad, o.addresses["b"], i.m * pitch, self.dtype).reshape(i.m, pitch)[:, : 2 * o.width]
+        low, high = lines.reshape(i.m, o.blocks, 2, o.lanes).transpose(2, 0, 1, 3).astype(np.uint32)
+        return ((low | high << np.uint32(bits)) << np.uint32(32 - 2 * bits)).reshape(i.m, o.width)
 
     @property
     def scalars(self) -> tuple[Words, Words]:
@@ -114,6 +123,16 @@ def add(o: FloatOperands) -> Words:
 def multiply(o: FloatOperands) -> Words:
     """Two operands and a multiplier."""
     return float_product(float_product(o.first, o.second), o.scalars[0])
+
+
+@in_floats(VectorFunction.ROPE)
+def rope(o: FloatOperands) -> Words:
+    """Neighbours turned by angles."""
+    x, angles = o.first, o.angles
+    cosine, sine = (np.repeat(angles[:, part::2], 2, axis=1) for part in (0, 1))
+    pair = x.reshape(len(x), -1, 2)[:, :, ::-1].reshape(x.shape).copy()
+    pair[:, 0::2] ^= SIGN
+    return float_sum(float_product(x, cosine), float_product(pair, sine))
 
 
 @in_floats(VectorFunction.REQUANTIZE)

@@ -1,0 +1,80 @@
+"""What number formats cost as circuits: LUTs, multipliers, flip-flops and clock of a 4 x 4 array on an ECP5.
+
+Run ``python -m benchmarks.formats [--seeds N] [--only TEXT] [--write]``. Rows are formats, and of some the registers inside
+multiply and add (`multiply_stages`, `add_stages`). With ``--seeds 0`` nothing is placed, and there is no clock: a few
+minutes for all rows. Placing and routing takes minutes for each floating-point row and seed. ``--write`` keeps the rows
+that ran in ``benchmarks/results/formats.json``, in the place of what it says of the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from siliconloom.arch import load_chip
+from siliconloom.evaluate.synth import synth
+
+RESULTS = Path(__file__).parent / "results" / "formats.json"
+ROWS = (
+    ("int4", 1, 0),
+    ("int8", 0, 0),
+    ("int8", 1, 0),
+    ("fp8_e5m2", 1, 0),
+    ("fp8_e4m3", 1, 0),
+    ("bf16", 0, 0),
+    ("bf16", 1, 0),
+    ("bf16", 1, 1),
+    ("bf16", 2, 2),
+    ("bf16", 2, 3),
+    ("fp16", 1, 0),
+    ("fp16", 2, 3),
+)
+"""Format, registers at the multiplier, registers inside the adder."""
+SIDE = 4
+
+
+def row(dtype: str, multiply: int, add: int, seeds: int) -> dict[str, Any]:
+    """Cells, and the clock's median over ``seeds`` placements, of one array."""
+    sets = {"operands": dtype, "rows": SIDE, "cols": SIDE, "multiply_stages": multiply, "add_stages": add}
+    chip = load_chip("systolic-ws-8", [(f"tile.array.{key}", str(value)) for key, value in sets.items()])
+    found = synth(chip, seeds=seeds)
+    clock = None if found["fmax_mhz"] is None else found["fmax"]["median"]
+    return {
+        "format": dtype,
+        "multiply_stages": multiply,
+        "add_stages": add,
+        **{key: found[key] for key in ("luts", "dsps", "flip_flops")},
+        "fmax_mhz": clock,
+        "seeds": seeds if clock is not None else 0,
+    }
+
+
+def main() -> None:
+    """Synthesize the rows that were asked for, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="", help="rows of this format")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    print(f"{SIDE} x {SIDE}, weight stationary, ECP5")
+    print(f"{'format':10s} {'multiply':>8s} {'add':>4s} {'LUT':>7s} {'DSP':>4s} {'FF':>6s} {'MHz':>6s}")
+    for dtype, multiply, add in ROWS:
+        if asked.only not in ("", dtype):
+            continue
+        found = row(dtype, multiply, add, asked.seeds)
+        clock = "-" if found["fmax_mhz"] is None else f"{found['fmax_mhz']:.1f}"
+        cells = f"{found['luts']:7,d} {found['dsps']:4d} {found['flip_flops']:6,d}"
+        print(f"{dtype:10s} {multiply:8d} {add:4d} {cells} {clock:>6s}", flush=True)
+        name = f"{dtype} {multiply} {add}"
+        if found["fmax_mhz"] is None:  # a clock that is known stays
+            found |= {key: kept.get(name, found)[key] for key in ("fmax_mhz", "seeds")}
+        kept[name] = found
+        if asked.write:
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
