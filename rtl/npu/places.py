@@ -130,7 +130,8 @@ def _float_places(tile: NpuTile) -> list[ValuePlace]:
         ValuePlace(
             "angle",
             f"b + {scaled(f'i * ({row}) * 2 + (j / {lanes} * 2 + t) * {lanes} + j % {lanes}', size)}",
-            f"{'fp32' if size == 2 else 'bf16'}; of each {lanes} columns a line of low parts (t = 0), then one of high parts",
+            f"{'fp32' if size == 2 else 'bf16'}; of each {lanes} columns a line of low parts (t = 0), then one of high "
+            "parts",
         ),
         ValuePlace(
             "columns",
