@@ -184,7 +184,7 @@ class FunctionSpec:
     circuit
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
     floats
-        There are both for tiles that compute in floating point, too.
+        What it computes in floating point, where there are both for tiles that do; empty where there are none.
     activation
         The real function that a table holds.
     """
@@ -205,7 +205,7 @@ class FunctionSpec:
     carries: bool = False
     divides: bool = False
     circuit: bool = True
-    floats: bool = False
+    floats: str = ""
     activation: Callable[[float], float] | None = None
 
     def __post_init__(self) -> None:
@@ -397,7 +397,7 @@ def built_in(dtype: DataType) -> Live[VectorFunction]:
     return BUILT if dtype.is_integer else BUILT_IN_FLOATS
 
 
-BUILT_IN_FLOATS = functions_with(lambda spec: spec.circuit and spec.floats)
+BUILT_IN_FLOATS = functions_with(lambda spec: spec.circuit and bool(spec.floats))
 """Functions that have a circuit in tiles that compute in floating point."""
 FROM_SUMS = functions_with(lambda spec: spec.circuit and spec.from_sums)
 """Functions whose first operand lies in the accumulator."""
@@ -411,11 +411,14 @@ def vector_cost(function: VectorFunction) -> VectorCost:
 def function_table(dtype: DataType = DataType.INT8) -> str:
     """The functions of tiles that compute in a format as a table of Markdown, which ``docs/npu.md`` shows for int8."""
     lines = ["| function | code | second operand | parameters | result |", "|---|---|---|---|---|"]
-    for function in VectorFunction:
+    size = 1 if dtype.is_integer else dtype.bits // 8
+    for function in VectorFunction if dtype.is_integer else sorted(built_in(dtype), key=lambda each: each.code):
         spec = function.spec
-        second = "mask" if spec.masks else f"{spec.second} B an element" if spec.second else "none"
+        second = "mask" if spec.masks else f"{spec.second * size} B an element" if spec.second else "none"
         second = "k B a row" if spec.weighs else second
-        result = spec.result if function in built_in(dtype) else f"{spec.result}; timed, no circuit"
+        result = spec.result if dtype.is_integer else spec.floats or spec.result
+        if not spec.circuit:
+            result += "; timed, no circuit"
         groups = ", ".join(spec.parameters) or "none"
         lines.append(f"| {spec.name} | {spec.code} | {second} | {groups} | {result} |")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ MEANINGS = {
     "ready": "the beat is taken in this cycle when valid",
     "last": "last beat of a fold",
     "stationary_data": "operands that stay: load_rows rows of C lanes, row by row",
-    "moving_data": "operands that move: R lanes",
+    "moving_data": "operands that move: R lanes, zero in those of rows that a fold does not use",
     "a_data": "a column of A: R lanes",
     "b_data": "a row of B: C lanes",
     "output_data": "results: C lanes of 32 bits (integers, or fp32)",

@@ -124,6 +124,8 @@ def _any_patterns(chance: np.random.Generator, dtype: DataType, shape: tuple[int
 
 def _numbers(chance: np.random.Generator, dtype: DataType, shape: tuple[int, int]) -> Matrix:
     values = chance.standard_normal(shape) * 2.0 ** chance.integers(-3, 4, size=shape)
+    if chance.random() < 0.5:  # few different ones, whose sums cancel
+        values = chance.integers(-4, 5, size=shape) / 2
     found: Matrix = patterns_of(values, dtype).astype(np.int64)
     smallest = chance.integers(0, 1 << dtype.layout.fraction_bits, size=shape)
     signs = chance.integers(0, 2, size=shape) << (dtype.bits - 1)

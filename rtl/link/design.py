@@ -53,6 +53,8 @@ def ring_chip(library: Library, chip: Chip, engine: RingEngine, protocol: LinkPr
             f"a link of {protocol.flit_bits}-bit flits on a memory of {geometry.bus}-byte words: they must be equal "
             "(protocol.flit_bits, tile.dma.bytes_per_cycle)"
         )
+    if not geometry.dtype.is_integer:
+        raise NotSupported(f"a ring of chips in {geometry.dtype.value}; its engine sums int8")
     if geometry.ports != 1:
         raise NotSupported(f"tracking the stores of {geometry.ports} data ports (tile.dma.port_bytes)")
     if chips < 2:

@@ -22,7 +22,7 @@ from siliconloom.arch.isa import (
     Opcode,
     disassemble,
 )
-from siliconloom.arch.layout import INDEX_BYTES, sums_room
+from siliconloom.arch.layout import INDEX_BYTES, summing_order, sums_room
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
 from siliconloom.rtl.npu.circuits import engines, readers, sharers, sums_readers, sums_writers, unit_circuits, writers
@@ -135,6 +135,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         functions=function_table(geometry.dtype),
         format=geometry.dtype.value,
         sums_format=geometry.dtype.accumulator.value,
+        summing=summing_order(geometry.array),
         causes=cause_table(),
         units=[unit.spec.name for unit in built_units()],
         engines=list(engines()),

@@ -239,7 +239,7 @@ class MatmulControl(Circuit):
             load.fire.eq(self.loaded.enable),
             last_line.eq(lines_left == 1),
             fold_read.eq(self.loaded.enable & last_line),
-            load.payload.eq(Cat(self.loaded.data, tags)),
+            load.payload.eq(Cat(self._of_fold(m, last_line, k_left), tags)),
         ]
         m.d.sync += tags.eq(last_line)
         with m.If(self.loaded.enable):
@@ -264,6 +264,26 @@ class MatmulControl(Circuit):
                 lines_left.eq(self._lines(entry.k)),
             ]
         return swaps
+
+    def _of_fold(self, m: Module, last_line: Value, k_left: Value) -> Value:
+        """The line that is read, without the rows that fill up the last one of a fold.
+
+        What fills them up may be anything. Of integers it does not count, as nothing moves past it; in floating point
+        nothing times infinity is no number, so it is made zero.
+        """
+        array, line = self.geometry.array, self.loaded.data
+        if self.geometry.dtype.is_integer or array.load_rows == 1:
+            return line
+        # rows of the last line: those that whole lines leave of a fold that has not all of the array's
+        left = Signal(range(array.rows + 1), name="load_rows_left")
+        whole = range(array.load_rows, array.rows, array.load_rows)
+        begun = sum((Mux(k_left > rows, array.load_rows, 0) for rows in whole), start=Const(0))
+        used = Signal(range(array.load_rows + 1), name="load_used")
+        m.d.comb += left.eq(Mux(k_left > array.rows, array.rows, k_left))
+        m.d.sync += used.eq(Mux(last_line, left - begun, array.load_rows))
+        width = len(line) // array.load_rows
+        rows = (line[width * row : width * (row + 1)] for row in range(array.load_rows))
+        return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
     def _move(self, m: Module, operands: MatmulOperands, move: ReadStream) -> tuple[Signal, Signal]:
         """The mover: per fold, one line of every row; returns what ends a fold, and what ends an instruction."""

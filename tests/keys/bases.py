@@ -234,6 +234,10 @@ PREFILL = (
 )
 BASES: dict[str, Callable[[Sets], Any]] = {
     "edge": command(EDGE),
+    "mapped sums": _mapped(
+        "npu-edge --set tile.array.dataflow=output_stationary --set tile.array.load_rows=1",
+        "gpt2 --set workload.layers=1 --set workload.sequence=32",
+    ),
     "mapped": _mapped("npu-edge", "gpt2 --set workload.layers=1 --set workload.sequence=32 --set tile_count=4"),
     "placed": _mapped("tiers.yaml", "gpt2 --set workload.layers=2 --set workload.sequence=32"),
     "array": command("sim systolic-ws-8 gemms.yaml"),

@@ -23,13 +23,14 @@ ROWS = (
         "SystolicArray",
         "edge",
         "tile.array.",
-        "rows=8 cols=8 dataflow=input_stationary operands=[int8,bf16] multiply_stages=3 add_stages=2 "
-        "load_rows=1 load_rows!3",
+        "rows=8 cols=8 load_rows=1&tile.array.dataflow=output_stationary operands=[int8,bf16] multiply_stages=3 "
+        "add_stages=2 load_rows=1 load_rows!3",
     ),
     ("Scratchpad", "edge", "tile.scratchpad.", "capacity=64KiB banks=4"),
     ("Accumulator", "edge", "tile.accumulator.", "capacity=16KiB"),
     ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
     ("Dma", "edge", "tile.dma.", "bytes_per_cycle=16 outstanding=1"),
+    ("SystolicArray", "npu rtl", "tile.array.", "dataflow=input_stationary"),
     ("Dma", "npu rtl", "tile.dma.", "port_bytes=32 id_bits=8"),
     ("Sequencer", "edge", "tile.sequencer.", "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8"),
     ("Sequencer", "npu rtl", "tile.sequencer.", "program_words=512"),
@@ -61,6 +62,7 @@ ROWS = (
         "constants!8B context=7000B second=9000B chained=15000B gates=64B&&layout.moving=16000B "
         "partial=25000B&&layout.context=7000B partial!1MiB weights!60000B",
     ),
+    ("DescribedLayout", "mapped sums", "layout.", "queries=4096B powers=4096B"),
     (
         "DescribedTask",
         "mapped",

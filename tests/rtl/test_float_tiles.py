@@ -7,7 +7,7 @@ from siliconloom.arch import NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import IllegalProgram
-from siliconloom.arch.floats import widened
+from siliconloom.arch.floats import values_of, widened
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import BUILT_IN_FLOATS
 from siliconloom.mapper.chip.mapping import map_workload
@@ -17,6 +17,7 @@ from siliconloom.verification import npu as verification
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.workload import filled
 from siliconloom.workloads import load_workload
 from tests.rtl.test_mapped import PRODUCTS, SETS
 
@@ -121,6 +122,43 @@ def test_products_of_loom_sim_run_as_they_are_timed(dataflow, dtype, tmp_path):
     record = verify(chip, workload=map_workload(chip, load_workload(str(file))))
     assert record.passed
     assert record.totals.bytes_compared > 1000
+
+
+def product(folder, dtype, sets, **sizes):
+    """A mapped product on a small tile."""
+    chip = load_chip(
+        "npu-edge", [(key, str(value)) for key, value in (SETS | sets | {"tile.array.operands": dtype}).items()]
+    )
+    file = folder / "product.yaml"
+    gemm = ", ".join(f"{name}: {value}" for name, value in sizes.items())
+    file.write_text(f"kind: gemms\nprecision: {dtype}\ngemms: [{{name: g, {gemm}}}]\n")
+    return map_workload(chip, load_workload(str(file)))
+
+
+def test_what_fills_up_the_last_line_of_a_fold_does_not_count(tmp_path):
+    """Zero times infinity is no number: rows behind the end of a fold are cleared, whatever memory has there."""
+    needs("icarus")
+    work = product(tmp_path, "fp16", {"tile.array.load_rows": 4}, m=3, n=8, k=5)
+    made = filled(work, 1)
+    ((address, item),) = [(a, each) for a, each in work.memory.objects() if each.role == "parameters"]
+    panels = made.memory[address : address + item.size].view("<u2").reshape(-1, 8, 4)
+    panels[:, 5:] = 0x7C00
+    assert np.isin(panels[:, 5:], 0x7C00).all()
+    (parity,) = check_programs(work.chip, [("filled up", made)], simulator="icarus")
+    assert parity.passed, parity.errors
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_results_of_long_sums_are_numbers(dtype, tmp_path):
+    """Of many that meet an infinity nothing could be said."""
+    work = product(tmp_path, dtype.value, {"tile.scratchpad.capacity": "128 KiB"}, m=4, n=16, k=768)
+    made = filled(work, 3)
+    memory = made.loaded()
+    GoldenMachine(work.chip, memory).run(made.program)
+    ((address, item),) = [(a, each) for a, each in work.memory.objects() if each.role == "result"]
+    values = values_of(memory[address : address + item.size].view(f"<u{dtype.bits // 8}"), dtype)
+    assert np.isfinite(values).mean() > 0.7
+    assert len(np.unique(values)) > 20
 
 
 @pytest.mark.parametrize(

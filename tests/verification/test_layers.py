@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from siliconloom.arch import LoomError, NotSupported, load_chip
+from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.execution.run import run_model
 from siliconloom.mapper.chip.mapping import map_workload
@@ -102,6 +102,6 @@ def test_buffers_that_are_too_small_are_refused():
 
 
 def test_what_no_circuit_computes_is_refused():
-    chip = load_chip("npu-edge", [("tile.array.dataflow", "output_stationary"), ("tile.array.load_rows", "1")])
-    with pytest.raises(NotSupported, match="weight stationary"):
+    chip = load_chip("npu-edge", [("tile.array.operands", "bf16")])
+    with pytest.raises(LoomError, match="int8 operands are not among those of npu-edge"):
         layer_runs(chip, LAYERS[0])

@@ -50,8 +50,7 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
     try:
         geometry_of(chip)
     except NotSupported as error:
-        text = str(error).removeprefix("not supported: ")
-        found = [why or f"no {text}" for why in found]
+        found = [f"no {str(error).removeprefix('not supported: ')}"] * operators
     if chip.tile_count > 1:
         found = [why or "the Verilog is of one tile (tile_count)" for why in found]
     return found

@@ -468,19 +468,25 @@ class Writer:
             )
 
 
-def random_image(numbers: np.random.Generator, dtype: DataType = DataType.INT8, size: int = MEMORY_BYTES) -> Bytes:
+def random_image(
+    numbers: np.random.Generator, dtype: DataType = DataType.INT8, size: int = MEMORY_BYTES, odd: float = 1 / 16
+) -> Bytes:
     """Random bytes for a memory, by default for all that random programs use.
 
-    Of floating-point numbers most are alike in size, so that sums round; some are any pattern, and some special ones.
+    Floating-point numbers are alike in size, so that sums round; half of them are few different ones, so that sums
+    cancel. A share of ``odd`` is any pattern, or a special one. A sum that meets an infinity shows nothing else, so it
+    must be small where sums are long.
     """
     if dtype.is_integer:
         return numbers.integers(0, 256, size).astype(np.uint8)
     count = -(-size * 8 // dtype.bits)
-    found = patterns_of(numbers.standard_normal(count) * 2.0 ** numbers.integers(-3, 4, count), dtype)
+    real = numbers.standard_normal(count) * 2.0 ** numbers.integers(-3, 2, count)
+    real = np.where(numbers.random(count) < 0.5, numbers.integers(-4, 5, count) / 2, real)
+    found = patterns_of(real, dtype)
     any_ = numbers.integers(0, 1 << dtype.bits, count).astype(found.dtype)
     special = patterns_of(np.array([np.inf, -np.inf, np.nan, -0.0, 2.0**-126, -(2.0**-126)]), dtype)
     kind = numbers.random(count)
-    found = np.where(kind < 1 / 20, any_, np.where(kind > 1 - 1 / 80, numbers.choice(special, count), found))
+    found = np.where(kind < 0.8 * odd, any_, np.where(kind > 1 - 0.2 * odd, numbers.choice(special, count), found))
     return found.view(np.uint8)[:size]
 
 

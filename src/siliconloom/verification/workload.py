@@ -118,7 +118,12 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
     tile = mapped.chip.tile
     assert isinstance(tile, NpuTile)
     integers = tile.circuit_format.is_integer
-    memory = chance.integers(0, 256, size, np.uint8) if integers else random_image(chance, tile.circuit_format, size)
+    # one sum in sixteen meets an odd number
+    longest = max((each.k for each in mapped.graph.operators() if isinstance(each, Gemm)), default=1)
+    odd = 1 / (32 * longest)
+    memory = (
+        chance.integers(0, 256, size, np.uint8) if integers else random_image(chance, tile.circuit_format, size, odd)
+    )
     tasks = {task.task.operator.name: task for task in mapped.tasks}
     for address, item in mapped.memory.objects():
         if item.role == "indices":
@@ -179,7 +184,7 @@ def _float_parameters(
                 yield scalars()
     elif isinstance(operator, Vector) and Parameters.SCALARS in operator.function.spec.parameters:
         yield scalars()
-    else:
+    elif role == "scales" or isinstance(operator, Vector):
         count = size // (line * COLUMN_LINES) * lanes
         scale = operator.k**-0.5 if isinstance(operator, Gemm) else 1.0
         bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
