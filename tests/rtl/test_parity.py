@@ -10,11 +10,14 @@ import pytest
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.verified import read_verified
 from siliconloom.cli import main
+from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.array.folds import FoldTime
 from siliconloom.rtl.bench.runner import run_cases, simulator_path
 from siliconloom.rtl.emit import build_rtl
+from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.array import compare, random_cases
 from siliconloom.verification.machine import verify
+from siliconloom.workloads import load_workload
 
 pytestmark = pytest.mark.rtl
 
@@ -168,6 +171,21 @@ def test_verify_reports_and_fails_by_exit_status(capsys, monkeypatch, tmp_path):
     record = read_verified(json.loads(path.read_text()))
     assert not record.passed
     assert {c.divergence.stream for c in record.cases if not c.passed} == {"fold"}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("systolic-ws-8", "bf16"), ("systolic-os-8", "int8")])
+def test_the_products_of_loom_sim_run_on_a_bare_array(name, dtype, tmp_path):
+    """What `loom sim` calls proven runs: every fold of the list, in the cycles that it prints."""
+    need("icarus")
+    chip = load_chip(name, [("tile.array.operands", dtype), ("tile.array.rows", "3"), ("tile.array.cols", "4")])
+    file = tmp_path / "list.yaml"
+    gemms = "[{name: a, m: 5, n: 9, k: 7, repeat: 2}, {name: b, m: 1, n: 4, k: 3}]"
+    file.write_text(f"kind: gemms\nprecision: {dtype}\ngemms: {gemms}\n")
+    work = map_workload(chip, load_workload(str(file)))
+    record = verify(chip, simulator="icarus", workload=work)
+    assert record.passed
+    assert len(record.cases[0].array.gemms) == 3
+    assert record.cases[0].model_cycles == duration(work.program, chip)
 
 
 def test_verification_repeats_for_a_seed():

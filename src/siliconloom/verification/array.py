@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 from siliconloom.arch import Chip, SystolicArray
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import SystolicTile
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.verified import ArrayCase, ArrayShape, GemmWork, NamedGemm, Seen, VerifiedArray
+from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.array.arithmetic import operand_type
 from siliconloom.rtl.array.folds import ArrayProduct, CaseResult, FoldCase, FoldTime
 from siliconloom.rtl.bench.runner import Spent, run_cases
 from siliconloom.rtl.emit import build_rtl
+from siliconloom.sim.chip.engine import duration
 from siliconloom.sim.timing.systolic import gemm_folds, stall_free_schedule
 from siliconloom.verification.parity import Findings, Parity, ParityStream, verilog
 
 BEATS = 1500
 """Most moving beats in a case: keeps a bench within seconds."""
+MOST_CYCLES, MOST_PRODUCTS = 300_000, 10_000
+"""What a bench of streams carries of a workload: every beat of it lies in a file."""
 
 
 @dataclass(kw_only=True)
@@ -68,6 +75,68 @@ def verify_array(chip: Chip, array: SystolicArray, *, seed: int, simulator: str,
         VerifiedArray,
         f"{bundle.sidecar['contains']}, by products (m x n x k)",
         [compare(result).case() for result in results],
+        sections={"array": ArrayShape(rows=array.rows, cols=array.cols, dataflow=array.dataflow)},
+    )
+
+
+def products_of(program: Program) -> list[Instruction]:
+    """The products of a program for a bare array, one for each execution, in their order."""
+    found: list[Instruction] = []
+    opened: list[tuple[int, int]] = []
+    for i in program.instructions:
+        if i.opcode is Opcode.LOOP:
+            opened.append((len(found), i.m))
+        elif i.opcode is Opcode.NEXT:
+            start, times = opened.pop()
+            found += found[start:] * (times - 1)
+        elif i.opcode is Opcode.MATMUL:
+            found.append(i)
+        if len(found) > MOST_PRODUCTS:
+            raise NotSupported(f"more than {MOST_PRODUCTS:,} products in the bench of a bare array")
+    return found
+
+
+def verify_list(mapped: MappedWorkload, *, seed: int, simulator: str, spent: Spent) -> Findings:
+    """Run the products of a workload on a bare array, with random operands, as ``loom sim`` times them: back to back.
+
+    Raises
+    ------
+    NotSupported
+        For a format that the circuit does not compute in, and for more work than a bench of streams carries.
+    LoomError
+        When the simulator is missing.
+    """
+    chip, graph = mapped.chip, mapped.graph
+    assert isinstance(chip.tile, SystolicTile)
+    array, own = chip.tile.array, operand_type(chip.tile.array)
+    work = products_of(mapped.program)
+    dtypes = {i.dtype for i in work}
+    dtype = max(dtypes, key=lambda each: each.bits)
+    if not all(each == own or (each.is_integer and own.is_integer and each.bits <= own.bits) for each in dtypes):
+        raise NotSupported(
+            f"RTL of {graph.name} in {', '.join(sorted(dtypes))}; the array of {chip.name} has {own.value}"
+        )
+    folds = [fold for i in work for fold in gemm_folds(array, i.m, i.n, i.k)]
+    schedule = tuple(FoldTime(t.first_output, t.last_output) for t in stall_free_schedule(array, folds))
+    cycles = schedule[-1].last_output + 1
+    if cycles > MOST_CYCLES:
+        raise NotSupported(
+            f"RTL of {graph.name} on {chip.name}: {cycles:,} cycles; the bench of a bare array carries {MOST_CYCLES:,}"
+        )
+    case = FoldCase(tuple(ArrayProduct(i.m, i.n, i.k) for i in work), seed, dtype, {}, schedule)
+    bundle, spent.predicted = build_rtl(chip), cycles
+    with verilog(bundle) as (sources, folder):
+        (result,) = run_cases(
+            array, sources, bundle.top, bundle.ports, [case], simulator=simulator, folder=folder, spent=spent
+        )
+    parity = compare(result)
+    parity.name = f"{graph.name}, {len(work)} products"
+    if (timed := duration(mapped.program, chip)) != cycles:
+        parity.value_errors.append(f"loom sim times {timed:,} cycles, the schedule of folds has {cycles:,}")
+    return Findings(
+        VerifiedArray,
+        "the products of loom sim, back to back",
+        [parity.case()],
         sections={"array": ArrayShape(rows=array.rows, cols=array.cols, dataflow=array.dataflow)},
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from siliconloom import __version__
 from siliconloom.arch import Chip, System
 from siliconloom.arch.chip_ring import ring_parts
-from siliconloom.arch.description import PimTile
+from siliconloom.arch.description import PimTile, SystolicTile
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.arch.result import digest_of
 from siliconloom.arch.verified import Verified, totals_of
@@ -17,7 +17,7 @@ from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.rtl.bench.runner import Spent, require_simulator, tool_versions
 from siliconloom.rtl.npu.geometry import has_npu_rtl
 from siliconloom.sim.dram.memory import effective
-from siliconloom.verification.array import verify_array
+from siliconloom.verification.array import verify_array, verify_list
 from siliconloom.verification.link import verify_ring
 from siliconloom.verification.npu import verify_programs
 from siliconloom.verification.pim import verify_pim
@@ -51,7 +51,8 @@ def verify(
     seed, simulator, cases, programs
         Of the random work, what runs the Verilog, how much work.
     workload
-        Mapped to the chip: its program runs in place of random ones (`siliconloom.verification.workload`).
+        Mapped to the chip: its program runs in place of random ones (`siliconloom.verification.workload`), or its
+        products do on a bare array.
     watcher
         Is told what is under way.
 
@@ -77,7 +78,8 @@ def verify(
             chip = effective(described)
             if workload is not None:
                 counts = {"cases": None, "programs": None}
-                found = verify_workload(workload, **options)
+                bare = isinstance(chip.tile, SystolicTile)
+                found = (verify_list if bare else verify_workload)(workload, **options)
             elif isinstance(chip.tile, PimTile):
                 found = verify_pim(chip, cases=cases, **options)
             elif chip.tile.kind == "npu" and has_npu_rtl(chip):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from siliconloom.arch import Chip, System
 from siliconloom.arch.assembler import violations
 from siliconloom.arch.budget import require_memory
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import COLUMN_LINES, Parameters, VectorFunction
@@ -57,12 +57,14 @@ def refuse(described: Chip | System, mapped: MappedWorkload) -> None:
         raise NotSupported(
             f"RTL of {mapped.graph.name} on a system ({described.name}); of its chips by themselves it is"
         )
-    if not isinstance(described.tile, NpuTile):
-        raise NotSupported(f"RTL of {mapped.graph.name} on a {described.tile.kind} tile; programs run on npu tiles")
     if described.tile_count > 1:
         raise NotSupported(
             f"RTL of {mapped.graph.name} on {described.tile_count} tiles (tile_count); Verilog is of one"
         )
+    if isinstance(described.tile, SystolicTile):
+        return  # which takes products as they are
+    if not isinstance(described.tile, NpuTile):
+        raise NotSupported(f"RTL of {mapped.graph.name} on a {described.tile.kind} tile; programs run on npu tiles")
     geometry_of(mapped.chip)
     chip, program, names = mapped.chip, mapped.program, mapped.program.operators
     why = {each.task.operator.name: reason for each in mapped.tasks if (reason := unlaid(each.task))}
