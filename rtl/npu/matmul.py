@@ -281,7 +281,7 @@ class MatmulControl(Circuit):
         used = Signal(range(array.load_rows + 1), name="load_used")
         m.d.comb += left.eq(Mux(k_left > array.rows, array.rows, k_left))
         m.d.sync += used.eq(Mux(last_line, left - begun, array.load_rows))
-        width = len(line) // array.load_rows
+        width = 8 * self.geometry.element * array.cols
         rows = (line[width * row : width * (row + 1)] for row in range(array.load_rows))
         return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
