@@ -303,7 +303,7 @@ def test_made_up_values_are_neither_cut_off_nor_zero(chip, tmp_path):
         ("npu-edge", [("tile_count", "2")], "2 tiles"),
         ("npu-edge", [("tile.scratchpad.banks", "2")], "bank conflict"),
         ("npu-datacenter", [], "no circuit for the number format bf16"),
-        ("systolic-ws-8", [("tile.array.operands", "bf16")], "in int8; the array of systolic-ws-8 has bf16"),
+        ("systolic-ws-8", [("tile.array.operands", "int16")], "RTL for int16 operands"),
     ],
 )
 def test_what_the_tile_does_not_run_is_refused_with_its_reason(name, sets, why, tmp_path):
