@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.errors import LoomError
 from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
 from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
@@ -29,7 +30,9 @@ WAYS = {
     "relu": {VectorFunction.RELU},
     "rope": {VectorFunction.ROPE},
 }
-"""What a lane does while a bit is set, and the functions that it makes; with none of them it passes its operand on."""
+"""What a lane does while a bit is set, and the functions that it makes."""
+PASSED = {VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE}
+"""Functions for which a lane passes its operand on, with no way set."""
 ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
 
@@ -160,6 +163,9 @@ class FloatVectorUnit(VectorUnitCircuit):
         timing.confirm("VECTOR_START", address=1)
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
+        missing = set(BUILT_IN_FLOATS).difference(PASSED, *WAYS.values())
+        if missing:
+            raise LoomError(f"no circuit in floating point is there for the vector function {min(missing)}")
         what = VectorConditions(m, entry, self.instruction.payload, WAYS, set(BUILT_IN_FLOATS))
         by_row = self._refuse(m, what)
         phase, place = self._phases(m, what)

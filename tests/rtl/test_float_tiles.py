@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import values_of, widened
 from siliconloom.arch.isa import Opcode
-from siliconloom.arch.vector import BUILT_IN_FLOATS
+from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, register_function, remove_function
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
+from siliconloom.rtl.emit import build_rtl
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification import npu as verification
 from siliconloom.verification.machine import verify
@@ -170,6 +171,16 @@ def test_other_formats_have_no_tile(operands, why):
 
     with pytest.raises(NotSupported, match=why):
         geometry_of(load_chip("npu-edge", [("tile.array.operands", operands)]))
+
+
+def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_copy():
+    """One that is registered elsewhere and says what it computes in floating point needs a way of the lane, too."""
+    function = register_function(FunctionSpec(name="doubled", code=63, result="2 a", floats="2 a"))
+    try:
+        with pytest.raises(LoomError, match="no circuit in floating point is there for the vector function doubled"):
+            build_rtl(tile_of(1))
+    finally:
+        remove_function(function)
 
 
 def test_a_program_in_another_format_is_refused():
