@@ -13,6 +13,7 @@ from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, register_func
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.npu.ways import CIRCUITS, register_circuit
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification import npu as verification
 from siliconloom.verification.machine import verify
@@ -176,10 +177,12 @@ def test_other_formats_have_no_tile(operands, why):
 def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_copy():
     """One that is registered elsewhere and says what it computes in floating point needs a way of the lane, too."""
     function = register_function(FunctionSpec(name="doubled", code=63, result="2 a", floats="2 a"))
+    register_circuit(function)  # in integers
     try:
         with pytest.raises(LoomError, match="no circuit in floating point is there for the vector function doubled"):
             build_rtl(tile_of(1))
     finally:
+        CIRCUITS.remove(function)
         remove_function(function)
 
 
