@@ -152,9 +152,12 @@ def planes_of(dtype: DataType) -> int:
 
 
 class FloatVectorUnit(VectorUnitCircuit):
-    """As `VectorUnitCircuit`, in floating point."""
+    """As `VectorUnitCircuit`, in floating point; raises `LoomError` for a function that no way of the lane makes."""
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
+        missing = set(BUILT_IN_FLOATS).difference(PASSED, *WAYS.values())
+        if missing:
+            raise LoomError(f"no circuit in floating point is there for the vector function {min(missing)}")
         super().__init__(library, geometry)
         self.planes = planes_of(geometry.dtype)
 
@@ -163,9 +166,6 @@ class FloatVectorUnit(VectorUnitCircuit):
         timing.confirm("VECTOR_START", address=1)
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        missing = set(BUILT_IN_FLOATS).difference(PASSED, *WAYS.values())
-        if missing:
-            raise LoomError(f"no circuit in floating point is there for the vector function {min(missing)}")
         what = VectorConditions(m, entry, self.instruction.payload, WAYS, set(BUILT_IN_FLOATS))
         by_row = self._refuse(m, what)
         phase, place = self._phases(m, what)

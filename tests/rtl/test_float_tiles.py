@@ -12,7 +12,9 @@ from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, register_function, remove_function
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
-from siliconloom.rtl.emit import build_rtl
+from siliconloom.rtl.library import Library
+from siliconloom.rtl.npu.float_vector import FloatVectorUnit
+from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ways import CIRCUITS, register_circuit
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification import npu as verification
@@ -168,8 +170,6 @@ def test_results_of_long_sums_are_numbers(dtype, tmp_path):
     [("[bf16, fp16]", "bf16, fp16 operands"), ("fp32", "fp32 operands; int8 is built, or one floating-point format")],
 )
 def test_other_formats_have_no_tile(operands, why):
-    from siliconloom.rtl.npu.geometry import geometry_of
-
     with pytest.raises(NotSupported, match=why):
         geometry_of(load_chip("npu-edge", [("tile.array.operands", operands)]))
 
@@ -180,7 +180,7 @@ def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_co
     register_circuit(function)  # in integers
     try:
         with pytest.raises(LoomError, match="no circuit in floating point is there for the vector function doubled"):
-            build_rtl(tile_of(1))
+            FloatVectorUnit(Library("tile"), geometry_of(tile_of(1)))
     finally:
         CIRCUITS.remove(function)
         remove_function(function)
