@@ -40,7 +40,7 @@ def row(dtype: str, multiply: int, add: int, seeds: int) -> dict[str, Any]:
     sets = {"operands": dtype, "rows": SIDE, "cols": SIDE, "multiply_stages": multiply, "add_stages": add}
     chip = load_chip("systolic-ws-8", [(f"tile.array.{key}", str(value)) for key, value in sets.items()])
     found = synth(chip, seeds=seeds)
-    clock = None if found["fmax_mhz"] is None else found["fmax"]["median"]
+    clock = found["fmax"]["median"] if found["fmax"] else None
     return {
         "format": dtype,
         "multiply_stages": multiply,
