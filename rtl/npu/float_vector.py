@@ -20,7 +20,7 @@ from siliconloom.arch.vector import BUILT_IN_FLOATS, VectorFunction
 from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
+from siliconloom.rtl.npu.geometry import Geometry, log2
 from siliconloom.rtl.npu.vector import LAST_STAGE, Arriving, BlockPlace, Slot, VectorConditions, VectorUnitCircuit
 
 WAYS = {
@@ -167,15 +167,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         entry = Signal(VECTOR_ENTRY, name="instruction")
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         what = VectorConditions(m, entry, self.instruction.payload, WAYS, set(BUILT_IN_FLOATS))
-        by_row = self._refuse(m, what)
-        phase, place = self._phases(m, what)
-        addresses = self._addresses(m, what, phase, place)
-        self._advance(m, what, phase, place, addresses)
-        self._drain(m, what, phase, place, addresses)
-        self._begin(m, what, phase, place, addresses, by_row)
-        slots = self._slots(m, what, phase, place, addresses)
-        column = Signal(SIZE_BITS, name="column_1")
-        m.d.sync += column.eq(place.column)
+        phase, place, slots = self._control(m, what)
         self._float_lanes(m, what, place, slots, self._parameters(m, what, phase))
         self._results(m, slots[LAST_STAGE])
         return m

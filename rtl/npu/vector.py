@@ -317,13 +317,7 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         ways = {way.name: functions_of(way) for way in lane_ways()}
         what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT))
-        by_row = self._refuse(m, what)
-        phase, place = self._phases(m, what)
-        addresses = self._addresses(m, what, phase, place)
-        self._advance(m, what, phase, place, addresses)
-        self._drain(m, what, phase, place, addresses)
-        self._begin(m, what, phase, place, addresses, by_row)
-        slots = self._slots(m, what, phase, place, addresses)
+        phase, place, slots = self._control(m, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(NEED_BITS), name="highest")
         m.d.sync += column.eq(place.column)
         choice = self.place(
@@ -350,6 +344,17 @@ class VectorUnitCircuit(Circuit):
         self._reduce(m, what, phase, slots, rows, lanes, peak_7, keep, highest)
         self._results(m, slots[LAST_STAGE])
         return m
+
+    def _control(self, m: Module, what: VectorConditions) -> tuple[VectorPhase, BlockPlace, list[Slot]]:
+        """What does not depend on the numbers: phases, addresses, and what goes with each slot down the pipeline."""
+        by_row = self._refuse(m, what)
+        phase, place = self._phases(m, what)
+        addresses = self._addresses(m, what, phase, place)
+        self._advance(m, what, phase, place, addresses)
+        self._drain(m, what, phase, place, addresses)
+        self._begin(m, what, phase, place, addresses, by_row)
+        slots = self._slots(m, what, phase, place, addresses)
+        return phase, place, slots
 
     @property
     def _wide(self) -> int:

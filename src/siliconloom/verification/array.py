@@ -88,11 +88,12 @@ def products_of(program: Program) -> list[Instruction]:
             opened.append((len(found), i.m))
         elif i.opcode is Opcode.NEXT:
             start, times = opened.pop()
-            found += found[start:] * (times - 1)
+            body = found[start:]
+            if len(found) + len(body) * (times - 1) > MOST_PRODUCTS:
+                raise NotSupported(f"more than {MOST_PRODUCTS:,} products in the bench of a bare array")
+            found += body * (times - 1)
         elif i.opcode is Opcode.MATMUL:
             found.append(i)
-        if len(found) > MOST_PRODUCTS:
-            raise NotSupported(f"more than {MOST_PRODUCTS:,} products in the bench of a bare array")
     return found
 
 
