@@ -226,7 +226,7 @@ class FloatVectorUnit(VectorUnitCircuit):
         size = self.geometry.element
         return self.write.enable.eq(Const((1 << size) - 1, size) << (end.lane << log2(size)))
 
-    def _scalars(self, held: Signal) -> tuple[Value, Value, Value]:
+    def _scalars(self, m: Module, held: Signal) -> tuple[Value, Value, Value]:
         """Two multipliers in fp32."""
         return held[:32], held[32:64], Const(0, 6)
 

@@ -748,9 +748,9 @@ class VectorUnitCircuit(Circuit):
                 m.d.sync += scalars[bits * cols * number : bits * cols * (number + 1)].eq(
                     self.second.data[: bits * SCALAR_BYTES]
                 )
-        return Arriving(bytes_in[: self.planes], swap, to_table, table_line, *self._scalars(scalars))
+        return Arriving(bytes_in[: self.planes], swap, to_table, table_line, *self._scalars(m, scalars))
 
-    def _scalars(self, held: Signal) -> tuple[Value, Value, Value]:
+    def _scalars(self, m: Module, held: Signal) -> tuple[Value, Value, Value]:
         """Two multipliers and a shift."""
         return held[:16], held[16:32], held[32:38]
 

@@ -1,5 +1,6 @@
 """The mutation benchmark: its sites are there, a bug acts only when it is chosen, and the table is of these bugs."""
 
+import ast
 import json
 import os
 import subprocess
@@ -20,6 +21,15 @@ def planting():
     return planting
 
 
+def has_module(function):
+    """Whether ``m``, which a planted choice is made in, is a parameter or a variable of a function."""
+    return any(
+        (isinstance(each, ast.arg) and each.arg == "m")
+        or (isinstance(each, ast.Name) and each.id == "m" and isinstance(each.ctx, ast.Store))
+        for each in ast.walk(function)
+    )
+
+
 def test_every_site_stands_once_in_its_file():
     module = planting()
     files = {}
@@ -27,7 +37,10 @@ def test_every_site_stands_once_in_its_file():
         files.setdefault(mutant.file, []).append((number, mutant))
     for file, mutants in files.items():
         source = (ROOT / file).read_text(encoding="utf-8")
-        compile(module.patched(source, mutants), file, "exec")
+        tree = ast.parse(module.patched(source, mutants))
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and "_planted(" in ast.unparse(function):
+                assert has_module(function), f"{file}: {function.name} plants a bug and has no module"
     assert len(module.all_mutants()) >= 60
 
 
