@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from siliconloom.arch.access import Access, illegal, where
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause, IllegalProgram
@@ -21,10 +20,6 @@ from siliconloom.arch.isa import Address, Instruction, Opcode, Program, Unit
 from siliconloom.arch.layout import sums_room
 from siliconloom.arch.opcodes import Format, built_units
 from siliconloom.arch.vector import VectorFunction
-
-CIRCUIT_FORMATS = (DataType.INT8,)
-"""Number formats of matmul and vector instructions for which all circuits of a transformer are there."""
-
 
 ACCUMULATOR = -1
 """The accumulator's place among the banks of the scratchpad, when their users are counted."""
@@ -272,4 +267,4 @@ def _check_operands(i: Instruction, tile: NpuTile, number: int) -> None:
             )
 
 
-__all__ = ["CIRCUIT_FORMATS", "Access", "Violation", "accesses", "assemble", "check_program", "extent", "violations"]
+__all__ = ["Access", "Violation", "accesses", "assemble", "check_program", "extent", "violations"]

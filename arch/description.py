@@ -83,12 +83,11 @@ class SystolicArray(Description):
 
     @property
     def circuit_format(self) -> DataType | None:
-        """What the array's own circuit is built for: the widest of its integers, its only short float, or none."""
-        integers = [d for d in self.operands if d.is_integer and d.bits <= 8]
-        if integers:
-            return max(integers, key=lambda d: d.bits)
-        alone = self.operands[0] if len(self.operands) == 1 else None
-        return alone if alone in TILE_FORMATS else None
+        """What the array's own circuit is built for: its first format, the widest of integers, or none."""
+        first = self.operands[0]
+        if not first.is_integer:
+            return first if first in TILE_FORMATS else None
+        return max((d for d in self.operands if d.is_integer and d.bits <= 8), key=lambda d: d.bits, default=None)
 
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
@@ -157,8 +156,8 @@ class NpuTile(Description):
 
     @property
     def circuit_format(self) -> DataType:
-        """The format of operands and results in the tile's circuits: int8 where the array takes it, else its first."""
-        return DataType.INT8 if DataType.INT8 in self.array.operands else self.array.operands[0]
+        """The format of operands and results in the tile's circuits: the array's, or where it has none its first."""
+        return self.array.circuit_format or self.array.operands[0]
 
     @property
     def element_bytes(self) -> int:

@@ -9,9 +9,17 @@ from math import lcm
 
 import numpy as np
 
-from siliconloom.arch.assembler import CIRCUIT_FORMATS
-from siliconloom.arch.description import Chip, Memory, NpuTile
-from siliconloom.arch.layout import is_power, padded, panel_rows, product_values, row_values, sums_pitch, window_of
+from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
+from siliconloom.arch.layout import (
+    is_power,
+    padded,
+    panel_rows,
+    parameter_bytes,
+    product_values,
+    row_values,
+    sums_pitch,
+    window_of,
+)
 from siliconloom.arch.timing import (
     ACCUMULATOR_WRITE,
     LOAD_WRITE,
@@ -20,7 +28,7 @@ from siliconloom.arch.timing import (
     STORE_WRITE,
     TRANSFER_START,
 )
-from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, VectorFunction, vector_cost
+from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
@@ -156,7 +164,7 @@ class AttentionLayout:
             self.value_plane = self.positions * self.panels * self.value_line
         else:
             self.value_plane = shape.kv_len * size(shape.v_head_dim)
-        self.softmax_bytes = vector_cost(VectorFunction.SOFTMAX).parameter_bytes(1, self.lanes)
+        self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1)
         self.constants = attention_constants(tile, shape)
 
     def _value_line(self, memory: Memory) -> int:
@@ -173,7 +181,7 @@ class AttentionLayout:
         What no circuit computes is timed with heads that are filled up.
         """
         bus, row = self.tile.dma.bytes_per_cycle, self.shape.precision.size(dim)
-        timed = self.shape.precision not in CIRCUIT_FORMATS or self.shape.values_in_keys
+        timed = self.shape.precision not in TILE_FORMATS or self.shape.values_in_keys
         if timed and is_power(bus) and row % window_of(bus, row):
             return local, self.shape.heads * local
         return row, row_bytes(self.tile, held or self.shape.heads * dim, self.shape.precision.bits)
@@ -219,7 +227,7 @@ class AttentionLayout:
 def attention_constants(tile: NpuTile, shape: Attention) -> int:
     """Bytes of parameters: softmax's, then what requantises the columns of a head."""
     parameters = ((VectorFunction.SOFTMAX, 1), (VectorFunction.REQUANTIZE, shape.v_head_dim))
-    return sum(vector_cost(function).parameter_bytes(cols, tile.vector.lanes) for function, cols in parameters)
+    return sum(parameter_bytes(tile, function, cols) for function, cols in parameters)
 
 
 def attention_needs(
@@ -444,8 +452,8 @@ def key_unit(tile: NpuTile, whole: bool) -> int:
 
 
 def carries(shape: Attention) -> bool:
-    """Whether rows whose keys take several tiles have circuits: of integers; others are timed by a specification."""
-    return shape.precision in CIRCUIT_FORMATS and not shape.values_in_keys
+    """Whether rows whose keys take several tiles have circuits in the format; others are timed by a specification."""
+    return shape.precision in TILE_FORMATS and not shape.values_in_keys
 
 
 def softmax_functions(shape: Attention, *, merged: bool = False) -> tuple[VectorFunction, VectorFunction]:

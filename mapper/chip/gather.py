@@ -8,7 +8,6 @@ them, so they are copied to where results are stored from.
 
 from __future__ import annotations
 
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import Address
 from siliconloom.arch.layout import INDEX_BYTES, padded
 from siliconloom.arch.vector import VectorFunction
@@ -82,8 +81,8 @@ class GatherLowering(VectorLowering):
         self.context.builder.vector(
             VectorFunction.COPY,
             1,
-            width,
-            DataType.INT8,
+            8 * width // self.shape.dtype.bits,
+            self.shape.dtype,
             rings.vector,
             rings.indices,
             wait=rings.vector.full_bit | rings.indices.free_bit,

@@ -32,7 +32,7 @@ WAYS = {
 }
 """What a lane does while a bit is set, and the functions that it makes."""
 PASSED = {VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE}
-"""Functions for which a lane passes its operand on, with no way set."""
+"""Functions for which a lane passes its operand on bit by bit, with no way set."""
 ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
 """What changes no number that is multiplied by it, or that it is added to."""
 
@@ -89,11 +89,17 @@ class FloatLane(Circuit):
         a, b, word = (Signal(32, name=f"{name}_2") for name in ("a", "b", "word"))
         pair, cosine, sine = (Signal(32, name=f"{name}_2") for name in ("pair", "cosine", "sine"))
         turned = self._wide(m, "pair", self.pair)
-        m.d.sync += [a.eq(self._wide(m, "a", self.a)), b.eq(self._wide(m, "b", self.b)), word.eq(self.sum)]
+        m.d.sync += [
+            a.eq(Mux(self.kind.any(), self._wide(m, "a", self.a), self.a)),
+            b.eq(self._wide(m, "b", self.b)),
+            word.eq(self.sum),
+        ]
         m.d.sync += [pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative)), cosine.eq(self.cosine), sine.eq(self.sine)]
 
         # stage 2: what is multiplied and added; 3: the product; 4: the sum
         x, factor, other, scale = (Signal(32, name=f"{name}_3") for name in ("x", "factor", "other", "scale"))
+        passes = Signal()
+        m.d.comb += passes.eq(~self.kind.any())
         negative = a[-1] & ~(a[23:31].all() & a[:23].any())
         m.d.sync += [
             x.eq(Mux(is_["requantize"], word, Mux(is_["relu"] & negative, 0, a))),
@@ -112,9 +118,9 @@ class FloatLane(Circuit):
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
         second = float_multiply(m, "second", other, scale)
         m.d.sync += [
-            product.eq(float_multiply(m, "first", x, factor)),
+            product.eq(Mux(passes, x, float_multiply(m, "first", x, factor))),
             addend.eq(Mux(is_["add"] | is_["rope"], second, other)),
-            value.eq(float_sum(m, "total", product, addend)),
+            value.eq(Mux(passes, product, float_sum(m, "total", product, addend))),
         ]
         for stage in (6, 7, 8):
             later = Signal(32, name=f"value_{stage}")
@@ -124,7 +130,8 @@ class FloatLane(Circuit):
         # stage 8: the second product; 9: rounding to an element
         scaled, result = Signal(32, name="scaled_9"), Signal(self.dtype.bits, name="result_10")
         m.d.sync += scaled.eq(Mux(is_["product"], float_multiply(m, "late", value, self.m0), value))
-        m.d.sync += result.eq(Mux(self.keep_9, narrowed(m, "element", scaled, self.dtype.layout), 0))
+        element = Mux(passes, scaled[: self.dtype.bits], narrowed(m, "element", scaled, self.dtype.layout))
+        m.d.sync += result.eq(Mux(self.keep_9, element, 0))
         m.d.comb += self.result.eq(result)
         return m
 

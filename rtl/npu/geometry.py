@@ -160,10 +160,9 @@ def geometry_of(chip: Chip) -> Geometry:
             "keeps to the bandwidth of one memory"
         )
     dtype = tile.circuit_format
-    if dtype not in TILE_FORMATS or (not dtype.is_integer and len(array.operands) > 1):
+    if dtype not in TILE_FORMATS:
         raise NotSupported(
-            f"RTL of an npu tile for {', '.join(array.operands)} operands; int8 is built, or one floating-point "
-            "format of two bytes at most by itself"
+            f"RTL of an npu tile for {', '.join(array.operands)} operands; the first may be {', '.join(TILE_FORMATS)}"
         )
     powers = {
         "tile.vector.lanes": tile.vector.lanes,

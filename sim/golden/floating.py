@@ -38,6 +38,11 @@ class FloatOperands:
         return self._matrix("a")
 
     @property
+    def patterns(self) -> Patterns:
+        """The first operand as it lies there: elements, shape (m, columns of whole blocks)."""
+        return self._elements("a")
+
+    @property
     def second(self) -> Words:
         """The second operand, one element for each of the first."""
         return self._matrix("b")
@@ -70,12 +75,15 @@ class FloatOperands:
         return words[0], words[1]
 
     def _matrix(self, name: str) -> Words:
+        """The numbers of `_elements`."""
+        return widened(self._elements(name), self.dtype)
+
+    def _elements(self, name: str) -> Patterns:
         """Rows of elements, and of their columns all that whole blocks have."""
         o, i = self.held, self.held.instruction
         pitch = row_values(o.tile, i.n)
-        return widened(elements(o.scratchpad, o.addresses[name], i.m * pitch, self.dtype), self.dtype).reshape(
-            i.m, pitch
-        )[:, : padded(i.n, o.lanes)]
+        found = elements(o.scratchpad, o.addresses[name], i.m * pitch, self.dtype)
+        return found.reshape(i.m, pitch)[:, : padded(i.n, o.lanes)]
 
 
 def elements(space: Bytes, first: int, count: int, dtype: DataType) -> Patterns:
@@ -85,6 +93,8 @@ def elements(space: Bytes, first: int, count: int, dtype: DataType) -> Patterns:
 
 
 FloatGolden = Callable[[FloatOperands], Words]
+MOVES = (VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE)
+"""Functions that pass their operand on bit by bit, whatever it means."""
 FLOAT_GOLDEN: Registry[VectorFunction, FloatGolden] = Registry("the golden function in floating point of")
 
 
@@ -97,12 +107,6 @@ def in_floats(*functions: VectorFunction) -> Callable[[FloatGolden], FloatGolden
         return found
 
     return register
-
-
-@in_floats(VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE)
-def same(o: FloatOperands) -> Words:
-    """The operand; what is transposed is so where it is written."""
-    return o.first
 
 
 @in_floats(VectorFunction.RELU)
@@ -142,4 +146,4 @@ def scale_and_shift(o: FloatOperands) -> Words:
     return float_sum(float_product(o.first, multiplier[None, :]), bias[None, :])
 
 
-__all__ = ["FLOAT_GOLDEN", "FloatGolden", "FloatOperands", "elements", "in_floats"]
+__all__ = ["FLOAT_GOLDEN", "MOVES", "FloatGolden", "FloatOperands", "elements", "in_floats"]

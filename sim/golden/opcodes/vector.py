@@ -12,7 +12,7 @@ from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.vector import ROW_LIMIT
-from siliconloom.sim.golden.floating import FLOAT_GOLDEN, FloatOperands
+from siliconloom.sim.golden.floating import FLOAT_GOLDEN, MOVES, FloatOperands
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import GOLDEN, Integers, window
 
@@ -51,10 +51,14 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A function in floating point."""
     tile, dtype = machine.tile, machine.tile.circuit_format
-    if i.function not in FLOAT_GOLDEN:
+    if i.function not in MOVES and i.function not in FLOAT_GOLDEN:
         raise NotSupported(f"values of the vector function {i.function.value} in {dtype.value}")
     target, size = i.c.at(indices), tile.element_bytes
-    found = narrowed(FLOAT_GOLDEN[i.function](FloatOperands(machine.operands(i, indices)))[:, : i.n], dtype)
+    operands = FloatOperands(machine.operands(i, indices))
+    if i.function in MOVES:
+        found = operands.patterns[:, : i.n]
+    else:
+        found = narrowed(FLOAT_GOLDEN[i.function](operands)[:, : i.n], dtype)
     if i.function.spec.transposes:
         pitch = row_values(tile, i.m)
         for column in range(i.n):

@@ -121,7 +121,7 @@ def check_local_addresses(plan):
     sizes["indices"], slots["indices"] = index_bytes(tile), 1
     places["indices"] = places["results"] + slots["results"] * sizes["results"] - sizes["indices"]
     assert 2 * (layout.partial + layout.context) <= tile.accumulator.capacity
-    size = max(i.dtype.bits for i in plan.program.instructions) // 8
+    size = max(i.dtype.bits for i in plan.program.instructions) // 8 // tile.element_bytes
     for i in plan.program.instructions:
         if not i.opcode.spec.sizes or (i.opcode == Opcode.VECTOR and not i.function.spec.circuit):
             continue
