@@ -9,6 +9,8 @@ every sum once, to the nearest, halves to even.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,8 +74,17 @@ def chain_product(a: Words, b: Words, total: Words | None = None) -> Words:
 
 def widened(patterns: Patterns, dtype: DataType) -> Words:
     """Fp32 patterns of the numbers that patterns of ``dtype`` stand for, which fp32 has exactly."""
+    found = np.asarray(patterns)
+    if found.dtype != np.dtype(f"u{-(-dtype.bits // 8)}"):
+        found = found.astype(np.int64) & ((1 << dtype.bits) - 1)
+    return np.asarray(_every_number(dtype)[found])
+
+
+@cache
+def _every_number(dtype: DataType) -> Words:
+    """Fp32 patterns by the patterns of ``dtype``."""
     layout = dtype.layout
-    raw = np.asarray(patterns).astype(np.int64) & ((1 << dtype.bits) - 1)
+    raw = np.arange(1 << dtype.bits)
     fraction = raw & ((1 << layout.fraction_bits) - 1)
     field = raw >> layout.fraction_bits & ((1 << layout.exponent_bits) - 1)
     sign = (raw >> (dtype.bits - 1)).astype(np.uint32) << np.uint32(31)

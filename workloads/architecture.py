@@ -22,6 +22,8 @@ class Norm:
         return vectors * width * self.affine
 
 
+EPSILON = 1e-5
+"""Added to the variance, or the mean square, of a row, where nothing else is said."""
 LAYER_NORM = Norm(function=VectorFunction.LAYER_NORM)
 RMS_NORM = Norm(function=VectorFunction.RMS_NORM)
 
@@ -166,6 +168,8 @@ class Architecture:
         The logits are squashed by a tanh (Gemma 2).
     dtype
         Format that the model is stored in, where its configuration says.
+    epsilon
+        What norms add to the mean square of a row.
     """
 
     model_type: str
@@ -184,6 +188,7 @@ class Architecture:
     pooler: bool = False
     head_bias: bool = False
     softcap: bool = False
+    epsilon: float = EPSILON
     dtype: DataType | None = None
 
     @property

@@ -13,6 +13,8 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Place, Role, Section
 
+NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
+
 
 @dataclass(frozen=True)
 class Value:
@@ -35,11 +37,15 @@ class Builder:
         Format of operators that no pattern matches.
     patterns
         Formats of the operators whose names match a shell-style pattern (``*.qkv``); the last match holds.
+    epsilon
+        Of norms.
     """
 
-    def __init__(self, precision: DataType, patterns: Mapping[str, DataType] | None = None) -> None:
+    def __init__(
+        self, precision: DataType, patterns: Mapping[str, DataType] | None = None, epsilon: float = 0.0
+    ) -> None:
         self.dataflow = Dataflow()
-        self.precision, self.patterns = precision, dict(patterns or {})
+        self.precision, self.patterns, self.epsilon = precision, dict(patterns or {}), epsilon
         self._block, self._section, self._repeat, self._layer = "", Section.LIST, 1, 0
         self._prefix = ""
 
@@ -65,6 +71,8 @@ class Builder:
     ) -> Value:
         """Add a `Vector`; it reads as many operands of its shape as ``inputs`` says, else as are given."""
         options.setdefault("inputs", max(1, len(operands)))
+        if function in NORMS:
+            options.setdefault("epsilon", self.epsilon)
         common = self._common(name, role)
         return self._add(Vector(function=function, rows=rows, cols=cols, **options, **common), operands)
 

@@ -143,6 +143,17 @@ class Configuration:
             raise self.error("must be a number above 0 and up to 1", key, value=value)
         return float(value)
 
+    def small(self, *names: str, default: float) -> float:
+        """Number from 0 to 1 under the first of ``names`` that is there."""
+        for name in names:
+            value = self._value(name)
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+                raise self.error("must be a number from 0 to 1", name, value=value)
+            return float(value)
+        return default
+
     def factor(self, key: str) -> float:
         """Number above 0; 1 for a missing or null key."""
         value = self._value(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 
@@ -11,6 +12,7 @@ from siliconloom.workloads.architecture import Architecture
 from siliconloom.workloads.configuration import Configuration
 from siliconloom.workloads.unread import refuse_unread
 
+EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
 FAMILIES = {
     "deepseek": ("deepseek_v2", "deepseek_v3"),
     "gpt": ("bert", "gpt2", "opt", "phi", "roberta"),
@@ -67,6 +69,7 @@ def read_architecture(document: Document, path: tuple[Key, ...] = ()) -> Archite
                 raise config.error(f"not supported: {what}", str(key))
     family = import_module(f"siliconloom.workloads.{MODELS[model_type]}_family")
     architecture: Architecture = getattr(family, model_type)(config)
+    architecture = replace(architecture, epsilon=config.small(*EPSILONS, default=architecture.epsilon))
     config.refuse_misspelt()
     for section in config.sections:
         refuse_unread(section, architecture)

@@ -313,6 +313,8 @@ class Vector(Operator):
         Name of the operator that stores those parameters, when it is another one.
     chosen
         Elements that a top-k takes of each row.
+    epsilon
+        What a norm adds to the mean square of a row. Circuits in integers have none.
     """
 
     function: VectorFunction
@@ -323,6 +325,7 @@ class Vector(Operator):
     weights: int = 0
     tied: str | None = None
     chosen: int = 1
+    epsilon: float = 0.0
 
     kind: ClassVar[str] = "vector"
     _dimensions: ClassVar[tuple[str, ...]] = (

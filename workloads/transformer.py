@@ -30,7 +30,7 @@ def forward_graph(
     softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
     largest logit follows the head.
     """
-    builder = Builder(precision, patterns)
+    builder = Builder(precision, patterns, model.epsilon)
     x = _embedding(builder, model, run)
     names: dict[str, int] = {}
     for label, repeat, layers in layer_blocks(model.layers):

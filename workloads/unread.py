@@ -59,7 +59,6 @@ FEATURES: dict[str, str] = {
 """What a model may have, and the keys that say so in some family or other."""
 
 INERT: dict[str, str] = {
-    "constants of norms": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps",
     "constants of positions": "rope_theta rope_local_base_freq rope_interleave original_max_position_embeddings",
     "constants of scores and routers": (
         "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn "

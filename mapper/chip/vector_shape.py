@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
+import numpy as np
+
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import patterns_of
 from siliconloom.arch.layout import INDEX_BYTES, padded, parameter_bytes, row_values
 from siliconloom.arch.vector import VectorFunction, vector_cost
 from siliconloom.mapper.chip.gemm_layout import row_bytes
@@ -23,7 +26,7 @@ class VectorShape:
     ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them. ``held`` are the
     columns of the rows that its first operand begins in, where it reads some of them only; ``cached`` is the cache that
     its results go into. ``counted`` is what the instruction's ``k`` is where that is no number of operands: elements of
-    a row that are chosen, or rows that are weighted and added.
+    a row that are chosen, or rows that are weighted and added. ``epsilon``: see `workloads.Vector`.
     """
 
     function: VectorFunction
@@ -37,6 +40,7 @@ class VectorShape:
     held: int = 0
     cached: Cached | Turned | None = None
     counted: int = 1
+    epsilon: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -112,6 +116,8 @@ class VectorShape:
     def size(self) -> int:
         """The ``k`` of its instructions."""
         spec = self.function.spec
+        if self.epsilon and not self.dtype.is_integer:
+            return int(patterns_of(np.array([self.epsilon]), DataType.BF16)[0])
         return self.counted if spec.chooses or spec.weighs else 2 if self.chained else self.inputs
 
     def result(self, cols: int) -> int:
@@ -143,6 +149,7 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
         task.held_by(part),
         task.cached,
         part.counted,
+        part.epsilon,
     )
 
 

@@ -14,7 +14,7 @@ from siliconloom.arch import LoomError
 from siliconloom.arch.document import Document
 from siliconloom.workloads import Graph, load_workload
 from siliconloom.workloads.configuration import Configuration
-from siliconloom.workloads.huggingface import MODELS, read_architecture
+from siliconloom.workloads.huggingface import EPSILONS, MODELS, read_architecture
 from siliconloom.workloads.unread import CONSTANTS, SHAPING, stated
 
 Loader = Callable[..., Graph]
@@ -171,7 +171,7 @@ def test_keys_that_turn_a_feature_off_are_taken(name: str) -> None:
 
 def test_every_key_that_a_family_reads_is_placed_for_the_others() -> None:
     model = read_architecture(Document({"model": SMALL["llama"]}, {}, ""), ("model",))
-    placed = {*SHAPING, *stated(model), "vocab_size"}
+    placed = {*SHAPING, *stated(model), *EPSILONS, "vocab_size"}
     assert not set(EVERY) - placed
     assert not set(CONSTANTS) & (placed | set(EVERY))
 

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch.floats import Words, chain_product, float_sum, widened
+from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
+from siliconloom.sim.golden.products import folded_product
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
 if TYPE_CHECKING:
@@ -101,14 +102,8 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         stationary = unpacked(array, taken.reshape(-1, 1), i.k)
         order = summing_order(array)
         folds = [[k + row for row in order if k + row < i.k] for k in range(0, i.k, rows)]
-    left_words, right_words = widened(moving, dtype), widened(stationary, dtype)
-    parts = [chain_product(left_words[:, fold], right_words[fold]) for fold in folds]
     line = c // sums_pitch(array)
-    for panel in range(panels):
-        target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
-        found: Words | None = target.astype(np.uint32) if add else None
-        for part in parts:
-            own = part[:, panel * cols : (panel + 1) * cols]
-            found = own if found is None else float_sum(found, own)
-        assert found is not None
-        target[:] = np.ascontiguousarray(found).view(np.int32)
+    target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
+    before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
+    found = folded_product(widened(moving, dtype), widened(stationary, dtype)[:, : panels * cols], folds, before)
+    target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)

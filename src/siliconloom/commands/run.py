@@ -45,7 +45,7 @@ def command(
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.chip import check_length
     from siliconloom.evaluate.mapping import load_plan
-    from siliconloom.execution.constants import constants_of
+    from siliconloom.execution.constants import epsilon_of, rope_base_of
     from siliconloom.execution.files import FileWeights
     from siliconloom.execution.image import refuse, room_of
     from siliconloom.execution.record import run_record, write_tensors
@@ -81,9 +81,8 @@ def command(
     if machine_kind(chip) == "system":
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])
-    constants = constants_of(model)
-    base = constants.base if rope_base is None else rope_base
-    added = constants.epsilon if epsilon is None else epsilon
+    base = rope_base_of(model) if rope_base is None else rope_base
+    added = epsilon_of(graph) if epsilon is None else epsilon
     GraphWalk(graph)  # what nothing here can read is refused before anything takes time
     batch, count, _ = lengths(graph)
     if given is None:

@@ -1,29 +1,19 @@
-"""Constants that a configuration has and no time depends on: the base of rotary angles, and the ε of norms."""
+"""Constants that no time depends on: the base of rotary angles, of a configuration, and the ε of norms, of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.execution.reference import EPSILON, ROPE_BASE
+from siliconloom.execution.reference import ROPE_BASE
+from siliconloom.workloads import Graph, Vector
 from siliconloom.workloads.names import LIBRARY
 
-EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
 
-
-@dataclass(frozen=True)
-class ModelConstants:
-    """Base of rotary angles, and what norms add to a variance."""
-
-    base: float = ROPE_BASE
-    epsilon: float = EPSILON
-
-
-def constants_of(name: str) -> ModelConstants:
-    """Constants of a workload by file or library name, as its configuration has them.
+def rope_base_of(name: str) -> float:
+    """Base of rotary angles of a workload by file or library name, as its configuration has it.
 
     Raises
     ------
@@ -35,16 +25,20 @@ def constants_of(name: str) -> ModelConstants:
     data = Document.load(find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))).data
     model = data.get("model", data)
     if not isinstance(model, Mapping):
-        return ModelConstants()
+        return ROPE_BASE
     angles = model.get("rope_parameters")
     angles = angles if isinstance(angles, Mapping) else {}
     for scaling in (model.get("rope_scaling"), angles):
         kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, Mapping) else "default"
         if kind != "default":
             raise NotSupported(f"values of a model whose rotary angles are scaled ({name}: {kind})")
-    epsilon = next((model[key] for key in EPSILONS if model.get(key) is not None), EPSILON)
     base = next((each for each in (model.get("rope_theta"), angles.get("rope_theta")) if each is not None), ROPE_BASE)
-    return ModelConstants(_number(name, "rope_theta", base, 1.0), _number(name, "the norms' epsilon", epsilon, 0.0))
+    return _number(name, "rope_theta", base, 1.0)
+
+
+def epsilon_of(graph: Graph) -> float:
+    """What the norms of a graph add to the mean square of a row: the first one's."""
+    return next((o.epsilon for o in graph.operators() if isinstance(o, Vector) and o.epsilon), 0.0)
 
 
 def _number(name: str, key: str, value: Any, least: float) -> float:
@@ -53,4 +47,4 @@ def _number(name: str, key: str, value: Any, least: float) -> float:
     return float(value)
 
 
-__all__ = ["ModelConstants", "constants_of"]
+__all__ = ["epsilon_of", "rope_base_of"]

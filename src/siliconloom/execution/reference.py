@@ -13,13 +13,12 @@ from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.walk import At, Past, Reading, by_expert
 from siliconloom.execution.weights import Weights
 from siliconloom.workloads import Attention, Gemm, Vector
+from siliconloom.workloads.architecture import EPSILON
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 ROPE_BASE = 10000.0
 """Base of the rotary angles (Su et al., arXiv:2104.09864, equation 15), where nothing else is said."""
-EPSILON = 1e-5
-"""Added to the variance, or the mean square, of a row, where nothing else is said."""
 
 
 def angles(positions: Integers, head_dim: int, base: float) -> Floats:

@@ -16,7 +16,7 @@ from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns
 from siliconloom.execution.integers import CarriedRows, IntegerReading
 from siliconloom.execution.quantize import Quantizer
-from siliconloom.execution.reference import EPSILON, ROPE_BASE, Reference
+from siliconloom.execution.reference import ROPE_BASE, Reference
 from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
@@ -24,6 +24,7 @@ from siliconloom.mapper.chip.operands import Operand, Turned
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
 from siliconloom.workloads import Attention, Graph, Operator, Vector
+from siliconloom.workloads.architecture import EPSILON
 from siliconloom.workloads.roles import Role
 
 Bytes = NDArray[np.uint8]
