@@ -159,10 +159,10 @@ def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
-def blocks_of(array: SystolicArray, operand: NDArray[np.int8]) -> NDArray[np.uint8]:
+def blocks_of(array: SystolicArray, operand: NDArray[Values]) -> NDArray[np.uint8]:
     """Rows (m x k) as an output stationary array takes them: blocks of R rows, each transposed, the last filled up."""
     m, k = operand.shape
-    held = np.zeros((padded(m, array.rows), k), np.int8)
+    held = np.zeros((padded(m, array.rows), k), operand.dtype)
     held[:m] = operand
     return np.ascontiguousarray(held.reshape(-1, array.rows, k).transpose(0, 2, 1)).reshape(-1).view(np.uint8)
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
@@ -147,6 +149,20 @@ def turn_planes(turns: Integers, lanes: int) -> Bytes:
     return np.ascontiguousarray(planes).reshape(-1)
 
 
+def float_turn_planes(turns: NDArray[np.floating], lanes: int, size: int) -> Bytes:
+    """Cosines and sines (rows x columns) as rope reads them in floating point, of elements of ``size`` bytes.
+
+    Numbers of two elements, the leading bits of fp32: per block a line of low parts, then one of high parts.
+    """
+    rows, cols = turns.shape
+    wide = np.zeros((rows, padded(cols, lanes)), np.uint32)
+    wide[:, :cols] = np.ascontiguousarray(turns, np.float32).view(np.uint32)
+    if size == 1:
+        wide = narrowed(wide, DataType.BF16)
+    planes = np.ascontiguousarray(wide).view(f"<u{size}").reshape(rows, -1, lanes, 2).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(planes).view(np.uint8).reshape(-1)
+
+
 def parameter_planes(bias: Integers, multiplier: Integers, shift: Integers, lanes: int) -> Bytes:
     """The opposite of `parameters_of`: lines of parameters for whole blocks of columns."""
     planes = np.stack(
@@ -160,6 +176,7 @@ __all__ = [
     "LoadedProgram",
     "float_parameter_planes",
     "float_scalar_bytes",
+    "float_turn_planes",
     "parameter_planes",
     "scalar_bytes",
     "turn_planes",

@@ -1,20 +1,25 @@
-"""Main memory that a workload's program starts from: parameters, tables, indices and caches, where it reads them."""
+"""Main memory that a workload's program starts from: parameters, tables, indices and caches, where it reads them.
+
+What is written is elements of the tile's format, see `execution.encoding`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
-from siliconloom.arch.vector import Parameters, VectorFunction
-from siliconloom.execution.quantize import Columns, Quantized, Scalars
+from siliconloom.arch.vector import VectorFunction, built_in
+from siliconloom.execution.encoding import encoding_of
+from siliconloom.execution.quantize import Quantized
 from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
@@ -25,8 +30,6 @@ from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
-from siliconloom.sim.golden.npu import parameter_planes, scalar_bytes, turn_planes
-from siliconloom.sim.golden.vector import GOLDEN
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 Bytes = NDArray[np.uint8]
@@ -45,12 +48,17 @@ def refuse(mapped: MappedWorkload) -> None:
         raise NotSupported(f"values of {name} on {chip.tile_count} tiles (tile_count); they are of one")
     if len(chip.memory) > 1:
         raise NotSupported(f"values of {name} in {len(chip.memory)} memory levels ({', '.join(chip.memory)})")
-    other = next((o for o in mapped.graph.operators() if o.precision.value != "int8"), None)
+    own = tile.circuit_format
+    if own not in TILE_FORMATS:
+        raise NotSupported(f"values in {own.value}; there are circuits for {', '.join(TILE_FORMATS)}")
+    other = next((o for o in mapped.graph.operators() if o.precision is not own), None)
     if other is not None:
-        raise NotSupported(f"values of {name} in {other.precision.value} (operator {other.name}); they are of int8")
+        raise NotSupported(
+            f"values of {name} in {other.precision.value} (operator {other.name}); {chip.name} computes in {own.value}"
+        )
     why = dict(mapped.apart)
     for i in mapped.program.instructions:
-        if i.opcode is Opcode.VECTOR and i.function not in GOLDEN:
+        if i.opcode is Opcode.VECTOR and i.function not in built_in(own):
             reason = f"no circuit computes {i.function.value}"
             why.setdefault(mapped.program.operators[i.operator], reason)
     for operator, reason in why.items():
@@ -88,13 +96,13 @@ class Image:
     made
         Integers of every execution of every operator.
     inputs
-        Operands that no operator makes, by the product that reads them: int8 (rows, columns).
+        Operands that no operator makes, by the product that reads them: elements (rows, columns).
     turns
         Of every rotation, cosines and sines of each token.
     numbers
         Of every gather, the rows it takes.
     past
-        Keys and values of earlier tokens, in integers.
+        Keys and values of earlier tokens, in elements.
     """
 
     def __init__(
@@ -102,14 +110,15 @@ class Image:
         mapped: MappedWorkload,
         made: Mapping[At, Quantized],
         *,
-        inputs: Mapping[str, NDArray[np.int8]] | None = None,
-        turns: Mapping[str, Integers] | None = None,
+        inputs: Mapping[str, NDArray[Any]] | None = None,
+        turns: Mapping[str, NDArray[Any]] | None = None,
         numbers: Mapping[str, Integers] | None = None,
         past: Cache | None = None,
     ) -> None:
         tile = mapped.chip.tile
         assert isinstance(tile, NpuTile)
         self.mapped, self.tile, self.lanes, self.array = mapped, tile, tile.vector.lanes, tile.array
+        self.encoding = encoding_of(tile)
         self.made, self.inputs, self.turns = made, inputs or {}, turns or {}
         self.numbers, self.past = numbers or {}, past or {}
         self.tasks = {task.task.operator.name: task for task in mapped.tasks}
@@ -143,7 +152,7 @@ class Image:
                 made = self.made[At(operator.name, execution)]
                 assert made.scalars is not None
                 assert made.columns is not None
-                parts = [self._scalars(made.scalars), self._planes(made.columns)]
+                parts = [self.encoding.lines(self.encoding.scalars(made.scalars)), self.encoding.planes(made.columns)]
                 yield execution * item.unit_bytes, np.concatenate(parts)
         elif isinstance(operator, Vector) and operator.function == VectorFunction.GATHER:
             yield from self._gather(operator, item)
@@ -152,7 +161,7 @@ class Image:
         elif isinstance(operator, Vector) and item.role == "parameters":
             for execution in range(operator.repeat):
                 made = self.made[At(operator.name, execution)]
-                yield execution * item.unit_bytes, np.concatenate(list(self._parameters(operator.function, made)))
+                yield execution * item.unit_bytes, np.concatenate(self.encoding.parameters(operator.function, made))
         else:
             raise NotSupported(f"values of {item.role} of operator {operator.name}, which no operator makes")
 
@@ -160,7 +169,7 @@ class Image:
         """Whether a task transposes what an operator reads."""
         return task.cached is not None and task.cached.owner.name == operator.name and task.cached.role == "input"
 
-    def _operand(self, operator: Gemm, values: NDArray[np.int8]) -> Bytes:
+    def _operand(self, operator: Gemm, values: NDArray[Any]) -> Bytes:
         """Rows that a product takes, as the array takes them."""
         if self.array.dataflow != "output_stationary":
             return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
@@ -206,11 +215,11 @@ class Image:
                             yield int(place) + part.memory, rows.reshape(-1)
                         place += panels.tile(n.size, k.size)
 
-    def _halves(self, weights: NDArray[np.int8], start: int, size: int) -> NDArray[np.int8]:
+    def _halves(self, weights: NDArray[Any], start: int, size: int) -> NDArray[Any]:
         """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""
         middle, first, wide = weights.shape[1] // 2, start // 2, size // 2
         room = padded(wide, self.array.cols)
-        made = np.zeros((len(weights), 2 * room), np.int8)
+        made = np.zeros((len(weights), 2 * room), weights.dtype)
         made[:, :wide] = weights[:, first : first + wide]
         made[:, room : room + wide] = weights[:, middle + first : middle + first + wide]
         return made
@@ -230,7 +239,7 @@ class Image:
                 first, width = (n.start + number * n.size) // parts, n.size // parts
                 place = layout.scales_at(n.start // parts, tile // parts) + number * layout.columns(width)
                 for half in halves:
-                    planes = self._planes(half.part(first, first + width))
+                    planes = self.encoding.planes(half.part(first, first + width))
                     yield int(place), planes
                     place += len(planes)
 
@@ -244,33 +253,9 @@ class Image:
             if each.function == VectorFunction.ADD and made.scalars is not None and makers[0] not in names:
                 first, second, shift = made.scalars  # its own result comes first
                 made = Quantized(made.scale, scalars=(second, first, shift))
-            parts += self._parameters(each.function, made)
+            parts += self.encoding.parameters(each.function, made)
             names.add(each.name)
         yield 0, np.concatenate(parts)
-
-    def _parameters(self, function: VectorFunction, made: Quantized) -> Iterator[Bytes]:
-        for group in function.spec.parameters:
-            if group is Parameters.COLUMNS:
-                assert made.columns is not None
-                yield self._planes(made.columns)
-            elif group is Parameters.SCALARS:
-                assert made.scalars is not None
-                yield self._scalars(made.scalars)
-            else:
-                assert made.table is not None
-                yield self._lines(np.frombuffer(made.table, np.uint8))
-
-    def _planes(self, columns: Columns) -> Bytes:
-        count = padded(len(columns.bias), self.lanes)
-        parts = (columns.bias, columns.multiplier, columns.shift)
-        bias, multiplier, shift = (np.pad(each, (0, count - len(each))) for each in parts)
-        return parameter_planes(bias, multiplier, shift, self.lanes).reshape(-1)
-
-    def _scalars(self, scalars: Scalars) -> Bytes:
-        return self._lines(scalar_bytes(*scalars))
-
-    def _lines(self, values: Bytes) -> Bytes:
-        return np.pad(values, (0, padded(len(values), self.lanes) - len(values)))
 
     # Tables and caches -----------------------------------------------------------------------------------------------
 
@@ -280,17 +265,17 @@ class Image:
             return
         table = self.made[At(operator.name, 0)].weights
         assert table is not None
-        yield 0, self._rows(table, padded(table.shape[1], self.tile.dma.bytes_per_cycle))
+        yield 0, self._rows(table, padded(table.itemsize * table.shape[1], self.tile.dma.bytes_per_cycle))
 
-    def _rows(self, values: NDArray[np.int8], pitch: int) -> Bytes:
-        rows = np.zeros((len(values), pitch), np.int8)
+    def _rows(self, values: NDArray[Any], pitch: int) -> Bytes:
+        rows = np.zeros((len(values), pitch // values.itemsize), values.dtype)
         rows[:, : values.shape[1]] = values
         return rows.reshape(-1).view(np.uint8)
 
     def _turns(self, operator: Vector) -> Pieces:
         pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols), operator.precision.bits)
         for number, row in enumerate(self.turns[operator.name]):
-            yield number * pitch, turn_planes(row[None], self.lanes)
+            yield number * pitch, self.encoding.turns(row[None])
 
     def _cache(self, operator: Attention, item: Item) -> Pieces:
         layout = AttentionLayout(self.tile, self.mapped.chip.nearest, operator)
@@ -306,7 +291,7 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
     """Write earlier keys, or values, into the cache of one execution: keys in blocks, values in panels."""
     shape, cols = layout.shape, layout.array.cols
     source = past.keys if keys else past.values
-    heads = source.reshape(*source.shape[:2], shape.kv_heads, -1).astype(np.int8)
+    heads = source.reshape(*source.shape[:2], shape.kv_heads, -1).astype(encoding_of(layout.tile).element)
     for sequence in range(shape.batch):
         for head in range(shape.kv_heads):
             number, own = sequence * shape.kv_heads + head, heads[sequence, :, head]
@@ -319,23 +304,24 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
             for panel, start in enumerate(range(0, own.shape[1], cols)):
                 place = number * layout.value_plane + panel * layout.positions * layout.value_line
                 lines = room[place : place + len(own) * layout.value_line].reshape(len(own), layout.value_line)
-                part = own[:, start : start + cols]
-                lines[:, : part.shape[1]] = part.view(np.uint8)
+                part = np.ascontiguousarray(own[:, start : start + cols])
+                lines[:, : part.itemsize * part.shape[1]] = part.view(np.uint8)
 
 
 def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> Integers:
     """The opposite of `fill_cache`: the first ``count`` positions, shape (batch, count, heads x width)."""
     shape, cols = layout.shape, layout.array.cols
-    width = shape.head_dim if keys else shape.v_head_dim
+    width, element = shape.head_dim if keys else shape.v_head_dim, encoding_of(layout.tile).element
     made = np.zeros((shape.batch, count, shape.kv_heads, width), np.int64)
     for sequence in range(shape.batch):
         for head in range(shape.kv_heads):
             number = sequence * shape.kv_heads + head
             if keys:
-                plane = room[number * layout.key_plane : (number + 1) * layout.key_plane].view(np.int8)
+                block = layout.key_block // element.itemsize
+                plane = room[number * layout.key_plane : (number + 1) * layout.key_plane].view(element)
                 blocks = [
-                    unpacked(layout.array, plane[start : start + layout.key_block], width).T
-                    for start in range(0, -(-count // cols) * layout.key_block, layout.key_block)
+                    unpacked(layout.array, plane[start : start + block], width).T
+                    for start in range(0, -(-count // cols) * block, block)
                 ]
                 made[sequence, :, head] = np.concatenate(blocks)[:count]
                 continue
@@ -343,7 +329,7 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
                 place = number * layout.value_plane + panel * layout.positions * layout.value_line
                 lines = room[place : place + count * layout.value_line].reshape(count, layout.value_line)
                 part = min(cols, width - start)
-                made[sequence, :, head, start : start + part] = lines[:, :part].view(np.int8)
+                made[sequence, :, head, start : start + part] = lines[:, : element.itemsize * part].view(element)
     return made.reshape(shape.batch, count, -1)
 
 
@@ -351,9 +337,10 @@ def stored_columns(tile: NpuTile, mapped: MappedWorkload, operator: Operator) ->
     """Where in a row of its result every column of an operator lies; heads may be filled up to whole lines."""
     if not isinstance(operator, Attention):
         places = isinstance(operator, Vector) and operator.function.spec.indexes
-        return np.arange(INDEX_BYTES if places else columns(operator))
+        return np.arange(INDEX_BYTES // tile.element_bytes if places else columns(operator))
     layout = AttentionLayout(tile, mapped.chip.nearest, operator)
-    heads = np.arange(operator.heads)[:, None] * layout.o_head + np.arange(operator.v_head_dim)
+    head = layout.o_head // tile.element_bytes
+    heads = np.arange(operator.heads)[:, None] * head + np.arange(operator.v_head_dim)
     return heads.reshape(-1)
 
 

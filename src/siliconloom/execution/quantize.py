@@ -34,10 +34,13 @@ SHIFT_LIMIT = 54
 
 @dataclass(frozen=True)
 class Columns:
-    """Bias, multiplier and shift of every column: int64 (columns,) each."""
+    """Bias, multiplier and shift of every column: int64 (columns,) each.
 
-    bias: Integers
-    multiplier: Integers
+    In floating point bias and multiplier are float64, and there is no shift: zeros.
+    """
+
+    bias: NDArray[Any]
+    multiplier: NDArray[Any]
     shift: Integers
 
     def part(self, start: int, end: int) -> Columns:
@@ -45,26 +48,26 @@ class Columns:
         return Columns(self.bias[start:end], self.multiplier[start:end], self.shift[start:end])
 
 
-Scalars = tuple[int, int, int]
-"""Two multipliers and a shift."""
+Scalars = tuple[float, float, int]
+"""Two multipliers and a shift; in floating point there is none, and it is 0."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What one execution of an operator needs of integers.
+    """What one execution of an operator needs of numbers as the tile has them.
 
     Parameters
     ----------
     scale
-        Real value of one step of each column of the result: float64 (columns,).
+        Real value of one step of each column of the result: float64 (columns,); ones in floating point.
     weights
-        Of a product, int8 (k, n), of experts (experts, k, n); of a gather its table, int8 (rows, columns).
+        Of a product, elements (k, n), of experts (experts, k, n); of a gather its table, elements (rows, columns).
     columns, scalars, table
         Parameters of its functions, where it has such.
     """
 
     scale: Floats
-    weights: NDArray[np.int8] | None = None
+    weights: NDArray[Any] | None = None
     columns: Columns | None = None
     scalars: Scalars | None = None
     table: bytes | None = None

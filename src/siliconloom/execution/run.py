@@ -1,9 +1,12 @@
-"""A whole model on the program that ``loom sim`` times: values beside those of float64 and of the integer reading."""
+"""A whole model on the program that ``loom sim`` times: values beside those of float64 and of the exact reading.
+
+The exact reading is of the graph in the tile's own numbers: `IntegerReading`, or `FloatReading`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +16,8 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.progress import NOBODY, Watcher
+from siliconloom.execution.encoding import encoding_of
+from siliconloom.execution.floats import FloatParameters, FloatReading, depths_of
 from siliconloom.execution.image import Image, read_cache, refuse, room_of, stored_columns
 from siliconloom.execution.integers import CarriedRows, IntegerReading
 from siliconloom.execution.quantize import Quantizer
@@ -48,9 +53,9 @@ class OperatorValues:
         Root of the mean square of the difference to float64, over that of float64's values; the largest difference.
         Nothing for what is no result of its own.
     saturated
-        Share of values that were cut off at int8.
+        Share of values that were cut off at int8, or are no finite numbers.
     values, differing
-        How many there are, and how many are not those of the integer reading.
+        How many there are, and how many are not those of the exact reading.
     """
 
     name: str
@@ -96,7 +101,7 @@ class ModelRun:
 
     @property
     def differing(self) -> int:
-        """Values that are not those of the integer reading."""
+        """Values that are not those of the exact reading."""
         return sum(row.differing for row in self.rows)
 
     @property
@@ -140,7 +145,7 @@ def run_model(
     Parameters
     ----------
     mapped, weights
-        The program of one tile in int8, and the model's parameters.
+        The program of one tile, and the model's parameters.
     tokens
         Numbers of rows of the vocabulary, those before the new ones among them: shape (batch, tokens).
     base, epsilon
@@ -167,18 +172,19 @@ def run_model(
         walk.run(real, tokens)
         clock.stop("float64")
         tell("quantisation")
-        quantizer = Quantizer(walk, real)
-        walk.run(quantizer, tokens[:, -new:])
-        clock.stop("quantisation")
-        tell("integers")
         tile = mapped.chip.tile
         assert isinstance(tile, NpuTile)
+        whole = tile.circuit_format.is_integer
+        quantizer = Quantizer(walk, real) if whole else FloatParameters(walk, real, tile.circuit_format)
+        walk.run(quantizer, tokens[:, -new:])
+        clock.stop("quantisation")
+        tell("exact reading")
         past = {}
         if length > new:
-            past = walk.run(IntegerReading(quantizer, tile.vector.lanes), tokens[:, :-new])
-        integers = IntegerReading(quantizer, tile.vector.lanes, carried_rows(mapped))
-        caches = walk.run(integers, tokens[:, -new:], past)
-        clock.stop("integers")
+            past = walk.run(exact_reading(mapped, quantizer), tokens[:, :-new])
+        exact = exact_reading(mapped, quantizer, carried_rows(mapped))
+        caches = walk.run(exact, tokens[:, -new:], past)
+        clock.stop("exact reading")
     gathers = [o for o in graph.operators() if isinstance(o, Vector) and o.name in walk.kinds]
     numbers = {o.name: walk.numbers(o, tokens[:, -new:], length - new) for o in gathers}
     positions = np.tile(np.arange(length - new, length), batch)
@@ -190,9 +196,23 @@ def run_model(
         Image(mapped, quantizer.made, turns=turns, numbers=numbers, past=past).write(memory, share)
     clock.stop("memory")
     made = ModelRun(mapped, LoadedProgram(mapped.program, memory, at), tokens, seconds=seconds)
-    _Golden(made, quantizer, real, integers, caches, keep).run(watcher)
+    _Golden(made, quantizer, real, exact, caches, keep).run(watcher)
     clock.stop("golden")
     return made
+
+
+def exact_reading(
+    mapped: MappedWorkload,
+    quantizer: Quantizer | FloatParameters,
+    carried: Mapping[str, Sequence[CarriedRows]] | None = None,
+) -> IntegerReading | FloatReading:
+    """The reading of a mapped graph in its tile's numbers."""
+    tile = mapped.chip.tile
+    assert isinstance(tile, NpuTile)
+    if isinstance(quantizer, Quantizer):
+        return IntegerReading(quantizer, tile.vector.lanes, carried)
+    depths = depths_of([(task.task.operator, task.tiling) for task in mapped.tasks])
+    return FloatReading(quantizer, tile, depths, carried)
 
 
 def carried_rows(mapped: MappedWorkload) -> dict[str, list[CarriedRows]]:
@@ -241,17 +261,18 @@ class _Golden:
     def __init__(
         self,
         made: ModelRun,
-        quantizer: Quantizer,
+        quantizer: Quantizer | FloatParameters,
         real: Reference,
-        integers: IntegerReading,
+        exact: IntegerReading | FloatReading,
         caches: dict[At, Past],
         keep: bool,
     ) -> None:
-        self.made, self.quantizer, self.real, self.integers, self.caches = made, quantizer, real, integers, caches
+        self.made, self.quantizer, self.real, self.exact, self.caches = made, quantizer, real, exact, caches
         self.keep, self.mapped = keep, made.mapped
         tile, memory = self.mapped.chip.tile, self.mapped.memory
         assert isinstance(tile, NpuTile)
         assert memory is not None
+        self.encoding = encoding_of(tile)
         self.tile, self.objects = tile, {item.key: (address, item) for address, item in memory.objects()}
         self.executions = [0] * len(self.mapped.tasks)
         self.total = sum(task.repeat for task in self.mapped.tasks)
@@ -276,19 +297,19 @@ class _Golden:
         share(sum(self.executions) / self.total)
 
     def _result(self, mapped: MappedTask, execution: int) -> OperatorValues:
-        """Read a result, and hold it against float64 and against the integers."""
+        """Read a result, and hold it against float64 and against the exact reading."""
         task = mapped.task
         last: Operator = task.fused[-1] if task.fused else task.operator
         at, stored = At(last.name, execution), self.mapped.results[last.name]
-        expected = self.integers.results[at]
+        expected = self.exact.results[at]
         columns = stored_columns(self.tile, self.mapped, last)
         experts = expected.shape[1] // len(columns)  # the rows of one follow those of another
         rows = experts * len(expected)
-        lines = self.memory[stored.address : stored.address + rows * stored.row].view(np.int8)
-        parts = lines.reshape(experts, len(expected), stored.row)[:, :, columns].astype(np.int64)
+        lines = self.memory[stored.address : stored.address + rows * stored.row].view(self.encoding.element)
+        parts = lines.reshape(experts, len(expected), -1)[:, :, columns]
         found = parts.transpose(1, 0, 2).reshape(expected.shape)
         reals = self.real.results[at]
-        values = found * self.quantizer.made[at].scale
+        values = self.encoding.values(found, self.quantizer.made[at].scale)
         error = values - reals
         power = float(np.sqrt(np.mean(reals**2)))
         if self.keep:
@@ -304,7 +325,7 @@ class _Golden:
             execution,
             float(np.sqrt(np.mean(error**2))) / power if power else 0.0,
             float(np.abs(error).max()),
-            self.integers.saturated.get(at, 0.0),
+            self.exact.saturated.get(at, 0.0),
             found.size,
             int((found != expected).sum()),
         )
@@ -313,7 +334,7 @@ class _Golden:
         """Read the next tokens, which are the indices of the largest logits."""
         name = mapped.task.operator.name
         at, stored = At(name, execution), self.mapped.results[name]
-        expected = self.integers.results[at][:, 0]
+        expected = self.exact.results[at][:, 0]
         lines = self.memory[stored.address : stored.address + len(expected) * stored.row]
         indices = lines.reshape(len(expected), stored.row)[:, :INDEX_BYTES]
         found = np.ascontiguousarray(indices).view("<u4")[:, 0]
@@ -323,7 +344,7 @@ class _Golden:
         return OperatorValues(name, name, (), execution, None, None, 0.0, INDEX_BYTES * len(found), differing)
 
     def _cached(self, mapped: MappedTask, execution: int) -> OperatorValues:
-        """Read what a cache holds, older keys or values among it, and hold it against the integers."""
+        """Read what a cache holds, older keys or values among it, and hold it against the exact reading."""
         cached = mapped.task.cached
         if isinstance(cached, Turned):
             return self._turned(mapped, cached, execution)
@@ -347,10 +368,12 @@ class _Golden:
         every = self.memory[stored.address :][: self.mapped.memory.used if self.mapped.memory else 0]
         products, tokens, width = turned.sequences, turned.tokens, turned.width
         places = stored.row * (found.row + found.step * np.arange(products * tokens)) + found.column
-        expected = every[places[:, None] + np.arange(width)].reshape(products, tokens, width)
+        element = self.encoding.element
+        lines = every[places[:, None] + np.arange(element.itemsize * width)]
+        expected = np.ascontiguousarray(lines).view(element).reshape(products, tokens, width)
         rows, blocks = self.tile.array.rows, -(-tokens // self.tile.array.rows)
         address, item = self.objects[turned.owner.name, turned.role]
-        room = self.memory[address : address + item.size].reshape(products, blocks, width, rows)
+        room = self.memory[address : address + item.size].view(element).reshape(products, blocks, width, rows)
         held = room.transpose(0, 1, 3, 2).reshape(products, blocks * rows, width)[:, :tokens]
         name, differing = mapped.task.operator.name, int((held != expected).sum())
         return OperatorValues(name, name, (), execution, None, None, 0.0, expected.size, differing)
