@@ -13,6 +13,7 @@ from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.vector import Bytes, Integers, window
@@ -42,11 +43,7 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         return
     tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
-    add = i.adds(indices)
-    rise = None
-    if add and i.rescale:
-        lines, powers = (i.n, i.b) if array.dataflow == "input_stationary" else (i.m, i.a)
-        rise = machine.rows.rise(lines, powers.slot_at(indices))
+    add, rise = i.adds(indices), _rise(machine, i, indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
@@ -73,6 +70,14 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         before = target if rise is None else functions.rescaled(target, rise)
         total = result[:, panel * cols : (panel + 1) * cols] + (before if add else 0)
         target[:] = total.astype(np.int32)  # which wraps
+
+
+def _rise(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Integers | None:
+    """By how much the peaks of the rows of older sums have risen, where these are rescaled."""
+    if not (i.rescale and i.adds(indices)):
+        return None
+    lines, powers = (i.n, i.b) if machine.array.dataflow == "input_stationary" else (i.m, i.a)
+    return machine.rows.rise(lines, powers.slot_at(indices))
 
 
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
@@ -103,10 +108,12 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         folds = [[k + row for row in order if k + row < i.k] for k in range(0, i.k, rows)]
     left_words, right_words = widened(moving, dtype), widened(stationary, dtype)
     parts = [chain_product(left_words[:, fold], right_words[fold]) for fold in folds]
-    line = c // sums_pitch(array)
+    line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     for panel in range(panels):
         target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
         found: Words | None = target.astype(np.uint32) if add else None
+        if found is not None and rise is not None:
+            found = lowered(found, rise[:, None])
         for part in parts:
             own = part[:, panel * cols : (panel + 1) * cols]
             found = own if found is None else float_sum(found, own)
