@@ -15,6 +15,7 @@ against float64 in ``docs/numerics.md``.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 from siliconloom.arch.functions.activations import gelu, silu
@@ -41,6 +42,22 @@ NORM_BITS = 8
 """Fraction bits of a normalised element."""
 ROPE_BITS = 15
 """Fraction bits of cosines and sines."""
+
+LOG2_BITS = 16
+"""Fraction bits of the exponent of a power in floating point; `EXP2` has the upper ones, and is linear in between."""
+
+
+def _pattern(value: float) -> int:
+    """The fp32 pattern of the nearest number."""
+    return int.from_bytes(struct.pack("<f", value), "little")
+
+
+_STEEPNESS = 2 * math.sqrt(2 / math.pi)
+SILU_SLOPE = _pattern(-math.log2(math.e))
+"""Pattern of the number by which x is the exponent of what stands under silu(x) = x / (1 + 2^exponent)."""
+GELU_SLOPE, GELU_CUBE = _pattern(-math.log2(math.e) * _STEEPNESS), _pattern(-math.log2(math.e) * _STEEPNESS * 0.044715)
+"""Patterns of the numbers by which x and x³ make up that exponent of gelu(x): its form with a tanh (Hendrycks and
+Gimpel, arXiv:1606.08415, section 2)."""
 
 RECIPROCALS = {i: (ONE * 2 ** (RECIPROCAL_SHIFT - 8) + i // 2) // i for i in range(128, 257)}
 """By the leading eight bits of a mantissa of 2^15 to 2^16, and the end of the last interval."""
@@ -80,6 +97,9 @@ __all__ = [
     "EXP2_BITS",
     "EXP2_ONE",
     "FALL",
+    "GELU_CUBE",
+    "GELU_SLOPE",
+    "LOG2_BITS",
     "MANTISSA_BITS",
     "NORM_BITS",
     "ONE",
@@ -88,6 +108,7 @@ __all__ = [
     "ROOTS",
     "ROOT_SHIFT",
     "ROPE_BITS",
+    "SILU_SLOPE",
     "activation_table",
     "gelu",
     "interpolated",

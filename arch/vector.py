@@ -107,6 +107,8 @@ class VectorCost:
         One element a cycle.
     chooses, weighs, indexes
         See `FunctionSpec`.
+    element
+        Bytes of an element.
     """
 
     passes: int = 1
@@ -117,6 +119,7 @@ class VectorCost:
     chooses: bool = False
     weighs: bool = False
     indexes: bool = False
+    element: int = 1
 
     @property
     def by_row(self) -> bool:
@@ -132,7 +135,7 @@ class VectorCost:
 
     def index_lines(self, lanes: int) -> int:
         """Lines of results that each row has beside its blocks."""
-        return -(-INDEX_BYTES // lanes) if self.indexes else 0
+        return -(-INDEX_BYTES // (lanes * self.element)) if self.indexes else 0
 
     def once_lines(self, lanes: int) -> int:
         """Lines of parameters that are read before everything."""
@@ -185,6 +188,10 @@ class FunctionSpec:
         There is a circuit and a golden function. Without them a function can be timed, and nothing else.
     floats
         What it computes in floating point, where there are both for tiles that do; empty where there are none.
+    float_parameters
+        Groups of parameters in floating point, where they are others.
+    epsilon
+        In floating point ``k`` is the bf16 pattern of a number that is added to a row's mean square; 0 for none.
     activation
         The real function that a table holds.
     """
@@ -206,6 +213,8 @@ class FunctionSpec:
     divides: bool = False
     circuit: bool = True
     floats: str = ""
+    float_parameters: tuple[Parameters, ...] | None = None
+    epsilon: bool = False
     activation: Callable[[float], float] | None = None
 
     def __post_init__(self) -> None:
@@ -213,11 +222,12 @@ class FunctionSpec:
             raise LoomError(f"a vector function's name is a lower-case identifier (got {self.name!r})")
         if not 0 <= self.code < 1 << FUNCTION_BITS:
             raise LoomError(f"vector function {self.name}: a code has {FUNCTION_BITS} bits (got {self.code})")
-        if self.parameters not in PARAMETER_ORDERS:
-            raise LoomError(
-                f"vector function {self.name}: parameters are columns, or scalars before a table "
-                f"(got {', '.join(self.parameters)})"
-            )
+        for parameters in (self.parameters, self.float_parameters or ()):
+            if parameters not in PARAMETER_ORDERS:
+                raise LoomError(
+                    f"vector function {self.name}: parameters are columns, or scalars before a table "
+                    f"(got {', '.join(parameters)})"
+                )
         # the circuit makes two passes around one reduction, else a beat for each line of the second operand; places of
         # elements are written behind one pass
         built = (1 if self.indexes else 2, 1) if self.reductions else (max(self.second, 1), 0)
@@ -248,16 +258,27 @@ class FunctionSpec:
 
     @cached_property
     def cost(self) -> VectorCost:
-        """What it takes of the unit."""
+        """What it takes of the unit, of elements of one byte."""
+        return self.cost_in(DataType.INT8)
+
+    def parameters_in(self, dtype: DataType) -> tuple[Parameters, ...]:
+        """Groups of parameters in a format, in the order in which they lie at ``d``."""
+        own = None if dtype.is_integer else self.float_parameters
+        return self.parameters if own is None else own
+
+    def cost_in(self, dtype: DataType) -> VectorCost:
+        """What it takes of the unit in a format."""
+        parameters = self.parameters_in(dtype)
         return VectorCost(
             self.passes,
             self.reductions,
-            setup=COLUMN_LINES if Parameters.COLUMNS in self.parameters else 0,
-            once=tuple(ONCE[each] for each in self.parameters if each in ONCE),
+            setup=COLUMN_LINES if Parameters.COLUMNS in parameters else 0,
+            once=tuple(ONCE[each] for each in parameters if each in ONCE),
             serial=self.transposes,
             chooses=self.chooses,
             weighs=self.weighs,
             indexes=self.indexes,
+            element=max(dtype.bits // 8, 1) if not dtype.is_integer else 1,
         )
 
     @property
@@ -275,9 +296,9 @@ class FunctionSpec:
         """Columns of one row of a row function."""
         return INDEX_LIMIT if self.indexes else COLUMN_LIMIT
 
-    def result_cols(self, cols: int) -> int:
+    def result_cols(self, cols: int, dtype: DataType = DataType.INT8) -> int:
         """Columns of the result of an operand of so many."""
-        return INDEX_BYTES if self.indexes else cols
+        return INDEX_BYTES // self.cost_in(dtype).element if self.indexes else cols
 
 
 PARAMETER_ORDERS = (
@@ -403,9 +424,9 @@ FROM_SUMS = functions_with(lambda spec: spec.circuit and spec.from_sums)
 """Functions whose first operand lies in the accumulator."""
 
 
-def vector_cost(function: VectorFunction) -> VectorCost:
-    """What ``function`` takes of the unit."""
-    return function.spec.cost
+def vector_cost(function: VectorFunction, dtype: DataType = DataType.INT8) -> VectorCost:
+    """What ``function`` takes of the unit in a format."""
+    return function.spec.cost_in(dtype)
 
 
 def function_table(dtype: DataType = DataType.INT8) -> str:
@@ -419,7 +440,7 @@ def function_table(dtype: DataType = DataType.INT8) -> str:
         result = spec.result if dtype.is_integer else spec.floats or spec.result
         if not spec.circuit:
             result += "; timed, no circuit"
-        groups = ", ".join(spec.parameters) or "none"
+        groups = ", ".join(spec.parameters_in(dtype)) or "none"
         lines.append(f"| {spec.name} | {spec.code} | {second} | {groups} | {result} |")
     return "\n".join(lines)
 

@@ -18,6 +18,8 @@ for _name, (_code, _z) in NORMALISED.items():
             passes=2,
             reductions=1,
             parameters=(Parameters.COLUMNS,),
+            floats=f"z · multiplier + bias per column; z is {_z}, to whose square the bf16 number in k is added",
+            epsilon=True,
             result=f"(z · multiplier + bias) / 2^shift per column; z is {_z}, in 1/256",
         )
     )

@@ -47,8 +47,6 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
     check_pitch(i, number)
-    if i.rescale and not tile.circuit_format.is_integer:
-        raise illegal(i, number, f"sums in {tile.circuit_format.accumulator.value} are not rescaled")
     if i.rescale and not (i.accumulate or i.overwrite):
         raise illegal(
             i, number, "sums are rescaled by a matmul that adds to them; this one has no accumulate, no overwrite"

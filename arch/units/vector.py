@@ -2,20 +2,29 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from siliconloom.arch.access import Access, illegal
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import values_of
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
-from siliconloom.arch.vector import INDEX_BYTES, INPUT_LIMIT, ROW_LIMIT, built_in
+from siliconloom.arch.vector import INPUT_LIMIT, ROW_LIMIT, built_in
 
+INFINITY = 0x7F80
+"""The pattern of infinity in bf16, the first that is no epsilon of a norm."""
 OPERANDS = 2
 """What k is at most, of a function that neither chooses nor weighs: two operands, or one and a mask."""
 
 
 def operands(i: Instruction) -> list[str]:
     """Function, shape and addresses."""
-    parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({i.k} in)")
+    taken = f"{i.k} in"
+    if i.function.spec.epsilon and not i.dtype.is_integer:
+        taken = f"epsilon {values_of(np.array([i.k & 0xFFFF]), DataType.BF16)[0]:g}"
+    parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({taken})")
     return [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
 
 
@@ -32,13 +41,13 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         yield Access("second", False, i.b, element * i.m * row_values(tile, i.k))
     elif spec.second:
         yield Access("second", False, i.b, spec.second * size)
-    parameters = element * spec.cost.parameter_bytes(i.n, lanes)
+    parameters = element * spec.cost_in(i.dtype).parameter_bytes(i.n, lanes)
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
         size = element * i.n * row_values(tile, i.m)
     elif spec.indexes:
-        size = i.m * row_values(tile, INDEX_BYTES)
+        size = element * i.m * row_values(tile, spec.result_cols(i.n, i.dtype))
     yield Access("vector", True, i.c, size)
 
 
@@ -62,7 +71,16 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
     if i.function.spec.chooses and i.k < 1:
         raise illegal(i, number, f"{i.function.value} chooses at least one element of each row (got {i.k})")
-    counts = i.function.spec.chooses or i.function.spec.weighs
+    spec = i.function.spec
+    adds_epsilon = spec.epsilon and not i.dtype.is_integer
+    if adds_epsilon and i.k >= INFINITY:
+        raise illegal(
+            i,
+            number,
+            f"{i.function.value} adds a positive number to a mean square: k is its pattern in bf16, below "
+            f"{INFINITY:#x} (got {i.k:#x})",
+        )
+    counts = spec.chooses or spec.weighs or adds_epsilon
     if not counts and i.k > OPERANDS:
         raise illegal(i, number, f"{i.function.value} takes {OPERANDS} operands at most, or a mask (got k = {i.k})")
     if i.function.spec.weighs and not 1 <= i.k <= INPUT_LIMIT:

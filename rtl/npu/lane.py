@@ -321,22 +321,23 @@ class Largest(Circuit):
         The largest.
     """
 
-    def __init__(self, library: Library, count: int) -> None:
-        self.count = count
-        ports = {"i": In(count * NEED_BITS), "o": Out(NEED_BITS)}
+    def __init__(self, library: Library, count: int, bits: int = NEED_BITS) -> None:
+        self.count, self.bits = count, bits
+        ports = {"i": In(count * bits), "o": Out(bits)}
         super().__init__(library, library.name("largest"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         unused_clock = Signal(name="unused")
         m.d.comb += unused_clock.eq(self.clk)
-        values = [self.i[NEED_BITS * n : NEED_BITS * (n + 1)].as_signed() for n in range(self.count)]
+        bits = self.bits
+        values = [self.i[bits * n : bits * (n + 1)].as_signed() for n in range(self.count)]
         level = 0
         while len(values) > 1:
             level, pairs = level + 1, list(zip(values[::2], values[1::2], strict=True))
             values = []
             for place, (a, b) in enumerate(pairs):
-                larger = Signal(signed(NEED_BITS), name=f"level_{level}_{place}")
+                larger = Signal(signed(bits), name=f"level_{level}_{place}")
                 m.d.comb += larger.eq(Mux(a > b, a, b))
                 values.append(larger)
         m.d.comb += self.o.eq(values[0])

@@ -170,7 +170,7 @@ class MatmulControl(Circuit):
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
             self.misaligned.eq(self.taken & Cat(*odd).any()),
-            self.illegal.eq(self.taken & operands.entry.rescale & self._never_rescaled(operands.beats)),
+            self.illegal.eq(self.taken & operands.entry.rescale & (operands.beats > ROW_LIMIT)),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -187,10 +187,6 @@ class MatmulControl(Circuit):
         else:
             self._stationary(m, tile)
         return m
-
-    def _never_rescaled(self, rows: Value) -> Value:
-        """Whether the sums of so many rows cannot be rescaled: those in floating point never are."""
-        return rows > ROW_LIMIT if self.geometry.dtype.is_integer else Const(1)
 
     def _operands(self) -> MatmulOperands:
         """The instruction in front, and which of its operands stays and which moves."""

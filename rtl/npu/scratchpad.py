@@ -10,7 +10,8 @@ from amaranth.lib.wiring import In, Out, Signature
 
 from siliconloom.arch import timing
 from siliconloom.arch.layout import is_power
-from siliconloom.arch.vector import ROW_LIMIT
+from siliconloom.arch.vector import RISE_LIMIT, ROW_LIMIT
+from siliconloom.rtl.cells.float_functions import lowered
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library
@@ -329,19 +330,20 @@ class AdderLane(Circuit):
 
 
 class FloatAdderLane(Circuit):
-    """One sum of the accumulator in fp32; members as of `AdderLane` but for those that rescale.
+    """One sum of the accumulator in fp32; members as of `AdderLane`, without ``half``.
 
-    A sum that replaces what is there stays as it came.
+    A sum that replaces what is there stays as it came. What falls below the smallest normal number is a zero.
     """
 
     def __init__(self, library: Library) -> None:
         ports = {"add": In(1), "forward": In(1), "sums": In(32), "memory": In(32), "total": Out(32)}
+        ports |= {"fall": In(range(RISE_LIMIT + 1))}
         super().__init__(library, library.name("adder"), ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         sums, held, before = Signal(32), Signal(32), Signal(32)
-        m.d.comb += before.eq(Mux(self.forward, held, self.memory))
+        m.d.comb += before.eq(lowered(Mux(self.forward, held, self.memory), self.fall))
         m.d.comb += self.total.eq(Mux(self.add, float_sum(m, "sum", before, sums), sums))
         m.d.sync += [sums.eq(self.sums), held.eq(self.total)]
         return m
@@ -415,9 +417,8 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
-        integers = self.geometry.dtype.is_integer
-        adder = self.library.make(AdderLane if integers else FloatAdderLane)
-        shifts = self._shifts(m, wanted) if integers else {}
+        adder = self.library.make(AdderLane if self.geometry.dtype.is_integer else FloatAdderLane)
+        shifts = self._shifts(m, wanted)
         lanes = [
             self.place(
                 m,
@@ -460,6 +461,8 @@ class AccumulatorCircuit(Circuit):
         ).rdata
         rescale, fall, half = Signal(), Signal(range(AdderLane.MOST + 1)), Signal(AdderLane.MOST)
         m.d.sync += rescale.eq(wanted.rescale)
+        if not self.geometry.dtype.is_integer:
+            return {"fall": Mux(rescale, rise, 0)}
         m.d.comb += [
             fall.eq(Mux(rescale, Mux(rise > AdderLane.MOST, AdderLane.MOST, rise), 0)),
             half.eq((1 << fall) >> 1),

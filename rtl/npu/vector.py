@@ -31,6 +31,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.vector import (
     BUILT,
     COLUMN_LIMIT,
@@ -49,7 +50,7 @@ from siliconloom.arch.vector import (
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
 from siliconloom.rtl.npu.bytes import WindowSelect
-from siliconloom.rtl.npu.choice import NONE, Choice, key
+from siliconloom.rtl.npu.choice import Choice, key, none, order_of
 from siliconloom.rtl.npu.decoding import any_of, joined, one_of
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, SLOTS, Geometry, log2
@@ -72,9 +73,15 @@ class VectorConditions:
     """
 
     def __init__(
-        self, m: Module, entry: Any, new: Any, ways: Mapping[str, set[VectorFunction]], functions: Set[VectorFunction]
+        self,
+        m: Module,
+        entry: Any,
+        new: Any,
+        ways: Mapping[str, set[VectorFunction]],
+        functions: Set[VectorFunction],
+        dtype: DataType = DataType.INT8,
     ) -> None:
-        self.entry, self.new, self.functions = entry, new, functions
+        self.entry, self.new, self.functions, self.dtype = entry, new, functions, dtype
         self.ways = tuple(ways)
         self.groups = dict(ways)
         self.from_sums, transposes, self.by_rows = (
@@ -91,8 +98,8 @@ class VectorConditions:
         self.carries = self.asks(lambda spec: spec.carries)
         self.goes_on = self.carries & entry.add
         self.divides = self.asks(lambda spec: spec.divides)
-        self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters)
-        self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters)
+        self.has_columns = self.asks(lambda spec: Parameters.COLUMNS in spec.parameters_in(dtype))
+        self.row_columns = self.asks(lambda spec: spec.cost.by_row and Parameters.COLUMNS in spec.parameters_in(dtype))
 
     def built(self, condition: Callable[[FunctionSpec], bool]) -> set[VectorFunction]:
         """Functions of the unit whose spec meets a condition."""
@@ -246,12 +253,15 @@ class Rows:
         What the reduction has found, see `RowScalars`.
     states
         State of the row of each stage's slot.
+    layout
+        Bits of its parts.
     """
 
     first: Signal
     second: Signal
     peak: Signal
     states: list[Signal]
+    layout: Mapping[str, int]
 
     def total(self, stage: int) -> Value:
         """The total of a softmax in the state that a stage reads."""
@@ -259,9 +269,9 @@ class Rows:
 
     def part(self, stage: int, name: str) -> Value:
         """A part of the state that a stage reads."""
-        start = list(STATE).index(name)
-        low = sum(list(STATE.values())[:start])
-        return self.states[stage][low : low + STATE[name]]
+        start = list(self.layout).index(name)
+        low = sum(list(self.layout.values())[:start])
+        return self.states[stage][low : low + self.layout[name]]
 
 
 class VectorUnitCircuit(Circuit):
@@ -320,19 +330,7 @@ class VectorUnitCircuit(Circuit):
         phase, place, slots = self._control(m, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(NEED_BITS), name="highest")
         m.d.sync += column.eq(place.column)
-        choice = self.place(
-            m,
-            self.library.make(Choice, self.geometry.lanes),
-            "choice",
-            row=slots[0].row,
-            line=self.first.data,
-            column=column,
-            reduces=slots[6].reduce & phase.selecting,
-            opens=slots[6].opens,
-            key=highest,
-            closes=slots[7].closes & phase.selecting,
-            closed_row=slots[7].row,
-        )
+        choice = self._choice(m, phase, slots, column, highest)
         keep = self._keep(m, what, phase, slots, choice)
         arriving = self._parameters(m, what, phase)
         rows = self._rows(m, what, slots)
@@ -488,7 +486,7 @@ class VectorUnitCircuit(Circuit):
             name: self._walk(m, name, step, phase, place, restart, moves.get(name, place.beat_last))
             for name, step in steps.items()
         }
-        within = place.beat[wide:] << wide
+        within = place.beat[wide:] << (wide + log2(self.geometry.element))
         second = walks["operand"].now + Mux(weighs, within, Mux(turns & place.beat[0], cols, 0))
         m.d.comb += [
             self.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing),
@@ -587,6 +585,8 @@ class VectorUnitCircuit(Circuit):
         self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
     ) -> None:
         """The end of a pass: the next round, the second pass after that in which a row function reduces, or the end."""
+        element = self.geometry.element
+        parts = INDEX_BYTES // element
         with m.If(phase.draining):
             m.d.sync += phase.timer.eq(phase.timer - 1)
             with m.If(phase.timer == 1):
@@ -597,8 +597,8 @@ class VectorUnitCircuit(Circuit):
                         m.d.sync += [phase.rounds.eq(phase.rounds - 1), phase.opening.eq(0)]
                     with m.If(what.indexes):
                         m.d.sync += [
-                            what.entry.n.eq(INDEX_BYTES),
-                            addresses.pitch.eq(filled(Const(INDEX_BYTES), self.geometry.row_unit)),
+                            what.entry.n.eq(parts),
+                            addresses.pitch.eq(filled(Const(parts), self.geometry.row_unit) * element),
                         ]
                     m.d.sync += [
                         phase.active.eq(1),
@@ -624,12 +624,12 @@ class VectorUnitCircuit(Circuit):
         new, cols = what.new, self.geometry.lanes
         lines = Signal.like(phase.once)
         for function in sorted(what.functions):
-            count = function.spec.cost.once_lines(cols)
+            count = function.spec.cost_in(what.dtype).once_lines(cols)
             if count:
                 with m.If(new.function == function.code):
                     m.d.comb += lines.eq(count)
         built, element = what.built, log2(self.geometry.element)
-        streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters and not spec.cost.by_row)
+        streamed = built(lambda spec: Parameters.COLUMNS in spec.parameters_in(what.dtype) and not spec.cost.by_row)
         chooses = Signal(name="new_chooses")
         m.d.comb += chooses.eq(one_of(built(lambda spec: spec.chooses), new) & (new.k < new.n))
         indexes = one_of(built(lambda spec: spec.indexes), new)
@@ -653,7 +653,7 @@ class VectorUnitCircuit(Circuit):
                 addresses.skip.eq(0),
                 addresses.pitch.eq(filled(new.n, self.geometry.row_unit) << element),
                 addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit) << element),
-                addresses.weight_pitch.eq(filled(new.k, self.geometry.row_unit)),
+                addresses.weight_pitch.eq(filled(new.k, self.geometry.row_unit) << element),
             ]
             for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
                 m.d.sync += [register.eq(at) for register in walk]
@@ -698,6 +698,22 @@ class VectorUnitCircuit(Circuit):
             stages.append(Slot(**later))
         return stages
 
+    def _choice(self, m: Module, phase: VectorPhase, slots: list[Slot], column: Signal, highest: Signal) -> Placed:
+        """Where the largest elements of rows stand."""
+        return self.place(
+            m,
+            self.library.make(Choice, self.geometry.lanes, self.geometry.dtype),
+            "choice",
+            row=slots[0].row,
+            line=self.first.data,
+            column=column,
+            reduces=slots[6].reduce & phase.selecting,
+            opens=slots[6].opens,
+            key=highest,
+            closes=slots[7].closes & phase.selecting,
+            closed_row=slots[7].row,
+        )
+
     def _keep(
         self, m: Module, what: VectorConditions, phase: VectorPhase, slots: list[Slot], choice: Placed
     ) -> list[Signal]:
@@ -734,10 +750,10 @@ class VectorUnitCircuit(Circuit):
         m.d.sync += [line_number.eq(taken), bytes_in.eq(Mux(phase.sets_up, 1 << (COLUMN_LINES - phase.setup)[:3], 0))]
         has_scalars, table_line = Signal(), Signal(range(512))
         m.d.comb += [
-            has_scalars.eq(what.asks(lambda spec: Parameters.SCALARS in spec.parameters)),
+            has_scalars.eq(what.asks(lambda spec: Parameters.SCALARS in spec.parameters_in(what.dtype))),
             to_table.eq(
                 arriving
-                & what.asks(lambda spec: Parameters.TABLE in spec.parameters)
+                & what.asks(lambda spec: Parameters.TABLE in spec.parameters_in(what.dtype))
                 & (~has_scalars | (line_number >= scalar_lines))
             ),
             table_line.eq(line_number - Mux(has_scalars, scalar_lines, 0)),
@@ -755,21 +771,13 @@ class VectorUnitCircuit(Circuit):
         return held[:16], held[16:32], held[32:38]
 
     def _rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
-        """The row memory: the state that a row's sums give, written when the row is closed, and read by its slots."""
-        bits = sum(STATE.values())
-        row_state = self.library.make(RowScalars)
-        write_row = [slots[LAST_STAGE].row]
-        closed = [slots[LAST_STAGE].closes]
-        for stage in range(RowScalars.STAGES):
-            at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
-            m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
-            write_row.append(at)
-            closed.append(is_closed)
+        """The row memory, and what the states in it are made of."""
         first, second, peak_10 = Signal(24), Signal(TOTAL_BITS), Signal(NEED_BITS)
-        state = self.place(
+        states = self._row_memory(
             m,
-            row_state,
-            "row_scalars",
+            what,
+            slots,
+            self.library.make(RowScalars),
             softmax=what.is_["softmax"],
             online=what.carries,
             centred=one_of({f for f in BUILT if CIRCUITS[f].centred}, what.entry),
@@ -777,7 +785,22 @@ class VectorUnitCircuit(Circuit):
             first=first,
             second=second,
             peak=peak_10,
-        ).state
+        )
+        return Rows(first, second, peak_10, states, STATE)
+
+    def _row_memory(
+        self, m: Module, what: VectorConditions, slots: list[Slot], scalars: Circuit, **found: Value
+    ) -> list[Signal]:
+        """The states that rows' sums give, written when the row is closed; of each stage's slot the one of its row."""
+        write_row = [slots[LAST_STAGE].row]
+        closed = [slots[LAST_STAGE].closes]
+        for stage in range(RowScalars.STAGES):
+            at, is_closed = Signal(log2(ROW_LIMIT), name=f"row_state_{stage}"), Signal(name=f"closed_{stage}")
+            m.d.sync += [at.eq(write_row[-1]), is_closed.eq(closed[-1])]
+            write_row.append(at)
+            closed.append(is_closed)
+        state = self.place(m, scalars, "row_scalars", **found).state
+        bits = len(state)
         # what is carried lies in the slot of its powers, and goes on from that in the other one
         read_slot = Signal()
         m.d.comb += read_slot.eq(
@@ -798,7 +821,7 @@ class VectorUnitCircuit(Circuit):
             later_state = Signal(bits, name=f"state_{stage}")
             m.d.sync += later_state.eq(states[-1])
             states.append(later_state)
-        return Rows(first, second, peak_10, states)
+        return states
 
     def _lanes(
         self,
@@ -899,18 +922,36 @@ class VectorUnitCircuit(Circuit):
         highest: Signal,
     ) -> None:
         """Reductions over a row: the largest exponent, and sums that shrink when it grows."""
-        wide = self._wide
-        peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
-        fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
+        wide, dtype = self._wide, self.geometry.dtype
         keys = [
-            Mux(keep[5][lane], key(each.value, lane), Const(NONE, signed(NEED_BITS)))[:NEED_BITS]
+            Mux(keep[5][lane], key(order_of(each.value, dtype), lane), Const(none(dtype), signed(NEED_BITS)))[
+                :NEED_BITS
+            ]
             for lane, each in enumerate(lanes)
         ]
         compared = Cat(*(Mux(phase.selecting, own, each.need) for own, each in zip(keys, lanes, strict=True)))
         largest = self.place(m, self.library.make(Largest, self.geometry.lanes), "largest", i=compared).o
+        m.d.sync += highest.eq(largest)
+        peaks, falls = self._peaks(m, what, slots, rows, highest)
+        m.d.comb += peak_7.eq(peaks[1])
+        firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
+        m.d.sync += [
+            firsts.eq(total_of([each.first.as_signed() for each in lanes])),
+            parts.eq(total_of([each.part for each in lanes])),
+        ]
+        m.d.sync += [
+            rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
+            rows.second.eq(parts + (Mux(slots[9].opens, Mux(what.goes_on, rows.total(9), 0), rows.second) >> falls[2])),
+        ]
+
+    def _peaks(
+        self, m: Module, what: VectorConditions, slots: list[Slot], rows: Rows, highest: Signal
+    ) -> tuple[list[Value], list[Signal]]:
+        """The exponent that counts as zero in the stages from 6 on, and by how much it has risen, from 7 on."""
+        peak, higher = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
+        fall, falls = Signal(6), [Signal(6, name=f"fall_{stage}") for stage in (7, 8, 9)]
         before, carried = Signal(signed(NEED_BITS)), Signal(signed(NEED_BITS))
         fresh, rise, risen = Signal(), Signal(NEED_BITS + 1), Signal(NEED_BITS + 1)
-        m.d.sync += highest.eq(largest)
         m.d.comb += [
             carried.eq(rows.part(6, "offset")),
             before.eq(Mux(slots[6].opens, carried, peak)),
@@ -929,19 +970,11 @@ class VectorUnitCircuit(Circuit):
         ]
         with m.If(slots[6].reduce):
             m.d.sync += peak.eq(higher)
-        m.d.sync += [peak_7.eq(Mux(slots[6].reduce, higher, rows.part(6, "offset")[:NEED_BITS])), falls[0].eq(fall)]
-        peaks = [peak_7, Signal(NEED_BITS, name="peak_8"), Signal(NEED_BITS, name="peak_9"), rows.peak]
+        peaks: list[Value] = [Mux(slots[6].reduce, higher, rows.part(6, "offset")[:NEED_BITS])]
+        peaks += [*(Signal(NEED_BITS, name=f"peak_{stage}") for stage in (7, 8, 9)), rows.peak]
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(peaks)]
-        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(falls)]
-        firsts, parts = Signal(signed(9 + wide)), Signal(16 + wide)
-        m.d.sync += [
-            firsts.eq(total_of([each.first.as_signed() for each in lanes])),
-            parts.eq(total_of([each.part for each in lanes])),
-        ]
-        m.d.sync += [
-            rows.first.eq(firsts + Mux(slots[9].opens, 0, rows.first.as_signed())),
-            rows.second.eq(parts + (Mux(slots[9].opens, Mux(what.goes_on, rows.total(9), 0), rows.second) >> falls[2])),
-        ]
+        m.d.sync += [later.eq(earlier) for earlier, later in pairwise([fall, *falls])]
+        return peaks, falls
 
     def _results(self, m: Module, end: Slot) -> None:
         """Where the lanes' line, or a byte of it, is written."""

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.floats import SIGN, Patterns, Words, float_product, float_sum, widened
 from siliconloom.arch.layout import padded, row_values
-from siliconloom.arch.registry import Registry
+from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
 from siliconloom.sim.golden.vector import Bytes, Operands, window
 
@@ -40,7 +41,8 @@ class FloatOperands:
     @property
     def patterns(self) -> Patterns:
         """The first operand as it lies there: elements, shape (m, columns of whole blocks)."""
-        return self._elements("a")
+        i = self.held.instruction
+        return self._elements("a", i.m, i.n)
 
     @property
     def second(self) -> Words:
@@ -74,16 +76,35 @@ class FloatOperands:
         words = np.ascontiguousarray(parts.transpose(0, 2, 1)).view("<u4").reshape(2, -1)
         return words[0], words[1]
 
-    def _matrix(self, name: str) -> Words:
-        """The numbers of `_elements`."""
-        return widened(self._elements(name), self.dtype)
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Which columns each row sees."""
+        return np.arange(self.held.instruction.n) < self.held.seen[:, None]
 
-    def _elements(self, name: str) -> Patterns:
+    @property
+    def inputs(self) -> Words:
+        """The first operand of a weighted sum: of each row of results the rows it is made of."""
+        i = self.held.instruction
+        return self._rows("a", i.m * i.k, i.n).reshape(i.m, i.k, -1)
+
+    @property
+    def weights(self) -> Words:
+        """The second operand of a weighted sum, shape (m, k)."""
+        i = self.held.instruction
+        return self._rows("b", i.m, i.k)[:, : i.k]
+
+    def _matrix(self, name: str) -> Words:
+        return self._rows(name, self.held.instruction.m, self.held.instruction.n)
+
+    def _rows(self, name: str, rows: int, cols: int) -> Words:
+        """The numbers of `_elements`."""
+        return widened(self._elements(name, rows, cols), self.dtype)
+
+    def _elements(self, name: str, rows: int, cols: int) -> Patterns:
         """Rows of elements, and of their columns all that whole blocks have."""
-        o, i = self.held, self.held.instruction
-        pitch = row_values(o.tile, i.n)
-        found = elements(o.scratchpad, o.addresses[name], i.m * pitch, self.dtype)
-        return found.reshape(i.m, pitch)[:, : padded(i.n, o.lanes)]
+        o, pitch = self.held, row_values(self.held.tile, cols)
+        found = elements(o.scratchpad, o.addresses[name], rows * pitch, self.dtype)
+        return found.reshape(rows, pitch)[:, : padded(cols, o.lanes)]
 
 
 def elements(space: Bytes, first: int, count: int, dtype: DataType) -> Patterns:
@@ -145,5 +166,7 @@ def scale_and_shift(o: FloatOperands) -> Words:
     bias, multiplier = o.columns
     return float_sum(float_product(o.first, multiplier[None, :]), bias[None, :])
 
+
+discover("siliconloom.sim.golden.floats")
 
 __all__ = ["FLOAT_GOLDEN", "MOVES", "FloatGolden", "FloatOperands", "elements", "in_floats"]

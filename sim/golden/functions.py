@@ -32,7 +32,7 @@ WIDE = 1 << 23
 LOWEST = -(WIDE >> EXP2_BITS)
 """Maximum of a row of which nothing is seen."""
 Carried = tuple[Integers, Integers]
-"""Of each row the peak so far, and the total."""
+"""Of each row the peak so far, and the total: in floating point its fp32 pattern."""
 _EXP2 = np.array(EXP2, np.int64)
 
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import INTERVAL_ONE, Chip, Memory, NpuTile, VectorUnit
 from siliconloom.arch.isa import WORD_BYTES
 from siliconloom.arch.timing import FETCH_START, VECTOR_START
 from siliconloom.arch.vector import Count, VectorFunction, vector_cost
 
 
-def vector_cycles(unit: VectorUnit, function: VectorFunction, rows: Count, cols: Count, inputs: int = 1) -> Count:
-    """Cycles of one vector instruction over ``rows`` x ``cols`` elements; ``inputs`` is its ``k``.
+def vector_cycles(
+    unit: VectorUnit,
+    function: VectorFunction,
+    rows: Count,
+    cols: Count,
+    inputs: int = 1,
+    dtype: DataType = DataType.INT8,
+) -> Count:
+    """Cycles of one vector instruction over ``rows`` x ``cols`` elements of a format; ``inputs`` is its ``k``.
 
     A row function makes each pass over all rows before the next, so it waits for the pipeline once per reduction and
     once at the end.
     """
-    cost = vector_cost(function)
+    cost = vector_cost(function, dtype)
     blocks, rounds = -(-cols // unit.lanes), cost.rounds(cols, inputs)
     slots = blocks * ((cost.slot_cycles(unit.lanes, inputs) + rounds) * rows + cost.setup)
     lines = cost.once_lines(unit.lanes) + cost.index_lines(unit.lanes) * rows

@@ -13,6 +13,7 @@ from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.sim.golden import functions
+from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.products import folded_product
@@ -43,11 +44,7 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         return
     tile, array, local = machine.tile, machine.array, machine.scratchpad
     rows, cols = array.rows, array.cols
-    add = i.adds(indices)
-    rise = None
-    if add and i.rescale:
-        lines, powers = (i.n, i.b) if array.dataflow == "input_stationary" else (i.m, i.a)
-        rise = machine.rows.rise(lines, powers.slot_at(indices))
+    add, rise = i.adds(indices), _rise(machine, i, indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
         blocks, panels = -(-i.m // rows), -(-i.n // cols)
@@ -76,6 +73,14 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
         target[:] = total.astype(np.int32)  # which wraps
 
 
+def _rise(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Integers | None:
+    """By how much the peaks of the rows of older sums have risen, where these are rescaled."""
+    if not (i.rescale and i.adds(indices)):
+        return None
+    lines, powers = (i.n, i.b) if machine.array.dataflow == "input_stationary" else (i.m, i.a)
+    return machine.rows.rise(lines, powers.slot_at(indices))
+
+
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product in floating point: each fold from +0, in the order of the array's rows, then added to what is there."""
     tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.tile.circuit_format
@@ -102,8 +107,10 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         stationary = unpacked(array, taken.reshape(-1, 1), i.k)
         order = summing_order(array)
         folds = [[k + row for row in order if k + row < i.k] for k in range(0, i.k, rows)]
-    line = c // sums_pitch(array)
+    line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
     before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
+    if before is not None and rise is not None:
+        before = lowered(before, rise[:, None])
     found = folded_product(widened(moving, dtype), widened(stationary, dtype)[:, : panels * cols], folds, before)
     target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)

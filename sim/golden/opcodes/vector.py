@@ -29,10 +29,7 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     function, spec = i.function, i.function.spec
     if function not in GOLDEN:
         raise NotSupported(f"values of the vector function {function.value}")
-    if spec.uses_rows and (i.m > ROW_LIMIT or i.n > spec.column_limit):
-        raise LoomError(
-            f"{function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {spec.column_limit}"
-        )
+    _check_rows(i)
     target, operands = i.c.at(indices), machine.operands(i, indices)
     cols = spec.result_cols(i.n)
     found = GOLDEN[function](operands)[:, :cols]
@@ -50,26 +47,40 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
 
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A function in floating point."""
-    tile, dtype = machine.tile, machine.tile.circuit_format
+    tile, dtype, spec = machine.tile, machine.tile.circuit_format, i.function.spec
     if i.function not in MOVES and i.function not in FLOAT_GOLDEN:
         raise NotSupported(f"values of the vector function {i.function.value} in {dtype.value}")
-    target, size = i.c.at(indices), tile.element_bytes
-    operands = FloatOperands(machine.operands(i, indices))
+    _check_rows(i)
+    target, size, operands = i.c.at(indices), tile.element_bytes, machine.operands(i, indices)
+    cols = spec.result_cols(i.n, dtype)
     if i.function in MOVES:
-        found = operands.patterns[:, : i.n]
+        found = FloatOperands(operands).patterns[:, :cols]
     else:
-        found = narrowed(FLOAT_GOLDEN[i.function](operands)[:, : i.n], dtype)
-    if i.function.spec.transposes:
+        words = FLOAT_GOLDEN[i.function](FloatOperands(operands))[:, :cols]
+        # parts of an index are written as they are
+        found = words.astype(f"<u{size}") if spec.indexes else narrowed(words, dtype)
+    if spec.cost.by_row and not spec.carries:
+        machine.rows.carried[operands.slot] = None
+    if spec.transposes:
         pitch = row_values(tile, i.m)
         for column in range(i.n):
             place = window(machine.scratchpad, target + size * column * pitch, size * i.m)
             place[:] = np.ascontiguousarray(found[:, column]).view(np.uint8)
         return
-    width, pitch = padded(i.n, machine.lanes), row_values(tile, i.n)
+    width, pitch = padded(cols, machine.lanes), row_values(tile, cols)
     result = np.zeros((i.m, width), found.dtype)
-    result[:, : i.n] = found
+    result[:, :cols] = found
     rows = window(machine.scratchpad, target, size * i.m * pitch).reshape(i.m, size * pitch)
     rows[:, : size * width] = result.view(np.uint8)
+
+
+def _check_rows(i: Instruction) -> None:
+    """Refuse more rows and columns than a row function has room for."""
+    spec = i.function.spec
+    if spec.uses_rows and (i.m > ROW_LIMIT or i.n > spec.column_limit):
+        raise LoomError(
+            f"{i.function.value} of {i.m} rows and {i.n} columns, at most {ROW_LIMIT} and {spec.column_limit}"
+        )
 
 
 def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:

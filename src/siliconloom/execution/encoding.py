@@ -99,8 +99,8 @@ class FloatEncoding(Encoding):
     """Of a format of floating point, whose parameters are fp32."""
 
     def columns(self, bias: Any, multiplier: Any, shift: Any) -> Bytes:
-        words = (np.asarray(each, np.float32).view(np.uint32) for each in (bias, multiplier))
-        return float_parameter_planes(*words, self.lanes, self.size)
+        words = [np.asarray(each, np.float32).view(np.uint32) for each in (bias, multiplier)]
+        return float_parameter_planes(words[0], words[1], self.lanes, self.size)
 
     def scalars(self, scalars: Scalars) -> Bytes:
         first, second, _ = scalars

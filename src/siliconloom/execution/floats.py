@@ -127,7 +127,7 @@ class FloatParameters(Reading):
         return np.broadcast_to(np.zeros((), np.uint8), (rows, cols))
 
 
-def _columns(multiplier: Floats, bias: Floats) -> Columns:
+def _columns(multiplier: NDArray[Any], bias: NDArray[Any]) -> Columns:
     return Columns(bias, multiplier, np.zeros(len(bias), np.int64))
 
 

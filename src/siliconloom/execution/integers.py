@@ -175,7 +175,8 @@ class IntegerReading(Reading):
     def _scalars(self, at: At) -> tuple[int, int, int]:
         found = self._of(at).scalars
         assert found is not None
-        return found
+        first, second, shift = found
+        return int(first), int(second), shift
 
 
 def _requantized(sums: Integers, columns: Columns) -> Integers:

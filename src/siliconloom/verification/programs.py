@@ -43,6 +43,8 @@ MOST_LISTS = 3
 """Lists of indices that one segment gathers by, at most."""
 
 
+EPSILONS = (0, 0, *patterns_of(np.array([1e-5, 0.25, 3.0]), DataType.BF16).tolist())
+"""Patterns of what norms in floating point add to mean squares."""
 ANY_SIDE = (2, 3, 4, 5, 7, 8, 9, 12, 16, 20)
 """Rows and columns of arrays, most of them no powers of two."""
 
@@ -215,7 +217,7 @@ class Writer:
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
         function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
         function = function if function in built_in(self.dtype) else VectorFunction.REQUANTIZE
-        parameter_bytes = size * vector_cost(function).parameter_bytes(out_cols, lanes)
+        parameter_bytes = size * vector_cost(function, self.dtype).parameter_bytes(out_cols, lanes)
         p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
         for number in range(loops[1]):
             where = p_base + self.aligned(parameter_bytes) * number
@@ -283,8 +285,9 @@ class Writer:
         """Blocks of an operand, or two, through the vector unit."""
         lanes, builder, rings = self.tile.vector.lanes, self.builder, self.rings
         function, element = self.chance.choice(self.functions), self.tile.element_bytes
-        cost, second = vector_cost(function), SECOND_OPERAND.get(function, 0)
+        cost, second = vector_cost(function, self.dtype), SECOND_OPERAND.get(function, 0)
         transposes, unit, spec = function == VectorFunction.TRANSPOSE, row_unit(self.tile), function.spec
+        counts = spec.chooses or spec.weighs or (spec.epsilon and not self.dtype.is_integer)
         while True:
             turns, inputs = self.chance.choice([1, 2, 4]), 1
             rows, width = self.size(10), self.size(3 * lanes + 1)
@@ -294,14 +297,17 @@ class Writer:
                 inputs = self.chance.choice([1, 2, self.size(width + 2)])
             elif spec.weighs:
                 inputs = self.chance.choice([1, 2, self.size(2 * lanes + 1)])
-            blocks, results = -(-width // lanes), -(-spec.result_cols(width) // lanes)
+            elif spec.epsilon and not self.dtype.is_integer:
+                inputs = self.chance.choice(EPSILONS)
+            results_width = spec.result_cols(width, self.dtype)
+            blocks, results = -(-width // lanes), -(-results_width // lanes)
             size, parameter_bytes = rows * self.row_bytes(width), element * cost.parameter_bytes(width, lanes)
             out_bytes = width * self.row_bytes(rows) if transposes else size
             first_bytes, second_bytes = size, second * size
             if spec.weighs:
                 first_bytes, second_bytes = inputs * size, rows * self.row_bytes(inputs)
             elif spec.indexes:
-                out_bytes = rows * row_values(self.tile, INDEX_BYTES)
+                out_bytes = rows * self.row_bytes(results_width)
             fits = max(first_bytes, second_bytes, out_bytes, parameter_bytes) <= self.slot
             operands = max(self.aligned(first_bytes), self.aligned(second_bytes)) * turns
             operands = max(operands, self.aligned(parameter_bytes))
@@ -329,7 +335,7 @@ class Writer:
                 first,
                 out,
                 second=other if second_bytes else None,
-                inputs=inputs if spec.chooses or spec.weighs else len(sources),
+                inputs=inputs if counts else len(sources),
                 parameters=parameters if parameter_bytes else None,
                 wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit,
                 post=out.full_bit,

@@ -1,0 +1,156 @@
+"""Functions of fp32 numbers by tables, in circuits: powers of two, reciprocals, reciprocal square roots.
+
+Tables are those of `arch.numerics`, linear in between; numbers those of `rtl.cells.floating`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value, signed
+
+from siliconloom.arch.numerics import EXP2, EXP2_ONE, LOG2_BITS, RECIPROCALS, ROOTS
+from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, FRACTION, NAN, float_sum
+from siliconloom.rtl.cells.table import entry
+
+FIXED_BITS = 32
+"""Bits of the exponent of a power, `LOG2_BITS` of them behind the point."""
+
+
+def is_nan(value: Value) -> Value:
+    """Whether a number is none."""
+    return value[FRACTION:-1].all() & value[:FRACTION].any()
+
+
+def float_fixed(m: Module, name: str, value: Value) -> Signal:
+    """A number in 1/2^16, signed, halves away from zero, saturated; no number is the least one."""
+    field, places = value[FRACTION:-1], Signal(EXPONENT, name=f"{name}_places")
+    top = BIAS + FIXED_BITS - 1 - LOG2_BITS
+    twice, size = Signal(FIXED_BITS, name=f"{name}_twice"), Signal(FIXED_BITS, name=f"{name}_size")
+    found = Signal(signed(FIXED_BITS), name=name)
+    m.d.comb += [
+        places.eq(top - 1 - field),
+        twice.eq(Mux(places > FIXED_BITS, 0, Cat(Const(0, FIXED_BITS - FRACTION - 1), value[:FRACTION], 1) >> places)),
+        size.eq((twice + 1) >> 1),
+    ]
+    with m.If(is_nan(value) | ((field >= top) & value[-1])):
+        m.d.comb += found.eq(-(1 << (FIXED_BITS - 1)))
+    with m.Elif(field >= top):
+        m.d.comb += found.eq((1 << (FIXED_BITS - 1)) - 1)
+    with m.Else():
+        m.d.comb += found.eq(Mux(value[-1], -size, size))
+    return found
+
+
+def float_power(m: Module, name: str, exponent: Value, peak: Value, nan: Value) -> Signal:
+    """2^(exponent / 2^16 - peak), of two signed numbers; NaN where ``nan`` is set."""
+    below = Signal(signed(FIXED_BITS + 2), name=f"{name}_below")
+    m.d.comb += below.eq((peak.as_signed() << LOG2_BITS) - exponent.as_signed())
+    last = 1 << (EXP2_ONE - 1)
+    width = EXP2_ONE + 1
+    found = entry(m, f"{name}_entry", _with_steps([*EXP2, last], width), below[8:16], width + 7)
+    value, field = Signal(FRACTION + 1, name=f"{name}_value"), Signal(signed(20), name=f"{name}_field")
+    one = value[FRACTION]  # of a whole exponent only
+    m.d.comb += [
+        value.eq((found[:width] << 8) - found[width:] * below[:8]),
+        field.eq(BIAS - 1 + one - below[LOG2_BITS:].as_signed()),
+    ]
+    return _positive(m, name, field, Mux(one, 0, value << 1)[:FRACTION], zero=Const(0, 1), nan=nan)
+
+
+def lowered(value: Value, places: Value) -> Value:
+    """A number over 2^``places``: exact, a zero of its sign below the smallest normal number."""
+    field = value[FRACTION:-1]
+    smaller = Cat(value[:FRACTION], (field - places)[:EXPONENT], value[-1])
+    return Mux(field.all(), value, Mux(field > places, smaller, Cat(Const(0, BITS - 1), value[-1])))
+
+
+def float_reciprocal(m: Module, name: str, value: Value) -> Signal:
+    """1 / x of a positive number; 0 of zero and of infinity."""
+    field, low = value[FRACTION:-1], value[:16]
+    found = entry(m, f"{name}_entry", _with_steps(_values(RECIPROCALS), 16), Cat(value[16:FRACTION], 1), 25)
+    quotient, closed = Signal(33, name=f"{name}_quotient"), Signal(33, name=f"{name}_closed")
+    rounded = Signal(FRACTION + 2, name=f"{name}_rounded")
+    exponent = Signal(signed(11), name=f"{name}_exponent")
+    m.d.comb += [
+        quotient.eq((found[:16] << 16) - found[16:] * low),
+        # the table's are 127 times too large, and should be 128 times
+        closed.eq(quotient + (quotient >> 7) + (quotient >> 14) + (quotient >> 21)),
+        rounded.eq((closed + 128) >> 8),
+        exponent.eq(2 * BIAS - 1 - field + rounded[FRACTION + 1]),
+    ]
+    zero = field.all() | ~field.any()
+    return _positive(m, name, exponent, rounded[:FRACTION], zero=zero, nan=is_nan(value))
+
+
+def float_root(m: Module, name: str, value: Value) -> Signal:
+    """1 / sqrt(x) of a positive number; 0 of any other, and NaN of what is no finite number."""
+    field, wide = value[FRACTION:-1], Signal(FRACTION + 3, name=f"{name}_wide")
+    significand = Cat(value[:FRACTION], 1)
+    m.d.comb += wide.eq(Mux(field[0], significand << 1, significand << 2))
+    found = entry(m, f"{name}_entry", _with_steps(_values(ROOTS), 17), wide[18:], 27)
+    root, rounded = Signal(35, name=f"{name}_root"), Signal(FRACTION + 2, name=f"{name}_rounded")
+    exponent = Signal(signed(11), name=f"{name}_exponent")
+    m.d.comb += [
+        root.eq((found[:17] << 18) - found[17:] * wide[:18]),
+        rounded.eq((root + 512) >> 10),
+        exponent.eq(BIAS - 1 + 64 - ((field + 1) >> 1) + rounded[FRACTION + 1]),
+    ]
+    zero = value[-1] | ~field.any()
+    return _positive(m, name, exponent, rounded[:FRACTION], zero=zero, nan=field.all())
+
+
+def float_count(m: Module, name: str, value: Value) -> Signal:
+    """A whole number of few bits, without sign, as a floating-point number: exact."""
+    found = Signal(BITS, name=name)
+    for top in range(len(value)):  # the highest bit that is set becomes the leading one
+        with m.If(value[top] & ~value[top + 1 :].any()):
+            m.d.comb += found.eq(Cat(Const(0, FRACTION - top), value[:top], Const(BIAS + top, EXPONENT)))
+    return found
+
+
+def tree_level(m: Module, name: str, values: list[Value]) -> list[Value]:
+    """Sums of adjacent pairs."""
+    return [
+        float_sum(m, f"{name}_{place}", a, b)
+        for place, (a, b) in enumerate(zip(values[::2], values[1::2], strict=True))
+    ]
+
+
+def _values(table: Mapping[int, int]) -> list[int]:
+    return [table.get(i, 0) for i in range(257)]
+
+
+def _with_steps(values: Sequence[int], width: int) -> list[int]:
+    """Each entry but the last, and above its bits by how much the next one is smaller."""
+    steps = [max(a - b, 0) for a, b in pairwise(values)]
+    return [value | step << width for value, step in zip(values, steps, strict=False)]
+
+
+def _positive(m: Module, name: str, exponent: Value, fraction: Value, *, zero: Value, nan: Value) -> Signal:
+    """A positive number from its parts; ``exponent`` is biased and may be out of range."""
+    value = Signal(BITS, name=name)
+    with m.If(nan):
+        m.d.comb += value.eq(NAN)
+    with m.Elif(zero | (exponent < 1)):
+        m.d.comb += value.eq(0)
+    with m.Elif(exponent > 2 * BIAS):
+        m.d.comb += value.eq(((1 << EXPONENT) - 1) << FRACTION)
+    with m.Else():
+        m.d.comb += value.eq(Cat(fraction, exponent[:EXPONENT]))
+    return value
+
+
+__all__ = [
+    "FIXED_BITS",
+    "float_count",
+    "float_fixed",
+    "float_power",
+    "float_reciprocal",
+    "float_root",
+    "is_nan",
+    "lowered",
+    "tree_level",
+]

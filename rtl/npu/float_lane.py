@@ -1,0 +1,360 @@
+"""One lane of the vector unit in floating point: the arithmetic on one column, with its parameters."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, LOG2_BITS, SILU_SLOPE
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.rtl.cells.float_functions import (
+    FIXED_BITS,
+    float_count,
+    float_fixed,
+    float_power,
+    float_reciprocal,
+    float_root,
+    is_nan,
+)
+from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
+from siliconloom.rtl.library import Circuit, Library
+from siliconloom.rtl.npu.choice import order_of
+from siliconloom.rtl.npu.lane import NEED_BITS
+
+WAYS = {
+    "requantize": {VectorFunction.REQUANTIZE},
+    "add": {VectorFunction.ADD},
+    "product": {VectorFunction.MULTIPLY, VectorFunction.COMBINE},
+    "relu": {VectorFunction.RELU},
+    "rope": {VectorFunction.ROPE},
+    "norm": {VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM},
+    "centred": {VectorFunction.LAYER_NORM},
+    "softmax": {VectorFunction.SOFTMAX, VectorFunction.SOFTMAX_ONLINE, VectorFunction.TOP_K},
+    "divided": {VectorFunction.SOFTMAX, VectorFunction.TOP_K},
+    "values": {VectorFunction.TOP_K},
+    "closing": {VectorFunction.REQUANTIZE_ROWS},
+    "silu": {VectorFunction.SILU, VectorFunction.GATED_SILU},
+    "gelu": {VectorFunction.GELU, VectorFunction.GATED_GELU},
+    "gated": {VectorFunction.GATED_SILU, VectorFunction.GATED_GELU},
+}
+"""What a lane does while a bit is set, and the functions that it makes."""
+PASSED = {VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE, VectorFunction.ARGMAX}
+"""Functions for which a lane passes its operand on bit by bit, with no way set."""
+ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
+"""What changes no number that is multiplied by it, or that it is added to."""
+STATE = {"scale": 32, "offset": 32, "total": 32}
+"""What a row function keeps of a row between its passes.
+
+Norms: n * r, sum * r; softmax: the reciprocal of the total, the peak, the total.
+"""
+
+
+class FloatLane(Circuit):
+    """One column in floating point; stage ``i`` is what happens ``i`` cycles after the operand's address went out.
+
+    Members
+    -------
+    kind : In
+        A bit per way of `WAYS`, in their order.
+    a, b, sum : In
+        Stage 1: the operands, of the tile's format, and the accumulator's sum.
+    pair, cosine, sine, negative : In
+        Stage 1: the operand's neighbour, the angle of the rotation as fp32 numbers, and its direction.
+    reduce : In
+        The operand of stage 2 is summed over its row; it has no result.
+    adds_4 : In
+        Stage 4: the product is added to what the lane had there before.
+    m0, m1 : In
+        Scalars.
+    plane, plane_data, swap : In
+        A part of a column's parameters and its place, one-hot; make the parts taken since the last swap valid.
+    scale, offset, peak, late_scale : In
+        State of the row: for stage 2, 3, 6 and 8.
+    keep_5, keep_7, keep_9 : In
+        The column is one of the row's, and is not masked.
+    need, key : Out
+        Stage 5: the exponent, rounded up; the operand's place in the order of its format.
+    part, first : Out
+        Stage 7: what is summed over the row: a power or a square; a value.
+    result : Out
+        Stage 10, in the tile's format.
+    """
+
+    STAGES = 10
+    """Cycles from an operand's address to its result."""
+
+    def __init__(self, library: Library, dtype: DataType) -> None:
+        self.dtype, self.planes = dtype, planes_of(dtype)
+        ports = {
+            "kind": In(len(WAYS)),
+            "a": In(dtype.bits),
+            "b": In(dtype.bits),
+            "sum": In(32),
+            "pair": In(dtype.bits),
+            "cosine": In(32),
+            "sine": In(32),
+            "negative": In(1),
+            "reduce": In(1),
+            "adds_4": In(1),
+            "m0": In(32),
+            "m1": In(32),
+            "plane": In(self.planes),
+            "plane_data": In(dtype.bits),
+            "swap": In(1),
+            "scale": In(32),
+            "offset": In(32),
+            "peak": In(NEED_BITS),
+            "late_scale": In(32),
+            "keep_5": In(1),
+            "keep_7": In(1),
+            "keep_9": In(1),
+            "need": Out(NEED_BITS),
+            "key": Out(dtype.bits),
+            "part": Out(32),
+            "first": Out(32),
+            "result": Out(dtype.bits),
+        }
+        super().__init__(library, library.name("lane"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        is_ = {name: self.kind[place] for place, name in enumerate(WAYS)}
+        bias, multiplier = self._column(m)
+        operand = self._operand(m)
+        value, gate = self._first_products(m, is_, operand, bias, multiplier)
+        power = self._power(m, is_, value)
+        self._second_product(m, is_, operand, value, gate, power, bias, multiplier)
+        return m
+
+    def _operand(self, m: Module) -> dict[int, Value]:
+        """The operand as an fp32 number, by the stage."""
+        operand: dict[int, Value] = {1: Mux(self.kind.any(), self._wide(m, "a", self.a), self.a)}
+        raw: Value = self.a
+        for stage in range(2, 9):
+            operand[stage] = Signal(32, name=f"a_{stage}")
+            m.d.sync += operand[stage].eq(operand[stage - 1])
+        for stage in range(2, 6):
+            later = Signal(self.dtype.bits, name=f"raw_{stage}")
+            m.d.sync += later.eq(raw)
+            raw = later
+        m.d.comb += [self.key.eq(order_of(raw, self.dtype)), self.first.eq(Mux(self.keep_7, operand[7], 0))]
+        return operand
+
+    def _first_products(
+        self, m: Module, is_: dict[str, Value], operand: dict[int, Value], bias: Value, multiplier: Value
+    ) -> tuple[list[Signal], list[Signal]]:
+        """Stage 2: what is multiplied and added; 3: products; 4: the sum. Returns it, and a gate's factor, by stage."""
+        a = operand[2]
+        b, word, pair, cosine, sine = (Signal(32, name=f"{name}_2") for name in ("b", "word", "pair", "cosine", "sine"))
+        turned = self._wide(m, "pair", self.pair)
+        m.d.sync += [b.eq(self._wide(m, "b", self.b)), word.eq(self.sum), cosine.eq(self.cosine), sine.eq(self.sine)]
+        m.d.sync += pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative))
+        x, factor, other, scale, reduces = (
+            *(Signal(32, name=f"{n}_3") for n in ("x", "factor", "other", "scale")),
+            Signal(),
+        )
+        negative = a[-1] & ~is_nan(a)
+        of_sums = is_["requantize"] | is_["closing"] | (is_["softmax"] & ~is_["values"])
+        m.d.sync += [
+            x.eq(Mux(of_sums, word, Mux(is_["relu"] & negative, 0, a))),
+            factor.eq(ONE),
+            other.eq(Mux(is_["rope"], pair, b)),
+            scale.eq(Mux(is_["rope"], sine, Mux(is_["gated"], self.m0, self.m1))),
+            reduces.eq(self.reduce),
+        ]
+        with m.If(is_["requantize"]):
+            m.d.sync += factor.eq(multiplier)
+        with m.Elif(is_["add"] | is_["softmax"]):
+            m.d.sync += factor.eq(self.m0)
+        with m.Elif(is_["product"]):
+            m.d.sync += factor.eq(b)
+        with m.Elif(is_["rope"]):
+            m.d.sync += factor.eq(cosine)
+        with m.Elif(is_["norm"]):
+            m.d.sync += factor.eq(Mux(self.reduce, a, self.scale))
+        with m.Elif(is_["closing"]):
+            m.d.sync += factor.eq(self.scale)
+        with m.Elif(is_["silu"]):
+            m.d.sync += factor.eq(Const(SILU_SLOPE, 32))
+        with m.Elif(is_["gelu"]):
+            m.d.sync += [
+                x.eq(float_multiply(m, "square", a, a)),
+                factor.eq(float_multiply(m, "cube", a, Const(GELU_CUBE, 32))),
+            ]
+        product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
+        second, gate = float_multiply(m, "second", other, scale), [Signal(32, name="gate_4")]
+        passes = ~self.kind.any()
+        m.d.sync += [
+            product.eq(Mux(passes, x, float_multiply(m, "first", x, factor))),
+            addend.eq(MINUS_ZERO),
+            gate[0].eq(second),
+        ]
+        with m.If(is_["add"] | is_["rope"]):
+            m.d.sync += addend.eq(second)
+        with m.Elif(is_["requantize"]):
+            m.d.sync += addend.eq(bias)
+        with m.Elif(is_["norm"] & ~reduces):
+            m.d.sync += addend.eq(Cat(self.offset[:-1], ~self.offset[-1]))
+        with m.Elif(is_["gelu"]):
+            m.d.sync += addend.eq(float_multiply(m, "slope", operand[3], Const(GELU_SLOPE, 32)))
+        total = float_sum(m, "total", product, Mux(self.adds_4, value, addend))
+        m.d.sync += value.eq(Mux(passes, product, total))
+        values = [value]
+        for stage in (6, 7, 8):
+            values.append(Signal(32, name=f"value_{stage}"))
+        for stage in (5, 6, 7, 8, 9):
+            gate.append(Signal(32, name=f"gate_{stage}"))
+        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(gate)]
+        m.d.sync += [later.eq(earlier) for earlier, later in pairwise(values)]
+        return values, gate
+
+    def _power(self, m: Module, is_: dict[str, Value], values: list[Signal]) -> Signal:
+        """Stage 5: the value as an exponent; 6: the power, which is returned in stage 7."""
+        exponent, nan, power = Signal(FIXED_BITS, name="exponent_6"), Signal(name="nan_6"), Signal(32, name="power_7")
+        fixed = float_fixed(m, "fixed", values[0])
+        up = Signal(FIXED_BITS + 1)
+        m.d.comb += [
+            up.eq(fixed + ((1 << LOG2_BITS) - 1)),
+            self.need.eq(Mux(self.keep_5, up[LOG2_BITS:], Const(-(1 << 15), NEED_BITS))),
+        ]
+        m.d.sync += [exponent.eq(fixed), nan.eq(is_nan(values[0]))]
+        peak = Mux(is_["softmax"], self.peak, 0)
+        m.d.sync += power.eq(float_power(m, "power", exponent, peak, nan))
+        m.d.comb += self.part.eq(Mux(self.keep_7, Mux(is_["softmax"], power, values[2]), 0))
+        return power
+
+    def _second_product(
+        self,
+        m: Module,
+        is_: dict[str, Value],
+        operand: dict[int, Value],
+        values: list[Signal],
+        gate: list[Signal],
+        power: Signal,
+        bias: Value,
+        multiplier: Value,
+    ) -> None:
+        """Stage 7: a sigmoid; 8: the second product; 9: what comes behind it, rounded to an element."""
+        activates, late_columns = is_["silu"] | is_["gelu"], is_["norm"] | is_["closing"]
+        sigmoid, power_8, scaled = Signal(32, name="sigmoid_8"), Signal(32, name="power_8"), Signal(32, name="scaled_9")
+        m.d.sync += [sigmoid.eq(float_reciprocal(m, "quotient", float_sum(m, "more", power, ONE))), power_8.eq(power)]
+        x, factor, a = Signal(32, name="late"), Signal(32, name="late_factor"), operand[8]
+        m.d.comb += x.eq(Mux(is_["softmax"], power_8, values[3]))
+        with m.If(activates):  # an infinity times nothing is nothing
+            m.d.comb += [
+                x.eq(Mux(a[23:31].all() & ~sigmoid[:-1].any(), Cat(Const(0, 31), a[-1]), a)),
+                factor.eq(sigmoid),
+            ]
+        with m.Elif(late_columns):
+            m.d.comb += factor.eq(multiplier)
+        with m.Elif(is_["product"]):
+            m.d.comb += factor.eq(self.m0)
+        with m.Elif(is_["divided"]):
+            m.d.comb += factor.eq(self.late_scale)
+        with m.Else():
+            m.d.comb += factor.eq(ONE)
+        passes = ~self.kind.any()
+        m.d.sync += scaled.eq(Mux(passes, x, float_multiply(m, "late_product", x, factor)))
+        closed, result = Signal(32, name="closed"), Signal(self.dtype.bits, name="result_10")
+        m.d.comb += closed.eq(scaled)
+        with m.If(late_columns):
+            m.d.comb += closed.eq(float_sum(m, "biased", scaled, bias))
+        with m.Elif(is_["gated"]):
+            m.d.comb += closed.eq(float_multiply(m, "gated", scaled, gate[-1]))
+        element = Mux(passes, scaled[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
+        m.d.sync += result.eq(Mux(self.keep_9, element, 0))
+        m.d.comb += self.result.eq(result)
+
+    def _wide(self, m: Module, name: str, value: Value) -> Value:
+        """The fp32 number of an element."""
+        found = widened(m, f"{name}_1", value, self.dtype.layout)
+        return Cat(Const(0, 32 - len(found)), found)
+
+    def _column(self, m: Module) -> tuple[Value, Value]:
+        """Parameters: parts gather in one set while the other is in use."""
+        gathered = [Signal(self.dtype.bits, name=f"gathered_{i}") for i in range(self.planes)]
+        planes = [Signal(self.dtype.bits, name=f"plane_{i}") for i in range(self.planes)]
+        for place, (register, active) in enumerate(zip(gathered, planes, strict=True)):
+            now = Signal(self.dtype.bits, name=f"now_{place}")
+            m.d.comb += now.eq(Mux(self.plane[place], self.plane_data, register))
+            m.d.sync += register.eq(now)
+            with m.If(self.swap):  # with the last line, which may have a part of the multiplier
+                m.d.sync += active.eq(now)
+        return Cat(*planes[: self.planes // 2]), Cat(*planes[self.planes // 2 :])
+
+
+def planes_of(dtype: DataType) -> int:
+    """Lines of parameters of a column that mean something: parts of its bias, and of its multiplier."""
+    return 2 * 32 // dtype.bits
+
+
+class FloatRowScalars(Circuit):
+    """From the sums over a row to the row's state in floating point, five cycles later.
+
+    Members
+    -------
+    softmax, centred : In(1)
+        Which function: softmax, or a norm that takes the mean away.
+    count, epsilon : In
+        Columns of the row; what is added to its mean square, in bf16. They stay as they are for an instruction.
+    first, second, peak : In
+        Sum of the values; of the squares or powers; exponent that counts as zero.
+    state : Out
+        See `STATE`.
+    """
+
+    STAGES = 5
+    """Cycles from the sums over a row to its state."""
+
+    def __init__(self, library: Library) -> None:
+        ports = {
+            "softmax": In(1),
+            "centred": In(1),
+            "count": In(16),
+            "epsilon": In(16),
+            "first": In(32),
+            "second": In(32),
+            "peak": In(NEED_BITS),
+            "state": Out(sum(STATE.values())),
+        }
+        super().__init__(library, library.name("row"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        first = Signal(32, name="first_0")
+        m.d.comb += first.eq(Mux(self.centred, self.first, 0))
+        firsts, peaks, totals = [first], [self.peak], [self.second]
+        for stage in range(1, self.STAGES):
+            later, higher = Signal(32, name=f"first_{stage}"), Signal(NEED_BITS, name=f"peak_{stage}")
+            total = Signal(32, name=f"total_{stage}")
+            m.d.sync += [later.eq(firsts[-1]), higher.eq(peaks[-1]), total.eq(totals[-1])]
+            firsts.append(later)
+            peaks.append(higher)
+            totals.append(total)
+        count, counts, added = Signal(32), Signal(32), Signal(32)
+        m.d.sync += [
+            count.eq(float_count(m, "columns", self.count)),
+            counts.eq(float_multiply(m, "columns_squared", count, count)),
+            added.eq(float_multiply(m, "least", counts, Cat(Const(0, 16), self.epsilon))),
+        ]
+        squared, many, spread, more, root = (Signal(32, name=n) for n in ("squared", "many", "spread", "more", "root"))
+        scale, offset, total = Signal(32), Signal(32), Signal(32)
+        m.d.sync += [
+            squared.eq(float_multiply(m, "square_of_sum", first, first)),
+            many.eq(float_multiply(m, "sum_of_squares", self.second, count)),
+            spread.eq(float_sum(m, "difference", many, Cat(squared[:-1], ~squared[-1]))),
+            more.eq(float_sum(m, "raised", spread, added)),
+            root.eq(Mux(self.softmax, float_reciprocal(m, "quotient", totals[3]), float_root(m, "square_root", more))),
+            scale.eq(Mux(self.softmax, root, float_multiply(m, "by_count", root, count))),
+            offset.eq(Mux(self.softmax, peaks[-1], float_multiply(m, "by_sum", firsts[-1], root))),
+            total.eq(totals[-1]),
+        ]
+        m.d.comb += self.state.eq(Cat(scale, offset, total))
+        return m
+
+
+__all__ = ["PASSED", "STATE", "WAYS", "FloatLane", "FloatRowScalars", "planes_of"]

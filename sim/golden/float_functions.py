@@ -1,0 +1,195 @@
+"""Functions of fp32 patterns that the vector unit computes by tables: bit exact with ``rtl.cells.float_functions``.
+
+Tables are those of `arch.numerics`, linear in between. Sums and products around them are those of `arch.floats`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.floats import EXPONENT, FRACTION_BITS, NAN, SIGN, Words, float_product, float_sum, tree_sum
+from siliconloom.arch.numerics import EXP2, EXP2_ONE, GELU_CUBE, GELU_SLOPE, LOG2_BITS, RECIPROCALS, ROOTS, SILU_SLOPE
+from siliconloom.arch.vector import RISE_LIMIT
+
+Integers = NDArray[np.int64]
+LOWEST = -(1 << 15)
+"""Peak of a row of which nothing is seen."""
+FURTHEST = 1 << 15
+"""What exponents of powers saturate at."""
+_EXP2 = np.array([*EXP2, 1 << (EXP2_ONE - 1)], np.int64)
+_RECIPROCALS, _ROOTS = (np.array([table.get(i, 0) for i in range(257)], np.int64) for table in (RECIPROCALS, ROOTS))
+ZERO, MINUS_ZERO = np.uint32(0), SIGN
+UNIT, _SILU_SLOPE, _GELU_SLOPE, _GELU_CUBE = (
+    np.array(word, np.uint32) for word in (0x3F800000, SILU_SLOPE, GELU_SLOPE, GELU_CUBE)
+)
+
+
+def is_nan(words: Words) -> NDArray[np.bool_]:
+    """Which patterns are no numbers."""
+    return (words & ~SIGN) > EXPONENT
+
+
+def fixed(words: Words) -> Integers:
+    """Numbers in 1/2^16, halves away from zero, saturated to `FURTHEST`; no number is the least one."""
+    with np.errstate(all="ignore"):
+        real = words.view(np.float32).astype(np.float64) * 2.0**LOG2_BITS
+        most = float(FURTHEST << LOG2_BITS)
+        rounded = np.copysign(np.floor(np.abs(real) + 0.5), real)
+        return np.clip(np.where(is_nan(words), -most, rounded), -most, most - 1).astype(np.int64)
+
+
+def rounded_up(exponent: Integers) -> Integers:
+    """Exponents in 1/2^16, rounded up to integers."""
+    return -(-exponent >> LOG2_BITS)
+
+
+def power(exponent: Integers, peak: Integers) -> Words:
+    """2^(exponent / 2^16 - peak); zero below the smallest normal number, infinity beyond the largest."""
+    below = (peak << LOG2_BITS) - exponent
+    index, low = below >> 8 & 255, below & 255
+    value = (_EXP2[index] << 8) - (_EXP2[index] - _EXP2[index + 1]) * low
+    one = value >> FRACTION_BITS  # only of a whole exponent
+    field = 126 + one - (below >> LOG2_BITS)
+    return _packed(field, (value << 1) * (1 - one))
+
+
+def lowered(words: Words, places: Integers | int) -> Words:
+    """Numbers over 2^``places``: exact, zeros of their sign below the smallest normal number."""
+    field = (words & EXPONENT).astype(np.int64) >> FRACTION_BITS
+    smaller = (words - (np.asarray(places).astype(np.uint32) << np.uint32(FRACTION_BITS))).astype(np.uint32)
+    found = np.where(field > places, smaller, words & SIGN)
+    return np.where(field == 255, words, found).astype(np.uint32)
+
+
+def reciprocal(words: Words) -> Words:
+    """1 / x of positive numbers; 0 of zero and of infinity."""
+    field, significand = _parts(words)
+    index, low = significand >> 16, significand & 0xFFFF
+    value = (_RECIPROCALS[index] << 16) - (_RECIPROCALS[index] - _RECIPROCALS[np.minimum(index + 1, 256)]) * low
+    # the table's are 127 times too large, and should be 128 times
+    value += (value >> 7) + (value >> 14) + (value >> 21)
+    rounded = (value + 128) >> 8
+    carry = rounded >> (FRACTION_BITS + 1)
+    found = np.where((field == 0) | (field == 255), ZERO, _packed(253 - field + carry, rounded))
+    return np.where(is_nan(words), NAN, found).astype(np.uint32)
+
+
+def reciprocal_root(words: Words) -> Words:
+    """1 / sqrt(x) of positive numbers; 0 of all others, and NaN of what is no finite number."""
+    field, significand = _parts(words)
+    wide = significand << (2 - (field & 1))
+    index, low = wide >> 18, wide & 0x3FFFF
+    value = (_ROOTS[index] << 18) - (_ROOTS[index] - _ROOTS[np.minimum(index + 1, 256)]) * low
+    rounded = (value + 512) >> 10
+    carry = rounded >> (FRACTION_BITS + 1)
+    half = (field + 1 >> 1) - 64
+    found = _packed(126 - half + carry, rounded)
+    found = np.where((words >> np.uint32(31) > 0) | (field == 0), ZERO, found)
+    return np.where(field == 255, NAN, found).astype(np.uint32)
+
+
+def normalize(x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: int, *, centred: bool) -> Words:
+    """(x * scale - offset) * multiplier + bias per column, of rows of mean zero and deviation one.
+
+    ``centred`` is layer normalisation; without it the mean counts as zero. The deviation's square has ``epsilon`` added
+    to it. A row that is constant, with no epsilon, gives the bias; one with an infinity or a NaN gives NaN.
+    """
+    rows, cols = x.shape
+    first = second = np.zeros(rows, np.uint32)
+    wide = np.zeros((rows, -(-cols // lanes) * lanes), np.uint32)
+    wide[:, :cols] = x
+    for start in range(0, cols, lanes):
+        part = wide[:, start : start + lanes]
+        first = float_sum(first, tree_sum(part))
+        second = float_sum(second, tree_sum(float_product(part, part)))
+    first = first if centred else 0 * first
+    count = np.array([cols], np.float32).view(np.uint32)
+    square = float_sum(float_product(second, count), float_product(first, first) ^ SIGN)
+    root = reciprocal_root(float_sum(square, float_product(float_product(count, count), epsilon)))
+    scale, offset = float_product(root, count), float_product(first, root)
+    z = float_sum(float_product(x, scale[:, None]), offset[:, None] ^ SIGN)
+    return float_sum(float_product(z, multiplier), bias)
+
+
+Carried = tuple[Integers, Words]
+"""Of each row the peak so far, and the total."""
+
+
+def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | None = None) -> Carried:
+    """Each row's largest exponent, rounded up to an integer, and the sum of its powers below that."""
+    rows, cols = t.shape
+    wide = -(-cols // lanes) * lanes
+    exponent, within, nan = np.zeros((rows, wide), np.int64), np.zeros((rows, wide), bool), np.zeros((rows, wide), bool)
+    exponent[:, :cols], within[:, :cols], nan[:, :cols] = fixed(t), seen, is_nan(t)
+    peak, total = before or (np.full(rows, LOWEST), np.zeros(rows, np.uint32))
+    for start in range(0, cols, lanes):
+        block = slice(start, start + lanes)
+        highest = np.where(within[:, block], rounded_up(exponent[:, block]), LOWEST).max(1)
+        fresh = start == 0 and before is None
+        higher = highest if fresh else np.maximum(peak, highest)
+        total = total if fresh else lowered(total, np.minimum(higher - peak, RISE_LIMIT))
+        powers = np.where(nan[:, block], NAN, power(exponent[:, block], higher[:, None]))
+        total = float_sum(total, tree_sum(np.where(within[:, block], powers, ZERO).astype(np.uint32)))
+        peak = higher
+    return peak, total
+
+
+def powers_of(t: Words, peak: Integers) -> Words:
+    """Powers of two of each row, below its peak; NaN where an exponent is none."""
+    return np.where(is_nan(t), NAN, power(fixed(t), peak[:, None])).astype(np.uint32)
+
+
+def softmax(t: Words, seen: NDArray[np.bool_], lanes: int) -> Words:
+    """Probabilities of each row over what is seen of it; the others get zero. A NaN that is seen makes its row NaN."""
+    peak, total = reduced(t, seen, lanes)
+    found = float_product(powers_of(t, peak), reciprocal(total)[:, None])
+    return np.where(seen, found, ZERO).astype(np.uint32)
+
+
+def activation(x: Words, *, cubic: bool) -> Words:
+    """X by the sigmoid of x (SiLU), or of a polynomial of x that is ``cubic`` (GELU, the form with a tanh)."""
+    exponent = float_product(x, _GELU_SLOPE if cubic else _SILU_SLOPE)
+    if cubic:
+        exponent = float_sum(float_product(float_product(x, x), float_product(x, _GELU_CUBE)), exponent)
+    powers = np.where(is_nan(exponent), NAN, power(fixed(exponent), np.zeros(1, np.int64))).astype(np.uint32)
+    sigmoid = reciprocal(float_sum(powers, UNIT))
+    # an infinity times nothing is nothing
+    left = np.where(((x & EXPONENT) == EXPONENT) & (sigmoid == 0), x & SIGN, x)
+    return float_product(left, sigmoid)
+
+
+def order_of(words: Words) -> Integers:
+    """Numbers as integers, the larger the earlier they come: no number first, zeros of both signs alike."""
+    size = np.where((words & EXPONENT) == 0, 0, words & ~SIGN).astype(np.int64)
+    return np.where(is_nan(words), np.int64(1) << 32, np.where(words >> np.uint32(31) > 0, -size, size))
+
+
+def _parts(words: Words) -> tuple[Integers, Integers]:
+    """Exponents with their bias, and significands."""
+    wide = words.astype(np.int64)
+    return wide >> FRACTION_BITS & 255, wide & ((1 << FRACTION_BITS) - 1) | 1 << FRACTION_BITS
+
+
+def _packed(field: Integers, fraction: Integers) -> Words:
+    """Positive numbers from exponents of any size, and the lower bits of significands."""
+    inside = field << FRACTION_BITS | fraction & ((1 << FRACTION_BITS) - 1)
+    return np.where(field < 1, 0, np.where(field > 254, int(EXPONENT), inside)).astype(np.uint32)
+
+
+__all__ = [
+    "Carried",
+    "activation",
+    "fixed",
+    "is_nan",
+    "lowered",
+    "normalize",
+    "order_of",
+    "power",
+    "powers_of",
+    "reciprocal",
+    "reciprocal_root",
+    "reduced",
+    "rounded_up",
+    "softmax",
+]
