@@ -32,6 +32,7 @@ register_function(
         parameters=(Parameters.SCALARS,),
         from_sums=True,
         masks=True,
+        floats="2^(t − peak) / sum of the row, t = a · m0; a is a sum",
         result="127 · 2^(t − peak) / sum of the row, t = a · m0 / 2^shift in 1/256; a is a sum of 32 bits",
     )
 )
@@ -45,6 +46,7 @@ register_function(
         from_sums=True,
         masks=True,
         carries=True,
+        floats="2^(t − peak), t as for softmax; peak and sum of the row go on from what they were where it adds",
         result="127 · 2^(t − peak), t as for softmax; peak and sum of the row go on from what they were where it adds",
     )
 )
@@ -55,6 +57,7 @@ register_function(
         parameters=(Parameters.COLUMNS,),
         from_sums=True,
         divides=True,
+        floats="z · multiplier + bias per column; z is a over the sum of its row; a is a sum",
         result="(z · multiplier + bias) / 2^(shift + 7) per column; z is a over the sum of its row, in 1/128; "
         "a is a sum of 32 bits",
     )

@@ -513,7 +513,7 @@ def random_program(
     count = chance.randint(1, segments)
     # who has one of these draws other numbers from there on, and nobody else does
     place = random.Random(f"{chip.name} {seed} carried").randrange(2 * segments)
-    carried = Carried(writer) if place < count and writer.dtype.is_integer else None
+    carried = Carried(writer) if place < count else None
     for number in range(count):
         if carried is not None and number == place:
             with writer.builder.loop(chance.choice([1, 1, 2])):

@@ -6,11 +6,10 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LOCAL_BITS, Address, Unit
-from siliconloom.arch.layout import product_values, row_values, sums_lines, sums_pitch
-from siliconloom.arch.vector import VectorFunction, vector_cost
+from siliconloom.arch.layout import parameter_bytes, product_values, row_values, sums_lines, sums_pitch
+from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 
 MOST_ROWS = 12
@@ -84,9 +83,9 @@ class Carried:
     def write(self) -> None:
         """One segment: some tiles, then the quotients."""
         writer, builder, rings = self.writer, self.writer.builder, self.writer.rings
-        sizes, lanes = self._sizes(), self.tile.vector.lanes
+        sizes, lanes, size = self._sizes(), self.tile.vector.lanes, self.tile.element_bytes
         parameters = rings["parameters"]
-        scalars = writer.aligned(vector_cost(VectorFunction.SOFTMAX_ONLINE).parameter_bytes(1, lanes))
+        scalars = writer.aligned(parameter_bytes(self.tile, VectorFunction.SOFTMAX_ONLINE, 1))
         place = writer.operand(scalars)
         writer.scalars.append(place)
         writer.fetch(parameters, scalars, affine(place))
@@ -98,7 +97,7 @@ class Carried:
             else:
                 step = writer.aligned(2 * sizes.powers)
                 where = affine(writer.result(step * loop.count), (loop, step))
-                writer.put(sizes.rows, -(-sizes.keys // lanes) * lanes, where)
+                writer.put(sizes.rows, size * -(-sizes.keys // lanes) * lanes, where)
         parameters.read()
         sums = self.context
         if self.keeps:
@@ -114,7 +113,7 @@ class Carried:
             VectorFunction.REQUANTIZE_ROWS,
             sizes.rows,
             sizes.columns,
-            DataType.INT8,
+            self.tile.circuit_format,
             sums,
             rings["out"],
             parameters=parameters,
@@ -128,7 +127,7 @@ class Carried:
         rings["out"].written()
         # products of other segments take all of a slot
         builder.barrier(Unit.MATMUL, wait=self.closed)
-        writer.put(sizes.rows, blocks * lanes, affine(writer.result(writer.aligned(2 * sizes.result))))
+        writer.put(sizes.rows, size * blocks * lanes, affine(writer.result(writer.aligned(2 * sizes.result))))
 
     def _shape(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of a product whose sums have these."""
@@ -136,7 +135,7 @@ class Carried:
 
     def _sizes(self) -> CarriedSizes:
         writer, tile, chance = self.writer, self.tile, self.writer.chance
-        array, lanes = tile.array, tile.vector.lanes
+        array, size = tile.array, tile.element_bytes
         while True:
             turns, rows = chance.choice([1, 2, 2, 3, 4]), writer.size(MOST_ROWS)
             keys, depth, wide = (
@@ -153,12 +152,12 @@ class Carried:
                 keys,
                 depth,
                 columns,
-                scores.a,
-                scores.b,
-                products.a if self.by_input else products.b,
-                rows * row_values(tile, keys),
-                rows * row_values(tile, columns),
-                vector_cost(VectorFunction.REQUANTIZE_ROWS).parameter_bytes(columns, lanes),
+                size * scores.a,
+                size * scores.b,
+                size * (products.a if self.by_input else products.b),
+                size * rows * row_values(tile, keys),
+                size * rows * row_values(tile, columns),
+                parameter_bytes(tile, VectorFunction.REQUANTIZE_ROWS, columns),
             )
             parts = (made.first, made.second, made.values, made.powers, made.result, made.parameters)
             stored = writer.aligned(2 * made.powers) * turns + writer.aligned(2 * made.result)
@@ -180,7 +179,7 @@ class Carried:
         writer.builder.matmul(
             *self._shape(sizes.rows, sizes.keys),
             sizes.depth,
-            DataType.INT8,
+            self.tile.circuit_format,
             first,
             second,
             sums,
@@ -201,7 +200,7 @@ class Carried:
             VectorFunction.SOFTMAX_ONLINE,
             sizes.rows,
             sizes.keys,
-            DataType.INT8,
+            self.tile.circuit_format,
             sums,
             self.powers,
             parameters=parameters,
@@ -225,7 +224,7 @@ class Carried:
         self.writer.builder.matmul(
             *self._shape(sizes.rows, sizes.columns),
             sizes.keys,
-            DataType.INT8,
+            self.tile.circuit_format,
             *((values, self.powers) if self.by_input else (self.powers, values)),
             context,
             wait=self.powers.full_bit | values.full_bit,
