@@ -255,7 +255,8 @@ class Image:
                 made = Quantized(made.scale, scalars=(second, first, shift))
             parts += self.encoding.parameters(each.function, made)
             names.add(each.name)
-        yield 0, np.concatenate(parts)
+        if parts:
+            yield 0, np.concatenate(parts)
 
     # Tables and caches -----------------------------------------------------------------------------------------------
 
@@ -298,8 +299,8 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
             if keys:
                 for block, start in enumerate(range(0, len(own), cols)):
                     place = number * layout.key_plane + block * layout.key_block
-                    held = packed(layout.array, np.ascontiguousarray(own[start : start + cols].T))
-                    room[place : place + len(held)] = held.view(np.uint8)
+                    held = packed(layout.array, np.ascontiguousarray(own[start : start + cols].T)).view(np.uint8)
+                    room[place : place + len(held)] = held
                 continue
             for panel, start in enumerate(range(0, own.shape[1], cols)):
                 place = number * layout.value_plane + panel * layout.positions * layout.value_line
