@@ -165,9 +165,14 @@ class NpuTile(Description):
         return -(-self.circuit_format.bits // 8)
 
     @property
+    def parameter_format(self) -> DataType:
+        """The format that parameters of vector functions lie in: the circuits', int8 where there are none."""
+        return self.circuit_format if self.circuit_format in TILE_FORMATS else DataType.INT8
+
+    @property
     def parameter_line(self) -> int:
-        """Bytes of a line of parameters: an element each where the format has circuits, a byte where it has none."""
-        return self.vector.lanes * (self.element_bytes if self.circuit_format in TILE_FORMATS else 1)
+        """Bytes of a line of parameters: an element for each lane."""
+        return self.vector.lanes * self.parameter_format.bits // 8
 
 
 Tile = Annotated[SystolicTile | NpuTile | PimTile, Field(discriminator="kind")]

@@ -99,7 +99,7 @@ def moving_values(tile: NpuTile, beats: Count, k: Count) -> Count:
 def parameter_bytes(tile: NpuTile, function: VectorFunction, cols: int) -> int:
     """Bytes of all parameters of a vector function of so many columns, as they lie in memory."""
     lanes = tile.vector.lanes
-    cost = vector_cost(function, tile.circuit_format)
+    cost = vector_cost(function, tile.parameter_format)
     return tile.parameter_line // lanes * cost.parameter_bytes(cols, lanes)
 
 

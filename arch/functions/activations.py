@@ -1,4 +1,7 @@
-"""Functions that are read from a table of 256 bytes, alone or times a second operand."""
+"""Functions that are read from a table of 256 bytes, alone or times a second operand.
+
+In floating point there is no table: they are computed, gelu in the form with a tanh.
+"""
 
 import math
 from collections.abc import Callable
@@ -16,9 +19,17 @@ def silu(x: float) -> float:
     return x / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
-def _register(name: str, code: int, activation: Callable[[float], float]) -> None:
+def _register(name: str, code: int, activation: Callable[[float], float], floats: str) -> None:
     register_function(
-        FunctionSpec(name=name, code=code, parameters=(Parameters.TABLE,), activation=activation, result="table[a]")
+        FunctionSpec(
+            name=name,
+            code=code,
+            parameters=(Parameters.TABLE,),
+            activation=activation,
+            floats=floats,
+            float_parameters=(),
+            result="table[a]",
+        )
     )
     register_function(
         FunctionSpec(
@@ -27,10 +38,12 @@ def _register(name: str, code: int, activation: Callable[[float], float]) -> Non
             second=1,
             parameters=(Parameters.SCALARS, Parameters.TABLE),
             activation=activation,
+            floats=f"{name}(a) · b · m0",
+            float_parameters=(Parameters.SCALARS,),
             result="table[a] · b · m0 / 2^shift",
         )
     )
 
 
-_register("gelu", 4, gelu)
-_register("silu", 5, silu)
+_register("gelu", 4, gelu, "a · s(1.5957691 · a · (1 + 0.044715 · a²)), s(u) = 1 / (1 + e^−u)")
+_register("silu", 5, silu, "a · s(a), s(u) = 1 / (1 + e^−u)")

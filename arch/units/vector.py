@@ -41,13 +41,13 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         yield Access("second", False, i.b, element * i.m * row_values(tile, i.k))
     elif spec.second:
         yield Access("second", False, i.b, spec.second * size)
-    parameters = element * spec.cost_in(i.dtype).parameter_bytes(i.n, lanes)
+    parameters = element * spec.cost_in(tile.parameter_format).parameter_bytes(i.n, lanes)
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
         size = element * i.n * row_values(tile, i.m)
     elif spec.indexes:
-        size = element * i.m * row_values(tile, spec.result_cols(i.n, i.dtype))
+        size = element * i.m * row_values(tile, spec.result_cols(i.n, tile.parameter_format))
     yield Access("vector", True, i.c, size)
 
 

@@ -60,13 +60,13 @@ def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[EpiloguePass, ...]:
 
 def column_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:
     """Bytes of parameters for each block of columns."""
-    return sum(tile.parameter_line * vector_cost(each.function).setup for each in passes)
+    return sum(tile.parameter_line * vector_cost(each.function, tile.parameter_format).setup for each in passes)
 
 
 def function_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:
     """Bytes of parameters that do not depend on columns: multipliers, tables."""
-    lanes = tile.vector.lanes
-    return sum(tile.parameter_line * vector_cost(each.function).once_lines(lanes) for each in passes)
+    lanes, dtype = tile.vector.lanes, tile.parameter_format
+    return sum(tile.parameter_line * vector_cost(each.function, dtype).once_lines(lanes) for each in passes)
 
 
 __all__ = ["GATED", "EpiloguePass", "column_bytes", "epilogue", "function_bytes"]

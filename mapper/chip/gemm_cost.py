@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.description import Chip, Memory, NpuTile, VectorUnit
+from siliconloom.arch.description import Chip, Memory, NpuTile
 from siliconloom.arch.timing import ACCUMULATOR_WRITE, BARRIER, LOAD_WRITE, QUEUE_POP, STORE_WRITE, TRANSFER_START
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -60,7 +60,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    array, unit = oriented(tile).array, tile.vector
+    array = oriented(tile).array
     sums = 2 if shape.output_halved else 1
     layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)
@@ -84,7 +84,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
                 if m_count.any() and n_count.any() and k_count.any():
                     pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1))
                     compute = compute + m_count * n_count * k_count * pace
-            vector = vector + m_count * n_count * _epilogue(shape, unit, tall, wide)
+            vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
 
     results = m_tiles * n_tiles
     products = results * k_tiles
@@ -104,7 +104,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     first = first_load(array, k)
     product = compute / products
     out = array.output_latency + ACCUMULATOR_WRITE
-    epilogue = _epilogue(shape, unit, m, n) + QUEUE_POP
+    epilogue = _epilogue(shape, tile, m, n) + QUEUE_POP
     # A slot of a double buffer is taken from the start of its load until the product that reads it is done, so each
     # pair of products but the first waits that long; the same holds for sums and results.
     times = shape.batch
@@ -116,7 +116,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     last_m, last_n = (np.where(rest > 0, rest, size) for (size, _), (rest, _) in (m_parts, n_parts))
     last_store = c.one(last_m, np.maximum(last_n // sums, 1))
     lead = fetch + a_one + b_one + arrive + first
-    ending = out + _epilogue(shape, unit, last_m, last_n) + QUEUE_POP
+    ending = out + _epilogue(shape, tile, last_m, last_n) + QUEUE_POP
     tail = ending + last_store + away
     worked = np.maximum(times * np.maximum(compute, sequencer), partial_turn)
     drained = lead + result + out + np.maximum(times * vector, result_turn) + last_store + away
@@ -219,11 +219,11 @@ def _waits(uses: Int) -> Int:
     return np.maximum(-(-uses // SLOTS) - 1, 0)
 
 
-def _epilogue(shape: GemmShape, unit: VectorUnit, m: Int, n: Int) -> Int:
+def _epilogue(shape: GemmShape, tile: NpuTile, m: Int, n: Int) -> Int:
     """Vector cycles of one result tile of ``m`` rows and ``n`` columns of sums."""
     total, columns = np.zeros((1, 1, 1), np.int64), n // (2 if shape.output_halved else 1)
     for each in shape.passes:
-        total = total + vector_cycles(unit, each.function, m, columns)
+        total = total + vector_cycles(tile.vector, each.function, m, columns, dtype=tile.parameter_format)
     return total
 
 

@@ -159,7 +159,8 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
                 + shape.outputs * result[1]
             )
             columns = made.copied(wide) if shape.gathers else wide
-            vector += times * shape.passes * vector_cycles(unit, function, tall, columns, shape.size)
+            each = vector_cycles(unit, function, tall, columns, shape.size, tile.parameter_format)
+            vector += times * shape.passes * each
     operands = shape.inputs + shape.table + shape.weighs
     one = port // (tiles * (operands + shape.outputs))
     load, compute, store = one * operands, vector // tiles, one * shape.outputs

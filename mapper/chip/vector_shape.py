@@ -122,7 +122,7 @@ class VectorShape:
 
     def result(self, cols: int) -> int:
         """Columns of the result of so many."""
-        return self.function.spec.result_cols(cols)
+        return self.function.spec.result_cols(cols, self.dtype)
 
     @property
     def gathers(self) -> bool:

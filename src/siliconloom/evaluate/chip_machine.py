@@ -77,7 +77,7 @@ class ChipMachine:
     def question(self, graph: Graph) -> tuple[str, ...]:
         """All that the operators' times depend on."""
         functions = sorted({o.function for o in graph.operators() if isinstance(o, Vector)})  # registered by whomever
-        costs = repr([(function.value, function.spec.cost) for function in functions])
+        costs = repr([(each.value, each.spec.cost, each.spec.float_parameters) for each in functions])
         return self.chip.digest, str(self.exact), workload_digest(without_messages(graph)), costs
 
     def _taken(self, graph: Graph) -> dict[str, Any]:

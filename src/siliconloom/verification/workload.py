@@ -182,9 +182,11 @@ def _float_parameters(
 
     if isinstance(operator, Gemm) and role == "functions":
         for each in gemm_shape(operator, mapped.task).passes:
-            if Parameters.SCALARS in each.function.spec.parameters:
+            if Parameters.SCALARS in each.function.spec.parameters_in(tile.circuit_format):
                 yield scalars()
-    elif isinstance(operator, Vector) and Parameters.SCALARS in operator.function.spec.parameters:
+    elif isinstance(operator, Vector) and Parameters.SCALARS in operator.function.spec.parameters_in(
+        tile.circuit_format
+    ):
         yield scalars()
     elif role == "scales" or isinstance(operator, Vector):
         count = size // (line * COLUMN_LINES) * lanes
