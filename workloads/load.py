@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
+from siliconloom.models.source import described
 from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
@@ -62,8 +63,9 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     Parameters
     ----------
     name
-        Path of a YAML or JSON file, or name of a library entry. A mapping without ``kind`` that has a ``model_type``
-        is taken for a Hugging Face configuration, as if it stood under ``model`` in a description.
+        Path of a YAML or JSON file, of a GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
+        without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood under
+        ``model`` in a description.
     overrides
         Pairs of key path and value, such as ``("phase", "decode")`` or ``("model.vocab_size", "50304")``.
 
@@ -72,13 +74,20 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     LoomError
         When there is no such file, or the description breaks a rule.
     """
-    path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))
+    document, title = workload_document(name)
+    return read_workload(document, title, overrides)
+
+
+def workload_document(name: str) -> tuple[Document, str]:
+    """Description of a workload by file or library name, and its name where it says none; see `load_workload`."""
+    path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
         raise NotSupported(f"ONNX models ({path})")
-    document = Document.load(path)
+    found = described(path)
+    document, path = (Document.load(path), path) if found is None else (found, Path(found.source))
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
-    return read_workload(document, _title(path.name.removesuffix(path.suffix).removesuffix(".config")), overrides)
+    return document, _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
 
 
 def read_workload(document: Document, title: str, overrides: list[tuple[str, str]] | None = None) -> Graph:

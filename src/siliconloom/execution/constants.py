@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from siliconloom.arch.document import Document, find_file
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution.reference import EPSILON, ROPE_BASE
-from siliconloom.workloads.names import LIBRARY
+from siliconloom.workloads.load import workload_document
 
 EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
 
@@ -32,7 +31,7 @@ def constants_of(name: str) -> ModelConstants:
     NotSupported
         For angles that are scaled: they are not those of a base alone.
     """
-    data = Document.load(find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))).data
+    data = workload_document(name)[0].data
     model = data.get("model", data)
     if not isinstance(model, Mapping):
         return ModelConstants()
