@@ -14,7 +14,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.models.source import described
-from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
+from siliconloom.workloads.architecture import Architecture, LatentAttention, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
@@ -33,7 +33,8 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step, where
+    both default to 2048 or the model's longest sequence. ``cache_length`` are the positions that the cache has room for,
+    where those are more. ``training_batch`` are the sequences of a training step, where
     ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
@@ -50,6 +51,7 @@ class Transformer(Description):
     training_batch: Count | None = None
     sequence: Length | None = None
     context: Length | None = None
+    cache_length: Length | None = None
     layers: Length | None = None
     experts: Literal["all"] | None = None
     sample: Literal["greedy"] | None = None
@@ -142,6 +144,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
     },
     Phase.TRAINING: {
         "context": "context in training; sequence is the length of a sequence",
+        "cache_length": "cache_length in training, which keeps no cache",
         "sample": "sample in training, which has no next token",
         "experts": "experts that all compute every token in training",
     },
@@ -218,7 +221,8 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
     default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
-    for key, length in (("sequence", entry.sequence), ("context", entry.context)):
+    lengths = ("sequence", entry.sequence), ("context", entry.context), ("cache_length", entry.cache_length)
+    for key, length in lengths:
         if length is not None and model.max_length is not None and length > model.max_length:
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
@@ -230,9 +234,17 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
                 ("phase",),
                 value=entry.phase.value,
             )
-        return TokenStep(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
-    length = entry.sequence or default
-    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
+        length, new = entry.context or default, 1
+    else:
+        length = new = entry.sequence or default
+    room = entry.cache_length if entry.phase is not Phase.TRAINING else None
+    if room is not None and not model.causal:
+        raise document.error(f"{model.model_type} is an encoder and keeps no cache", ("cache_length",), value=room)
+    if room is not None and any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
+        raise NotSupported("cache_length of a latent cache")
+    if room is not None and room < length:
+        raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
+    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room)
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def described(path: Path) -> Document | None:
     if path.is_dir():
         inside = path / CONFIG
         if not inside.is_file():
-            raise LoomError(f"{path}: a folder of a model has a {CONFIG}, and this one has none")
+            raise LoomError(f"{path}: is a folder without the {CONFIG} that a model's has")
         return Document.load(inside)
     if not is_gguf(path):
         return None
