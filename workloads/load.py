@@ -33,9 +33,9 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``cache_length`` are the positions that the cache has room for,
-    where those are more. ``training_batch`` are the sequences of a training step, where
-    ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
+    both default to 2048 or the model's longest sequence. ``cache_length`` are the positions that the cache has room
+    for, where those are more. ``training_batch`` are the sequences of a training step, where ``--set`` gives no
+    ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.

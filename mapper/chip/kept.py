@@ -13,6 +13,7 @@ from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm, Vector
 
+
 def kept_of(mapped: MappedWorkload) -> Kept:
     """What a program of one memory level has in main memory that others can use, one behind the other."""
     assert mapped.memory is not None

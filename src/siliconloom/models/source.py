@@ -47,7 +47,17 @@ def needed_source(name: str) -> ModelSource:
     if name in FETCHED:
         size = FETCHED[name].download / 1e6
         raise LoomError(f"{name}: its weights are not here; loom models get {name} downloads them ({size:.0f} MB)")
-    raise LoomError(f"{name}: words need a model with its own weights and tokenizer: a GGUF file, a Hugging Face folder")
+    raise LoomError(
+        f"{name}: words need a model with its own weights and tokenizer: a GGUF file, a Hugging Face folder"
+    )
+
+
+def own_weights(name: str) -> str | None:
+    """The weights that come with a model's description: a GGUF file, or a folder with safetensors files."""
+    path = Path(name)
+    if path.is_dir():
+        return name if (path / WEIGHTS).is_file() or (path / INDEX).is_file() else None
+    return name if is_gguf(path) else None
 
 
 def described(path: Path) -> Document | None:
@@ -97,4 +107,4 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-__all__ = ["ModelSource", "described", "model_source", "needed_source", "read_json", "weight_files"]
+__all__ = ["ModelSource", "described", "model_source", "needed_source", "own_weights", "read_json", "weight_files"]

@@ -137,7 +137,11 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     begins = first if file.metadata.get("tokenizer.ggml.add_bos_token") is True else None
     template = file.metadata.get("tokenizer.chat_template")
     return Tokenizer(
-        made, frozenset(e for e in ends if e is not None), begins, names, template if isinstance(template, str) else None
+        made,
+        frozenset(e for e in ends if e is not None),
+        begins,
+        names,
+        template if isinstance(template, str) else None,
     )
 
 
@@ -190,7 +194,11 @@ def _folder(source: ModelSource) -> Tokenizer:
     ends = [*_numbers(config.get("eos_token_id")), *_numbers(generation.get("eos_token_id"))]
     last = made.token_to_id(names["eos_token"]) if names["eos_token"] else None
     return Tokenizer(
-        made, frozenset(ends if last is None else [*ends, last]), None, names, _template(source, more.get("chat_template"))
+        made,
+        frozenset(ends if last is None else [*ends, last]),
+        None,
+        names,
+        _template(source, more.get("chat_template")),
     )
 
 
