@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from siliconloom.arch.errors import CheckFailed, LoomError
 if TYPE_CHECKING:
     from siliconloom.evaluate.generation import GenerationPlan, StepFigures
     from siliconloom.execution.generation import GeneratedStep, TileText
-    from siliconloom.models.tokenizer import Tokenizer
 
 MOST_TOKENS = 32
 """Tokens of an answer, where nothing is said."""
@@ -45,7 +44,7 @@ def run_prompt(asked: PromptAsked) -> None:
     from siliconloom.execution.text import text_record
     from siliconloom.models.chat import asked_text
     from siliconloom.models.source import needed_source
-    from siliconloom.models.tokenizer import tokenizer_of
+    from siliconloom.models.tokenizer import TokenStream, tokenizer_of
     from siliconloom.render.generation import Speech, text_table
     from siliconloom.render.output import write_json
     from siliconloom.render.tables import Terminal, console
@@ -70,10 +69,10 @@ def run_prompt(asked: PromptAsked) -> None:
         real = RealText(first.graph, FileWeights(first.graph, weights), constants)
         spoken = list(real.text(prompt, most, tokenizer.ends))
         tile = TileText(plan.kept, real)
-    speech = Speech(asked.json_file != "-", tokenizer, console())
+    speech, stream, rtl = Speech(asked.json_file != "-", console()), TokenStream(tokenizer), list[dict[str, Any]]()
     speech.begin(f"{first.graph.name} on {plan.chip.name}", asked.prompt)
-    made = list(_steps(asked, plan, tile, prompt, tokenizer, speech))
-    speech.end()
+    made = list(_steps(asked, plan, tile, prompt, tokenizer.ends, lambda token: speech.add(stream.add(token)), rtl))
+    speech.end(stream.rest())
     record = text_record(
         tile,
         [step for step, _ in made],
@@ -90,38 +89,43 @@ def run_prompt(asked: PromptAsked) -> None:
         "chip_digest": plan.chip.digest,
         "clock_hz": plan.chip.clock,
     }
-    record |= {"cache_length": plan.room, "rtl": speech.found}
+    record |= {"cache_length": plan.room, "rtl": rtl}
     if asked.json_file is not None:
         write_json(asked.json_file, record)
     if asked.json_file != "-":
         text_table(record, dict(asked.sets), console())
-    if record["differing"] or speech.differs:
+    if record["differing"] or not all(each["passed"] for each in rtl):
         raise CheckFailed(f"{first.graph.name} on {plan.chip.name}: values differ, see the table")
 
 
 def _steps(
-    asked: PromptAsked, plan: GenerationPlan, tile: TileText, prompt: list[int], tokenizer: Tokenizer, speech: Any
+    asked: PromptAsked,
+    plan: GenerationPlan,
+    tile: TileText,
+    prompt: list[int],
+    ends: frozenset[int],
+    tell: Callable[[int], None],
+    rtl: list[dict[str, Any]],
 ) -> Iterator[tuple[GeneratedStep, StepFigures]]:
     """Every program's run with what it takes; on the RTL the last token of the prompt has a program of its own."""
     from siliconloom.evaluate.generation import figures
 
-    rtl = asked.on == "rtl"
-    alone = rtl and len(prompt) > 1
+    alone = asked.on == "rtl" and len(prompt) > 1
     given, length = (prompt[:-1] if alone else prompt), 0
     most = plan.most + alone
     for number in range(most):
         length += len(given)
         simulation = plan.step("prefill", length) if number == 0 else plan.step("decode", length)
-        keeps = rtl and (number > 0 or not alone)
-        step = tile.run(simulation.plan, given, speech.share(simulation.graph.name), keep=keeps)
+        keeps = asked.on == "rtl" and (number > 0 or not alone)
+        step = tile.run(simulation.plan, given, keep=keeps)
         yield step, figures(simulation, context=length)
         if keeps:
-            speech.compared(_on_rtl(asked, step))
+            rtl.append(_on_rtl(asked, step))
         if number == 0 and alone:
             given = prompt[-1:]
             continue
-        speech.add(step.token)
-        if step.token in tokenizer.ends:
+        tell(step.token)
+        if step.token in ends:
             return
         given = [step.token]
 

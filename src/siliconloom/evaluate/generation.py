@@ -78,7 +78,7 @@ class GenerationPlan:
         """Positions that the cache has room for."""
         given = [value for path, value in self.sets if path == "cache_length"]
         if not given:
-            return self.prompt + self.most
+            return self.prompt + self.most - 1
         room = int(given[-1]) if given[-1].isdecimal() else 0  # what is no number is refused by the workload
         if room and room < self.prompt + self.most - 1:
             text = f"{self.prompt} tokens of the prompt and {self.most} that follow"

@@ -41,7 +41,7 @@ def activated(function: VectorFunction | None, x: Floats) -> Floats:
         return np.tanh(x)
     if function == VectorFunction.SILU:
         return np.asarray(x / (1 + np.exp(-np.maximum(x, -700.0))))
-    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x))
+    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x), x.dtype)
 
 
 class Reference(Reading):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 
@@ -12,65 +12,26 @@ from siliconloom.arch.quantity import format_bytes, format_si
 from siliconloom.render.tables import bold, plain_text, print_changes, table
 
 
-class Words(Protocol):
-    """What makes text of tokens."""
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of tokens."""
-
-
-UNFINISHED = "\ufffd"
-"""What stands for bytes that are no whole character yet."""
-
-
 class Speech:
-    """Prints a text token by token on standard output; without ``show`` it only collects what the RTL has shown."""
+    """Prints a text piece by piece on standard output, if it is to ``show`` it."""
 
-    def __init__(self, show: bool, words: Words, out: Console) -> None:
-        self.show, self.words, self.out = show, words, out
-        self.tokens: list[int] = []
-        self.told = 0
-        self.found: list[dict[str, Any]] = []
-        """What the RTL has shown of each program."""
-
-    @property
-    def differs(self) -> bool:
-        """Whether the RTL did anything else than the models."""
-        return any(not each["passed"] for each in self.found)
+    def __init__(self, show: bool, out: Console) -> None:
+        self.show, self.out = show, out
 
     def begin(self, title: str, prompt: str) -> None:
         """Say whose text it is, and what was asked."""
         if self.show:
             self.out.print(f"{bold(title)}: {plain_text(prompt)}", highlight=False)
 
-    def share(self, text: str) -> Callable[[float], None]:
-        """Nothing is drawn between words."""
-        del text
-        return lambda _: None
-
-    def add(self, token: int) -> None:
-        """Print what a token adds: a character when its last byte is there."""
-        self.tokens.append(token)
-        text = self.words.decode(self.tokens)
-        if not text.endswith(UNFINISHED):
-            self._tell(text)
-
-    def compared(self, found: dict[str, Any]) -> None:
-        """Take what the RTL has shown of a program."""
-        self.found.append(found)
-
-    def end(self) -> None:
-        """Print what is left."""
-        self._tell(self.words.decode(self.tokens))
-        if self.show:
-            sys.stdout.write("\n")
+    def add(self, text: str) -> None:
+        """Print a piece."""
+        if self.show and text:
+            sys.stdout.write(plain_text(text))
             sys.stdout.flush()
 
-    def _tell(self, text: str) -> None:
-        new, self.told = text[self.told :], len(text)
-        if self.show and new:
-            sys.stdout.write(plain_text(new))
-            sys.stdout.flush()
+    def end(self, text: str) -> None:
+        """Print the last piece, and end the line."""
+        self.add(text + "\n")
 
 
 def text_table(record: Mapping[str, Any], changes: Mapping[str, str], out: Console) -> None:
