@@ -20,7 +20,8 @@ CIRCUITS = ("arch", "rtl.library", "rtl.flows", "rtl.cells")
 MODELS = ("arch", "workloads", "sim.timing")
 ALLOWED = {
     "arch": (),
-    "workloads": ("arch",),
+    "models": ("arch",),
+    "workloads": ("arch", "models"),
     "rtl.names": (),
     "rtl.folder": ("arch",),
     "rtl.library": ("arch",),
@@ -51,12 +52,13 @@ ALLOWED = {
     "mapper.system": (*MODELS, "mapper.context", "mapper.experts", "sim.system"),
     "baselines": ("arch", "workloads", "sim.system"),
     "evaluate": ("arch", "workloads", "rtl", "sim", "mapper", "baselines"),
-    "execution": ("arch", "workloads", "sim", "mapper"),
+    "execution": ("arch", "models", "workloads", "sim", "mapper"),
     "verification": ("arch", "workloads", "rtl", "sim", "mapper", "execution"),
     "reproduce": ("arch", "workloads", "sim", "mapper", "baselines", "evaluate", "render"),
     "render": ("arch",),
     "commands": (
         "arch",
+        "models",
         "workloads",
         "rtl",
         "sim",

@@ -13,12 +13,16 @@ from siliconloom.workloads.roles import Role
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStep:
-    """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens."""
+    """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens.
+
+    The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing.
+    """
 
     phase: Phase
     batch: int
     q_len: int
     kv_len: int
+    room: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -81,6 +85,7 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: i
         v_head_dim=spec.head_dim,
         causal=spec.causal,
         window=spec.window,
+        room=run.room,
     )
     return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 

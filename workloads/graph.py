@@ -150,10 +150,10 @@ class Graph:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the key-value cache when the graph has been executed; a window keeps its last keys only."""
+        """Bytes that the key-value cache has room for; a window keeps its last keys only."""
         total = 0
         for append, attention in self._caches():
-            length = min(attention.kv_len, attention.window or attention.kv_len)
+            length = min(attention.positions, attention.window or attention.positions)
             total += append.precision.size(append.cols) * attention.batch * length * append.repeat
         return total
 

@@ -13,7 +13,8 @@ from pydantic import Field, TypeAdapter
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
-from siliconloom.workloads.architecture import Architecture, MixtureOfExperts
+from siliconloom.models.source import described
+from siliconloom.workloads.architecture import Architecture, LatentAttention, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
@@ -32,8 +33,9 @@ class Transformer(Description):
 
     ``model`` is the content of a Hugging Face ``config.json``. ``sequence`` are the tokens of each sequence in
     prefill and training, ``context`` the keys that the new token of a decode step attends to, its own included;
-    both default to 2048 or the model's longest sequence. ``training_batch`` are the sequences of a training step, where
-    ``--set`` gives no ``batch``. ``layers`` keeps only the first so many.
+    both default to 2048 or the model's longest sequence. ``cache_length`` are the positions that the cache has room
+    for, where those are more. ``training_batch`` are the sequences of a training step, where ``--set`` gives no
+    ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
@@ -49,6 +51,7 @@ class Transformer(Description):
     training_batch: Count | None = None
     sequence: Length | None = None
     context: Length | None = None
+    cache_length: Length | None = None
     layers: Length | None = None
     experts: Literal["all"] | None = None
     sample: Literal["greedy"] | None = None
@@ -62,8 +65,9 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     Parameters
     ----------
     name
-        Path of a YAML or JSON file, or name of a library entry. A mapping without ``kind`` that has a ``model_type``
-        is taken for a Hugging Face configuration, as if it stood under ``model`` in a description.
+        Path of a YAML or JSON file, of a GGUF file or of a Hugging Face folder, or name of a library entry. A mapping
+        without ``kind`` that has a ``model_type`` is taken for a Hugging Face configuration, as if it stood under
+        ``model`` in a description.
     overrides
         Pairs of key path and value, such as ``("phase", "decode")`` or ``("model.vocab_size", "50304")``.
 
@@ -72,13 +76,20 @@ def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> 
     LoomError
         When there is no such file, or the description breaks a rule.
     """
-    path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))
+    document, title = workload_document(name)
+    return read_workload(document, title, overrides)
+
+
+def workload_document(name: str) -> tuple[Document, str]:
+    """Description of a workload by file or library name, and its name where it says none; see `load_workload`."""
+    path = find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx", ".gguf"))
     if path.suffix == ".onnx":
         raise NotSupported(f"ONNX models ({path})")
-    document = Document.load(path)
+    found = described(path)
+    document, path = (Document.load(path), path) if found is None else (found, Path(found.source))
     if "kind" not in document.data and ("model_type" in document.data or path.suffix == ".json"):
         document = _wrapped(document, path)
-    return read_workload(document, _title(path.name.removesuffix(path.suffix).removesuffix(".config")), overrides)
+    return document, _title(path.name.removesuffix(path.suffix).removesuffix(".config"))
 
 
 def read_workload(document: Document, title: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -133,6 +144,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
     },
     Phase.TRAINING: {
         "context": "context in training; sequence is the length of a sequence",
+        "cache_length": "cache_length in training, which keeps no cache",
         "sample": "sample in training, which has no next token",
         "experts": "experts that all compute every token in training",
     },
@@ -209,7 +221,8 @@ def _with_all_experts(document: Document, model: Architecture) -> Architecture:
 
 def _run(document: Document, entry: Transformer, model: Architecture) -> TokenStep:
     default = min(DEFAULT_SEQUENCE, model.max_length or model.trained_length or DEFAULT_SEQUENCE)
-    for key, length in (("sequence", entry.sequence), ("context", entry.context)):
+    lengths = ("sequence", entry.sequence), ("context", entry.context), ("cache_length", entry.cache_length)
+    for key, length in lengths:
         if length is not None and model.max_length is not None and length > model.max_length:
             raise document.error(
                 f"the model has learned positions for {model.max_length} tokens only", (key,), value=length
@@ -221,9 +234,17 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
                 ("phase",),
                 value=entry.phase.value,
             )
-        return TokenStep(phase=entry.phase, batch=entry.batch, q_len=1, kv_len=entry.context or default)
-    length = entry.sequence or default
-    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=length, kv_len=length)
+        length, new = entry.context or default, 1
+    else:
+        length = new = entry.sequence or default
+    room = entry.cache_length if entry.phase is not Phase.TRAINING else None
+    if room is not None and not model.causal:
+        raise document.error(f"{model.model_type} is an encoder and keeps no cache", ("cache_length",), value=room)
+    if room is not None and any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
+        raise NotSupported("cache_length of a latent cache")
+    if room is not None and room < length:
+        raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
+    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room)
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:

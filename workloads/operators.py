@@ -188,6 +188,8 @@ class Attention(Operator):
         With ``causal``: a query sees the last ``window`` keys up to its own position.
     values_in_keys
         The values are the first ``v_head_dim`` columns of the keys (the latent of absorbed MLA), read once.
+    room
+        Positions that the cache has room for; ``kv_len`` where it says nothing.
     """
 
     batch: int
@@ -200,6 +202,7 @@ class Attention(Operator):
     causal: bool
     window: int | None = None
     values_in_keys: bool = False
+    room: int | None = None
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -222,6 +225,13 @@ class Attention(Operator):
             raise ValueError(f"{self.name}: causal attention of {self.q_len} queries needs as many keys")
         if self.window is not None and not self.causal:
             raise ValueError(f"{self.name}: a window needs causal attention")
+        if self.room is not None and self.room < self.kv_len:
+            raise ValueError(f"{self.name}: a cache of {self.room} positions has no room for {self.kv_len} keys")
+
+    @property
+    def positions(self) -> int:
+        """Positions that the cache has room for."""
+        return self.kv_len if self.room is None else self.room
 
     @property
     def pairs(self) -> int:

@@ -412,7 +412,7 @@ class AttentionLowering:
     ) -> None:
         """A tile of the cache is contiguous: it is kept per layer, sequence and head, token by token."""
         shape = self.shape
-        plane = shape.kv_len * row
+        plane = shape.positions * row
         count, start = (part.keys, 0) if keys is None else (keys.size, keys.start)
         terms = [
             (self.context.layer, self.k_unit if base == self.k_base else self.v_unit),

@@ -147,7 +147,7 @@ class AttentionLayout:
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
-        self.positions = padded(shape.kv_len, self.array.cols)
+        self.positions = padded(shape.positions, self.array.cols)
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
@@ -156,14 +156,14 @@ class AttentionLayout:
         if self.blocks:
             self.key_plane = self.positions // self.array.cols * self.key_block
         else:
-            self.key_plane = shape.kv_len * size(shape.head_dim)
+            self.key_plane = shape.positions * size(shape.head_dim)
         self.line = size(self.array.cols)
         self.value_line = self._value_line(memory)
         self.panels = -(-shape.v_head_dim // self.array.cols)
         if self.blocks:
             self.value_plane = self.positions * self.panels * self.value_line
         else:
-            self.value_plane = shape.kv_len * size(shape.v_head_dim)
+            self.value_plane = shape.positions * size(shape.v_head_dim)
         self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1)
         self.constants = attention_constants(tile, shape)
 

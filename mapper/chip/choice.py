@@ -6,9 +6,10 @@ not near its floor and another is not far behind, those few are lowered by thems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
@@ -102,11 +103,17 @@ Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
 
 
 def choose_layouts(
-    chip: Chip, tile: NpuTile, graph: Graph, parts: Sequence[Part], measure: Measure | None
+    chip: Chip,
+    tile: NpuTile,
+    graph: Graph,
+    parts: Sequence[Part],
+    measure: Measure | None,
+    tiles: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> tuple[list[Choice], Rivals]:
     """Every layout of the buffers in which all operators find room, with what is chosen under it; the best first.
 
-    Beside them: what else there is for a task.
+    Beside them: what else there is for a task. ``tiles`` has columns and depth of products' tiles, where these are
+    decided already.
 
     Raises
     ------
@@ -121,13 +128,17 @@ def choose_layouts(
     if least != undivided:
         divisions = list(dict.fromkeys([*divisions, *layouts(tile, constants, least)]))
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
-    alike: dict[tuple[Task, tuple[str, ...]], _Pool] = {}
-    shapes = [(part, task, (_nameless(task), part.levels[task.operator.name])) for part in parts for task in part.tasks]
+    alike: dict[_Shape, _Pool] = {}
+    shapes = [
+        (part, task, (_nameless(task), part.levels[task.operator.name], tiles.get(task.operator.name)))
+        for part in parts
+        for task in part.tasks
+    ]
     simulated = FEW_MEASURED if executions(parts) <= FEW else MEASURED
     most = max(simulated // len({shape for _, _, shape in shapes}), LEAST_MEASURED)
     for part, task, shape in shapes:
         if shape not in alike:
-            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most)
+            alike[shape] = _pool(chip, divisions, task, shape[1], measure, most, shape[2])
         alike[shape].count += part.count
         pools[task.operator.name, shape[1]] = alike[shape]
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
@@ -250,6 +261,8 @@ def _least(tasks: Sequence[Task], chip: Chip, tile: NpuTile, parts: bool) -> dic
 
 
 Kind = tuple[int, int, int]
+_Shape = tuple[Task, tuple[str, ...], tuple[int, int] | None]
+"""What a task computes, on which memory levels, and columns and depth of its tiles where these are decided."""
 
 
 def _kind(share: Share, tiling: Tiling) -> Kind:
@@ -398,7 +411,13 @@ class _Pool:
 
 
 def _pool(
-    chip: Chip, candidates: Sequence[Layout], task: Task, levels: tuple[str, ...], measure: Measure | None, most: int
+    chip: Chip,
+    candidates: Sequence[Layout],
+    task: Task,
+    levels: tuple[str, ...],
+    measure: Measure | None,
+    most: int,
+    tiles: tuple[int, int] | None,
 ) -> _Pool:
     """Candidates for a task under each layout, its objects in the levels that `Part.levels` lists.
 
@@ -412,20 +431,26 @@ def _pool(
         if best and len(best) == len(candidates) and (NEAR * least >= max(best) or number >= MOST_SHARES):
             break
         working = chip if share.tiles == chip.tile_count else chip.model_copy(update={"tile_count": share.tiles})
-        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels, kept)):
+        for layout, tilings in enumerate(_tilings(working, candidates, task, share.operator, levels, kept, tiles)):
             for tiling in tilings:
                 pool.add(layout, share, tiling)
     return pool
 
 
 def _tilings(
-    chip: Chip, candidates: Sequence[Layout], task: Task, part: Operator, levels: tuple[str, ...], kept: int
+    chip: Chip,
+    candidates: Sequence[Layout],
+    task: Task,
+    part: Operator,
+    levels: tuple[str, ...],
+    kept: int,
+    tiles: tuple[int, int] | None,
 ) -> Sequence[Sequence[Tiling]]:
     """Candidates of a part under each layout."""
     if isinstance(part, Gemm):
         a, b, c = (chip.memory[name] for name in levels)
         memories = GemmMemories(a, b, c) if len(chip.memory) > 1 else None
-        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept)
+        return choose_tilings(chip, candidates, gemm_shape(part, task), memories, kept, tiles)
     chip = chip.seen_from(levels[0])
     if isinstance(part, Attention):
         return choose_attention_tilings(chip, candidates, part, task.held_by(part))

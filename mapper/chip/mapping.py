@@ -25,7 +25,7 @@ from siliconloom.mapper.chip.choice import (
 )
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout
-from siliconloom.mapper.chip.memory import MemoryMap
+from siliconloom.mapper.chip.memory import Kept, MemoryMap
 from siliconloom.mapper.chip.placement import Demand, Placement, measure, place
 from siliconloom.mapper.chip.program import (
     Drafted,
@@ -59,6 +59,7 @@ def map_workload(
     placement: Placement | None = None,
     *,
     search: bool = True,
+    kept: Kept | None = None,
 ) -> MappedWorkload:
     """Tile and lower ``graph`` for ``chip``.
 
@@ -73,6 +74,8 @@ def map_workload(
         With ``cycles``: lower the whole workload for every way to share out the buffers, too, and take the fastest.
     placement
         Where everything lies on a chip with several memory levels; by default `placement.place` decides.
+    kept
+        What an earlier program has left in the one memory level: parameters lie in its tiles.
 
     Raises
     ------
@@ -93,15 +96,17 @@ def map_workload(
             estimated, _ = choose_layouts(chip, chip.tile, graph, parts, None)
             placement = place(chip, demands(chip, graph, parts, estimated[0]))
         parts = blocks_of(chip, graph, placement)
-    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated)
+    if kept is not None and placement is not None:
+        raise NotSupported(f"programs that share several memory levels ({', '.join(chip.memory)})")
+    choices, rivals = choose_layouts(chip, chip.tile, graph, parts, simulated, {} if kept is None else kept.tiles)
     if cycles is None:
-        return lower(chip, graph, Mapping(parts, choices[0], placement), notes)
+        return lower(chip, graph, Mapping(parts, choices[0], placement), notes, kept)
     found = [(0, choice) for choice in choices] if search else finalists(parts, choices, rivals)
 
     def drafted(choice: Choice, known: KnownTasks | None = None) -> Drafted:
-        return draft(chip, graph, Mapping(parts, choice, placement), known)
+        return draft(chip, graph, Mapping(parts, choice, placement), known, kept)
 
-    return checked(chip, graph, _fastest(parts, found, rivals, drafted, cycles), notes)
+    return checked(chip, graph, _fastest(parts, found, rivals, drafted, cycles), notes, kept)
 
 
 def _fastest(

@@ -82,6 +82,17 @@ class Taken(NamedTuple):
     used: int
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What is in memory before a program: objects at their addresses, and tiles of the parameters among them.
+
+    ``tiles`` has columns and depth of the tiles of every product with parameters: so these lie in memory.
+    """
+
+    taken: Taken
+    tiles: Mapping[str, tuple[int, int]]
+
+
 class MemoryMap:
     """Addresses of objects: one behind the other in the nearest level, or where ``homes`` says.
 
@@ -173,4 +184,4 @@ def no_room(chip: Chip, needed: int) -> LoomError:
     return LoomError(f"the workload needs {format_bytes(needed)} of {chip.name}'s " + " and ".join(levels))
 
 
-__all__ = ["Home", "Homes", "Item", "Key", "MemoryMap", "Owner", "Taken", "alignment_of", "no_room"]
+__all__ = ["Home", "Homes", "Item", "Kept", "Key", "MemoryMap", "Owner", "Taken", "alignment_of", "no_room"]

@@ -21,7 +21,7 @@ from siliconloom.mapper.chip.gemm import GemmLowering
 from siliconloom.mapper.chip.known import KnownTasks
 from siliconloom.mapper.chip.layout import Layout, declare_rings
 from siliconloom.mapper.chip.lowering import Context, Stored
-from siliconloom.mapper.chip.memory import Key, MemoryMap
+from siliconloom.mapper.chip.memory import Kept, Key, MemoryMap
 from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.placement import Placement
@@ -143,30 +143,38 @@ class Lowered(NamedTuple):
     apart: NamedValues[str, str]
 
 
-def lower(chip: Chip, graph: Graph, mapping: Mapping, notes: tuple[str, ...] = ()) -> MappedWorkload:
-    """The Program of a mapping, checked.
+def lower(
+    chip: Chip, graph: Graph, mapping: Mapping, notes: tuple[str, ...] = (), kept: Kept | None = None
+) -> MappedWorkload:
+    """The Program of a mapping, checked; what is ``kept`` lies in memory already.
 
     Raises
     ------
     LoomError
         When the main memory is too small, or a field of an instruction.
     """
-    return checked(chip, graph, draft(chip, graph, mapping), notes)
+    return checked(chip, graph, draft(chip, graph, mapping, kept=kept), notes, kept)
 
 
-def draft(chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None = None) -> Drafted:
+def draft(
+    chip: Chip, graph: Graph, mapping: Mapping, known: KnownTasks | None = None, kept: Kept | None = None
+) -> Drafted:
     """The same without checks, for what is only timed; with tasks that are ``known`` it is good for nothing else."""
     placement = mapping.placement
     memory = MemoryMap(chip, None if placement is None else placement.homes)
+    if kept is not None:
+        memory.add(kept.taken)
     lowered = lower_tasks(chip, graph, mapping.parts, mapping.choice, memory, draft=True, known=known)
     timed = known is not None
     return Drafted(mapping, lowered.program, lowered.tasks, memory, lowered.results, lowered.apart, timed)
 
 
-def checked(chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...]) -> MappedWorkload:
+def checked(
+    chip: Chip, graph: Graph, drafted: Drafted, notes: tuple[str, ...], kept: Kept | None = None
+) -> MappedWorkload:
     """What the mapper decided, with its bound."""
     if drafted.timed:
-        drafted = draft(chip, graph, drafted.mapping)
+        drafted = draft(chip, graph, drafted.mapping, kept=kept)
     program, memory, mapping = drafted.program, drafted.memory, drafted.mapping
     whole = Program(program.instructions, program.semaphores, program.operators, program.tiles)
     memory.check()

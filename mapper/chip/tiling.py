@@ -54,12 +54,18 @@ class GemmTiling:
 
 
 def choose_tilings(
-    chip: Chip, layouts: Sequence[Layout], shape: GemmShape, memories: GemmMemories | None = None, kept: int = 3
+    chip: Chip,
+    layouts: Sequence[Layout],
+    shape: GemmShape,
+    memories: GemmMemories | None = None,
+    kept: int = 3,
+    tiles: tuple[int, int] | None = None,
 ) -> list[list[GemmTiling]]:
     """For each layout the cheapest tilings that fit it, the best first; candidates are costed once for all of them.
 
     ``kept`` of each kind, and the most frugal: either order of the outer loops, with and without an operand that stays.
-    Operands and results lie in the nearest memory level unless ``memories`` says otherwise.
+    Operands and results lie in the nearest memory level unless ``memories`` says otherwise. ``tiles`` has columns and
+    depth, where these are decided already.
     """
     tile = chip.tile
     assert isinstance(tile, NpuTile)
@@ -67,7 +73,10 @@ def choose_tilings(
         memories = GemmMemories(chip.nearest, chip.nearest, chip.nearest)
     if not layouts:
         return []
-    sizes = _trimmed(tile, layouts, shape, *candidates(tile, shape))
+    rows, *others = candidates(tile, shape)
+    if tiles is not None:
+        others = [np.array([size], np.int64) for size in tiles]
+    sizes = _trimmed(tile, layouts, shape, rows, *others)
     if not all(map(len, sizes)):
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)

@@ -305,7 +305,7 @@ def _cached(part: Graph, append: Vector) -> int:
     attention = part.beside(append, Role.ATTENTION)
     assert isinstance(attention, Attention)
     ranks = attention.ranks if isinstance(attention, SharedAttention) else 1
-    return attention.batch * min(attention.kv_len, attention.window or attention.kv_len) // ranks
+    return attention.batch * min(attention.positions, attention.window or attention.positions) // ranks
 
 
 def _kept(part: Graph, own: set[str], back: set[str], tensor: int) -> tuple[float, float]:

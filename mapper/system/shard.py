@@ -97,7 +97,14 @@ def without(graph: Graph, leave: Callable[[Operator], bool]) -> Graph:
 
 def with_context(graph: Graph, context: int) -> Graph:
     """A decode step whose sequences attend to ``context`` tokens."""
-    return _changed(graph, lambda o: replace(o, kv_len=context) if isinstance(o, Attention) else o)
+
+    def change(operator: Operator) -> Operator:
+        if not isinstance(operator, Attention):
+            return operator
+        room = None if operator.room is None else max(operator.room, context)
+        return replace(operator, kv_len=context, room=room)
+
+    return _changed(graph, change)
 
 
 def _changed(graph: Graph, change: Callable[[Operator], Operator | None]) -> Graph:

@@ -207,11 +207,17 @@ ROWS = (
         "",
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
         "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
+        "cache_length=96 cache_length!32 "
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),
     ("Transformer", "decode", "", "context=32 sequence!64 training_batch!4"),
-    ("Transformer", "training", "", "training_batch=2 batch=5&training_batch!3 context!96 sample!greedy"),
+    (
+        "Transformer",
+        "training",
+        "",
+        "training_batch=2 batch=5&training_batch!3 context!96 sample!greedy cache_length!128",
+    ),
     # plans, runs, stragglers
     (
         "Plan",

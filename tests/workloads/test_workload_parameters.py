@@ -211,6 +211,7 @@ LIBRARY_MILLIONS = {
     "gpt3-30b": 29974.0,
     "gpt3-175b": 174600.0,
     "deepseek-v3": 671026.0,
+    "smollm2-135m": 134.52,
 }
 
 

@@ -17,6 +17,7 @@ COMMANDS = (
     "synth",
     "verify",
     "run",
+    "models",
     "gpu",
     "compare",
     "collective",

@@ -13,14 +13,30 @@ def command(
     chip: Chip,
     model: Workload,
     sets: Set = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", metavar="TEXT", help="What the model is asked; it answers, token by token."),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", metavar="TEXT", help="Said before the prompt, in the model's chat template."),
+    ] = None,
     on: Annotated[str, typer.Option("--on", help="golden, or rtl: the same on the generated Verilog, too.")] = "golden",
     weights: Annotated[
         str | None,
-        typer.Option("--weights", metavar="FILE", help="safetensors or npz; without it random weights by --seed."),
+        typer.Option(
+            "--weights",
+            metavar="FILE",
+            help="safetensors, npz, GGUF or a folder; else the model's, or random by --seed.",
+        ),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option("--tokens", metavar="TOKENS", help="1,2,3 or a file of such numbers; else random ones."),
+        typer.Option(
+            "--tokens",
+            metavar="TOKENS",
+            help="1,2,3 or a file of such numbers; else random ones. With --prompt: how many to answer with at most.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of random weights and tokens.")] = 0,
     rope_base: Annotated[
@@ -38,10 +54,74 @@ def command(
     ] = None,
     json_file: Json = None,
 ) -> None:
-    """Run a whole model's values on the program that loom sim times, beside float64 and an integer reading."""
-    from siliconloom.arch import CheckFailed, LoomError, NotSupported, machine_kind
-    from siliconloom.arch.document import Document, parse_assignments
+    """Run a whole model's values on the program that loom sim times: beside float64, or from words to words."""
+    from siliconloom.arch import LoomError
+    from siliconloom.arch.document import parse_assignments
+    from siliconloom.commands.prompting import PromptAsked, run_prompt
+    from siliconloom.render.output import check_outputs
+
+    _check_choices({"--on": (on, ("golden", "rtl")), "--simulator": (simulator, ("icarus", "verilator"))})
+    if dump == "-":
+        raise LoomError("--dump: an archive goes to a file, not to standard output")
+    inputs = tuple(name for name in (chip, model, weights, tokens, mapping) if name)
+    check_outputs({"--dump": dump, "--json": json_file}, inputs)
+    assignments = parse_assignments(sets or [])
+    if prompt is not None:
+        other = next((name for name, value in (("--dump", dump), ("--mapping", mapping)) if value is not None), None)
+        if other is not None:
+            raise LoomError(f"{other}: is of one program, and --prompt runs one for the prompt and one for every token")
+        asked = PromptAsked(
+            chip,
+            model,
+            tuple(assignments),
+            prompt,
+            system,
+            tokens,
+            on,
+            weights,
+            rope_base,
+            epsilon,
+            simulator,
+            json_file,
+        )
+        run_prompt(asked)
+        return
+    if system is not None:
+        raise LoomError("--system: is said before a --prompt, and there is none")
+    _values(
+        chip, model, assignments, on, weights, tokens, seed, rope_base, epsilon, simulator, mapping, dump, json_file
+    )
+
+
+def _check_choices(choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    from siliconloom.arch import LoomError
     from siliconloom.arch.errors import nearest_name
+
+    for option, (value, valid) in choices.items():
+        if value not in valid:
+            near = nearest_name(value, valid)
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
+
+
+def _values(
+    chip: str,
+    model: str,
+    assignments: list[tuple[str, str]],
+    on: str,
+    weights: str | None,
+    tokens: str | None,
+    seed: int,
+    rope_base: float | None,
+    epsilon: float | None,
+    simulator: str,
+    mapping: str | None,
+    dump: str | None,
+    json_file: str | None,
+) -> None:
+    """One program's values beside those of float64 and of the integer reading."""
+    from siliconloom.arch import CheckFailed, NotSupported, machine_kind
+    from siliconloom.arch.document import Document
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.chip import check_length
     from siliconloom.evaluate.mapping import load_plan
@@ -53,7 +133,8 @@ def command(
     from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
     from siliconloom.execution.walk import GraphWalk
     from siliconloom.execution.weights import RandomWeights, Weights
-    from siliconloom.render.output import check_outputs, write_json
+    from siliconloom.models.source import own_weights
+    from siliconloom.render.output import write_json
     from siliconloom.render.running import run_table
     from siliconloom.render.tables import Terminal, console
     from siliconloom.rtl.bench.runner import Spent
@@ -62,16 +143,6 @@ def command(
     from siliconloom.verification.workload import refuse_large
     from siliconloom.workloads import load_workload
 
-    for option, value, valid in (("--on", on, ("golden", "rtl")), ("--simulator", simulator, ("icarus", "verilator"))):
-        if value not in valid:
-            near = nearest_name(value, valid)
-            hint = f"; did you mean '{near}'?" if near else ""
-            raise LoomError(f"{option}: must be one of {', '.join(valid)} (got '{value}'){hint}")
-    if dump == "-":
-        raise LoomError("--dump: an archive goes to a file, not to standard output")
-    inputs = tuple(name for name in (chip, model, weights, tokens, mapping) if name)
-    check_outputs({"--dump": dump, "--json": json_file}, inputs)
-    assignments = parse_assignments(sets or [])
     given = None if tokens is None else read_tokens(tokens)
     if given is not None:  # as long as the tokens, where nothing else is said
         decodes = ("workload.phase", "decode") in assignments
@@ -82,17 +153,18 @@ def command(
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])
     base = rope_base_of(model) if rope_base is None else rope_base
-    added = epsilon_of(graph) if epsilon is None else epsilon
     GraphWalk(graph)  # what nothing here can read is refused before anything takes time
     batch, count, _ = lengths(graph)
     if given is None:
         chosen = random_tokens(seed, batch, count, vocabulary(graph))
     else:
         chosen = arranged(given, graph.name, batch, count)
+    weights = own_weights(model) if weights is None else weights
     found: Weights = RandomWeights(graph, seed) if weights is None else FileWeights(graph, weights)
     given_mapping = None if mapping is None else Document.load(mapping)
     mapped, _ = load_plan(chip, model, assignments, given_mapping)
     refuse(mapped)
+    added = epsilon_of(graph, epsilon, mapped.chip)
     check_length(mapped.chip, mapped.program)
     if on == "rtl":
         refuse_rtl(mapped.chip, mapped)

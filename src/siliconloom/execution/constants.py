@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from siliconloom.arch.document import Document, find_file
+from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution.reference import ROPE_BASE
 from siliconloom.workloads import Graph, Vector
-from siliconloom.workloads.names import LIBRARY
+from siliconloom.workloads.architecture import EPSILON
+from siliconloom.workloads.load import workload_document
+
+
+@dataclass(frozen=True)
+class ModelConstants:
+    """Base of rotary angles, and what norms add to a variance."""
+
+    base: float = ROPE_BASE
+    epsilon: float = EPSILON
 
 
 def rope_base_of(name: str) -> float:
@@ -22,7 +32,7 @@ def rope_base_of(name: str) -> float:
     NotSupported
         For angles that are scaled: they are not those of a base alone.
     """
-    data = Document.load(find_file(name, LIBRARY, "workload", suffixes=(".yaml", ".onnx"))).data
+    data = workload_document(name)[0].data
     model = data.get("model", data)
     if not isinstance(model, Mapping):
         return ROPE_BASE
@@ -36,9 +46,23 @@ def rope_base_of(name: str) -> float:
     return _number(name, "rope_theta", base, 1.0)
 
 
-def epsilon_of(graph: Graph) -> float:
-    """What the norms of a graph add to the mean square of a row: the first one's."""
-    return next((o.epsilon for o in graph.operators() if isinstance(o, Vector) and o.epsilon), 0.0)
+def epsilon_of(graph: Graph, asked: float | None, chip: Chip) -> float:
+    """What norms in real numbers add to the mean square of a row: what is asked for, or what those of a graph do.
+
+    Raises
+    ------
+    NotSupported
+        Where something else is asked for than the programs of a chip that computes in floating point add.
+    """
+    own = next((o.epsilon for o in graph.operators() if isinstance(o, Vector) and o.epsilon), 0.0)
+    if asked is None or asked == own:
+        return own
+    if isinstance(chip.tile, NpuTile) and not chip.tile.circuit_format.is_integer:
+        raise NotSupported(
+            f"--epsilon {asked:g} where {chip.name} adds {own:g}; --set workload.model.rms_norm_eps, or the key of the "
+            "model's family, changes both"
+        )
+    return asked
 
 
 def _number(name: str, key: str, value: Any, least: float) -> float:
@@ -47,4 +71,4 @@ def _number(name: str, key: str, value: Any, least: float) -> float:
     return float(value)
 
 
-__all__ = ["epsilon_of", "rope_base_of"]
+__all__ = ["ModelConstants", "epsilon_of", "rope_base_of"]

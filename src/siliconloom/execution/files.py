@@ -1,4 +1,4 @@
-"""Parameters of a model from a file: safetensors or npz, under Hugging Face's names or the operators' own."""
+"""Parameters of a model from its files: safetensors, npz or GGUF, under Hugging Face's names or the operators' own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights, labels, shapes
+from siliconloom.models.families import family_of
+from siliconloom.models.gguf import GgufTensor, is_gguf, read_gguf
+from siliconloom.models.source import weight_files
 from siliconloom.workloads import Attention, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role
 
@@ -39,6 +42,46 @@ class StoredTensor:
     shape: tuple[int, ...]
     format: str
     read: Callable[[], NDArray[Any]]
+
+
+class StoredModel(NamedTuple):
+    """Tensors by name; ``paired`` where rows of queries and keys lie as neighbours that turn against each other."""
+
+    tensors: dict[str, StoredTensor]
+    paired: bool = False
+
+
+def stored_model(path: str) -> StoredModel:
+    """All tensors of a GGUF file, of a folder's safetensors files, or of a file that `tensors_of` reads.
+
+    Raises
+    ------
+    LoomError
+        When something cannot be read, is damaged, or is there twice.
+    """
+    if Path(path).is_dir():
+        found: dict[str, StoredTensor] = {}
+        for file in weight_files(Path(path)):
+            made = tensors_of(str(file))
+            twice = next((name for name in made if name in found), None)
+            if twice is not None:
+                raise LoomError(f"{file}: {twice} stands in another file of the folder, too")
+            found |= made
+        return StoredModel(found)
+    return _gguf(path) if is_gguf(path) else StoredModel(tensors_of(path))
+
+
+def _gguf(path: str) -> StoredModel:
+    """Tensors of a GGUF file under Hugging Face's names."""
+    file = read_gguf(path)
+    _, family = family_of(file)
+
+    def stored(tensor: GgufTensor) -> StoredTensor:
+        if family.turned(tensor):
+            return StoredTensor(tensor.shape[::-1], "float32", lambda: tensor.read().T)
+        return StoredTensor(tensor.shape, "float32", tensor.read)
+
+    return StoredModel({family.name(name): stored(tensor) for name, tensor in file.tensors.items()}, family.paired)
 
 
 def tensors_of(path: str) -> dict[str, StoredTensor]:
@@ -192,12 +235,12 @@ class FileWeights(Weights):
 
     def __init__(self, graph: Graph, path: str) -> None:
         super().__init__(graph)
-        self.path, self.tensors = path, tensors_of(path)
+        self.path, (self.tensors, paired) = path, stored_model(path)
         names = set(self.tensors)
         if any(name.endswith("wte.weight") for name in names):
             self._named: _Named = _Gpt2(graph, names)
         elif any(name.endswith("embed_tokens.weight") for name in names):
-            self._named = _Llama(graph, names)
+            self._named = _Llama(graph, names, paired)
         else:
             self._named = _Own(graph, names)
         self._check()
@@ -351,13 +394,13 @@ class _Llama(_Named):
     EXPERTS: ClassVar[dict[str, tuple[str, ...]]] = {"expert_column.0": ("w1", "w3"), "expert_row.0": ("w2",)}
     ALONE: ClassVar[dict[str, str]] = {"table": "embed_tokens", "final_norm": "norm", "head": "lm_head"}
 
-    def __init__(self, graph: Graph, names: set[str]) -> None:
+    def __init__(self, graph: Graph, names: set[str], paired: bool) -> None:
         super().__init__(graph, names)
         self.prefix = "model." if any(name.startswith("model.") for name in names) else ""
         attention = next(o for o in graph.operators() if isinstance(o, Attention))
         self.dim = attention.head_dim
         self.widths = attention.heads * self.dim, attention.kv_heads * self.dim, attention.kv_heads * self.dim
-        self.turned = any(o.role is Role.ROPE for o in graph.operators())
+        self.turned = not paired and any(o.role is Role.ROPE for o in graph.operators())
 
     def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
         label, layer = self.place(at)
@@ -403,4 +446,4 @@ class _Llama(_Named):
         return name.endswith("rotary_emb.inv_freq") or (self.tied and name == "lm_head.weight")
 
 
-__all__ = ["FileWeights", "StoredTensor", "interleaved", "tensors_of"]
+__all__ = ["FileWeights", "StoredModel", "StoredTensor", "interleaved", "stored_model", "tensors_of"]

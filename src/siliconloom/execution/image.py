@@ -5,7 +5,7 @@ What is written is elements of the tile's format, see `execution.encoding`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from siliconloom.execution.walk import At, Cache, Past
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape, row_bytes
 from siliconloom.mapper.chip.lowering import segments
-from siliconloom.mapper.chip.memory import Item
+from siliconloom.mapper.chip.memory import Item, Key
 from siliconloom.mapper.chip.operands import columns
 from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
@@ -123,10 +123,12 @@ class Image:
         self.numbers, self.past = numbers or {}, past or {}
         self.tasks = {task.task.operator.name: task for task in mapped.tasks}
 
-    def write(self, memory: Bytes, done: Callable[[float], None] = lambda share: None) -> None:
-        """Write every object that a program reads before anything has written it."""
+    def write(
+        self, memory: Bytes, done: Callable[[float], None] = lambda share: None, *, held: Container[Key] = ()
+    ) -> None:
+        """Write every object that a program reads before anything has written it, but for those ``held`` already."""
         assert self.mapped.memory is not None
-        objects = list(self.mapped.memory.objects())
+        objects = [(address, item) for address, item in self.mapped.memory.objects() if item.key not in held]
         total, written = sum(item.size for _, item in objects), 0
         for address, item in objects:
             for offset, values in self._object(item):

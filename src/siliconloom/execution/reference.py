@@ -1,9 +1,10 @@
-"""A model's graph in float64: what its operators compute, without tiles, layouts or integers."""
+"""A model's graph in real numbers: what its operators compute, without tiles, layouts or integers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +40,11 @@ def activated(function: VectorFunction | None, x: Floats) -> Floats:
         return np.tanh(x)
     if function == VectorFunction.SILU:
         return np.asarray(x / (1 + np.exp(-np.maximum(x, -700.0))))
-    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x))
+    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x), x.dtype)
 
 
 class Reference(Reading):
-    """The float64 reading of a graph.
+    """The reading of a graph in real numbers: float64, or float32 where speed counts.
 
     Parameters
     ----------
@@ -55,21 +56,31 @@ class Reference(Reading):
         Sequences.
     base, epsilon
         Of rotary angles, and of norms.
+    dtype
+        Of all values.
 
     Members
     -------
     results
         Those rows, of every execution of every operator.
     peaks
-        Largest magnitude of each column over all rows: float64 (columns,).
+        Largest magnitude of each column over all rows of all runs: (columns,).
     gates
         Largest magnitude of what a gated activation multiplies with its second operand.
     """
 
     def __init__(
-        self, weights: Weights, kept: int, batch: int, *, base: float = ROPE_BASE, epsilon: float = EPSILON
+        self,
+        weights: Weights,
+        kept: int,
+        batch: int,
+        *,
+        base: float = ROPE_BASE,
+        epsilon: float = EPSILON,
+        dtype: type[np.floating[Any]] = np.float64,
     ) -> None:
         self.weights, self.kept, self.batch, self.base, self.epsilon = weights, kept, batch, base, epsilon
+        self.dtype = dtype
         self.results: dict[At, Floats] = {}
         self.peaks: dict[At, Floats] = {}
         self.gates: dict[At, float] = {}
@@ -77,20 +88,21 @@ class Reference(Reading):
     def keep(self, at: At, value: Floats) -> None:
         rows = value.reshape(self.batch, -1, value.shape[1])
         self.results[at] = rows[:, -self.kept :].reshape(-1, value.shape[1])
-        self.peaks[at] = np.abs(value).max(0)
+        peaks = np.abs(value).max(0)
+        self.peaks[at] = np.maximum(peaks, self.peaks[at]) if at in self.peaks else peaks
 
     def gather(self, at: At, operator: Vector, rows: Integers) -> Floats:
-        return np.asarray(self.weights.table(at, operator)[rows], np.float64)
+        return np.asarray(self.weights.table(at, operator)[rows], self.dtype)
 
     def product(self, at: At, operator: Gemm, x: Floats) -> Floats:
-        matrix = self.weights.matrix(at, operator).astype(np.float64)
+        matrix = np.asarray(self.weights.matrix(at, operator), self.dtype)
         if operator.stored is None:
-            return x @ matrix + self.weights.bias(at, operator)
+            return x @ matrix + np.asarray(self.weights.bias(at, operator), self.dtype)
         products = [part @ own for part, own in zip(by_expert(operator, x), matrix, strict=True)]
         return np.concatenate(products, axis=1)
 
     def norm(self, at: At, operator: Vector, x: Floats) -> Floats:
-        gamma, beta = self.weights.norm(at, operator)
+        gamma, beta = (np.asarray(each, self.dtype) for each in self.weights.norm(at, operator))
         centred = x - x.mean(1, keepdims=True) if operator.function == VectorFunction.LAYER_NORM else x
         deviation = np.sqrt((centred**2).mean(1, keepdims=True) + self.epsilon)
         return np.asarray(centred / deviation * gamma + beta)
@@ -103,7 +115,7 @@ class Reference(Reading):
 
     def gate(self, at: At, function: VectorFunction, x: Floats, y: Floats) -> Floats:
         made = activated(function, x)
-        self.gates[at] = float(np.abs(made).max())
+        self.gates[at] = max(float(np.abs(made).max()), self.gates.get(at, 0.0))
         return made * y
 
     def choose(self, at: At, operator: Vector, x: Floats) -> Floats:
@@ -122,7 +134,7 @@ class Reference(Reading):
     def turn(self, at: At, x: Floats, positions: Integers, head_dim: int) -> Floats:
         turned = angles(positions, head_dim, self.base)
         heads = x.shape[1] // head_dim
-        cosine, sine = np.tile(np.cos(turned), heads), np.tile(np.sin(turned), heads)
+        cosine, sine = (np.asarray(np.tile(each, heads), self.dtype) for each in (np.cos(turned), np.sin(turned)))
         made = np.empty_like(x)
         made[:, 0::2] = x[:, 0::2] * cosine - x[:, 1::2] * sine
         made[:, 1::2] = x[:, 0::2] * sine + x[:, 1::2] * cosine

@@ -174,8 +174,7 @@ def run_model(
         tell("quantisation")
         tile = mapped.chip.tile
         assert isinstance(tile, NpuTile)
-        whole = tile.circuit_format.is_integer
-        quantizer = Quantizer(walk, real) if whole else FloatParameters(walk, real, tile.circuit_format)
+        quantizer = parameters_of(tile, walk, real)
         walk.run(quantizer, tokens[:, -new:])
         clock.stop("quantisation")
         tell("exact reading")
@@ -199,6 +198,13 @@ def run_model(
     _Golden(made, quantizer, real, exact, caches, keep).run(watcher)
     clock.stop("golden")
     return made
+
+
+def parameters_of(tile: NpuTile, walk: GraphWalk, real: Reference) -> Quantizer | FloatParameters:
+    """The reading that makes the parameters of a tile's format."""
+    if tile.circuit_format.is_integer:
+        return Quantizer(walk, real)
+    return FloatParameters(walk, real, tile.circuit_format)
 
 
 def exact_reading(

@@ -21,7 +21,7 @@ TILES = 3
 ROWS = (200, 5)
 """Rows of a tile; as many only where there is room for tiles of two keys and more."""
 FAR = 7
-"""A shift that leaves exponents so far apart that peaks rise by more than a sum has bits; another, by a few, is `NEAR`."""
+"""A shift that leaves exponents so far apart that peaks rise by more bits than a sum has; by few of them: `NEAR`."""
 NEAR = 12
 SCALARS, KEYS, VALUES, QUERIES = 4096, 6144, 22528, 34816
 """Where parameters, tiles of 2,048 bytes of keys and of values, and what is multiplied by keys lie in main memory."""
