@@ -41,7 +41,7 @@ def test_the_table_fits_a_terminal_and_ends_in_one_line_that_says_what_came_out(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     text = " ".join(lines)
-    assert "bytes differ from the integer reading; next token" in text
+    assert "values differ from the exact reading; next token" in text
     assert "layer.down +feed_forward_add" in text
 
 

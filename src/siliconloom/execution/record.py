@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.files import write_file
 from siliconloom.execution.run import ModelRun
 
 SCHEMA = "siliconloom.values/1"
 SCALES = "static, one to a result: the largest magnitude that float64 has seen is 127; weights by column of results"
+NO_SCALES = "none: numbers keep their size; weights of one byte have a power of two by column of results"
 
 
 def run_record(
@@ -22,6 +24,7 @@ def run_record(
 ) -> dict[str, Any]:
     """A run under its versioned schema; ``weights`` says where they are from, ``rtl`` what the RTL has shown."""
     mapped, graph = made.mapped, made.mapped.graph
+    integers = not isinstance(mapped.chip.tile, NpuTile) or mapped.chip.tile.circuit_format.is_integer
     return {
         "schema": SCHEMA,
         "chip": mapped.chip.name,
@@ -31,7 +34,7 @@ def run_record(
         "batch": graph.batch,
         "tokens": made.tokens.tolist(),
         "weights": weights,
-        "scales": SCALES,
+        "scales": SCALES if integers else NO_SCALES,
         "rotary_base": base,
         "epsilon": epsilon,
         "notes": [*graph.notes, *mapped.notes],

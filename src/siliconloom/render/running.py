@@ -30,7 +30,7 @@ def run_table(record: Mapping[str, Any], changes: Mapping[str, str], out: Consol
         ("last", "right"),
         ("largest", "right"),
         ("cut off", "right"),
-        ("bytes", "right"),
+        ("values", "right"),
         ("differ", "right"),
     )
     operators: dict[str, list[Mapping[str, Any]]] = {}
@@ -66,7 +66,7 @@ def _percent(value: float | None) -> str:
 def summary(record: Mapping[str, Any]) -> str:
     """One line: what differs, which tokens come next, what it took."""
     compared = sum(row["values"] for row in record["operators"])
-    parts = [f"{record['differing']:,} of {compared:,} bytes differ from the integer reading"]
+    parts = [f"{record['differing']:,} of {compared:,} values differ from the exact reading"]
     if record["next_tokens"]:
         own, real = record["next_tokens"], record["float64_next_tokens"]
         agree = sum(a == b for a, b in zip(own, real, strict=True))

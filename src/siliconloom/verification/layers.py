@@ -1,10 +1,10 @@
-"""Small transformers in int8: what whole-program parity is shown on.
+"""Small transformers in a tile's format: what whole-program parity is shown on.
 
 Each is a model of one layer, described like any other, with tokens and positions before it and a head behind. Its
 prompt and each token after it are programs of their own: those that ``loom sim`` times, on a memory that `execution`
-fills. There are three readings of the graph (`execution.run`): float64, integers without tiles or layouts, and the
-Program on the golden model. The integer reading is the oracle of the golden model; the golden model is that of the RTL.
-The keys and values that a token finds in memory are those of the integer reading of the tokens before it.
+fills. There are three readings of the graph (`execution.run`): float64, an exact one without tiles or layouts, and the
+Program on the golden model. The exact reading is the oracle of the golden model; the golden model is that of the RTL.
+The keys and values that a token finds in memory are those of the exact reading of the tokens before it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.document import Document
 from siliconloom.execution.image import refuse
 from siliconloom.execution.run import ModelRun, run_model, vocabulary
@@ -52,16 +54,16 @@ class SmallModel:
     model: str
     output: str = "layer.feed_forward_add"
 
-    def prompt(self, tokens: int) -> Graph:
+    def prompt(self, tokens: int, dtype: DataType) -> Graph:
         """The graph of a prompt."""
-        return self._graph(f"phase: prefill\nsequence: {tokens}")
+        return self._graph(f"phase: prefill\nsequence: {tokens}", dtype)
 
-    def token(self, context: int) -> Graph:
+    def token(self, context: int, dtype: DataType) -> Graph:
         """The graph of one more token; ``context`` counts those before it and itself."""
-        return self._graph(f"phase: decode\ncontext: {context}")
+        return self._graph(f"phase: decode\ncontext: {context}", dtype)
 
-    def _graph(self, step: str) -> Graph:
-        text = f"kind: transformer\nname: {self.name}\nprecision: int8\n{step}\nmodel: {self.model}"
+    def _graph(self, step: str, dtype: DataType) -> Graph:
+        text = f"kind: transformer\nname: {self.name}\nprecision: {dtype.value}\n{step}\nmodel: {self.model}"
         return read_workload(Document.parse(text, self.name), self.name)
 
 
@@ -108,7 +110,7 @@ class LayerRun:
     name
         Model and phase.
     run
-        The golden run; nothing in it differs from the integer reading.
+        The golden run; nothing in it differs from the exact reading.
     results, real
         What leaves the layer, by the golden model and in float64: (tokens, hidden), in steps of 1/127 of the largest
         value of all programs.
@@ -133,17 +135,18 @@ def layer_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, decode: int = 
     NotSupported, LoomError
         For chips that the mapper, or the values of a model, do not fit.
     AssertionError
-        When the golden model's results are not those of the integer reading.
+        When the golden model's results are not those of the exact reading.
     """
     chance = np.random.default_rng(seed)
-    graphs = [spec.prompt(tokens), *(spec.token(tokens + number) for number in range(1, decode + 1))]
+    dtype = chip.tile.circuit_format if isinstance(chip.tile, NpuTile) else DataType.INT8
+    graphs = [spec.prompt(tokens, dtype), *(spec.token(tokens + number, dtype) for number in range(1, decode + 1))]
     numbers = chance.integers(0, vocabulary(graphs[0]), (1, tokens + decode))
     weights, runs = LayerWeights(graphs[0], seed), list[LayerRun]()
     for number, graph in enumerate(graphs):
         name = f"{spec.name}, prompt {tokens}" if number == 0 else f"{spec.name}, token {tokens + number}"
         run = run_model(_mapped(chip, graph), weights, numbers[:, : tokens + number], keep=True)
         if run.differing:
-            raise AssertionError(f"{name}: the golden model's results are not those of the integer reading")
+            raise AssertionError(f"{name}: the golden model's results are not those of the exact reading")
         results, real = (run.tensors[f"{reading}/{spec.output}/0"] for reading in ("golden", "float64"))
         runs.append(LayerRun(name, run, results, real))
     step = max(float(np.abs(each.real).max()) for each in runs) / LARGEST
