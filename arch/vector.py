@@ -436,7 +436,7 @@ def function_table(dtype: DataType = DataType.INT8) -> str:
     for function in VectorFunction if dtype.is_integer else sorted(built_in(dtype), key=lambda each: each.code):
         spec = function.spec
         second = "mask" if spec.masks else f"{spec.second * size} B an element" if spec.second else "none"
-        second = "k B a row" if spec.weighs else second
+        second = f"{size if size > 1 else ''} k B a row".strip() if spec.weighs else second
         result = spec.result if dtype.is_integer else spec.floats or spec.result
         if not spec.circuit:
             result += "; timed, no circuit"

@@ -18,6 +18,7 @@ register_function(
         reductions=1,
         parameters=(Parameters.SCALARS,),
         chooses=True,
+        floats="of the k largest of each row 2^(t − peak) / sum, t = a · m0; of others 0",
         result="of the k largest of each row 127 · 2^(t − peak) / sum, t = a · m0 / 2^shift in 1/256; of the others 0",
     )
 )
@@ -27,6 +28,7 @@ register_function(
         code=20,
         parameters=(Parameters.SCALARS,),
         weighs=True,
+        floats="sum of k rows, each times its element of b, one after the other, · m0",
         result="sum of k rows, each times its byte of b, · m0 / 2^shift",
     )
 )
@@ -37,6 +39,8 @@ register_function(
         passes=1,
         reductions=1,
         indexes=True,
+        floats="the column of the largest value of each row, of NaN if there is one, of equal ones the first: 4 bytes, "
+        "low byte first",
         result="the column of the largest value of each row, of equal ones the first: 4 bytes, low byte first",
     )
 )
