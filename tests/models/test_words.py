@@ -72,7 +72,9 @@ def test_a_template_says_who_speaks(made):
     for name in ("smollm", "folder"):
         text, templated = asked_text(made[name], "hello", "be brief")
         assert templated
-        assert text == "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+        assert (
+            text == "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+        )
         tokens = made[name].encode(text, templated=True)
         assert tokens[0] == 1
         assert tokens.count(2) == 2
