@@ -65,11 +65,14 @@ def test_both_users_of_a_bank_are_named():
         ("systolic-os-32", "gpt2-block-gemms", "proven", None),
         ("npu-edge", "gpt2", "proven", None),
         ("npu-edge", "mixtral-8x7b", "specified", "routing depends on data"),
-        ("npu-datacenter", "gpt2", "specified", "no circuit for bf16"),
+        ("npu-datacenter", "gpt2", "proven", None),
+        ("npu-datacenter", "gpt2 in int8", "specified", "no circuit for int8"),
     ],
 )
 def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why, tmp_path, capsys):
+    workload, _, dtype = workload.partition(" in ")
     sets = [] if workload.endswith("gemms") else ["--set", "workload.layers=1", "--set", "workload.sequence=32"]
+    sets += ["--set", f"workload.precision={dtype}"] if dtype else []
     files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
     outputs = ["--json", files[0], "--csv", files[1], "--report", files[2]]
     assert main(["sim", chip, workload, *sets, *outputs]) == 0

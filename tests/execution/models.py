@@ -33,8 +33,9 @@ DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
 """Which operand, or whether the sums, stay in the array."""
 
 
-def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary"):
+def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", dtype="int8"):
     sets = {
+        "tile.array.operands": f"[{dtype}]",
         "tile.array.dataflow": dataflow,
         "tile.array.rows": rows,
         "tile.array.cols": cols,

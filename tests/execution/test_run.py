@@ -1,4 +1,4 @@
-"""Whole models on the golden machine: every result is the integer reading's, and near float64's."""
+"""Whole models on the golden machine: every result is the exact reading's, and near float64's."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from siliconloom.arch import load_chip
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution import image, run
+from siliconloom.execution.encoding import IntegerEncoding
 from siliconloom.execution.image import fill_cache, read_cache
 from siliconloom.execution.run import lengths, run_model
 from siliconloom.execution.walk import Past
@@ -24,6 +25,8 @@ from tests.mapper.chip.tiled import tiled
 
 NEAR = 0.3
 """Relative error that a result in int8 keeps below; one scale that is wrong by a factor of two makes it 0.5 or more."""
+FLOATS = {"bf16": 0.03, "fp16": 0.01, "fp8_e4m3": 0.3, "fp8_e5m2": 0.5}
+"""The same of other formats: they round to 8, 11, 4 and 3 bits."""
 
 
 def mapped_to(chip, graph):
@@ -43,10 +46,11 @@ def mapped_to(chip, graph):
     length=st.integers(1, 18),
     decode=st.booleans(),
     greedy=st.booleans(),
+    dtype=st.sampled_from(["int8", "int8", *FLOATS]),
     seed=st.integers(0, 99),
 )
-def test_a_golden_run_is_the_integer_reading(
-    tmp_path_factory, family, shape, dataflow, bus, dim, group, layers, batch, length, decode, greedy, seed
+def test_a_golden_run_is_the_exact_reading(
+    tmp_path_factory, family, shape, dataflow, bus, dim, group, layers, batch, length, decode, greedy, dtype, seed
 ):
     assume(dim % 2 == 0 or family in ("gpt2", "opt"))
     folder = tmp_path_factory.mktemp("model")
@@ -66,14 +70,14 @@ def test_a_golden_run_is_the_integer_reading(
     if family == "mixtral" and seed % 2:  # two are chosen of more
         config |= {"num_local_experts": 2 + seed % 4}
         sets += [("experts", "all")]
-    graph = graph_of(folder, config, [*sets, ("batch", str(batch))])
-    mapped = mapped_to(chip_of(*shape, bus, dataflow=dataflow), graph)
+    graph = graph_of(folder, config, [*sets, ("batch", str(batch)), ("precision", dtype)])
+    mapped = mapped_to(chip_of(*shape, bus, dataflow=dataflow, dtype=dtype), graph)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(mapped.graph)[:2])
     made = run_model(mapped, RandomWeights(mapped.graph, seed), tokens, keep=True)
     assert {row.name: row.differing for row in made.rows if row.differing} == {}
     assert len(made.rows) == sum(task.repeat for task in mapped.tasks)
     worst = max((row for row in made.rows if row.relative_rms is not None), key=lambda row: row.relative_rms)
-    assert worst.relative_rms < NEAR, worst
+    assert worst.relative_rms < FLOATS.get(dtype, NEAR), worst
     assert made.tensors["golden/head/0"].shape == (batch, VOCABULARY)
     assert made.next_tokens == made.tensors["golden/head/0"].argmax(1).tolist()
     assert made.real_tokens == made.tensors["float64/head/0"].argmax(1).tolist()
@@ -91,12 +95,13 @@ CARRIED = [
 
 
 @pytest.mark.parametrize(("seed", "dataflow"), [*enumerate(DATAFLOWS), (7, "weight_stationary")])
+@pytest.mark.parametrize("dtype", ["int8", "bf16"])
 @pytest.mark.parametrize(("family", "kv_heads", "sets", "sizes"), CARRIED)
-def test_rows_that_are_carried_are_the_integer_reading_and_as_near_as_the_mapper_s_own(
-    tmp_path, family, kv_heads, sets, sizes, seed, dataflow
+def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(
+    tmp_path, family, kv_heads, sets, sizes, seed, dataflow, dtype
 ):
-    graph = graph_of(tmp_path, config_of(family, 4, kv_heads, 16, 2), sets)
-    chip = chip_of(4, 4, 4, 16, dataflow=dataflow)
+    graph = graph_of(tmp_path, config_of(family, 4, kv_heads, 16, 2), [*sets, ("precision", dtype)])
+    chip = chip_of(4, 4, 4, 16, dataflow=dataflow, dtype=dtype)
     parts, best = tiled(chip, graph, *sizes), mapped_to(chip, graph)
     assert any(i.rescale for i in parts.program.instructions)
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, lengths(parts.graph)[:2])
@@ -110,7 +115,7 @@ def test_rows_that_are_carried_are_the_integer_reading_and_as_near_as_the_mapper
 
 
 def test_a_reading_that_takes_rows_for_whole_differs(tmp_path, monkeypatch):
-    """The integer reading must be told of the tiles, so that their order of rounding is what the program's is."""
+    """The exact reading must be told of the tiles, so that their order of rounding is what the program's is."""
     family, kv_heads, sets, sizes = CARRIED[0]
     mapped = tiled(chip_of(4, 4, 4, 16), graph_of(tmp_path, config_of(family, 4, kv_heads, 16, 2), sets), *sizes)
     monkeypatch.setattr(run, "carried_rows", lambda mapped: {})
@@ -155,10 +160,13 @@ def small(tmp_path):
     return mapped_to(chip_of(8, 8, 8, 16), graph)
 
 
-@pytest.mark.parametrize("broken", ["_planes", "_lines", "_tiles", "_gather"])
-def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, broken):
-    """The integer reading knows nothing of the image, so that one wrong part of it shows."""
-    right = getattr(image.Image, broken)
+@pytest.mark.parametrize(
+    ("whose", "broken"),
+    [(IntegerEncoding, "planes"), (IntegerEncoding, "lines"), (image.Image, "_tiles"), (image.Image, "_gather")],
+)
+def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, whose, broken):
+    """The exact reading knows nothing of the image, so that one wrong part of it shows."""
+    right = getattr(whose, broken)
 
     def wrong(self, *given):
         made = right(self, *given)
@@ -166,7 +174,7 @@ def test_a_memory_that_is_filled_wrongly_is_seen(small, monkeypatch, broken):
             return np.roll(made, 1)
         return ((place, np.roll(values, 1)) for place, values in made)
 
-    monkeypatch.setattr(image.Image, broken, wrong)
+    monkeypatch.setattr(whose, broken, wrong)
     tokens = np.arange(7)[None] % VOCABULARY
     try:
         differing = run_model(small, RandomWeights(small.graph, 0), tokens).differing

@@ -24,9 +24,9 @@ def text_on(chip, path, prompt, most, sets=()):
     """Every program of a text with its step, and the tile."""
     plan = GenerationPlan(chip, str(path), tuple(sets), len(prompt), most)
     graph = plan.step("prefill", len(prompt)).graph
-    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path)))
+    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path), graph))
     spoken = list(real.text(prompt, most, frozenset()))
-    tile = TileText(plan.kept, real)
+    tile = TileText(chip.tile, plan.kept, real)
     found, given, length = [], prompt, 0
     for number in range(most):
         length += len(given)
@@ -38,13 +38,24 @@ def text_on(chip, path, prompt, most, sets=()):
 
 @pytest.mark.parametrize("shape", range(0, len(SHAPES), 3))
 @pytest.mark.parametrize(
-    ("family", "kv_heads", "sets"), [("llama", 1, ()), ("gpt2", 2, (("sample", "greedy"),)), ("qwen2", 2, ())]
+    ("family", "kv_heads", "sets", "dtype"),
+    [
+        ("llama", 1, (), "int8"),
+        ("gpt2", 2, (("sample", "greedy"),), "int8"),
+        ("qwen2", 2, (), "int8"),
+        ("llama", 2, (("sample", "greedy"),), "bf16"),
+        ("qwen2", 1, (), "fp16"),
+        ("gpt2", 2, (), "fp8_e4m3"),
+    ],
 )
-def test_every_program_finds_the_cache_of_those_before_it(tmp_path, family, kv_heads, sets, shape):
+def test_every_program_finds_the_cache_of_those_before_it(tmp_path, family, kv_heads, sets, dtype, shape):
     config, tensors = model_of(family, kv_heads=kv_heads)
     path = write_gguf(tmp_path / "m.gguf", config, tensors)
     rows, cols, lanes = SHAPES[shape]
-    _, tile, found, _ = text_on(chip_of(rows, cols, lanes, 16), path, PROMPT, 6, sets)
+    chip, sets = chip_of(rows, cols, lanes, 16, dtype=dtype), (*sets, ("precision", dtype))
+    _, tile, found, spoken = text_on(chip, path, PROMPT, 6, sets)
+    if dtype in ("bf16", "fp16"):
+        assert found[0][1].token == spoken[0]
     assert [step.differing for _, step in found] == [0] * 6
     assert tile.position == len(PROMPT) + 5
 
@@ -88,9 +99,9 @@ def test_float32_text_is_that_of_whole_prompts(tmp_path):
     text = list(PROMPT)
     for _ in range(5):
         text.append(int(logits_of(config, tensors, text).argmax()))
-    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path)))
+    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path), graph))
     assert list(real.text(PROMPT, 5, frozenset())) == text[len(PROMPT) :]
-    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path)))
+    real = RealText(graph, FileWeights(graph, str(path)), constants_of(str(path), graph))
     first = text[len(PROMPT)]
     assert list(real.text(PROMPT, 5, frozenset([first]))) == [first]  # which ends it
 
@@ -99,7 +110,7 @@ def test_a_perplexity_is_that_of_every_next_token(tmp_path):
     config, tensors = model_of("llama", tied=False)
     path = write_gguf(tmp_path / "m.gguf", config, tensors)
     graph = load_workload(str(path), [("sequence", "4")])
-    weights, constants = FileWeights(graph, str(path)), constants_of(str(path))
+    weights, constants = FileWeights(graph, str(path)), constants_of(str(path), graph)
     chances = []
     for end in range(1, len(PROMPT)):
         logits = logits_of(config, tensors, PROMPT[:end])

@@ -9,7 +9,7 @@ from typing import Any
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution.reference import ROPE_BASE
-from siliconloom.workloads import Graph, Vector
+from siliconloom.workloads import Graph, Operator, Vector
 from siliconloom.workloads.architecture import EPSILON
 from siliconloom.workloads.load import workload_document
 
@@ -46,6 +46,15 @@ def rope_base_of(name: str) -> float:
     return _number(name, "rope_theta", base, 1.0)
 
 
+def constants_of(name: str, graph: Graph) -> ModelConstants:
+    """Both, of a workload by file or library name and its graph; raises as `rope_base_of` does."""
+    return ModelConstants(rope_base_of(name), next((e for e in map(_epsilon, graph.operators()) if e), 0.0))
+
+
+def _epsilon(operator: Operator) -> float:
+    return operator.epsilon if isinstance(operator, Vector) else 0.0
+
+
 def epsilon_of(graph: Graph, asked: float | None, chip: Chip) -> float:
     """What norms in real numbers add to the mean square of a row: what is asked for, or what those of a graph do.
 
@@ -54,7 +63,7 @@ def epsilon_of(graph: Graph, asked: float | None, chip: Chip) -> float:
     NotSupported
         Where something else is asked for than the programs of a chip that computes in floating point add.
     """
-    own = next((o.epsilon for o in graph.operators() if isinstance(o, Vector) and o.epsilon), 0.0)
+    own = next((e for e in map(_epsilon, graph.operators()) if e), 0.0)
     if asked is None or asked == own:
         return own
     if isinstance(chip.tile, NpuTile) and not chip.tile.circuit_format.is_integer:
@@ -71,4 +80,4 @@ def _number(name: str, key: str, value: Any, least: float) -> float:
     return float(value)
 
 
-__all__ = ["ModelConstants", "epsilon_of", "rope_base_of"]
+__all__ = ["ModelConstants", "constants_of", "epsilon_of", "rope_base_of"]
