@@ -33,7 +33,7 @@ def pip(monkeypatch, tmp_path):
                 archive.writestr(state["member"], state["content"])
         return subprocess.CompletedProcess(command, state["status"], "", "first\nERROR: no route\n")
 
-    monkeypatch.setattr(fetched.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return state
 
 
