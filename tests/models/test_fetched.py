@@ -96,3 +96,5 @@ def test_words_need_the_weights_and_the_time_does_not(pip, capsys):
     assert load_workload(NAME, [("layers", "1"), ("sequence", "8")]).tokens == 8
     assert main(["run", "npu-edge", "gpt2", "--prompt", "hello"]) == 2
     assert "a GGUF file, a Hugging Face folder" in capsys.readouterr().err
+    assert main(["run", "npu-edge", "smollm-135m", "--prompt", "hello"]) == 2
+    assert f"did you mean '{NAME}'?" in capsys.readouterr().err
