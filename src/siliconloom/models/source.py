@@ -52,6 +52,12 @@ def needed_source(name: str) -> ModelSource:
     raise LoomError(f"{name}: --prompt needs a model with weights and words: a GGUF file, a Hugging Face folder{hint}")
 
 
+def weights_path(name: str) -> str:
+    """Where weights are: a path, or the name of a fetched model."""
+    found = None if Path(name).exists() else fetched_path(name)
+    return name if found is None else str(found)
+
+
 def own_weights(name: str) -> str | None:
     """The weights that come with a model's description: a GGUF file, or a folder with safetensors files."""
     path = Path(name)
@@ -107,4 +113,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-__all__ = ["ModelSource", "described", "model_source", "needed_source", "own_weights", "read_json", "weight_files"]
+__all__ = [
+    "ModelSource",
+    "described",
+    "model_source",
+    "needed_source",
+    "own_weights",
+    "read_json",
+    "weight_files",
+    "weights_path",
+]
