@@ -8,7 +8,7 @@ SLOW ?= 1
 SEED ?= 0
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint types clean
+.PHONY: demo speak test lint types clean
 
 $(VENV)/demo.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,11 @@ demo: $(VENV)/demo.stamp
 	@echo "  traces   $(OUT)/*.trace.json (open in https://ui.perfetto.dev)"
 	@echo "  results  $(OUT)/*.json"
 	@echo "  Verilog  $(OUT)/rtl (start with its README.md)"
+
+# A model of 135 M parameters that answers on the edge NPU; downloads 93 MB the first time.
+speak: $(VENV)/test.stamp
+	@$(BIN)/loom models get smollm2-135m
+	@$(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12
 
 # Icarus comes from the system's packages; without it its benches are reported as skipped.
 test: $(VENV)/test.stamp

@@ -232,7 +232,8 @@ def test_a_run_of_a_chip_imports_nothing_that_it_does_not_use():
     """Circuits, plans of systems and graphs for users take longer to import than the run takes."""
     code = (
         "import sys; from siliconloom.cli import main; main(['sim', 'npu-edge', 'gpt2', '--json', '-']); "
-        "heavy = 'amaranth networkx siliconloom.rtl.library siliconloom.mapper.system siliconloom.mapper.experts'; "
+        "heavy = 'amaranth networkx siliconloom.rtl.library siliconloom.mapper.system siliconloom.mapper.experts '"
+        "'gguf safetensors tokenizers jinja2'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,5 +1,6 @@
 """GGUF files and Hugging Face folders: the same workload, the same parameters; one line for what is damaged."""
 
+import os
 from contextlib import suppress
 
 import numpy as np
@@ -13,7 +14,7 @@ from siliconloom.execution.constants import constants_of, rope_base_of
 from siliconloom.execution.files import FileWeights
 from siliconloom.execution.walk import At
 from siliconloom.execution.weights import shapes
-from siliconloom.models.gguf import FORMATS, PLAIN, read_gguf
+from siliconloom.models.gguf import FORMATS, PLAIN, is_gguf, read_gguf
 from siliconloom.workloads import load_workload
 from tests.execution.models import logits_of
 from tests.models.files import add_value, model_of, write_folder, write_gguf
@@ -196,3 +197,16 @@ def test_a_package_that_is_missing_is_named_with_the_extra(tmp_path, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(LoomError, match=r"Q8_0 need the package gguf: pip install 'siliconloom\[models\]'"):
         file.tensors["blk.1.ffn_down.weight"].read()
+
+
+def test_a_file_that_changes_is_read_again_and_a_pipe_is_left_alone(tmp_path):
+    config, tensors = model_of("llama")
+    path = tmp_path / "m.gguf"
+    assert read_gguf(write_gguf(path, config, tensors)).metadata["llama.block_count"] == 2
+    one, fewer = model_of("llama", layers=1)
+    assert read_gguf(write_gguf(path, one, fewer)).metadata["llama.block_count"] == 1
+    path.write_bytes(b"")
+    with pytest.raises(LoomError, match="it has 0 B"):
+        read_gguf(path)
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_gguf(tmp_path / "pipe")  # which nobody writes to

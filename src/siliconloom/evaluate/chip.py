@@ -120,7 +120,7 @@ def simulate(
             outcome = run(plan.program, machine, exact=exact, trace_limit=trace_limit, window=window, progress=progress)
         changed = tuple(overrides or ())
         done = Simulation(machine, plan.graph, plan, outcome, mapped, chip, changed, mapping, joined)
-        _check_floors(done)
+        check_floors(done)
         found.append(done)
     return min(found, key=lambda done: done.run.cycles)
 
@@ -188,7 +188,7 @@ def binding_key(chip: Chip, bound: Bound) -> str:
     return narrowest(chip, level, chip.memory[level])[0]
 
 
-def _check_floors(simulation: Simulation) -> None:
+def check_floors(simulation: Simulation) -> None:
     """A time below a physical floor is a bug of ours, never a result."""
     outcome, bound = simulation.run, simulation.plan.bound
     if outcome.cycles < bound.lower_bound_cycles:

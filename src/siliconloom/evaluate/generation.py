@@ -16,7 +16,7 @@ from siliconloom.arch import Chip, load_chip
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.overrides import split_overrides
-from siliconloom.evaluate.chip import Simulation, check_length
+from siliconloom.evaluate.chip import Simulation, check_floors, check_length
 from siliconloom.mapper.chip.kept import kept_of
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.mapper.chip.memory import Kept
@@ -114,7 +114,9 @@ class GenerationPlan:
         plan = map_workload(machine, graph, Stopwatch(machine), search=False, kept=kept)
         check_length(machine, plan.program)
         mapped = time.perf_counter() - began
-        return Simulation(machine, plan.graph, plan, run(plan.program, machine), mapped, self.chip, self.sets)
+        done = Simulation(machine, plan.graph, plan, run(plan.program, machine), mapped, self.chip, self.sets)
+        check_floors(done)
+        return done
 
 
 def plan_generation(

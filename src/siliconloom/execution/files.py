@@ -18,7 +18,7 @@ from siliconloom.execution.walk import At
 from siliconloom.execution.weights import Floats, Weights, labels, shapes
 from siliconloom.models.families import family_of
 from siliconloom.models.gguf import GgufTensor, is_gguf, read_gguf
-from siliconloom.models.source import weight_files
+from siliconloom.models.source import weight_files, weights_path
 from siliconloom.workloads import Attention, Graph, Operator, Vector
 from siliconloom.workloads.roles import Role
 
@@ -235,6 +235,7 @@ class FileWeights(Weights):
 
     def __init__(self, graph: Graph, path: str) -> None:
         super().__init__(graph)
+        path = weights_path(path)
         self.path, (self.tensors, paired) = path, stored_model(path)
         names = set(self.tensors)
         if any(name.endswith("wte.weight") for name in names):

