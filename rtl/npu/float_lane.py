@@ -1,16 +1,21 @@
-"""One lane of the vector unit in floating point: the arithmetic on one column, with its parameters."""
+"""One lane of the vector unit in floating point: the arithmetic on one column, with its parameters.
+
+What its stages do depends on the ways that hold (`rtl.npu.float_ways`). Circuits that only row functions and
+activations use stand here: powers of two, and sigmoids.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, LOG2_BITS, SILU_SLOPE
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.numerics import LOG2_BITS
 from siliconloom.rtl.cells.float_functions import (
     FIXED_BITS,
     float_count,
@@ -23,29 +28,9 @@ from siliconloom.rtl.cells.float_functions import (
 from siliconloom.rtl.cells.floating import float_multiply, float_sum, narrowed, widened
 from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.choice import order_of
-from siliconloom.rtl.npu.lane import NEED_BITS
+from siliconloom.rtl.npu.float_ways import MINUS_ZERO, UNIT, FloatHook, FloatStage, float_ways
+from siliconloom.rtl.npu.lane import NEED_BITS, chain
 
-WAYS = {
-    "requantize": {VectorFunction.REQUANTIZE},
-    "add": {VectorFunction.ADD},
-    "product": {VectorFunction.MULTIPLY, VectorFunction.COMBINE},
-    "relu": {VectorFunction.RELU},
-    "rope": {VectorFunction.ROPE},
-    "norm": {VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM},
-    "centred": {VectorFunction.LAYER_NORM},
-    "softmax": {VectorFunction.SOFTMAX, VectorFunction.SOFTMAX_ONLINE, VectorFunction.TOP_K},
-    "divided": {VectorFunction.SOFTMAX, VectorFunction.TOP_K},
-    "values": {VectorFunction.TOP_K},
-    "closing": {VectorFunction.REQUANTIZE_ROWS},
-    "silu": {VectorFunction.SILU, VectorFunction.GATED_SILU},
-    "gelu": {VectorFunction.GELU, VectorFunction.GATED_GELU},
-    "gated": {VectorFunction.GATED_SILU, VectorFunction.GATED_GELU},
-}
-"""What a lane does while a bit is set, and the functions that it makes."""
-PASSED = {VectorFunction.COPY, VectorFunction.KV_APPEND, VectorFunction.TRANSPOSE, VectorFunction.ARGMAX}
-"""Functions for which a lane passes its operand on bit by bit, with no way set."""
-ONE, MINUS_ZERO = Const(0x3F800000, 32), Const(1 << 31, 32)
-"""What changes no number that is multiplied by it, or that it is added to."""
 STATE = {"scale": 32, "offset": 32, "total": 32}
 """What a row function keeps of a row between its passes.
 
@@ -59,7 +44,7 @@ class FloatLane(Circuit):
     Members
     -------
     kind : In
-        A bit per way of `WAYS`, in their order.
+        A bit per way, in their order.
     a, b, sum : In
         Stage 1: the operands, of the tile's format, and the accumulator's sum.
     pair, cosine, sine, negative : In
@@ -88,9 +73,9 @@ class FloatLane(Circuit):
     """Cycles from an operand's address to its result."""
 
     def __init__(self, library: Library, dtype: DataType) -> None:
-        self.dtype, self.planes = dtype, planes_of(dtype)
+        self.dtype, self.planes, self.ways = dtype, planes_of(dtype), float_ways()
         ports = {
-            "kind": In(len(WAYS)),
+            "kind": In(len(self.ways)),
             "a": In(dtype.bits),
             "b": In(dtype.bits),
             "sum": In(32),
@@ -119,10 +104,11 @@ class FloatLane(Circuit):
             "result": Out(dtype.bits),
         }
         super().__init__(library, library.name("lane"), ports)
+        self.passes = Signal()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        is_ = {name: self.kind[place] for place, name in enumerate(WAYS)}
+        is_ = {way.name: self.kind[place] for place, way in enumerate(self.ways)}
         bias, multiplier = self._column(m)
         operand = self._operand(m)
         value, gate = self._first_products(m, is_, operand, bias, multiplier)
@@ -131,8 +117,9 @@ class FloatLane(Circuit):
         return m
 
     def _operand(self, m: Module) -> dict[int, Value]:
-        """The operand as an fp32 number, by the stage."""
-        operand: dict[int, Value] = {1: Mux(self.kind.any(), self._wide(m, "a", self.a), self.a)}
+        """The operand as an fp32 number, by the stage; as it is where no way holds, and to the end."""
+        m.d.comb += self.passes.eq(~self.kind.any())
+        operand: dict[int, Value] = {1: Mux(self.passes, self.a, self._wide(m, "a", self.a))}
         raw: Value = self.a
         for stage in range(2, 9):
             operand[stage] = Signal(32, name=f"a_{stage}")
@@ -144,70 +131,42 @@ class FloatLane(Circuit):
         m.d.comb += [self.key.eq(order_of(raw, self.dtype)), self.first.eq(Mux(self.keep_7, operand[7], 0))]
         return operand
 
+    def _assign(
+        self, m: Module, domain: Any, hook: str, is_: dict[str, Value], stage: FloatStage, targets: dict[str, Signal]
+    ) -> None:
+        """What the first way that holds, of those that have this hook, assigns; ways that share it have one branch."""
+        holding: dict[FloatHook, Value] = {}
+        for way in self.ways:
+            found: FloatHook | None = getattr(way, hook)
+            if found is not None:
+                holding[found] = holding[found] | is_[way.name] if found in holding else is_[way.name]
+        chain(m, domain, [(holds, found(m, stage)) for found, holds in holding.items()], targets)
+
     def _first_products(
         self, m: Module, is_: dict[str, Value], operand: dict[int, Value], bias: Value, multiplier: Value
     ) -> tuple[list[Signal], list[Signal]]:
         """Stage 2: what is multiplied and added; 3: products; 4: the sum. Returns it, and a gate's factor, by stage."""
-        a = operand[2]
         b, word, pair, cosine, sine = (Signal(32, name=f"{name}_2") for name in ("b", "word", "pair", "cosine", "sine"))
-        turned = self._wide(m, "pair", self.pair)
+        turned, reduces = self._wide(m, "pair", self.pair), Signal()
         m.d.sync += [b.eq(self._wide(m, "b", self.b)), word.eq(self.sum), cosine.eq(self.cosine), sine.eq(self.sine)]
-        m.d.sync += pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative))
-        x, factor, other, scale, reduces = (
-            *(Signal(32, name=f"{n}_3") for n in ("x", "factor", "other", "scale")),
-            Signal(),
-        )
-        negative = a[-1] & ~is_nan(a)
-        of_sums = is_["requantize"] | is_["closing"] | (is_["softmax"] & ~is_["values"])
-        m.d.sync += [
-            x.eq(Mux(of_sums, word, Mux(is_["relu"] & negative, 0, a))),
-            factor.eq(ONE),
-            other.eq(Mux(is_["rope"], pair, b)),
-            scale.eq(Mux(is_["rope"], sine, Mux(is_["gated"], self.m0, self.m1))),
-            reduces.eq(self.reduce),
-        ]
-        with m.If(is_["requantize"]):
-            m.d.sync += factor.eq(multiplier)
-        with m.Elif(is_["add"] | is_["softmax"]):
-            m.d.sync += factor.eq(self.m0)
-        with m.Elif(is_["product"]):
-            m.d.sync += factor.eq(b)
-        with m.Elif(is_["rope"]):
-            m.d.sync += factor.eq(cosine)
-        with m.Elif(is_["norm"]):
-            m.d.sync += factor.eq(Mux(self.reduce, a, self.scale))
-        with m.Elif(is_["closing"]):
-            m.d.sync += factor.eq(self.scale)
-        with m.Elif(is_["silu"]):
-            m.d.sync += factor.eq(Const(SILU_SLOPE, 32))
-        with m.Elif(is_["gelu"]):
-            m.d.sync += [
-                x.eq(float_multiply(m, "square", a, a)),
-                factor.eq(float_multiply(m, "cube", a, Const(GELU_CUBE, 32))),
-            ]
+        m.d.sync += [pair.eq(Cat(turned[:-1], turned[-1] ^ self.negative)), reduces.eq(self.reduce)]
+        more = {"cosine": cosine, "sine": sine, "neighbour": pair, "reduce": self.reduce, "row_scale": self.scale}
+        stage = FloatStage(operand[2], b, word, self.m0, self.m1, bias, multiplier, more)
+        targets = {name: Signal(32, name=f"{name}_3") for name in ("x", "factor", "other", "scale")}
+        x, factor, other, scale = targets.values()
+        m.d.sync += [x.eq(operand[2]), factor.eq(UNIT), other.eq(b), scale.eq(self.m1)]
+        self._assign(m, m.d.sync, "multiply", is_, stage, targets)
+
         product, addend, value = Signal(32, name="product_4"), Signal(32, name="addend_4"), Signal(32, name="value_5")
         second, gate = float_multiply(m, "second", other, scale), [Signal(32, name="gate_4")]
-        passes = ~self.kind.any()
-        m.d.sync += [
-            product.eq(Mux(passes, x, float_multiply(m, "first", x, factor))),
-            addend.eq(MINUS_ZERO),
-            gate[0].eq(second),
-        ]
-        with m.If(is_["add"] | is_["rope"]):
-            m.d.sync += addend.eq(second)
-        with m.Elif(is_["requantize"]):
-            m.d.sync += addend.eq(bias)
-        with m.Elif(is_["norm"] & ~reduces):
-            m.d.sync += addend.eq(Cat(self.offset[:-1], ~self.offset[-1]))
-        with m.Elif(is_["gelu"]):
-            m.d.sync += addend.eq(float_multiply(m, "slope", operand[3], Const(GELU_SLOPE, 32)))
+        m.d.sync += [addend.eq(MINUS_ZERO), gate[0].eq(second)]
+        m.d.sync += product.eq(Mux(self.passes, x, float_multiply(m, "first", x, factor)))
+        stage = replace(stage, a=operand[3], value=second, more={"reduce": reduces, "offset": self.offset})
+        self._assign(m, m.d.sync, "add", is_, stage, {"addend": addend})
         total = float_sum(m, "total", product, Mux(self.adds_4, value, addend))
-        m.d.sync += value.eq(Mux(passes, product, total))
-        values = [value]
-        for stage in (6, 7, 8):
-            values.append(Signal(32, name=f"value_{stage}"))
-        for stage in (5, 6, 7, 8, 9):
-            gate.append(Signal(32, name=f"gate_{stage}"))
+        m.d.sync += value.eq(Mux(self.passes, product, total))
+        values = [value, *(Signal(32, name=f"value_{stage}") for stage in (6, 7, 8))]
+        gate += [Signal(32, name=f"gate_{stage}") for stage in (5, 6, 7, 8, 9)]
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(gate)]
         m.d.sync += [later.eq(earlier) for earlier, later in pairwise(values)]
         return values, gate
@@ -239,33 +198,20 @@ class FloatLane(Circuit):
         multiplier: Value,
     ) -> None:
         """Stage 7: a sigmoid; 8: the second product; 9: what comes behind it, rounded to an element."""
-        activates, late_columns = is_["silu"] | is_["gelu"], is_["norm"] | is_["closing"]
         sigmoid, power_8, scaled = Signal(32, name="sigmoid_8"), Signal(32, name="power_8"), Signal(32, name="scaled_9")
-        m.d.sync += [sigmoid.eq(float_reciprocal(m, "quotient", float_sum(m, "more", power, ONE))), power_8.eq(power)]
-        x, factor, a = Signal(32, name="late"), Signal(32, name="late_factor"), operand[8]
-        m.d.comb += x.eq(Mux(is_["softmax"], power_8, values[3]))
-        with m.If(activates):  # an infinity times nothing is nothing
-            m.d.comb += [
-                x.eq(Mux(a[23:31].all() & ~sigmoid[:-1].any(), Cat(Const(0, 31), a[-1]), a)),
-                factor.eq(sigmoid),
-            ]
-        with m.Elif(late_columns):
-            m.d.comb += factor.eq(multiplier)
-        with m.Elif(is_["product"]):
-            m.d.comb += factor.eq(self.m0)
-        with m.Elif(is_["divided"]):
-            m.d.comb += factor.eq(self.late_scale)
-        with m.Else():
-            m.d.comb += factor.eq(ONE)
-        passes = ~self.kind.any()
-        m.d.sync += scaled.eq(Mux(passes, x, float_multiply(m, "late_product", x, factor)))
+        m.d.sync += [sigmoid.eq(float_reciprocal(m, "quotient", float_sum(m, "more", power, UNIT))), power_8.eq(power)]
+        x, factor = Signal(32, name="late"), Signal(32, name="late_factor")
+        m.d.comb += [x.eq(values[3]), factor.eq(UNIT)]
+        more = {"power": power_8, "sigmoid": sigmoid, "row_scale": self.late_scale}
+        stage = FloatStage(operand[8], MINUS_ZERO, values[3], self.m0, self.m1, bias, multiplier, more)
+        self._assign(m, m.d.comb, "late", is_, stage, {"x": x, "factor": factor})
+        m.d.sync += scaled.eq(Mux(self.passes, x, float_multiply(m, "late_product", x, factor)))
         closed, result = Signal(32, name="closed"), Signal(self.dtype.bits, name="result_10")
         m.d.comb += closed.eq(scaled)
-        with m.If(late_columns):
-            m.d.comb += closed.eq(float_sum(m, "biased", scaled, bias))
-        with m.Elif(is_["gated"]):
-            m.d.comb += closed.eq(float_multiply(m, "gated", scaled, gate[-1]))
-        element = Mux(passes, scaled[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
+        self._assign(
+            m, m.d.comb, "close", is_, replace(stage, value=scaled, more={"gate": gate[-1]}), {"closed": closed}
+        )
+        element = Mux(self.passes, closed[: self.dtype.bits], narrowed(m, "element", closed, self.dtype.layout))
         m.d.sync += result.eq(Mux(self.keep_9, element, 0))
         m.d.comb += self.result.eq(result)
 
@@ -357,4 +303,4 @@ class FloatRowScalars(Circuit):
         return m
 
 
-__all__ = ["PASSED", "STATE", "WAYS", "FloatLane", "FloatRowScalars", "planes_of"]
+__all__ = ["STATE", "FloatLane", "FloatRowScalars", "planes_of"]

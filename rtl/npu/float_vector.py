@@ -14,14 +14,14 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
 
 from siliconloom.arch import timing
-from siliconloom.arch.errors import LoomError
 from siliconloom.arch.vector import BUILT_IN_FLOATS, INDEX_BYTES
 from siliconloom.rtl.cells.float_functions import lowered, tree_level
 from siliconloom.rtl.cells.floating import float_sum
 from siliconloom.rtl.library import Library, Placed
 from siliconloom.rtl.npu.choice import key, key_bits, none
 from siliconloom.rtl.npu.entries import VECTOR_ENTRY
-from siliconloom.rtl.npu.float_lane import PASSED, STATE, WAYS, FloatLane, FloatRowScalars, planes_of
+from siliconloom.rtl.npu.float_lane import STATE, FloatLane, FloatRowScalars, planes_of
+from siliconloom.rtl.npu.float_ways import float_ways, functions_in
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, Largest
 from siliconloom.rtl.npu.vector import (
@@ -40,9 +40,7 @@ class FloatVectorUnit(VectorUnitCircuit):
     """As `VectorUnitCircuit`, in floating point; raises `LoomError` for a function that no way of the lane makes."""
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
-        missing = set(BUILT_IN_FLOATS).difference(PASSED, *WAYS.values())
-        if missing:
-            raise LoomError(f"no circuit in floating point is there for the vector function {min(missing)}")
+        self.ways = float_ways()
         super().__init__(library, geometry)
         self.planes = planes_of(geometry.dtype)
 
@@ -52,9 +50,8 @@ class FloatVectorUnit(VectorUnitCircuit):
         timing.confirm("VECTOR_STAGES", lane=FloatLane.STAGES, row_state=FloatRowScalars.STAGES)
         entry, dtype = Signal(VECTOR_ENTRY, name="instruction"), self.geometry.dtype
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
-        built = set(BUILT_IN_FLOATS)
-        ways = {name: functions & built for name, functions in WAYS.items()}
-        what = VectorConditions(m, entry, self.instruction.payload, ways, built, dtype)
+        ways = {way.name: functions_in(way) for way in self.ways}
+        what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT_IN_FLOATS), dtype)
         phase, place, slots = self._control(m, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(self._highest_bits), name="highest")
         m.d.sync += column.eq(place.column)

@@ -52,7 +52,7 @@ FIELDS = {
     "rescale": "what a matmul adds to is first divided, row by row, see below",
     "m": "size; of a loop, rounds",
     "n": "size",
-    "k": "size",
+    "k": "size, or a number of its own of some vector functions, see there",
     "pitch": "bytes from row to row in main memory",
     "local_pitch": "bytes from row to row in the scratchpad",
 }

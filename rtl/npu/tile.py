@@ -29,6 +29,7 @@ from siliconloom.rtl.npu.circuits import (
 from siliconloom.rtl.npu.completion import Completion
 from siliconloom.rtl.npu.decoding import joined
 from siliconloom.rtl.npu.entries import QUEUES
+from siliconloom.rtl.npu.float_ways import float_ways
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.ports import INCREMENTING, Ports, axi_master, axi_read, prefixes
 from siliconloom.rtl.npu.registers import COUNTERS, SEMAPHORE_BITS, UNITS, Cause, Registers, axi_lite
@@ -165,7 +166,10 @@ class NpuTileCircuit(Circuit):
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.geometry = geometry
         # refuse what has no circuit, or not a whole one, before anything is elaborated
-        lane_ways()
+        if geometry.dtype.is_integer:
+            lane_ways()
+        else:
+            float_ways()
         self.circuits = unit_circuits()
         for unit in self.circuits:
             unit_circuit(library, unit, geometry)

@@ -2,20 +2,31 @@
 
 import numpy as np
 import pytest
+from amaranth import Const
 
 from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import IllegalProgram
-from siliconloom.arch.floats import values_of, widened
+from siliconloom.arch.floats import float_product, values_of, widened
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, register_function, remove_function
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.library import Library
 from siliconloom.rtl.npu.float_vector import FloatVectorUnit
+from siliconloom.rtl.npu.float_ways import (
+    FLOAT_CIRCUITS,
+    FLOAT_WAYS,
+    FloatWay,
+    assigns,
+    float_ways,
+    register_float_circuit,
+    register_float_way,
+)
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ways import CIRCUITS, register_circuit
+from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats
 from siliconloom.sim.golden.npu import GoldenMachine
 from siliconloom.verification import npu as verification
 from siliconloom.verification.machine import verify
@@ -23,6 +34,7 @@ from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu, random_program
 from siliconloom.verification.workload import filled
 from siliconloom.workloads import load_workload
+from tests.arch.test_functions import registered
 from tests.rtl.test_mapped import PRODUCTS, SETS
 
 PROGRAMS = 6
@@ -184,6 +196,43 @@ def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_co
     finally:
         CIRCUITS.remove(function)
         remove_function(function)
+
+
+HALVED = FunctionSpec(name="halved", code=63, result="a / 2", floats="a / 2")
+
+
+@pytest.mark.slow
+def test_a_function_from_elsewhere_runs():
+    """By three registrations: what it is, what it computes, and the way of a lane that makes it."""
+    needs("icarus")
+    half = np.array([0x3F000000], np.uint32)
+    with registered(HALVED) as function:
+        in_floats(function)(lambda o: float_product(o.first, half))
+        register_float_way(FloatWay(name="halved", order=99, late=assigns(factor=lambda stage: Const(0x3F000000, 32))))
+        register_float_circuit(function, "halved")
+        try:
+            chip = tile_of(0)
+            programs = [(f"{n}", random_program(chip, n)) for n in range(60)]
+            using = [each for each in programs if any(i.function == function for i in each[1].program.instructions)]
+            for parity in check_programs(chip, using[:3], simulator="icarus"):
+                assert parity.passed, parity.errors
+            assert len(using) > 1
+        finally:
+            FLOAT_CIRCUITS.remove(function)
+            FLOAT_WAYS.remove("halved")
+            FLOAT_GOLDEN.remove(function)
+
+
+def test_ways_in_floating_point_that_do_not_fit_are_refused():
+    with pytest.raises(LoomError, match="the way in floating point again: its order 40 is that of add"):
+        register_float_way(FloatWay(name="again", order=40))
+    with registered(HALVED) as function:
+        register_float_circuit(function, "nowhere")
+        try:
+            with pytest.raises(LoomError, match="halved needs nowhere, no way in floating point"):
+                float_ways()
+        finally:
+            FLOAT_CIRCUITS.remove(function)
 
 
 def test_a_program_in_another_format_is_refused():

@@ -5,6 +5,7 @@ import pytest
 
 from siliconloom.arch import LoomError, load_chip
 from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType
 from siliconloom.execution.run import run_model
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import run
@@ -55,7 +56,7 @@ def test_every_operator_of_a_layer_is_compared():
 
 def test_a_token_reads_the_keys_and_values_of_those_before_it():
     """Another prompt changes what the same token leaves behind."""
-    chip, graph = load_chip("npu-edge"), LLAMA_LAYER.token(12)
+    chip, graph = load_chip("npu-edge"), LLAMA_LAYER.token(12, DataType.INT8)
     mapped = map_workload(chip, graph)
     tokens = np.random.default_rng(1).integers(0, 64, (1, 12))
     other = tokens.copy()
@@ -77,7 +78,7 @@ def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
     chip = load_chip("npu-edge")
     for spec in LAYERS:
         prompt, *rest = layer_runs(chip, spec)
-        products = [o for o in spec.token(33).operators() if isinstance(o, Gemm) and o.name != "head"]
+        products = [o for o in spec.token(33, DataType.INT8).operators() if isinstance(o, Gemm) and o.name != "head"]
         linear = sum(product.k * product.n for product in products)
         assert run(prompt.made.program, chip).cycles > 32 * linear / chip.tile.array.rows**2
         assert all(run(each.made.program, chip).cycles > linear / chip.tile.dma.bytes_per_cycle for each in rest)
@@ -102,6 +103,6 @@ def test_buffers_that_are_too_small_are_refused():
 
 
 def test_what_no_circuit_computes_is_refused():
-    chip = load_chip("npu-edge", [("tile.array.operands", "bf16")])
-    with pytest.raises(LoomError, match="int8 operands are not among those of npu-edge"):
+    chip = load_chip("npu-edge", [("tile.array.operands", "fp32")])
+    with pytest.raises(LoomError, match="values in fp32; there are circuits for int8, bf16"):
         layer_runs(chip, LAYERS[0])

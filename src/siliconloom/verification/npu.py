@@ -16,6 +16,7 @@ from siliconloom.rtl.bench.programs import ProgramCase, ProgramOutcome, run_prog
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.emit import Bundle, build_rtl
 from siliconloom.rtl.npu.circuits import unit_circuits
+from siliconloom.rtl.npu.float_ways import only_own_floats
 from siliconloom.rtl.npu.geometry import PAGE
 from siliconloom.rtl.npu.registers import UNITS, Cause
 from siliconloom.rtl.npu.ways import only_own
@@ -123,7 +124,7 @@ def execution_stream(
 def bundle_of(chip: Chip) -> Bundle:
     """The Verilog of a chip, which is generated once; with units or functions from elsewhere each time."""
     own = all(each.make.__module__.startswith("siliconloom.") for each in unit_circuits().values())
-    if not (own and only_own()):
+    if not (own and only_own() and only_own_floats()):
         return build_rtl(chip)
 
     def generated() -> dict[str, str]:

@@ -1,0 +1,14 @@
+"""The errors that ``docs/numerics.md`` states of functions in floating point."""
+
+import numpy as np
+import pytest
+
+# benchmarks are part of a checkout, not of the installed package
+numerics = pytest.importorskip("benchmarks.float_numerics")
+
+
+@pytest.mark.parametrize("dtype", numerics.FORMATS)
+def test_results_are_as_near_as_the_document_says(dtype):
+    """Half a step is rounding alone; powers of tiles are rounded to the format on their way into the array."""
+    for name, found in numerics.errors(dtype).items():
+        assert np.abs(found).max() < (1.5 if "attention" in name else 0.6), name
