@@ -210,7 +210,7 @@ def test_only_a_folder_of_ours_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("chip", "overrides", "rule"),
     [
-        ("npu-datacenter", [("tile.array.operands", "[bf16, fp16]")], "not supported: RTL for bf16, fp16 operands"),
+        ("npu-datacenter", [("tile.array.operands", "[fp32, bf16]")], "not supported: RTL for fp32, bf16 operands"),
         ("systolic-ws-8", [("tile.array.operands", "int16")], "not supported: RTL for int16 operands"),
     ],
 )

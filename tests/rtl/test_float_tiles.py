@@ -179,7 +179,7 @@ def test_results_of_long_sums_are_numbers(dtype, tmp_path):
 
 @pytest.mark.parametrize(
     ("operands", "why"),
-    [("[bf16, fp16]", "bf16, fp16 operands"), ("fp32", "fp32 operands; int8 is built, or one floating-point format")],
+    [("[fp32, bf16]", "fp32, bf16 operands"), ("fp32", "fp32 operands; the first may be int8, bf16")],
 )
 def test_other_formats_have_no_tile(operands, why):
     with pytest.raises(NotSupported, match=why):
