@@ -8,9 +8,10 @@ from siliconloom.arch import LoomError, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import IllegalProgram
-from siliconloom.arch.floats import float_product, values_of, widened
-from siliconloom.arch.isa import Opcode
-from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, register_function, remove_function
+from siliconloom.arch.floats import SIGN, float_product, patterns_of, values_of, widened
+from siliconloom.arch.isa import Address, Opcode
+from siliconloom.arch.layout import padded, row_values
+from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, VectorFunction, register_function, remove_function
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.library import Library
@@ -26,12 +27,14 @@ from siliconloom.rtl.npu.float_ways import (
 )
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.rtl.npu.ways import CIRCUITS, register_circuit
+from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats
-from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram, float_parameter_planes, float_scalar_bytes
 from siliconloom.verification import npu as verification
+from siliconloom.verification.chain import Chain, Places
 from siliconloom.verification.machine import verify
 from siliconloom.verification.npu import check_programs
-from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.programs import RESULTS, product_sizes, random_image, random_npu, random_program
 from siliconloom.verification.workload import filled
 from siliconloom.workloads import load_workload
 from tests.arch.test_functions import registered
@@ -196,6 +199,93 @@ def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_co
     finally:
         CIRCUITS.remove(function)
         remove_function(function)
+
+
+class Bits:
+    """Programs of one row each, whose biases take away all that the golden model computes: what is left is an error.
+
+    A result in a short format shows eight bits of a row's state; beside its negative it would show the last one.
+    """
+
+    X, PARAMETERS, COLUMNS = 0x1000, 0x8000, 29
+
+    def __init__(self, chip, function, seed):
+        self.chip, self.tile, self.function = chip, chip.tile, function
+        self.lanes, self.size, self.dtype = self.tile.vector.lanes, self.tile.element_bytes, self.tile.circuit_format
+        self.memory = random_image(np.random.default_rng(seed), self.dtype, odd=0)
+        self.places = Places(self.tile)
+        self.bank = self.places.bank
+        numbers = np.random.default_rng(seed + 100)
+        # squares of elements so far apart have sums that round; powers have so many bits that theirs do, too
+        spread = 0.3 if function.spec.from_sums else 2.0 ** numbers.integers(-12, 3, 64)
+        x = patterns_of(numbers.standard_normal(64) * spread, self.dtype)
+        self.memory[self.X : self.X + 64 * self.size] = x.view(np.uint8)
+
+    def load(self, chain, size, source, target):
+        count = self.places.aligned(size)
+        chain.add(Opcode.LOAD, m=1, n=count, memory=Address(base=source), a=Address(base=target))
+
+    def compute(self, chain, function, d, **fields):
+        chain.add(Opcode.VECTOR, function=function, m=1, n=self.COLUMNS, dtype=self.dtype, d=Address(base=d), **fields)
+
+    def program(self, bias):
+        """One row whose results are less by so much."""
+        chain, n, bank = Chain(), self.COLUMNS, self.bank
+        wide, line = padded(n, self.lanes), self.tile.parameter_line
+        biases = np.zeros(wide, np.uint32)
+        biases[:n] = bias ^ SIGN
+        planes = float_parameter_planes(biases, np.full(wide, 0x3F800000, np.uint32), self.lanes, self.size)
+        scalars = padded(8 * self.size, line)
+        self.memory[self.PARAMETERS : self.PARAMETERS + 8] = float_scalar_bytes(0.7, 0, 1).view(np.uint8)[:8]
+        self.memory[self.PARAMETERS + scalars : self.PARAMETERS + scalars + planes.size] = planes
+        self.load(chain, scalars + planes.size, self.PARAMETERS, 3 * bank)
+        out = Address(base=4 * bank)
+        if self.function.spec.from_sums:
+            sizes = product_sizes(self.tile, 1, n, 5)
+            self.load(chain, sizes[1], 0, 0)
+            self.load(chain, sizes[0], self.X, bank)
+            a, b = (Address(base=place) for place in (bank, 0))
+            chain.add(Opcode.MATMUL, m=1, n=n, k=5, dtype=self.dtype, a=a, b=b)
+            self.compute(chain, VectorFunction.SOFTMAX_ONLINE, 3 * bank, k=1, c=out)
+        else:
+            self.load(chain, self.size * row_values(self.tile, n), self.X, 2 * bank)
+        a, k = (Address(), 1) if self.function.spec.from_sums else (Address(base=2 * bank), 0x3C00)
+        self.compute(chain, self.function, 3 * bank + scalars, k=k, a=a, c=out)
+        count = self.size * wide
+        chain.add(Opcode.STORE, m=1, n=count, memory=Address(base=RESULTS), a=out)
+        return chain.program(self.memory)
+
+    def exact(self):
+        """What the function makes of the row with no bias, in fp32."""
+        machine = GoldenMachine(self.chip, self.program(np.zeros(self.COLUMNS, np.uint32)).loaded())
+        machine.run(self.program(np.zeros(self.COLUMNS, np.uint32)).program)
+        n = self.COLUMNS
+        if self.function.spec.from_sums:
+            panels = machine.sums[: -(-n // self.tile.array.cols)].astype(np.uint32).reshape(-1)[:n]
+            return float_product(panels, float_functions.reciprocal(machine.rows.carried[0][1].astype(np.uint32)))
+        x = widened(self.memory[self.X : self.X + self.size * n].view(f"<u{self.size}"), self.dtype)[None, :]
+        epsilon, one = np.array([0x3C000000], np.uint32), np.full((1, n), 0x3F800000, np.uint32)
+        centred = self.function == VectorFunction.LAYER_NORM
+        return float_functions.normalize(x, one, 0 * one, epsilon, self.lanes, centred=centred)[0]
+
+
+@pytest.mark.parametrize(
+    "function", [VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM, VectorFunction.REQUANTIZE_ROWS]
+)
+def test_every_bit_of_a_rows_state_is_that_of_the_golden_model(function):
+    """The order of its sums, say, of which eight bits of a result show nothing."""
+    needs("icarus")
+    programs = []
+    for seed in range(16):
+        bits = Bits(tile_of(4), function, seed)
+        made = bits.program(bits.exact())
+        check_program(made.program, bits.chip)
+        memory = made.loaded()
+        GoldenMachine(bits.chip, memory).run(made.program)
+        assert not memory[RESULTS : RESULTS + bits.size * bits.COLUMNS].any()
+        programs.append((f"row {seed}", LoadedProgram(made.program, made.memory.copy(), made.base)))
+    for parity in check_programs(tile_of(4), programs, simulator="icarus"):
+        assert parity.passed, "\n".join([parity.name, *parity.errors])
 
 
 HALVED = FunctionSpec(name="halved", code=63, result="a / 2", floats="a / 2")

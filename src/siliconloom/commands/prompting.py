@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siliconloom.arch.errors import CheckFailed, LoomError
+from siliconloom.arch.progress import NOBODY, Watcher
 
 if TYPE_CHECKING:
     from siliconloom.evaluate.generation import GenerationPlan, StepFigures
@@ -32,6 +33,14 @@ class PromptAsked:
     epsilon: float | None
     simulator: str
     json_file: str | None
+
+
+class SpokenTo(NamedTuple):
+    """Who follows a text: the prompt's progress, every token, and what the RTL has shown."""
+
+    watcher: Watcher
+    word: Callable[[int], None]
+    rtl: list[dict[str, Any]]
 
 
 def run_prompt(asked: PromptAsked) -> None:
@@ -72,7 +81,8 @@ def run_prompt(asked: PromptAsked) -> None:
         tile = TileText(plan.chip.tile, plan.kept, real)
     speech, stream, rtl = Speech(asked.json_file != "-", console()), TokenStream(tokenizer), list[dict[str, Any]]()
     speech.begin(f"{first.graph.name} on {plan.chip.name}", asked.prompt)
-    made = list(_steps(asked, plan, tile, prompt, tokenizer.ends, lambda token: speech.add(stream.add(token)), rtl))
+    told = SpokenTo(watcher, lambda token: speech.add(stream.add(token)), rtl)
+    made = list(_steps(asked, plan, tile, prompt, tokenizer.ends, told))
     speech.end(stream.rest())
     record = text_record(
         tile,
@@ -100,13 +110,7 @@ def run_prompt(asked: PromptAsked) -> None:
 
 
 def _steps(
-    asked: PromptAsked,
-    plan: GenerationPlan,
-    tile: TileText,
-    prompt: list[int],
-    ends: frozenset[int],
-    tell: Callable[[int], None],
-    rtl: list[dict[str, Any]],
+    asked: PromptAsked, plan: GenerationPlan, tile: TileText, prompt: list[int], ends: frozenset[int], told: SpokenTo
 ) -> Iterator[tuple[GeneratedStep, StepFigures]]:
     """Every program's run with what it takes; on the RTL the last token of the prompt has a program of its own."""
     from siliconloom.evaluate.generation import figures
@@ -118,14 +122,17 @@ def _steps(
         length += len(given)
         simulation = plan.step("prefill", length) if number == 0 else plan.step("decode", length)
         keeps = asked.on == "rtl" and (number > 0 or not alone)
-        step = tile.run(simulation.plan, given, keep=keeps)
+        # words follow one another on standard output: only the prompt, which has none yet, has a bar
+        following = told.watcher if number == 0 else NOBODY
+        with following.share(f"the prompt in {simulation.graph.name}") as share:
+            step = tile.run(simulation.plan, given, share, keep=keeps)
         yield step, figures(simulation, context=length)
         if keeps:
-            rtl.append(_on_rtl(asked, step))
+            told.rtl.append(_on_rtl(asked, step))
         if number == 0 and alone:
             given = prompt[-1:]
             continue
-        tell(step.token)
+        told.word(step.token)
         if step.token in ends:
             return
         given = [step.token]
