@@ -23,6 +23,7 @@ Patterns = NDArray[np.integer]
 NAN = np.uint32(0x7FC00000)
 EXPONENT = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
+MAGNITUDE = np.uint32(0x7FFFFFFF)
 FRACTION_BITS = 23
 BIAS = 127
 
@@ -30,13 +31,19 @@ BIAS = 127
 def flushed(bits: Words) -> Words:
     """Fp32 patterns with subnormal numbers made zeros of their sign, and every NaN the canonical one."""
     flat = np.where((bits & EXPONENT) == 0, bits & SIGN, bits)
-    return np.where((flat & ~SIGN) > EXPONENT, NAN, flat).astype(np.uint32)
+    nan = (flat & MAGNITUDE) > EXPONENT
+    return np.where(nan, NAN, flat) if nan.any() else flat
 
 
 def float_sum(a: Words, b: Words) -> Words:
     """Sums of fp32 patterns."""
+    return _added(flushed(a), flushed(b))
+
+
+def _added(a: Words, b: Words) -> Words:
+    """Sums of patterns that `flushed` leaves as they are."""
     with np.errstate(all="ignore"):
-        return flushed((flushed(a).view(np.float32) + flushed(b).view(np.float32)).view(np.uint32))
+        return flushed((a.view(np.float32) + b.view(np.float32)).view(np.uint32))
 
 
 def float_product(a: Words, b: Words) -> Words:
@@ -51,9 +58,10 @@ def float_product(a: Words, b: Words) -> Words:
 
 def tree_sum(products: Words) -> Words:
     """Sums over the last axis, adjacent pairs first; its length is a power of two."""
-    while products.shape[-1] > 1:
-        products = float_sum(products[..., ::2], products[..., 1::2])
-    return products[..., 0]
+    found = flushed(products)
+    while found.shape[-1] > 1:
+        found = _added(found[..., ::2], found[..., 1::2])
+    return found[..., 0]
 
 
 def chain_product(a: Words, b: Words, total: Words | None = None) -> Words:
@@ -75,9 +83,9 @@ def chain_product(a: Words, b: Words, total: Words | None = None) -> Words:
 def widened(patterns: Patterns, dtype: DataType) -> Words:
     """Fp32 patterns of the numbers that patterns of ``dtype`` stand for, which fp32 has exactly."""
     found = np.asarray(patterns)
-    if found.dtype != np.dtype(f"u{-(-dtype.bits // 8)}"):
+    if found.dtype.kind != "u" or 8 * found.dtype.itemsize != dtype.bits:
         found = found.astype(np.int64) & ((1 << dtype.bits) - 1)
-    return np.asarray(_every_number(dtype)[found])
+    return _every_number(dtype).take(found)
 
 
 @cache
@@ -125,6 +133,14 @@ def narrowed(words: Words, dtype: DataType) -> Patterns:
     """
     layout = dtype.layout
     flat = flushed(np.asarray(words, np.uint32))
+    if dtype is DataType.BF16:  # the upper half, to which what is cut off carries
+        return ((flat + (np.uint32(0x7FFF) + (flat >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)).astype(
+            np.uint16
+        )
+    if dtype is DataType.FP16:
+        with np.errstate(over="ignore"):
+            half = flat.view(np.float32).astype(np.float16).view(np.uint16)
+        return np.where(flat == NAN, np.uint16(0x7E00), half)
     sign = (flat >> np.uint32(31)).astype(np.int64) << (dtype.bits - 1)
     magnitude = (flat & ~SIGN).astype(np.int64)
     field = magnitude >> FRACTION_BITS

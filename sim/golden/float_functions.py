@@ -96,13 +96,10 @@ def normalize(x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: i
     to it. A row that is constant, with no epsilon, gives the bias; one with an infinity or a NaN gives NaN.
     """
     rows, cols = x.shape
-    first = second = np.zeros(rows, np.uint32)
     wide = np.zeros((rows, -(-cols // lanes) * lanes), np.uint32)
     wide[:, :cols] = x
-    for start in range(0, cols, lanes):
-        part = wide[:, start : start + lanes]
-        first = float_sum(first, tree_sum(part))
-        second = float_sum(second, tree_sum(float_product(part, part)))
+    blocks = wide.reshape(rows, -1, lanes)
+    first, second = (_chained(tree_sum(part)) for part in (blocks, float_product(blocks, blocks)))
     first = first if centred else 0 * first
     count = np.array([cols], np.float32).view(np.uint32)
     square = float_sum(float_product(second, count), float_product(first, first) ^ SIGN)
@@ -110,6 +107,14 @@ def normalize(x: Words, multiplier: Words, bias: Words, epsilon: Words, lanes: i
     scale, offset = float_product(root, count), float_product(first, root)
     z = float_sum(float_product(x, scale[:, None]), offset[:, None] ^ SIGN)
     return float_sum(float_product(z, multiplier), bias)
+
+
+def _chained(parts: Words) -> Words:
+    """Sums over the last axis, from +0 on, one after the other."""
+    total = np.zeros(parts.shape[:-1], np.uint32)
+    for number in range(parts.shape[-1]):
+        total = float_sum(total, parts[..., number])
+    return total
 
 
 Carried = tuple[Integers, Words]
@@ -122,16 +127,18 @@ def reduced(t: Words, seen: NDArray[np.bool_], lanes: int, before: Carried | Non
     wide = -(-cols // lanes) * lanes
     exponent, within, nan = np.zeros((rows, wide), np.int64), np.zeros((rows, wide), bool), np.zeros((rows, wide), bool)
     exponent[:, :cols], within[:, :cols], nan[:, :cols] = fixed(t), seen, is_nan(t)
-    peak, total = before or (np.full(rows, LOWEST), np.zeros(rows, np.uint32))
-    for start in range(0, cols, lanes):
-        block = slice(start, start + lanes)
-        highest = np.where(within[:, block], rounded_up(exponent[:, block]), LOWEST).max(1)
-        fresh = start == 0 and before is None
-        higher = highest if fresh else np.maximum(peak, highest)
-        total = total if fresh else lowered(total, np.minimum(higher - peak, RISE_LIMIT))
-        powers = np.where(nan[:, block], NAN, power(exponent[:, block], higher[:, None]))
-        total = float_sum(total, tree_sum(np.where(within[:, block], powers, ZERO).astype(np.uint32)))
-        peak = higher
+    blocks = (rows, -1, lanes)
+    highest = np.where(within, rounded_up(exponent), LOWEST).reshape(blocks).max(2)
+    if before is not None:
+        highest[:, 0] = np.maximum(highest[:, 0], before[0])
+    peaks = np.maximum.accumulate(highest, axis=1)
+    powers = np.where(nan, NAN, power(exponent, np.repeat(peaks, lanes, axis=1)))
+    sums = tree_sum(np.where(within, powers, ZERO).astype(np.uint32).reshape(blocks))
+    older, total = (peaks[:, 0], np.zeros(rows, np.uint32)) if before is None else before
+    for number in range(peaks.shape[1]):
+        rise = np.minimum(peaks[:, number] - older, RISE_LIMIT)
+        total, older = float_sum(lowered(total, rise), sums[:, number]), peaks[:, number]
+    peak = older
     return peak, total
 
 

@@ -62,7 +62,7 @@ class GoldenMachine:
         if not isinstance(tile, NpuTile) or tile.circuit_format not in TILE_FORMATS:
             raise NotSupported(f"values of a program on anything but an npu tile in {' or '.join(TILE_FORMATS)}")
         self.tile, self.array, self.lanes = tile, tile.array, tile.vector.lanes
-        self.memory = memory
+        self.memory, self.dtype = memory, tile.circuit_format
         self.scratchpad = np.zeros(tile.scratchpad.capacity, np.uint8)
         # integers, or patterns of fp32 in two's complement
         self.sums = np.zeros((sums_lines(tile), tile.array.cols), np.int64)
@@ -98,7 +98,7 @@ class GoldenMachine:
 
     def execute(self, i: Instruction, indices: list[int]) -> None:
         """Carry out one instruction at the given loop indices, outermost first."""
-        own = self.tile.circuit_format
+        own = self.dtype
         if i.opcode.spec.format is Format.COMPUTE and i.dtype is not own:
             raise NotSupported(
                 f"values of a {i.opcode.name.lower()} instruction in {i.dtype.value}; the tile has {own.value}"

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.floats import Words, flushed
+from siliconloom.arch.floats import Words
 from siliconloom.arch.kernels import kernel
 
 TINY = np.float32(2.0**-126)
 """The smallest normal number of fp32: what is below it is a zero of its sign."""
-ZERO = np.float32(0.0)
+ZERO, NAN = np.float32(0.0), np.float32(np.nan)
+Folds = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Numbers of columns in the order in which their products are added, and how many there are to the end of each fold."""
 
 
-def folded_product(a: Words, b: Words, folds: Sequence[Sequence[int]], total: Words | None = None) -> Words:
+@cache
+def folds_of(count: int, depth: int, order: tuple[int, ...]) -> Folds:
+    """Those of ``count`` columns, in tiles of ``depth``, by an array that adds its rows in an order."""
+    ends, columns, rows = list[int](), list[int](), len(order)
+    for start in range(0, count, depth):
+        end = min(start + depth, count)
+        for first in range(start, end, rows):
+            columns += [first + row for row in order if first + row < end]
+            ends.append(len(columns))
+    return np.array(columns, np.int64), np.array(ends, np.int64)
+
+
+def folded_product(a: Words, b: Words, folds: Folds, total: Words | None = None) -> Words:
     """A B, every fold summed from +0 on in the order that it is given in, and its sums added to those before.
 
     As `arch.floats.chain_product` and `arch.floats.float_sum` would have it, bit for bit.
@@ -27,20 +41,17 @@ def folded_product(a: Words, b: Words, folds: Sequence[Sequence[int]], total: Wo
         Fp32 patterns as `arch.floats.widened` makes them, m x k and k x n: their products are exact but for overflow
         and what is below 2^-126.
     folds
-        Numbers of columns of ``a``, of each fold.
+        See `folds_of`.
     total
-        Sums before, m x n; without them those of the first fold are.
+        Sums before, as they are made here, m x n; without them those of the first fold are.
     """
-    order = np.array([k for fold in folds for k in fold], np.int64)
-    ends = np.cumsum([len(fold) for fold in folds])
     left, right = (np.ascontiguousarray(each).view(np.float32) for each in (a, b))
     held = np.zeros((a.shape[0], b.shape[1]), np.float32)
     if total is not None:
-        held[:] = flushed(total).view(np.float32)
+        held[:] = total.view(np.float32)
     part = np.zeros(b.shape[1], np.float32)
-    with np.errstate(all="ignore"):
-        add_folds(left, right, order, ends, held, part, total is not None)
-    return flushed(held.view(np.uint32))
+    add_folds(left, right, *folds, held, part, total is not None)
+    return held.view(np.uint32)
 
 
 @kernel()
@@ -70,8 +81,10 @@ def add_folds(
                     value = held[row, column] + value
                     if not abs(value) >= TINY:
                         value = value * ZERO
+                if value != value:
+                    value = NAN
                 held[row, column] = value
             start = ends[fold]
 
 
-__all__ = ["folded_product"]
+__all__ = ["Folds", "folded_product", "folds_of"]

@@ -16,7 +16,7 @@ from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
-from siliconloom.sim.golden.products import folded_product
+from siliconloom.sim.golden.products import folded_product, folds_of
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _product(a: Values, b: Values) -> Integers:
 @executes(Opcode.MATMUL)
 def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product, in place of the sums or added to them; sums of integers wrap."""
-    if not machine.tile.circuit_format.is_integer:
+    if not machine.dtype.is_integer:
         _floating(machine, i, indices)
         return
     tile, array, local = machine.tile, machine.array, machine.scratchpad
@@ -83,7 +83,7 @@ def _rise(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Integer
 
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product in floating point: each fold from +0, in the order of the array's rows, then added to what is there."""
-    tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.tile.circuit_format
+    tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.dtype
     rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
@@ -96,7 +96,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
             left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
             moving = left.reshape(blocks * rows, i.k)[: i.m]
         stationary, beats = right.reshape(i.k, -1), i.m
-        folds = [list(range(i.k))]
+        folds = folds_of(i.k, i.k, tuple(range(i.k)))
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
         panels, row = -(-outer // cols), row_values(tile, i.k)
@@ -105,8 +105,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
         stationary = unpacked(array, taken.reshape(-1, 1), i.k)
-        order = summing_order(array)
-        folds = [[k + row for row in order if k + row < i.k] for k in range(0, i.k, rows)]
+        folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
     before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None

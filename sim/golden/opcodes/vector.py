@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @executes(Opcode.VECTOR)
 def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A function; results are clipped or rounded to the tile's format, and zero beyond its columns."""
-    if not machine.tile.circuit_format.is_integer:
+    if not machine.dtype.is_integer:
         _floating(machine, i, indices)
         return
     function, spec = i.function, i.function.spec
@@ -47,7 +47,7 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
 
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A function in floating point."""
-    tile, dtype, spec = machine.tile, machine.tile.circuit_format, i.function.spec
+    tile, dtype, spec = machine.tile, machine.dtype, i.function.spec
     if i.function not in MOVES and i.function not in FLOAT_GOLDEN:
         raise NotSupported(f"values of the vector function {i.function.value} in {dtype.value}")
     _check_rows(i)

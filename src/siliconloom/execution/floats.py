@@ -26,7 +26,7 @@ from siliconloom.execution.quantize import Columns, Quantized
 from siliconloom.execution.reference import Reference, angles
 from siliconloom.execution.walk import At, GraphWalk, Past, Reading, by_expert
 from siliconloom.sim.golden import float_functions
-from siliconloom.sim.golden.products import folded_product
+from siliconloom.sim.golden.products import folded_product, folds_of
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
 Elements = NDArray[Any]
@@ -277,16 +277,9 @@ class FloatReading(Reading):
 
     def _sums(self, a: Elements, b: Elements, depth: int, older: Words | None = None) -> Words:
         """A product in fp32, fold by fold of tiles so deep."""
-        count, rows = a.shape[1], self.array.rows
-        if self.array.dataflow == "output_stationary":
-            rows, order = count, list(range(count))
-        else:
-            order = summing_order(self.array)
-        folds = [
-            [first + row for row in order if first + row < min(start + depth, count)]
-            for start in range(0, count, depth)
-            for first in range(start, min(start + depth, count), rows)
-        ]
+        count = a.shape[1]
+        keeps_sums = self.array.dataflow == "output_stationary"
+        folds = folds_of(count, depth, tuple(range(count) if keeps_sums else summing_order(self.array)))
         return folded_product(self._wide(a), self._wide(b), folds, older)
 
     def _wide(self, x: Elements) -> Words:
