@@ -249,7 +249,7 @@ class Image:
         yield 0, np.concatenate(parts)
 
     def _parameters(self, function: VectorFunction, made: Quantized) -> Iterator[Bytes]:
-        for group in function.spec.parameters:
+        for group in function.spec.parameters_in(self.tile.parameter_format):
             if group is Parameters.COLUMNS:
                 assert made.columns is not None
                 yield self._planes(made.columns)
