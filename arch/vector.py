@@ -76,7 +76,7 @@ class Parameters(StrEnum):
 
     In floating point: m0 and m1 in fp32; where elements have two bytes eight more are unused."""
     TABLE = "table"
-    """256 bytes; byte ``a & 255`` is the result for a."""
+    """256 bytes; byte ``a & 255`` is the result for a. In floating point no function has one."""
     COLUMNS = "columns"
     """Per block of columns 8 lines: the four bytes of the int32 biases, low first, the two of the int16 multipliers,
     the shifts (0..63), one unused.
@@ -250,6 +250,8 @@ class FunctionSpec:
                 f"vector function {self.name}: what divides by rows' totals has sums, parameters of columns, and no "
                 "reduction of its own"
             )
+        if self.epsilon and (self.chooses or self.weighs or self.masks):
+            raise LoomError(f"vector function {self.name}: k is an epsilon, or a count, or says that rows are masked")
         if self.circuit and self.second > SECOND_LIMIT:
             raise LoomError(
                 f"vector function {self.name}: the second operand has at most {SECOND_LIMIT} bytes for each element "
@@ -258,8 +260,13 @@ class FunctionSpec:
 
     @cached_property
     def cost(self) -> VectorCost:
-        """What it takes of the unit, of elements of one byte."""
-        return self.cost_in(DataType.INT8)
+        """What it takes of the unit in integers."""
+        return self._cost(DataType.INT8)
+
+    @cached_property
+    def _float_costs(self) -> dict[int, VectorCost]:
+        """What it takes in floating point, by the bits of a format."""
+        return {dtype.bits: self._cost(dtype) for dtype in DataType if not dtype.is_integer}
 
     def parameters_in(self, dtype: DataType) -> tuple[Parameters, ...]:
         """Groups of parameters in a format, in the order in which they lie at ``d``."""
@@ -268,6 +275,9 @@ class FunctionSpec:
 
     def cost_in(self, dtype: DataType) -> VectorCost:
         """What it takes of the unit in a format."""
+        return self.cost if dtype.is_integer else self._float_costs[dtype.bits]
+
+    def _cost(self, dtype: DataType) -> VectorCost:
         parameters = self.parameters_in(dtype)
         return VectorCost(
             self.passes,
@@ -278,7 +288,7 @@ class FunctionSpec:
             chooses=self.chooses,
             weighs=self.weighs,
             indexes=self.indexes,
-            element=max(dtype.bits // 8, 1) if not dtype.is_integer else 1,
+            element=1 if dtype.is_integer else dtype.bits // 8,
         )
 
     @property

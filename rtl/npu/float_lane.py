@@ -221,7 +221,10 @@ class FloatLane(Circuit):
         return Cat(Const(0, 32 - len(found)), found)
 
     def _column(self, m: Module) -> tuple[Value, Value]:
-        """Parameters: parts gather in one set while the other is in use."""
+        """Parameters: parts gather in one set while the other is in use.
+
+        The next block's come into use when the last slot of the one before has left stage 9, which reads them last.
+        """
         gathered = [Signal(self.dtype.bits, name=f"gathered_{i}") for i in range(self.planes)]
         planes = [Signal(self.dtype.bits, name=f"plane_{i}") for i in range(self.planes)]
         for place, (register, active) in enumerate(zip(gathered, planes, strict=True)):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siliconloom.arch import LoomError
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import FUNCTIONS, Instruction, Opcode, decode, encode
 from siliconloom.arch.vector import (
     BUILT,
@@ -102,6 +103,8 @@ def test_a_code_or_a_name_that_is_taken_is_refused(code):
         ({"code": -1}, "a code has 6 bits"),
         ({"parameters": (Parameters.TABLE, Parameters.SCALARS)}, "scalars before a table"),
         ({"parameters": (Parameters.COLUMNS, Parameters.SCALARS)}, "parameters are columns, or"),
+        ({"float_parameters": (Parameters.COLUMNS, Parameters.SCALARS)}, "parameters are columns, or"),
+        ({"epsilon": True, "weighs": True}, "k is an epsilon, or a count, or says that rows are masked"),
         ({"passes": 2}, "the unit's circuit makes 1 passes and 0 reductions"),
         ({"second": 2}, "the unit's circuit makes 2 passes and 0 reductions"),
         ({"second": 3, "passes": 3}, "at most 2 bytes for each element"),
@@ -116,3 +119,18 @@ def test_a_code_or_a_name_that_is_taken_is_refused(code):
 def test_a_function_that_no_unit_can_run_is_refused(changed, message):
     with pytest.raises(LoomError, match=message):
         FunctionSpec(**{"name": "plugged", "code": 60, "result": "a"} | changed)
+
+
+def test_parameters_depend_on_the_format():
+    gelu, gated = VectorFunction.GELU.spec, VectorFunction.GATED_GELU.spec
+    assert gelu.parameters_in(DataType.INT8) == (Parameters.TABLE,)
+    assert gelu.parameters_in(DataType.BF16) == ()
+    assert gated.parameters_in(DataType.FP8_E4M3) == (Parameters.SCALARS,)
+    assert [gelu.cost_in(each).once_lines(16) for each in (DataType.INT4, DataType.INT8, DataType.BF16)] == [16, 16, 0]
+    assert gated.cost_in(DataType.FP16).parameter_bytes(100, 16) == 16
+    argmax = VectorFunction.ARGMAX.spec
+    formats = DataType.INT8, DataType.FP8_E5M2, DataType.BF16
+    assert [argmax.result_cols(100, each) for each in formats] == [4, 4, 2]
+    assert [argmax.cost_in(each).index_lines(2) for each in formats] == [2, 2, 1]
+    assert "| gelu | 4 | none | none | a · s(" in function_table(DataType.BF16)
+    assert "| combine | 20 | 2 k B a row |" in function_table(DataType.BF16)

@@ -161,3 +161,10 @@ def test_an_epsilon_is_a_positive_number_in_bf16_and_integers_have_none():
         checked([], function=VectorFunction.RMS_NORM, k=0x3727)
     with pytest.raises(IllegalProgram, match="add takes 2 operands at most"):
         checked(bf16, function=VectorFunction.ADD, dtype=DataType.BF16, k=0x3727)
+
+
+def test_a_listing_shows_the_epsilon():
+    norm = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RMS_NORM, m=2, n=8, k=0x3727, dtype=DataType.BF16)
+    assert "rms_norm 2x8 (epsilon 9.95" in " ".join(norm.opcode.spec.operands(norm))
+    plain = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.RMS_NORM, m=2, n=8, k=1)
+    assert "rms_norm 2x8 (1 in)" in " ".join(plain.opcode.spec.operands(plain))
