@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 $(VENV)/demo.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[verify]'
+	$(BIN)/python -m pip install --quiet -e '.[verify,models]'
 	touch $@
 
 $(VENV)/test.stamp: pyproject.toml
@@ -48,6 +48,11 @@ demo: $(VENV)/demo.stamp
 	@echo "== Programs on that Verilog, on the simulator and on the golden model"
 	@$(BIN)/loom verify npu-edge --seed 7
 	@echo
+	@echo "== A language model on an edge NPU in bf16: values by the golden model, times by the simulator"
+	@if $(BIN)/loom models get smollm2-135m; then \
+	  $(BIN)/loom run npu-edge-bf16 smollm2-135m --prompt "What is the capital of France?" --tokens 12; \
+	else echo "without the model's weights nothing answers here"; fi
+	@echo
 	@echo "Where to look:"
 	@echo "  reports  $(OUT)/*.html (open in a browser)"
 	@echo "  traces   $(OUT)/*.trace.json (open in https://ui.perfetto.dev)"
@@ -55,9 +60,9 @@ demo: $(VENV)/demo.stamp
 	@echo "  Verilog  $(OUT)/rtl (start with its README.md)"
 
 # A model of 135 M parameters that answers on the edge NPU; downloads 93 MB the first time.
-speak: $(VENV)/test.stamp
+speak: $(VENV)/demo.stamp
 	@$(BIN)/loom models get smollm2-135m
-	@$(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12
+	@$(BIN)/loom run npu-edge-bf16 smollm2-135m --prompt "What is the capital of France?" --tokens 12
 
 # Icarus comes from the system's packages; without it its benches are reported as skipped.
 test: $(VENV)/test.stamp

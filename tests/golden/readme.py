@@ -1,7 +1,8 @@
 """The outputs that README.md shows are what its commands print.
 
 ``python -m tests.golden.readme`` runs the command of every block that begins with ``$ loom`` and writes the lines that
-the block shows as they are printed now; ``--slow`` runs those that build Verilog, too. A block shows a choice of
+the block shows as they are printed now; ``--slow`` runs those that build Verilog, or need a model that was fetched,
+too. A block shows a choice of
 lines, in their order; ``...`` stands for others. A line is known by what stands in front of its first figures.
 """
 
@@ -18,7 +19,9 @@ README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"(?<=```\n)\$ loom (?P<command>.*)\n(?P<shown>(?:.*\n)*?)(?=```)")
 VOLATILE = re.compile(r"simulated in|verilator, seed")
 """Lines with times of a machine: they stay as they are."""
-SLOW = ("verify",)
+SECONDS = re.compile(r" +[\d.]+ s$")
+"""Seconds of a machine at the end of a line: they stay, too."""
+SLOW = ("verify", "run")
 
 
 def label(line: str) -> str:
@@ -55,7 +58,11 @@ def refreshed(command: str, shown: str) -> str:
         found = next((n for n in range(place, len(printed)) if label(printed[n]) == label(line)), None)
         if found is None:
             raise ValueError(f"loom {command} prints no line '{label(line)}'")
-        made.append(printed[found])
+        made.append(
+            SECONDS.sub("", printed[found]) + "".join(SECONDS.findall(line))
+            if command.startswith("run")
+            else printed[found]
+        )
         place = found + 1
     return "".join(f"{line}\n" for line in made)
 
