@@ -121,8 +121,9 @@ def main() -> int:
 
     real = reference()
     own = Reader(walk, real)
-    rows = [{"format": "float32", "perplexity": own.perplexity(text), "agree": [ANSWER] * len(PROMPTS)}]
+    perplexity = own.perplexity(text)
     answers = [Reader(walk, reference()).answer(each, tokenizer.ends) for each in prompts]
+    rows = [{"format": "float32", "perplexity": perplexity, "agree": [len(each) for each in answers]}]
     for each, answer in zip(PROMPTS, answers, strict=True):
         print(f"{each} {tokenizer.decode(answer)!r}")
     for name in asked.format or FORMATS:

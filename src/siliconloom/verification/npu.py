@@ -9,6 +9,8 @@ from itertools import zip_longest
 from typing import Any
 
 from siliconloom.arch import Chip, LoomError
+from siliconloom.arch.budget import require_memory
+from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import WORD_BYTES, Program, Unit, disassemble
 from siliconloom.arch.memo import key_of, shared_memo
 from siliconloom.arch.verified import NpuCase, VerifiedNpu
@@ -32,6 +34,8 @@ STALL, STALLED = 96, 4
 """Every fourth random program runs on a memory that hesitates with this chance in 256."""
 FAR = 0x7123_4567_0000_0000 >> 16
 """Where a memory far from address 0 begins: beyond 32 bits, at a multiple of the page of any number of ports."""
+FLOAT_ELEMENT = 850_000
+"""Bytes that Verilator takes for an element in floating point: those of 128 x 128 went beyond 13.4 GB."""
 SURROUNDINGS = 8
 """Kinds of `surrounded` runs, taken in turn."""
 
@@ -136,6 +140,19 @@ def bundle_of(chip: Chip) -> Bundle:
     )
 
 
+def _refuse_large(chip: Chip) -> None:
+    """Arrays whose model a simulator's compiler holds no memory for."""
+    tile = chip.tile
+    assert isinstance(tile, NpuTile)
+    array, dtype = tile.array, tile.circuit_format
+    if not dtype.is_integer:
+        require_memory(
+            f"RTL of {chip.name}: a simulator's model of {array.rows} x {array.cols} elements in {dtype.value}",
+            FLOAT_ELEMENT * array.rows * array.cols,
+            "take a smaller array (--set tile.array.rows=16 --set tile.array.cols=16 --set tile.vector.lanes=16)",
+        )
+
+
 def check_programs(
     chip: Chip,
     programs: Sequence[tuple[str, LoadedProgram]],
@@ -166,8 +183,11 @@ def check_programs(
     ------
     LoomError
         When the simulator is missing or the description has no RTL.
+    TooLarge
+        When its model needs more memory than this machine has.
     """
     bundle = bundle_of(chip)
+    _refuse_large(chip)
     cases = [ProgramCase(made.program, made.memory, made.base) for _, made in programs]
     for number, each in enumerate(stall):
         cases[number] = replace(cases[number], stall=each)
