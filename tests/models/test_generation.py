@@ -215,6 +215,7 @@ BAD = {
     "several tiles": (["--set", "tile_count=2"], "its programs run on one npu tile with one memory level"),
     "an archive": (["--dump", "d.npz"], "--dump: is of one program"),
     "a mapping": (["--mapping", "m.yaml"], "--mapping: is of one program"),
+    "a seed": (["--seed", "3"], "--seed: nothing is random where a --prompt is answered"),
     "other weights": (["--weights", "{}/m/config.json"], "neither a safetensors file nor an npz"),
 }
 

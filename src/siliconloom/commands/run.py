@@ -38,7 +38,9 @@ def command(
             help="1,2,3 or a file of such numbers; else random ones. With --prompt: how many to answer with at most.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of random weights and tokens.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, show_default="0", help="Seed of random weights and tokens.")
+    ] = None,
     rope_base: Annotated[
         float | None, typer.Option("--rope-base", min=1.0, help="Base of rotary angles, in place of the model's own.")
     ] = None,
@@ -70,6 +72,8 @@ def command(
         other = next((name for name, value in (("--dump", dump), ("--mapping", mapping)) if value is not None), None)
         if other is not None:
             raise LoomError(f"{other}: is of one program, and --prompt runs one for the prompt and one for every token")
+        if seed is not None:
+            raise LoomError("--seed: nothing is random where a --prompt is answered")
         asked = PromptAsked(
             chip,
             model,
@@ -89,7 +93,19 @@ def command(
     if system is not None:
         raise LoomError("--system: is said before a --prompt, and there is none")
     _values(
-        chip, model, assignments, on, weights, tokens, seed, rope_base, epsilon, simulator, mapping, dump, json_file
+        chip,
+        model,
+        assignments,
+        on,
+        weights,
+        tokens,
+        seed or 0,
+        rope_base,
+        epsilon,
+        simulator,
+        mapping,
+        dump,
+        json_file,
     )
 
 
@@ -119,7 +135,7 @@ def _values(
     dump: str | None,
     json_file: str | None,
 ) -> None:
-    """One program's values beside those of float64 and of the integer reading."""
+    """One program's values beside those of float64 and of the exact reading."""
     from siliconloom.arch import CheckFailed, NotSupported, machine_kind
     from siliconloom.arch.document import Document
     from siliconloom.arch.overrides import split_overrides
