@@ -169,6 +169,26 @@ def test_formats_that_nobody_knows_are_named(small, tmp_path):
     assert "Q4_K" in said
 
 
+OTHERS = {
+    "attention.sliding_window": 2,
+    "attention.causal": False,
+    "attention.scale": 0.01,
+    "attention.value_length": 8,
+    "rope.dimension_count": 2,
+    "rope.scaling.factor": 8.0,
+    "rope.scale_linear": 8.0,
+}
+"""Keys with which a file is of another model than its tensors say."""
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_keys_of_other_models_are_refused(tmp_path, key):
+    config, tensors = model_of("llama")
+    path = write_gguf(tmp_path / "m.gguf", config, tensors, changes={f"llama.{key}": OTHERS[key]})
+    with pytest.raises(NotSupported, match=f"llama.{key} of {str(OTHERS[key]).removesuffix('.0')}"):
+        load_workload(str(path), [("sequence", "4")])
+
+
 def test_scaled_angles_have_a_time_and_no_values(tmp_path):
     config, tensors = model_of("llama")
     changes = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}

@@ -215,6 +215,9 @@ BAD = {
     "several tiles": (["--set", "tile_count=2"], "its programs run on one npu tile with one memory level"),
     "an archive": (["--dump", "d.npz"], "--dump: is of one program"),
     "a mapping": (["--mapping", "m.yaml"], "--mapping: is of one program"),
+    "a cache of no number": (["--set", "workload.cache_length=abc"], "whole number from 1 on (got 'abc')"),
+    "a simulator of nothing": (["--simulator", "icarus"], "--simulator: nothing is simulated from Verilog"),
+    "bytes": (["--system", "\udcff"], "--system: is no text in UTF-8"),
     "a seed": (["--seed", "3"], "--seed: nothing is random where a --prompt is answered"),
     "other weights": (["--weights", "{}/m/config.json"], "neither a safetensors file nor an npz"),
 }

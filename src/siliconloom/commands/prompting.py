@@ -60,6 +60,9 @@ def run_prompt(asked: PromptAsked) -> None:
     from siliconloom.render.tables import Terminal, console
 
     most = _count(asked.tokens)
+    for option, words in (("--prompt", asked.prompt), ("--system", asked.system)):
+        if words is not None and not words.isprintable() and words.encode("utf-8", "replace").decode() != words:
+            raise LoomError(f"{option}: is no text in UTF-8")
     source = needed_source(asked.model)
     base = rope_base_of(asked.model) if asked.rope_base is None else asked.rope_base
     tokenizer = tokenizer_of(source)

@@ -47,7 +47,9 @@ def command(
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", min=0.0, help="Of norms in float64, in place of the model's own.")
     ] = None,
-    simulator: Annotated[str, typer.Option("--simulator", help="icarus or verilator, with --on rtl.")] = "verilator",
+    simulator: Annotated[
+        str | None, typer.Option("--simulator", show_default="verilator", help="icarus or verilator, with --on rtl.")
+    ] = None,
     mapping: Annotated[
         str | None, typer.Option("--mapping", metavar="FILE", help="Of the model, as loom map -o writes it.")
     ] = None,
@@ -62,6 +64,9 @@ def command(
     from siliconloom.commands.prompting import PromptAsked, run_prompt
     from siliconloom.render.output import check_outputs
 
+    if simulator is not None and on == "golden":
+        raise LoomError("--simulator: nothing is simulated from Verilog without --on rtl")
+    simulator = simulator or "verilator"
     _check_choices({"--on": (on, ("golden", "rtl")), "--simulator": (simulator, ("icarus", "verilator"))})
     if dump == "-":
         raise LoomError("--dump: an archive goes to a file, not to standard output")

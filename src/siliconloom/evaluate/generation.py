@@ -79,8 +79,10 @@ class GenerationPlan:
         given = [value for path, value in self.sets if path == "cache_length"]
         if not given:
             return self.prompt + self.most - 1
-        room = int(given[-1]) if given[-1].isdecimal() else 0  # what is no number is refused by the workload
-        if room and room < self.prompt + self.most - 1:
+        if not given[-1].isdecimal() or not 1 <= int(given[-1][:12]) < 2**32 or len(given[-1]) > 12:
+            raise LoomError(f"--set workload.cache_length: must be a whole number from 1 on (got '{given[-1][:40]}')")
+        room = int(given[-1])
+        if room < self.prompt + self.most - 1:
             text = f"{self.prompt} tokens of the prompt and {self.most} that follow"
             raise LoomError(f"workload.cache_length: {text} need {self.prompt + self.most - 1} positions (got {room})")
         return room

@@ -97,6 +97,7 @@ def gguf_config(file: GgufFile) -> dict[str, Any]:
     if keys.whole("expert_count", 0):
         raise NotSupported(f"GGUF files of mixtures of experts ({file.path})")
     heads = keys.whole("attention.head_count")
+    _refuse_others(file, name, keys.whole("embedding_length") // max(heads, 1))
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     table = file.tensors.get("token_embd.weight")
     rows = table.shape[0] if table is not None and table.shape else 0
@@ -138,6 +139,34 @@ def gguf_config(file: GgufFile) -> dict[str, Any]:
     if kind != "none":
         found["rope_scaling"] = {"rope_type": kind, "factor": keys.real("rope.scaling.factor", 1.0)}
     return found
+
+
+def _refuse_others(file: GgufFile, name: str, width: int) -> None:
+    """Raise `NotSupported` for keys that make another model of it than those of its family that are read here."""
+    width = file.metadata.get(f"{name}.attention.key_length", width)
+    usual: dict[str, tuple[Any, ...]] = {
+        "attention.value_length": (width,),
+        "attention.sliding_window": (0,),
+        "attention.causal": (True,),
+        "attention.scale": (),
+        "attention.clamp_kqv": (0,),
+        "attention.max_alibi_bias": (0,),
+        "rope.dimension_count": (width,),
+        "rope.scale_linear": (1,),
+        "use_parallel_residual": (False,),
+        "logit_scale": (1,),
+        "residual_scale": (1,),
+        "embedding_scale": (1,),
+        "final_logit_softcapping": (),
+        "attn_logit_softcapping": (),
+    }
+    if file.metadata.get(f"{name}.rope.scaling.type", "none") == "none":
+        usual["rope.scaling.factor"] = (0, 1)
+    for key, values in usual.items():
+        found = file.metadata.get(f"{name}.{key}")
+        if found is not None and found not in values:
+            shown = f"{found:.7g}" if isinstance(found, float) else str(found)[:40]
+            raise NotSupported(f"models with {name}.{key} of {shown} ({file.path})")
 
 
 @dataclass(frozen=True)
