@@ -29,7 +29,9 @@ SEED = 5
 def main() -> int:
     """Build, run every bug through its benches, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", action="append", help="array, npu, link, ring, pim; all of them where left out")
+    parser.add_argument(
+        "--part", action="append", help="array, npu, float, link, ring, pim; all of them where left out"
+    )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
     parser.add_argument("--quick", action="store_true", help="the first bench of each part alone")
@@ -160,6 +162,29 @@ def npu_chips() -> dict[str, Any]:
     )
     uneven = changed(8, {"latency": 12_000}, {"array": {"rows": 3, "cols": 5, "load_rows": 1}, "vector": {"lanes": 8}})
     return {"two-ports": narrow, "wide-port": wide, "uneven": uneven}
+
+
+def float_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs on tiles of 4x4 in two formats, in changing surroundings."""
+    from siliconloom.arch.datatype import DataType
+    from siliconloom.verification.directed import directed_programs
+    from siliconloom.verification.programs import random_program
+
+    narrow, stages = npu_chips()["two-ports"], []
+    for dtype in FLOATS:
+        array = narrow.tile.array.model_copy(update={"operands": (DataType(dtype),)})
+        chip = narrow.model_copy(update={"tile": narrow.tile.model_copy(update={"array": array})})
+        run = _Tile(chip, folder / dtype, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        stages += [
+            (f"{dtype}: random programs", partial(run.programs, random, 0)),
+            (f"{dtype}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+        ]
+    return stages
+
+
+FLOATS = ("bf16", "fp8_e4m3")
+"""Formats of the part of tiles in floating point."""
 
 
 class _Tile:
@@ -344,6 +369,7 @@ CHANNELS: dict[str, list[tuple[str, str]]] = {
 }
 PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "npu": npu_stages,
+    "float": float_stages,
     "array": array_stages,
     "link": link_stages,
     "ring": ring_stages,
@@ -351,6 +377,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
 }
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
+    "float": FLOATS,
     "array": ARRAYS,
     "link": ("short", "long"),
     "ring": ("int8", "int32"),

@@ -57,10 +57,15 @@ class ExampleTile:
         return array.cols if unit == lanes else lcm(array.cols, unit)
 
     def buffers(self) -> dict[str, TwoSlots]:
-        """TwoSlots by what they hold: whole banks each, as a side of a bank has one user."""
+        """TwoSlots by what they hold: whole banks each, as a side of a bank has one user.
+
+        Parameters have one, or as many as those of the narrowest tile take.
+        """
         banks = self.tile.scratchpad.banks
         size = self.tile.scratchpad.capacity // banks
-        results, parameters = max(1, banks // 4), 1
+        results = max(1, banks // 4)
+        narrowest = 2 * COLUMN_LINES * padded(self.columns, self.tile.vector.lanes)
+        parameters = max(1, min(-(-narrowest // size), banks - results - 2))
         moving = (banks - results - parameters) // 2
         counts = {"moving": moving, "stationary": banks - results - parameters - moving}
         counts |= {"parameters": parameters, "results": results}

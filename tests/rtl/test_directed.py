@@ -5,6 +5,7 @@ import pytest
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program, extent
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
 from siliconloom.arch.layout import row_values
@@ -56,6 +57,24 @@ def last_stored(made):
 @pytest.mark.parametrize("seed", range(0, 40, 3))
 def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_what_they_reach(seed, any_sides):
     are_legal(random_npu(seed, any_sides))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
+@pytest.mark.parametrize("seed", range(0, 40, 13))
+def test_directed_programs_are_legal_on_any_tile_in_floating_point(seed, dtype):
+    are_legal(random_npu(seed, seed % 2 == 1, DataType(dtype)))
+
+
+def test_rows_in_floating_point_show_their_last_bits():
+    """What biases leave are many different numbers, none of them infinite."""
+    programs = dict(directed_programs(random_npu(8, dtype=DataType.BF16)))
+    for name in ("last bits of norms", "last bits of sums"):
+        made = programs[name]
+        after = made.loaded()
+        GoldenMachine(random_npu(8, dtype=DataType.BF16), after).run(made.program)
+        written = after[RESULTS : last_stored(made)].view("<u2")
+        assert len(np.unique(written)) > 15, name
+        assert (written << 1 >> 8 < 255).all(), name
 
 
 @pytest.mark.parametrize("name", ["npu-edge", "gemmini-16", "tpu-v4"])

@@ -11,7 +11,13 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, row_values, sums_lines, sums_pitch
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import (
+    LoadedProgram,
+    float_parameter_planes,
+    float_scalar_bytes,
+    parameter_planes,
+    scalar_bytes,
+)
 from siliconloom.verification.chain import Chain, Places
 from siliconloom.verification.programs import RESULTS, product_sizes, random_image
 
@@ -34,7 +40,8 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
     """
     assert isinstance(chip.tile, NpuTile)
     tile, numbers = chip.tile, np.random.default_rng(22)
-    memory = random_image(numbers)
+    dtype = tile.circuit_format
+    memory = random_image(numbers, dtype, odd=0)
     keeps, by_input = tile.array.dataflow != "output_stationary", tile.array.dataflow == "input_stationary"
     rows, keys, depth, wide = _sizes(tile, places.bank)
     shape: Fields = {"m": keys, "n": rows} if by_input else {"m": rows, "n": keys}
@@ -48,7 +55,7 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), **fields)
 
     held = _parameters(memory, tile, wide if keeps else keys, numbers, 2**5 if keeps else 1)
-    if keeps:  # small values, so that one step of an older sum shows in the result
+    if keeps and dtype.is_integer:  # small values, so that one step of an older sum shows in the result
         memory[VALUES:RESULTS] = numbers.integers(-1, 2, RESULTS - VALUES).astype(np.int8).view(np.uint8)
     load(held[1], SCALARS, parameters)
     load(moves, QUERIES, moving)
@@ -97,7 +104,7 @@ def carry(chip: Chip, chain: Chain, places: Places) -> LoadedProgram:
 
 def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int, int]:
     """Rows and keys of a tile, depth of the scores, and columns of the result, as many as there is room for."""
-    array, lanes = tile.array, tile.vector.lanes
+    array, lanes, element = tile.array, tile.vector.lanes, tile.element_bytes
     by_input = array.dataflow == "input_stationary"
 
     def fits(rows: int, keys: int, depth: int, wide: int) -> bool:
@@ -106,10 +113,14 @@ def _sizes(tile: NpuTile, bank: int) -> tuple[int, int, int, int]:
         scores, products = product_sizes(tile, *shape, depth), product_sizes(tile, *sizes, keys)
         row = row_values(tile, keys if array.dataflow == "output_stationary" else wide)
         values = products[0 if by_input else 1]
-        most = max(*scores[:2], values, 2 * rows * row_values(tile, keys), rows * row_values(tile, wide))
-        held = 2 * padded(8, lanes) + 8 * padded(max(wide, keys), lanes)
+        most = max(
+            *scores[:2], values, 2 * element * rows * row_values(tile, keys), element * rows * row_values(tile, wide)
+        )
+        held = element * (2 * padded(8, lanes) + 8 * padded(max(wide, keys), lanes))
         stays, moves = scores[:2] if by_input else scores[1::-1]
-        there = max(most, held) <= bank and stays <= 2048 and moves <= RESULTS - QUERIES and rows * row <= 8192
+        there = (
+            max(most, held) <= bank and stays <= 2048 and moves <= RESULTS - QUERIES and element * rows * row <= 8192
+        )
         return there and scores[2] + products[2] <= sums_lines(tile)
 
     found = ROWS[-1], 1, 1, 1
@@ -128,8 +139,16 @@ def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Gen
 
     Multipliers are so many ``times`` those with which sums of scores fit a byte.
     """
-    lanes = tile.vector.lanes
-    line, count = padded(8, lanes), padded(columns, lanes)
+    lanes, size = tile.vector.lanes, tile.element_bytes
+    line, count = size * padded(8, lanes), padded(columns, lanes)
+    if not tile.circuit_format.is_integer:
+        bias, multiplier = (numbers.standard_normal(count).astype(np.float32).view(np.uint32) for _ in range(2))
+        planes = float_parameter_planes(bias, multiplier, lanes, size)
+        for place, scale in enumerate((0.7, 24.0)):
+            scalars = float_scalar_bytes(scale, 0, size)
+            memory[SCALARS + place * line : SCALARS + place * line + scalars.size] = scalars
+        memory[SCALARS + 2 * line : SCALARS + 2 * line + planes.size] = planes
+        return line, 2 * line + planes.size
     planes = parameter_planes(
         numbers.integers(-(2**12), 2**12, count),
         times * numbers.integers(64, 256, count),
@@ -145,8 +164,9 @@ def _parameters(memory: Any, tile: NpuTile, columns: int, numbers: np.random.Gen
 def _store(tile: NpuTile, chain: Chain, shape: tuple[int, int], target: int, out: int) -> None:
     """The rows of a result, by columns: what lies between them has never been written."""
     rows, columns = shape
-    row, lanes = row_values(tile, columns), tile.vector.lanes
-    part = min(lanes, tile.dma.bytes_per_cycle)
-    for at in range(0, padded(columns, lanes), part):
+    size = tile.element_bytes
+    row, line = size * row_values(tile, columns), tile.parameter_line
+    part = min(line, tile.dma.bytes_per_cycle)
+    for at in range(0, size * padded(columns, tile.vector.lanes), part):
         where: Fields = {"memory": Address(base=target + at), "a": Address(base=out + at)}
         chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, **where)

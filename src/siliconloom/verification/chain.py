@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, Opcode, Program, Semaphore
-from siliconloom.arch.layout import next_power
-from siliconloom.arch.opcodes import Unit
+from siliconloom.arch.layout import next_power, row_unit
+from siliconloom.arch.opcodes import Format, Unit
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.verification.programs import PROGRAM_BASE
 
@@ -22,15 +23,18 @@ class Chain:
     """Instructions one after the other: where the unit changes, the next one waits until the one before is complete.
 
     ``weak`` says that an instruction is executed in loops of its own, so that it waits in the first round and posts in
-    the last.
+    the last. ``dtype`` is the format of those that compute.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
     semaphores: dict[tuple[Unit, Unit], int] = field(default_factory=dict)
     last: int = -1
+    dtype: DataType = DataType.INT8
 
     def add(self, opcode: Opcode, *, nest: tuple[int, ...] = (), **fields: Any) -> None:
         """Append an instruction, inside loops of these counts."""
+        if opcode.spec.format is Format.COMPUTE:
+            fields = {"dtype": self.dtype, **fields}
         made = Instruction(opcode=opcode, **fields)
         mask = (1 << len(nest)) - 1
         if self.last >= 0 and self.instructions[self.last].unit != made.unit:
@@ -68,7 +72,21 @@ class Places:
     @property
     def unit(self) -> int:
         """Bytes that are whole lines and whole beats of the bus."""
-        return max(self.tile.dma.bytes_per_cycle, next_power(self.tile.array.rows), self.tile.vector.lanes)
+        values = max(next_power(self.tile.array.rows), self.tile.vector.lanes)
+        return max(self.tile.dma.bytes_per_cycle, self.tile.element_bytes * values)
+
+    @property
+    def row(self) -> int:
+        """Bytes that a row of operands is filled up to."""
+        return self.tile.element_bytes * row_unit(self.tile)
+
+    def chain(self) -> Chain:
+        """No instructions, of those that compute in the tile's format."""
+        return Chain(dtype=self.tile.circuit_format)
+
+    def copied(self, count: int) -> dict[str, Any]:
+        """Sizes and format of a copy of so many bytes, whole rows."""
+        return {"m": count // self.row, "n": row_unit(self.tile), "k": 1, "dtype": self.tile.circuit_format}
 
     def aligned(self, count: int) -> int:
         """``count`` rounded up to whole units."""

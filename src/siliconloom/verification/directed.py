@@ -1,6 +1,7 @@
 """Programs that reach what random ones do not: every loop level, strides down, `accumulate`, long rows, pages.
 
-Each is written for any npu tile that has RTL, and legal; `directed_programs` names them.
+Each is written for any npu tile that has RTL, and legal; `directed_programs` names them. Those of numbers in floating
+point are in `verification.float_directed`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import numpy as np
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import LEVELS, SEMAPHORES, Address, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.layout import (
     INDEX_BYTES,
@@ -27,9 +27,16 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.vector import INPUT_LIMIT, SCALAR_BYTES, VectorFunction
-from siliconloom.sim.golden.npu import LoadedProgram, parameter_planes, scalar_bytes
+from siliconloom.sim.golden.npu import (
+    LoadedProgram,
+    float_parameter_planes,
+    float_scalar_bytes,
+    parameter_planes,
+    scalar_bytes,
+)
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
+from siliconloom.verification.float_directed import FLOAT
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
@@ -49,7 +56,7 @@ def six_levels(chip: Chip) -> LoadedProgram:
     level = 0
     while prod(counts) * places.unit > places.bank:
         counts[level], level = 1, level + 1
-    nest, chain = tuple(counts), Chain()
+    nest, chain = tuple(counts), places.chain()
     size = places.unit
 
     def walk(base: int, step: int, negative: int, *, slot: bool = False) -> Address:
@@ -72,14 +79,11 @@ def six_levels(chip: Chip) -> LoadedProgram:
     chain.add(
         Opcode.LOAD, nest=nest, **one, memory=walk(0, 3 * size, 0b101001), a=walk(first, size, 0b010110, slot=True)
     )
-    row = row_unit(places.tile)
     chain.add(
         Opcode.VECTOR,
         nest=nest,
         function=VectorFunction.COPY,
-        m=size // row,
-        n=row,
-        k=1,
+        **places.copied(size),
         a=walk(first, size, 0b111000),
         c=walk(out, size, 0b000111, slot=True),
     )
@@ -102,10 +106,13 @@ def one_line(chip: Chip) -> LoadedProgram:
 def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     """Products of this shape, added up in all the ways there are, and their sums as bytes."""
     tile = _tile(chip)
-    array, places, chain = tile.array, Places(tile), Chain()
+    array, places = tile.array, Places(tile)
+    chain = places.chain()
+    while max(product_sizes(tile, m, n, k)[:2]) > places.bank and k > 1:
+        k -= 1
     a_bytes, b_bytes, sums, rows, columns = product_sizes(tile, m, n, k)
     line, moving, weights = sums_pitch(array), places.bank, 0
-    memory = random_image(np.random.default_rng(1))
+    memory = random_image(np.random.default_rng(1), tile.circuit_format, odd=0)
     for size, source, target in ((a_bytes, 0, moving), (b_bytes, 2 * PAGE, weights)):
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
     product: Fields = {"m": m, "n": n, "k": k, "a": Address(base=moving), "b": Address(base=weights)}
@@ -122,42 +129,54 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
 def _stored(tile: NpuTile, chain: Chain, memory: Image, rows: int, columns: int, functions: Sequence[Fields]) -> None:
     """Functions of sums of this shape, each result in a page of its own; their parameters are put into ``memory``."""
     places, lanes = Places(tile), tile.vector.lanes
-    blocks, row = -(-columns // lanes), row_values(tile, columns)
-    numbers, count = np.random.default_rng(2), blocks * lanes
-    planes = parameter_planes(
-        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
-    ).reshape(-1)
+    size = tile.element_bytes
+    count = padded(columns, lanes)
+    row, written = size * row_values(tile, columns), size * count
+    planes, scalars = _column_parameters(tile, count)
     memory[PAGE : PAGE + planes.size] = planes
-    scalars = scalar_bytes(2**13 + 77, 1, 18)
     memory[PAGE + planes.size : PAGE + planes.size + len(scalars)] = scalars
     parameters, out = 3 * places.bank, 4 * places.bank
     given: Fields = {"memory": Address(base=PAGE), "a": Address(base=parameters)}
-    chain.add(Opcode.LOAD, m=1, n=places.aligned(planes.size + padded(len(scalars), lanes)), **given)
-    part = min(lanes, tile.dma.bytes_per_cycle)
+    chain.add(Opcode.LOAD, m=1, n=places.aligned(planes.size + padded(len(scalars), tile.parameter_line)), **given)
+    part = min(size * lanes, tile.dma.bytes_per_cycle)
     for number, fields in enumerate(functions):
         found = parameters + (planes.size if fields["function"] is VectorFunction.SOFTMAX else 0)
         given = {"k": 1, "c": Address(base=out), "d": Address(base=found), **fields}
         chain.add(Opcode.VECTOR, m=rows, n=columns, **given)
         result = RESULTS + number * PAGE
-        if row == blocks * lanes:
+        if row == written:
             chain.add(Opcode.STORE, m=1, n=rows * row, memory=Address(base=result), a=Address(base=out))
             continue
-        for at in range(0, blocks * lanes, part):  # what lies between rows has never been written
+        for at in range(0, written, part):  # what lies between rows has never been written
             ends: Fields = {"memory": Address(base=result + at), "a": Address(base=out + at)}
             chain.add(Opcode.STORE, m=rows, n=part, pitch=row, local_pitch=row, **ends)
+
+
+def _column_parameters(tile: NpuTile, count: int) -> tuple[Image, Image]:
+    """Parameters of so many columns of sums, and the scalars of a softmax of them."""
+    numbers, lanes = np.random.default_rng(2), tile.vector.lanes
+    if not tile.circuit_format.is_integer:
+        bias, multiplier = (numbers.standard_normal(count).astype(np.float32).view(np.uint32) for _ in range(2))
+        planes = float_parameter_planes(bias, multiplier, lanes, tile.element_bytes)
+        return planes, float_scalar_bytes(0.7, 1, tile.element_bytes)
+    planes = parameter_planes(
+        numbers.integers(-(2**12), 2**12, count), numbers.integers(8, 64, count), numbers.integers(13, 17, count), lanes
+    ).reshape(-1)
+    return planes, scalar_bytes(2**13 + 77, 1, 18)
 
 
 def many_panels(chip: Chip) -> LoadedProgram:
     """Sums of more columns than the array has, which begin anywhere in their panels: requantised, and as softmax."""
     tile = _tile(chip)
-    array, places, chain = tile.array, Places(tile), Chain()
+    array, places = tile.array, Places(tile)
+    chain = places.chain()
     rows, columns, k = 3, row_values(tile, 2 * array.cols + 2) - 1, array.rows + 1
     by_input = array.dataflow == "input_stationary"
     m, n = (columns, rows) if by_input else (rows, columns)
     while max(product_sizes(tile, m, n, k)[:2]) > places.bank:
         k -= 1
     a_bytes, b_bytes, *_ = product_sizes(tile, m, n, k)
-    memory = random_image(np.random.default_rng(11))
+    memory = random_image(np.random.default_rng(11), tile.circuit_format, odd=0)
     for size, source, target in ((a_bytes, 0, places.bank), (b_bytes, 2 * PAGE, 0)):
         chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
     chain.add(Opcode.MATMUL, m=m, n=n, k=k, a=Address(base=places.bank), b=Address())
@@ -171,7 +190,8 @@ def many_panels(chip: Chip) -> LoadedProgram:
 def over_banks(chip: Chip) -> LoadedProgram:
     """A product whose operands lie over the ends of banks, a line of them in both where it may begin anywhere."""
     tile = _tile(chip)
-    array, places, chain = tile.array, Places(tile), Chain()
+    array, places = tile.array, Places(tile)
+    chain = places.chain()
     m, n, k = array.rows + 1, array.cols + 1, 2 * array.rows + 1
     while max(product_sizes(tile, m, n, k)[:2]) > places.bank // 2:
         if k == 1:
@@ -180,11 +200,11 @@ def over_banks(chip: Chip) -> LoadedProgram:
     a_bytes, b_bytes, _, rows, columns = product_sizes(tile, m, n, k)
     by_input = array.dataflow == "input_stationary"
     loaded = array.cols * (array.load_rows if array.dataflow != "output_stationary" else 1)
-    sizes = (loaded, array.rows) if by_input else (array.rows, loaded)
-    memory, operands = random_image(np.random.default_rng(12)), []
+    sizes = tuple(tile.element_bytes * line for line in ((loaded, array.rows) if by_input else (array.rows, loaded)))
+    memory, operands = random_image(np.random.default_rng(12), tile.circuit_format, odd=0), []
     for number, (size, line) in enumerate(zip((a_bytes, b_bytes), sizes, strict=True)):
         end = (2, 6)[number] * places.bank
-        begin = end - 2 * line - (0 if is_power(line) else 2)
+        begin = end - 2 * line - (0 if is_power(line) else 2 * tile.element_bytes)
         first = begin // places.unit * places.unit
         source = Address(base=2 * number * PAGE)
         chain.add(Opcode.LOAD, m=1, n=places.aligned(begin - first + size), memory=source, a=Address(base=first))
@@ -196,12 +216,12 @@ def over_banks(chip: Chip) -> LoadedProgram:
 
 def over_pages(chip: Chip) -> LoadedProgram:
     """Loads and stores of rows over the ends of pages, and of rows as long as a bank, or as four pages."""
-    places, chain = Places(_tile(chip)), Chain()
+    places = Places(_tile(chip))
+    chain = places.chain()
     bank, size = min(places.bank, 4 * PAGE), places.unit
     rows = 3
     width = places.aligned(bank // 4)
     first, out = 2 * places.bank, 4 * places.bank
-    row = row_unit(places.tile)
     tries = (
         (rows, width, PAGE - places.aligned(width // 3), PAGE - size),
         (1, bank, 5 * PAGE - places.aligned(bank // 2) - size, 3 * PAGE - size),
@@ -211,7 +231,7 @@ def over_pages(chip: Chip) -> LoadedProgram:
     for m, n, source, target in tries:
         at: Fields = {"m": m, "n": n, "pitch": PAGE, "local_pitch": n}
         chain.add(Opcode.LOAD, **at, memory=Address(base=source), a=Address(base=first))
-        copy: Fields = {"m": m * n // row, "n": row, "k": 1}
+        copy = places.copied(m * n)
         chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
         chain.add(Opcode.STORE, **at, memory=Address(base=RESULTS + target), a=Address(base=out))
     return chain.program(random_image(np.random.default_rng(3)))
@@ -255,7 +275,8 @@ def long_rows(chip: Chip) -> LoadedProgram:
 def long_softmax(chip: Chip) -> LoadedProgram:
     """Softmax over two rows of sums as long as fits, less a column: as many keys as a long context has."""
     tile = _tile(chip)
-    array, places, chain = tile.array, Places(tile), Chain()
+    array, places = tile.array, Places(tile)
+    chain = places.chain()
     by_input = array.dataflow == "input_stationary"
     rows, k, columns = 2, 2, min(sums_lines(tile) // 2 * array.cols, LONGEST_SOFTMAX)
 
@@ -290,14 +311,14 @@ def long_softmax(chip: Chip) -> LoadedProgram:
 
 def full_queues(chip: Chip) -> LoadedProgram:
     """More transfers of one kind in a row than any queue holds, then as many of the other."""
-    places, chain = Places(_tile(chip)), Chain()
+    places = Places(_tile(chip))
+    chain = places.chain()
     size, first, out = places.unit, 2 * places.bank, 4 * places.bank
-    row = row_unit(places.tile)
     count = min(20, places.bank // size)
     for number in range(count):
         where: Fields = {"memory": Address(base=7 * number * size), "a": Address(base=first + number * size)}
         chain.add(Opcode.LOAD, m=1, n=size, **where)
-    copy: Fields = {"m": count * size // row, "n": row, "k": 1}
+    copy = places.copied(count * size)
     chain.add(Opcode.VECTOR, function=VectorFunction.COPY, **copy, a=Address(base=first), c=Address(base=out))
     for number in range(count):
         where = {"memory": Address(base=RESULTS + 5 * number * size), "a": Address(base=out + number * size)}
@@ -308,10 +329,10 @@ def full_queues(chip: Chip) -> LoadedProgram:
 def every_semaphore(chip: Chip) -> LoadedProgram:
     """A load that waits for every semaphore there is, by what they begin with, but for the one that it posts."""
     places = Places(_tile(chip))
-    size, row, first, out = places.unit, row_unit(places.tile), 2 * places.bank, 4 * places.bank
+    size, first, out = places.unit, 2 * places.bank, 4 * places.bank
     loaded, copied = 0, 1
     others = (1 << SEMAPHORES) - 1 & ~(1 << loaded | 1 << copied)
-    copy: Fields = {"m": size // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copy: Fields = {**places.copied(size), "a": Address(base=first), "c": Address(base=out)}
     code = (
         Instruction(opcode=Opcode.LOAD, m=1, n=size, a=Address(base=first), wait=others, post=1 << loaded),
         Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=1 << loaded, post=1 << copied),
@@ -327,11 +348,11 @@ def every_semaphore(chip: Chip) -> LoadedProgram:
 def contended_port(chip: Chip) -> LoadedProgram:
     """Loads and stores that wait for the memory port at the same time, of many lengths: who asked first goes first."""
     places = Places(_tile(chip))
-    size, bank, row = places.unit, places.bank, row_unit(places.tile)
+    size, bank = places.unit, places.bank
     first, out, other, apart = 2 * bank, 4 * bank, 5 * bank, PAGE // 2
     held = min(bank, MOST_HELD)
     fill = Instruction(opcode=Opcode.LOAD, m=1, n=held, a=Address(base=first), post=0b0001)
-    copy: Fields = {"m": held // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+    copy: Fields = {**places.copied(held), "a": Address(base=first), "c": Address(base=out)}
     copied = Instruction(opcode=Opcode.VECTOR, function=VectorFunction.COPY, **copy, wait=0b0001, post=0b0110)
     chain = [fill, copied]
     for number, units in enumerate((1, 5, 1, 3, 2, 2, 7, 1, 1, 4, 6, 1, 3, 3, 2, 5, 1, 1)):
@@ -354,7 +375,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     table so far up that its address begins again at 0.
     """
     places = Places(_tile(chip))
-    bank, bus, row = places.bank, places.tile.dma.bytes_per_cycle, row_unit(places.tile)
+    bank, bus = places.bank, places.tile.dma.bytes_per_cycle
     length = min(bank, MOST_HELD)
     first, other, out, lists, source = 2 * bank, 3 * bank, 4 * bank, 6 * bank, RESULTS - PAGE
     filled, free, listed, copied, stored = (1 << n for n in range(5))
@@ -391,7 +412,7 @@ def gathered_rows(chip: Chip) -> LoadedProgram:
     )
     aside = replace(load, n=places.unit, a=Address(base=other))
     for number, body in enumerate(tries):
-        copy: Fields = {"m": length // row, "n": row, "k": 1, "a": Address(base=first), "c": Address(base=out)}
+        copy: Fields = {**places.copied(length), "a": Address(base=first), "c": Address(base=out)}
         kept_bytes = min(length, (PROGRAM_BASE - RESULTS) // len(tries) // places.unit * places.unit)
         target = Address(base=RESULTS + number * kept_bytes)
         given: Fields = {"wait": filled | stored, "release": free, "post": copied}
@@ -467,7 +488,8 @@ def chosen_elements(chip: Chip) -> LoadedProgram:
 
 def carried_rows(chip: Chip) -> LoadedProgram:
     """A softmax whose columns come tile by tile, and the products with its powers, see `verification.carried`."""
-    return carry(chip, Chain(), Places(_tile(chip)))
+    places = Places(_tile(chip))
+    return carry(chip, places.chain(), places)
 
 
 def _tile(chip: Chip) -> NpuTile:
@@ -480,22 +502,21 @@ DIRECTED = {
     "accumulated sums": accumulated,
     "sums of one line": one_line,
     "rows over pages": over_pages,
-    "long rows": long_rows,
-    "long softmax": long_softmax,
     "full queues": full_queues,
     "contended port": contended_port,
     "every semaphore": every_semaphore,
     "gathered rows": gathered_rows,
     "many panels": many_panels,
     "over banks": over_banks,
-    "chosen elements": chosen_elements,
     "carried rows": carried_rows,
 }
+"""Programs for tiles of any format."""
+INTEGER = {"long rows": long_rows, "long softmax": long_softmax, "chosen elements": chosen_elements}
+"""And for those that compute in int8."""
 
 
 def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
-    """Names and programs for the npu tile of ``chip``; raises `NotSupported` for one that does not compute in int8."""
-    dtype = _tile(chip).circuit_format
-    if not dtype.is_integer:
-        raise NotSupported(f"directed programs in {dtype.value}; they are of int8")
-    return [(name, make(chip)) for name, make in DIRECTED.items()]
+    """Names and programs for the npu tile of ``chip``."""
+    integer = _tile(chip).circuit_format.is_integer
+    own = {**DIRECTED, **INTEGER} if integer else {**DIRECTED, **FLOAT}
+    return [(name, make(chip)) for name, make in own.items()]

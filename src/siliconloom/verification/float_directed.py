@@ -1,0 +1,384 @@
+"""Programs for tiles in floating point: values at the ends of a format, ties, rows without a number, last bits.
+
+A result in a short format shows eight bits of an fp32 number or fewer. The programs of last bits have biases that take
+the leading bits of what the golden model computes away: what is left are the others, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch import Chip
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
+from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
+from siliconloom.arch.layout import padded, row_unit, row_values, sums_pitch, window_of
+from siliconloom.arch.vector import VectorFunction
+from siliconloom.sim.golden import float_functions
+from siliconloom.sim.golden.npu import (
+    GoldenMachine,
+    LoadedProgram,
+    float_parameter_planes,
+    float_scalar_bytes,
+    float_turn_planes,
+)
+from siliconloom.verification.chain import Chain, Image, Places
+from siliconloom.verification.programs import RESULTS, product_sizes, random_image
+
+EPSILONS = (0.0, 1e-5, 3.0, 1e20)
+"""Added to mean squares: nothing, little, as much as these are, so much that nothing else counts."""
+ENDS = (0.0, -0.0, np.inf, -np.inf, np.nan, *(s * x for x in (1.0, 0.004, 3.5, 17.0, 60.0, 220.0) for s in (1, -1)))
+"""Elements at which activations are at either end, in between, and no numbers."""
+LONGEST = 1024
+"""Columns of the longest rows."""
+LAST = 0xFF
+"""Bits of an fp32 number that a bias leaves: as many as bf16 has."""
+Fields = dict[str, Any]
+
+
+@dataclass
+class FloatRows:
+    """A program of vector functions: operands and parameters go into memory one after the other, and results.
+
+    ``first``, ``second``, ``parameters``, ``out`` are banks, as are those of a product: ``weights``, ``moving``.
+    """
+
+    chip: Chip
+    numbers: np.random.Generator
+    memory: Image = field(init=False)
+    chain: Chain = field(init=False)
+    source: int = 0
+    target: int = RESULTS
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.chip.tile, NpuTile)
+        self.tile, self.places = self.chip.tile, Places(self.chip.tile)
+        self.dtype, self.size, self.lanes = self.tile.circuit_format, self.tile.element_bytes, self.tile.vector.lanes
+        self.memory, self.chain = random_image(self.numbers, self.dtype, odd=0), self.places.chain()
+        bank = self.places.bank
+        self.weights, self.moving, self.first, self.parameters, self.out, self.second = (n * bank for n in range(6))
+
+    def put(self, data: Image, place: int) -> None:
+        """Have these bytes in local memory."""
+        count = self.places.aligned(len(data))
+        self.memory[self.source : self.source + len(data)] = data
+        self.chain.add(Opcode.LOAD, m=1, n=count, memory=Address(base=self.source), a=Address(base=place))
+        self.source += count
+        assert self.source <= RESULTS
+
+    def operand(self, values: NDArray[np.floating], place: int | None = None) -> Words:
+        """Have rows of numbers nearest to these as an operand; returns what they are in fp32."""
+        rows, cols = values.shape
+        wide = np.zeros((rows, row_values(self.tile, cols)), f"<u{self.size}")
+        wide[:, :cols] = patterns_of(values, self.dtype)
+        self.put(wide.view(np.uint8).reshape(-1), self.first if place is None else place)
+        return widened(wide[:, :cols], self.dtype)
+
+    def scalars(self, first: float, second: float = 0.0) -> None:
+        """Have these as parameters."""
+        self.put(float_scalar_bytes(first, second, self.size), self.parameters)
+
+    def columns(self, bias: Words, multiplier: Words) -> None:
+        """Have these as parameters."""
+        wide = np.zeros((2, padded(len(bias), self.lanes)), np.uint32)
+        wide[:, : len(bias)] = bias, multiplier
+        self.put(float_parameter_planes(wide[0], wide[1], self.lanes, self.size), self.parameters)
+
+    def drawn(self, count: int, size: float = 1.0) -> Words:
+        """So many fp32 numbers with all their bits, none of them far smaller than ``size``."""
+        sign = self.numbers.choice([-1.0, 1.0], count)
+        return (size * sign * self.numbers.uniform(0.7, 1.6, count)).astype(np.float32).view(np.uint32)
+
+    def compute(self, function: VectorFunction, m: int, n: int, *, keep: bool = True, **fields: Any) -> None:
+        """Compute, and store what has been written."""
+        given: Fields = {"k": 1, "c": Address(base=self.out), "d": Address(base=self.parameters), **fields}
+        if not function.spec.from_sums:
+            given.setdefault("a", Address(base=self.first))
+        if function.spec.reads_second:
+            given.setdefault("b", Address(base=self.second))
+        self.chain.add(Opcode.VECTOR, function=function, m=m, n=n, **given)
+        rows, cols = (n, m) if function.spec.transposes else (m, function.spec.result_cols(n, self.dtype))
+        if not keep:
+            return
+        step, written = self.size * row_values(self.tile, cols), self.size * padded(cols, self.lanes)
+        bus = self.tile.dma.bytes_per_cycle
+        if step == written:
+            rows, step, written = 1, rows * step, rows * step
+        each = min(self.size * self.lanes, bus) if rows > 1 and step % window_of(bus, written) else written
+        for at in range(0, written, each):
+            where: Fields = {"memory": Address(base=self.target + at), "a": Address(base=self.out + at)}
+            self.chain.add(Opcode.STORE, m=rows, n=each, pitch=step, local_pitch=step, **where)
+        self.target += self.places.aligned(rows * step)
+
+    def product(
+        self, rows: int, cols: int, k: int, *, moving: Address | None = None, holes: bool = False, **fields: Any
+    ) -> None:
+        """A product of these rows and columns, of operands that are anything, or of one that is there."""
+        by_input = self.tile.array.dataflow == "input_stationary"
+        m, n = (cols, rows) if by_input else (rows, cols)
+        sizes = product_sizes(self.tile, m, n, k)
+        while max(sizes[:2]) > self.places.bank and k > 1:
+            k -= 1
+            sizes = product_sizes(self.tile, m, n, k)
+        stays, moves = (sizes[0], sizes[1]) if by_input else (sizes[1], sizes[0])
+        self.anything(stays, self.weights, holes)
+        if moving is None:
+            self.anything(moves, self.moving, holes)
+        ends = [Address(base=self.weights), moving or Address(base=self.moving)]
+        a, b = ends if by_input else reversed(ends)
+        self.chain.add(Opcode.MATMUL, m=m, n=n, k=k, a=a, b=b, **fields)
+
+    def anything(self, count: int, place: int, holes: bool = False) -> None:
+        """Have numbers of any kind but special ones; with ``holes`` every seventh is none."""
+        values = random_image(self.numbers, self.dtype, count, odd=0)
+        if holes:
+            values.view(f"<u{self.size}")[::7] = patterns_of(np.array([np.nan]), self.dtype)
+        self.put(values, place)
+
+    def machine(self) -> GoldenMachine:
+        """The golden model after all that the program does so far."""
+        made = self.program()
+        machine = GoldenMachine(self.chip, made.loaded())
+        machine.run(made.program)
+        return machine
+
+    def sums(self, cols: int, line: int = 0) -> Words:
+        """The sums of one row."""
+        panels = self.machine().sums[line : line + -(-cols // self.tile.array.cols)]
+        return (panels.reshape(-1)[:cols] & 0xFFFFFFFF).astype(np.uint32)
+
+    def program(self) -> LoadedProgram:
+        """The program so far, ended."""
+        return self.chain.program(self.memory.copy())
+
+
+def leading(words: Words) -> Words:
+    """What takes all but the last bits of numbers away."""
+    return ((words & ~np.uint32(LAST)) ^ SIGN).astype(np.uint32)
+
+
+def last_bits_of_norms(chip: Chip) -> LoadedProgram:
+    """Rows of a block and of several, with epsilons of any size: all bits of their scale, and of their offset."""
+    rows = FloatRows(chip, np.random.default_rng(31))
+    turns = [(3 * rows.lanes - 1, 0.0), (rows.lanes, 1e-5), (2 * rows.lanes + 1, 3.0), (rows.lanes + 1, 1e-5)]
+    for number, (cols, epsilon) in enumerate(turns):
+        for function in (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM):
+            # squares so far apart have sums that round
+            spread = 2.0 ** rows.numbers.integers(-8, 3, cols) if number < 3 else np.full(cols, 2.0**-6)
+            x = rows.operand((rows.numbers.standard_normal(cols) * spread)[None, :])
+            k = int(patterns_of(np.array([epsilon]), DataType.BF16)[0])
+            # of few bits now and then, so that products are halves of a last place
+            short = np.full(cols, 1.5 * 2.0**13, np.float32).view(np.uint32)
+            multiplier = short if number % 2 else rows.drawn(cols, 2.0**13)
+            centred = function == VectorFunction.LAYER_NORM
+            words, added = (np.array([value], np.uint32) for value in (0, k << 16))
+            found = float_functions.normalize(x, multiplier, words, added, rows.lanes, centred=centred)[0]
+            rows.columns(leading(found), multiplier)
+            rows.compute(function, 1, cols, k=k)
+    return rows.program()
+
+
+def last_bits_of_sums(chip: Chip) -> LoadedProgram:
+    """Sums of many products as they are, and over the total of a row that comes in three tiles: all their bits."""
+    rows = FloatRows(chip, np.random.default_rng(32))
+    array = rows.tile.array
+    keys, wide = 6 * rows.lanes + 1, 3 * rows.lanes + 1
+    keeps = array.dataflow != "output_stationary"
+    by_input = array.dataflow == "input_stationary"
+    while max(product_sizes(rows.tile, *((wide, 1) if by_input else (1, wide)), keys)[:2]) > rows.places.bank:
+        keys -= 1
+    lines = -(-max(keys, wide) // array.cols)
+    context, half = lines * sums_pitch(array), rows.places.bank // 2
+    for turn in range(3):
+        rows.product(1, keys, array.rows + 1, c=Address())
+        slot: Fields = {"c": Address(base=rows.second, slot=half, odd=turn & 1)}
+        rows.scalars((0.35, 0.6, 1.3)[turn])
+        rows.compute(VectorFunction.SOFTMAX_ONLINE, 1, keys, keep=False, accumulate=int(turn > 0), **slot)
+        if keeps:
+            later: Fields = {"accumulate": int(turn > 0), "rescale": int(turn > 0)}
+            rows.product(1, wide, keys, moving=slot["c"], c=Address(base=context), **later)
+    cols, line, base = (wide, lines, context) if keeps else (keys, 0, 0)
+    sums, carried = rows.sums(cols, line), rows.machine().rows.carried[0]
+    assert carried is not None
+    multiplier = rows.drawn(cols, 2.0**13)
+    # accumulated sums need no multiplier of their own to show their bits, only a power of two
+    power = np.full(cols, 2.0**12, np.float32).view(np.uint32)
+    rows.columns(leading(float_product(sums, power)), power)
+    rows.compute(VectorFunction.REQUANTIZE, 1, cols, a=Address(base=base))
+    found = float_product(float_product(sums, float_functions.reciprocal(carried[1].astype(np.uint32))), multiplier)
+    rows.columns(leading(found), multiplier)
+    rows.compute(VectorFunction.REQUANTIZE_ROWS, 1, cols, a=Address(base=base), b=Address(slot=half))
+    return rows.program()
+
+
+def last_bits_of_totals(chip: Chip) -> LoadedProgram:
+    """Totals of two blocks of powers, of the same sums by many scalars: a total has all the bits of its tree."""
+    rows = FloatRows(chip, np.random.default_rng(40))
+    cols, line = 2 * rows.lanes, rows.tile.parameter_line
+    rows.product(1, cols, rows.tile.array.rows + 1, c=Address())
+    sums, behind = rows.sums(cols), padded(8 * rows.size, line)
+    half = rows.places.bank // 2
+    for number in range(13):
+        scale, multiplier = np.array([0.2 + 0.07 * number], np.float32), rows.drawn(cols, 2.0**13)
+        t = float_product(sums, scale.view(np.uint32))[None, :]
+        _, totals = float_functions.reduced(t, np.ones(t.shape, bool), rows.lanes)
+        found = float_product(float_product(sums, float_functions.reciprocal(totals)), multiplier)
+        held = np.zeros(behind, np.uint8)
+        scalars = float_scalar_bytes(float(scale[0]), 0.0, rows.size)
+        held[: scalars.size] = scalars
+        planes = float_parameter_planes(leading(found), multiplier, rows.lanes, rows.size)
+        rows.put(np.concatenate([held, planes]), rows.parameters)
+        powers: Fields = {"c": Address(base=rows.second, slot=half)}
+        rows.compute(VectorFunction.SOFTMAX_ONLINE, 1, cols, keep=False, **powers)
+        closing: Fields = {"a": Address(), "b": Address(slot=half), "d": Address(base=rows.parameters + behind)}
+        rows.compute(VectorFunction.REQUANTIZE_ROWS, 1, cols, **closing)
+    return rows.program()
+
+
+def odd_rows(chip: Chip) -> LoadedProgram:
+    """Norms of rows that are constant, of zeros, far apart, with an infinity, with no number, and of one element."""
+    rows = FloatRows(chip, np.random.default_rng(33))
+    for cols in (1, 2 * rows.lanes + 1, rows.lanes):
+        values = rows.numbers.standard_normal((7, cols))
+        values[1], values[2] = 3.0, rows.numbers.choice([0.0, -0.0], cols)
+        values[3, cols - 1] = 200.0
+        values[4, cols // 2], values[5, cols - 1], values[6] = np.inf, np.nan, 0.01
+        rows.operand(values)
+        rows.columns(rows.drawn(cols), rows.drawn(cols))
+        for epsilon in EPSILONS:
+            k = int(patterns_of(np.array([epsilon]), DataType.BF16)[0])
+            for function in (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)[: 1 if epsilon == EPSILONS[1] else 2]:
+                rows.compute(function, len(values), cols, k=k)
+    return rows.program()
+
+
+def long_rows(chip: Chip) -> LoadedProgram:
+    """Norms of rows as long as fits, less a column: of equal elements, whose sums round, and of others."""
+    rows = FloatRows(chip, np.random.default_rng(38))
+    capacity = rows.tile.scratchpad.capacity
+    rows.first, rows.parameters, rows.out = capacity // 2, 0, 3 * capacity // 4
+    cols = min(capacity // 16 // rows.size, LONGEST) // rows.lanes * rows.lanes - 1
+    rows.columns(rows.drawn(cols), rows.drawn(cols))
+    for value in (239.0, 255.0, 1.5):
+        values = np.full((1, cols), value)
+        if value == 1.5:
+            values = rows.numbers.standard_normal((1, cols))
+        rows.operand(values)
+        for function in (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM):
+            rows.compute(function, 1, cols, k=0)
+    return rows.program()
+
+
+def masked_rows(chip: Chip) -> LoadedProgram:
+    """Softmax of rows that see nothing, one key, all but one, all; of near exponents, far ones, no numbers."""
+    rows = FloatRows(chip, np.random.default_rng(34))
+    count, cols = 5, row_values(rows.tile, 2 * rows.lanes + 1) - 1
+    rows.product(count, cols, rows.tile.array.rows + 1, c=Address())
+    for scale in (0.3, 40.0, -1e30):
+        rows.scalars(scale)
+        for last in (-3, 0, cols - 2, rows.lanes - 2):
+            rows.compute(VectorFunction.SOFTMAX, count, cols, k=2, b=Address(base=last % (1 << LOCAL_BITS)))
+        rows.compute(VectorFunction.SOFTMAX, count, cols)
+    rows.product(count, cols, 1, holes=True, c=Address())
+    rows.scalars(0.6)
+    rows.compute(VectorFunction.SOFTMAX_ONLINE, count, cols)
+    return rows.program()
+
+
+def ties(chip: Chip) -> LoadedProgram:
+    """The largest of rows with equal elements, zeros of both signs, infinities, and without a number; weighted rows."""
+    rows = FloatRows(chip, np.random.default_rng(35))
+    cols, count = 2 * rows.lanes + 1, 6
+    values = rows.numbers.choice([-2.0, -0.0, 0.0, 1.5, 1.75], (count, cols))
+    values[1] = -np.inf
+    values[2] = rows.numbers.choice([-0.0, 0.0], cols)
+    values[3], values[3, rows.lanes - 1 : rows.lanes + 1] = -1.5, -1.0  # one in each of two blocks
+    values[4, cols - 1] = np.nan
+    values[5, [0, rows.lanes]] = np.inf, 1.5
+    rows.operand(values)
+    for scale, chosen in ((0.8, 1), (0.8, 3), (-0.7, rows.lanes + 1), (1.3, cols), (1.3, cols + 1)):
+        rows.scalars(scale)
+        rows.compute(VectorFunction.TOP_K, count, cols, k=chosen)
+    rows.compute(VectorFunction.ARGMAX, count, cols)
+    inputs, wide = 5, rows.lanes + 1
+    weights = rows.numbers.standard_normal((2, inputs))
+    weights[1, 2] = 0.0
+    table = rows.numbers.standard_normal((2 * inputs, wide))
+    table[inputs + 2, :2] = np.inf, np.nan  # by a weight of zero: no numbers
+    table[:, -1] = rows.numbers.choice([0.0, -0.0], 2 * inputs)
+    rows.operand(table)
+    rows.operand(weights, rows.second)
+    rows.scalars(1.7)
+    rows.compute(VectorFunction.COMBINE, 2, wide, k=inputs)
+    rows.operand(weights[:, :1], rows.second)
+    rows.compute(VectorFunction.COMBINE, 2, wide)
+    return rows.program()
+
+
+def both_ends(chip: Chip) -> LoadedProgram:
+    """Elements at both ends of activations, and pairs of them, multiplied and added with every scalar."""
+    rows = FloatRows(chip, np.random.default_rng(36))
+    ends = np.array(ENDS)
+    cols = 2 * rows.lanes
+    count = max(-(-3 * len(ends) // cols), 1)
+    room = rows.places.bank // (rows.size * row_values(rows.tile, cols))
+    count = min(count, room)
+    first, second = np.resize(ends, count * cols), rows.numbers.standard_normal(count * cols) * 3
+    part = len(ends)
+    first[part : 2 * part] = (rows.numbers.standard_normal(part) * 4)[: len(first[part : 2 * part])]
+    for turn in (0, 2):  # equal ones, so that differences are nothing or no number, and neighbours
+        there = second[turn * part : (turn + 1) * part]
+        there[:] = np.roll(ends, turn)[: len(there)]
+    rows.operand(first.reshape(count, cols))
+    rows.operand(second.reshape(count, cols), rows.second)
+    rows.scalars(1.3, -0.6)
+    functions = ("SILU", "GELU", "GATED_SILU", "GATED_GELU", "RELU", "ADD", "MULTIPLY")
+    for name in functions:
+        function = getattr(VectorFunction, name)
+        rows.compute(function, count, cols, k=2 if function.spec.second else 1)
+    rows.scalars(1.0, -1.0)
+    rows.compute(VectorFunction.ADD, count, cols, k=2)
+    return rows.program()
+
+
+def turned_pairs(chip: Chip) -> LoadedProgram:
+    """Neighbours turned by angles of their own, in blocks of several lines and a row that ends within one."""
+    rows = FloatRows(chip, np.random.default_rng(39))
+    count, cols = 3, 2 * rows.lanes - 1
+    rows.operand(rows.numbers.standard_normal((count, cols)))
+    angles = rows.numbers.uniform(-3, 3, (count, padded(cols, 2) // 2))
+    turns = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(count, -1)[:, :cols]
+    rows.put(float_turn_planes(turns, rows.lanes, rows.size), rows.second)
+    rows.compute(VectorFunction.ROPE, count, cols, k=2)
+    return rows.program()
+
+
+def any_pattern(chip: Chip) -> LoadedProgram:
+    """Copies and a transpose of patterns that are no numbers, or subnormal ones: every bit passes."""
+    rows = FloatRows(chip, np.random.default_rng(37))
+    count, cols = row_unit(rows.tile), 2 * rows.lanes
+    rows.put(random_image(rows.numbers, size=count * rows.size * row_values(rows.tile, cols)), rows.first)
+    for name in ("COPY", "TRANSPOSE", "KV_APPEND"):
+        rows.compute(getattr(VectorFunction, name), count, cols)
+    return rows.program()
+
+
+FLOAT = {
+    "last bits of norms": last_bits_of_norms,
+    "last bits of sums": last_bits_of_sums,
+    "last bits of totals": last_bits_of_totals,
+    "odd rows": odd_rows,
+    "long rows": long_rows,
+    "masked rows": masked_rows,
+    "ties": ties,
+    "both ends": both_ends,
+    "turned pairs": turned_pairs,
+    "any pattern": any_pattern,
+}
+"""Programs for tiles that compute in floating point."""
+__all__ = ["FLOAT"]
