@@ -40,7 +40,7 @@ class SystolicArray(Description):
     cols: int = Field(ge=1, le=1024, description="columns of elements, C")
     dataflow: Dataflow = Field(description="which operand stays in the elements")
     operands: tuple[DataType, ...] = Field(
-        default=(DataType.INT8,), min_length=1, description="operand formats, the preferred one first"
+        default=(DataType.INT8,), min_length=1, description="operand formats; circuits compute in the first"
     )
     multiply_stages: int = Field(
         default=1, ge=0, le=3, description="registers between multiplier and adder in each element"
