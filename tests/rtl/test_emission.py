@@ -135,7 +135,7 @@ def test_the_datacentre_npu_is_emitted_whole():
     made = build_rtl(load_chip("npu-datacenter"))
     assert made.sidecar["contains"] == "the whole tile"
     assert (made.sidecar["parameters"]["rows"], made.sidecar["parameters"]["data_ports"]) == (128, 16)
-    assert sum(made.files[f].count("\n") for f in made.sidecar["verilog"]) < 50_000
+    assert sum(made.files[f].count("\n") for f in made.sidecar["verilog"]) < 100_000
 
 
 @pytest.mark.parametrize("number", [-3, -2])

@@ -223,13 +223,14 @@ def test_the_bench_uses_every_opcode_function_and_flag():
         "npu-edge",
         "tpu-v4",
         "gemmini-16",
+        "npu-edge-bf16",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter")),
     ],
 )
 def test_every_library_tile_has_programs_for_its_bench(name):
     """Wide arrays and buses too: random operands and results keep to their halves of memory."""
     runs = bench_vectors(load_chip(name, [("tile_count", "1")]))
-    assert 1 <= len(runs) <= 8
+    assert 1 <= len(runs) <= 9
     assert {i.function for each in runs for i in each.program.instructions if i.opcode == Opcode.VECTOR} == BUILT
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from siliconloom.arch import Chip
 from siliconloom.arch.description import NpuTile
-from siliconloom.arch.isa import Unit
+from siliconloom.arch.isa import Opcode, Program, Unit
+from siliconloom.arch.vector import BUILT, VectorFunction
 from siliconloom.rtl.npu.registers import UNITS
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.sim.chip.engine import run
@@ -17,8 +19,8 @@ from siliconloom.verification.coverage import choose, features
 from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, random_image, random_program
 
 TRACE = 1_000_000
-PROGRAMS = 8
-"""Programs of one bench at most."""
+PROGRAMS, MORE = 8, 9
+"""Programs of one bench at most, and where so many do not have every function."""
 CANDIDATES = 256
 """Seeds that the bench's programs are chosen from."""
 SEGMENTS = 4
@@ -39,7 +41,15 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}
     longest = max(LONGEST, min(cycles.values()))
     found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
-    return [predict(chip, made[seed]) for seed in choose(found, cycles, PROGRAMS)]
+    chosen = choose(found, cycles, PROGRAMS)
+    if not functions_used([made[seed].program for seed in chosen]) >= set(BUILT):
+        chosen = choose(found, cycles, MORE)
+    return [predict(chip, made[seed]) for seed in chosen]
+
+
+def functions_used(programs: Iterable[Program]) -> set[VectorFunction]:
+    """Vector functions of some programs."""
+    return {i.function for each in programs for i in each.instructions if i.opcode is Opcode.VECTOR}
 
 
 def predict(chip: Chip, made: LoadedProgram) -> ProgramVectors:
