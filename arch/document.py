@@ -234,7 +234,10 @@ def _read_yaml(text: str, source: str) -> tuple[Any, dict[tuple[Key, ...], Posit
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Position(source, mark.line + 1, mark.column + 1) if mark else top
-        raise DescriptionError(f"not valid YAML: {error.problem or error.context}", position=where) from None
+        reason = str(error.problem or error.context)
+        if "nesting depth" in reason:  # as PyYAML says it from 6.0.4 on
+            reason = "nested too deeply"
+        raise DescriptionError(f"not valid YAML: {reason}", position=where) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         raise DescriptionError(f"not valid YAML: {reason}", position=top) from None
