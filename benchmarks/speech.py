@@ -156,6 +156,8 @@ def main() -> int:
         table(f"{MODEL}: perplexity on {len(text)} tokens, and tokens of answers as in float32", columns, shown)
     )
     if asked.write:
+        for row in rows:  # JSON has no word for what is no number
+            row["perplexity"] = row["perplexity"] if math.isfinite(row["perplexity"]) else None
         RESULTS.write_text(json.dumps({"model": MODEL, "tokens": len(text), "rows": rows}, indent=1) + "\n")
     return 0
 

@@ -183,12 +183,13 @@ class _Watched(GoldenMachine):
         if i.opcode == Opcode.VECTOR:
             transposed = i.function == VectorFunction.TRANSPOSE
             rows, cols = (i.n, i.m) if transposed else (i.m, i.n)
-            pitch = padded(cols, self.lanes)
+            size = self.tile.element_bytes
+            pitch, width = size * padded(cols, self.lanes), size * cols
             for row in range(rows):
                 first = i.c.at(indices) + row * pitch
-                self.source[first : first + cols] = FUNCTIONS.index(i.function)
-                for name, marks in self.changed.items():
-                    marks[first : first + cols] = self._others[name][row] if name in self._others else False
+                self.source[first : first + width] = FUNCTIONS.index(i.function)
+                for name, marks in self.changed.items():  # of integers alone
+                    marks[first : first + width] = self._others[name][row] if name in self._others else False
         elif i.opcode in MOVES:
             for row in range(i.m):
                 first = i.a.at(indices) + row * i.local_pitch
