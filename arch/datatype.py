@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,16 @@ class DataType(StrEnum):
     def size(self, elements: int) -> int:
         """Bytes that ``elements`` packed values take, rounded up to a whole byte."""
         return -(-elements * self.bits // 8)
+
+
+class Packing(NamedTuple):
+    """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`)."""
+
+    dtype: DataType
+    group: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value} in groups of {self.group}"
 
 
 _LAYOUTS = {

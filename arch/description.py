@@ -30,6 +30,25 @@ TILE_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, 
 """Formats that a tile's circuits may compute in; each tile has one, `NpuTile.circuit_format`."""
 
 
+class WeightFormats(Description):
+    """Formats of fewer bits that an array takes its weights in; it makes operands of them as they enter.
+
+    The layout of packed weights, their scales and minima, stands in `arch.packing`.
+    """
+
+    formats: tuple[Literal[DataType.INT4, DataType.INT8], ...] = Field(
+        min_length=1, description="codes of packed weights"
+    )
+    minima: bool = Field(
+        default=True, description="groups have a minimum beside their scale, and codes no sign (Q4_1, GPTQ)"
+    )
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _one_format(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+
 class SystolicArray(Description):
     """A grid of multiply-accumulate elements fed from its edges.
 
@@ -55,6 +74,9 @@ class SystolicArray(Description):
     load_rows: int = Field(
         default=1, ge=1, description="rows of the stationary operand that enter per cycle (weight and input stationary)"
     )
+    weights: WeightFormats | None = Field(
+        default=None, description="packed formats of the stationary operand (weight stationary, bf16 or fp16)"
+    )
 
     @field_validator("operands", mode="before")
     @classmethod
@@ -69,6 +91,17 @@ class SystolicArray(Description):
             raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
         if self.add_stages and self.dataflow == "output_stationary":
             raise ValueError("add_stages is meant for weight and input stationary arrays, it must be 0 here")
+        if self.weights is not None:
+            if self.dataflow != "weight_stationary":
+                raise rule_at("weights", "packed weights are for weight stationary arrays", self.dataflow)
+            if self.circuit_format not in (DataType.BF16, DataType.FP16):
+                raise rule_at("weights", "packed weights are made to operands in bf16 or fp16", self.operands[0].value)
+            if self.load_rows & self.load_rows - 1:
+                raise rule_at("load_rows", "must be a power of two where weights are packed", str(self.load_rows))
+            if self.load_rows * self.cols % 2:
+                raise rule_at(
+                    "weights", "a beat of weights has an even number of values", str(self.load_rows * self.cols)
+                )
         return self
 
     @property
@@ -141,6 +174,12 @@ class SystolicTile(Description):
 
     kind: Literal["systolic"]
     array: SystolicArray
+
+    @model_validator(mode="after")
+    def _check(self) -> SystolicTile:
+        if self.array.weights is not None:
+            raise rule_at("array.weights", "packed weights are for the array of an npu tile", self.kind)
+        return self
 
 
 class NpuTile(Description):

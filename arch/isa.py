@@ -27,7 +27,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
@@ -49,6 +49,10 @@ SEMAPHORE_LIMIT = 4095
 Unit: type[UnitCode] = UnitCode
 """`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
 DTYPES = tuple(DataType)
+CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8)
+"""Formats of packed weights by their code in a word; the first: weights are as the other operand."""
+GROUP_BITS = 4
+"""Bits of the power of two that the rows of a group of packed weights are."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
     BitField("rescale", 1),
+    BitField("weights", 2),
+    BitField("group", GROUP_BITS),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -160,6 +166,8 @@ class Instruction:
     rescale
         Of a matmul that adds: what each row has before is divided by the power of two by which a function that carries
         has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
+    packing
+        Of a matmul whose stationary operand is packed: its format (`arch.packing`).
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -186,6 +194,7 @@ class Instruction:
     accumulate: int = 0
     overwrite: int = 0
     rescale: int = 0
+    packing: Packing | None = None
     m: int = 0
     n: int = 0
     k: int = 0
@@ -295,8 +304,9 @@ def decode(data: bytes) -> Instruction:
         offset += bit_field.width
     if word >> offset:
         raise LoomError(f"{opcode.name.lower()}: reserved bits are set")
-    for name, table in (("dtype", range(len(DTYPES))), ("function", FUNCTIONS), ("unit", list(Unit))):
-        if values[name] not in table:
+    known = (("dtype", len(DTYPES)), ("function", FUNCTIONS), ("unit", list(Unit)), ("weights", len(CODES)))
+    for name, table in known:
+        if values.get(name, 0) not in (range(table) if isinstance(table, int) else table):
             raise LoomError(f"{opcode.name.lower()}: unknown {name} {values[name]}")
     plain: dict[str, Any] = {f.name: values[f.name] for f in HEADER[4:]}
     return Instruction(
@@ -312,6 +322,7 @@ def decode(data: bytes) -> Instruction:
         pitch=values.get("pitch", 0),
         local_pitch=values.get("local_pitch", 0),
         rescale=values.get("rescale", 0),
+        packing=_packing(values),
         **plain,
     )
 
@@ -435,10 +446,29 @@ def _reader(name: str) -> Reader:
         return lambda i: DTYPES.index(i.dtype)
     if head == "function":
         return lambda i: i.function.code
+    if head == "weights":
+        return lambda i: CODES.index(i.packing and i.packing.dtype)
+    if head == "group":
+        return lambda i: _power(i.packing.group) if i.packing else 0
     if part.startswith("stride"):
         address, level = attrgetter(head), int(part[6:])
         return lambda i: int(address(i).strides[level])
     return attrgetter(name)
+
+
+def _power(group: int) -> int:
+    """The exponent of the power of two that a group's rows are; one that no field holds of any other number."""
+    return group.bit_length() - 1 if group > 0 and group & group - 1 == 0 else 1 << GROUP_BITS
+
+
+def _packing(values: dict[str, int]) -> Packing | None:
+    """The format of packed weights that a word says."""
+    dtype = CODES[values.get("weights", 0)]
+    if dtype is None:
+        if values.get("group", 0):
+            raise LoomError(f"a group of {1 << values['group']} rows of weights that are not packed")
+        return None
+    return Packing(dtype, 1 << values["group"])
 
 
 def _take_address(values: dict[str, int], name: str) -> Address:

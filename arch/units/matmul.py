@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
@@ -13,13 +14,15 @@ from siliconloom.arch.vector import ROW_LIMIT
 def operands(i: Instruction) -> list[str]:
     """Shape and addresses of a product."""
     parts = compute_operands(i, f"{i.m}x{i.n}x{i.k}")
-    return [*parts, *["+="][: i.accumulate], *["rescale"][: i.rescale]]
+    weights = [f"weights {i.packing}"] if i.packing else []
+    return [*parts, *weights, *["+="][: i.accumulate], *["rescale"][: i.rescale]]
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
     values, size = product_values(tile, i.m, i.n, i.k), tile.element_bytes
-    moving = [(i.a, size * values.a), (i.b, size * values.b)]
+    taken = size * values.b if i.packing is None else packing.weight_bytes(tile.array, i.packing, i.n, i.k)
+    moving = [(i.a, size * values.a), (i.b, taken)]
     by_input = tile.array.dataflow == "input_stationary"
     if by_input:
         moving.reverse()
@@ -41,12 +44,16 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     size = tile.element_bytes
     lines = {stays: size * array.load_rows * array.cols, moves: size * array.rows}
     lines["d"] = lines[moves]
-    return {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
+    found = {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
+    if i.packing is not None and stays in found:
+        found[stays] = packing.granule(array, i.packing.dtype)
+    return found
 
 
 def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
     check_pitch(i, number)
+    check_packing(i, tile, number)
     if i.rescale and not (i.accumulate or i.overwrite):
         raise illegal(
             i, number, "sums are rescaled by a matmul that adds to them; this one has no accumulate, no overwrite"
@@ -54,6 +61,22 @@ def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     lines = i.n if tile.array.dataflow == "input_stationary" else i.m
     if i.rescale and lines > ROW_LIMIT:
         raise illegal(i, number, f"sums of at most {ROW_LIMIT} rows are rescaled (got {lines})")
+
+
+def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
+    """The array has a circuit for packed weights of this format, and groups of whole beats."""
+    if i.packing is None:
+        return
+    own, group, beat = tile.array.weights, i.packing.group, tile.array.load_rows
+    if own is None or i.packing.dtype not in own.formats:
+        built = ", ".join(own.formats) if own else "no packed ones"
+        raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
+    if not is_power(group) or group % beat:
+        raise illegal(
+            i,
+            number,
+            f"a group of packed weights has a power of two of rows that the {beat} of a beat divide (got {group})",
+        )
 
 
 def check_pitch(i: Instruction, number: int) -> None:
@@ -67,7 +90,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "a_slot", "b_slot"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "weights", "group", "a_slot", "b_slot"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",
@@ -81,7 +104,8 @@ register_unit(
                 check=check_product,
                 result="C[m,n] = A[m,k] B[k,n], or added to what C is; rows of the operand that moves begin every d "
                 "bytes, or adjoin where d is 0 (of A's transpose, where sums stay: blocks adjoin then); with rescale "
-                "what C is, is divided by a power of two of its row",
+                "what C is, is divided by a power of two of its row; with weights B is packed: groups of codes in this "
+                "format, each with its scales",
             ),
         ),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.isa import LEVELS, Address, Draft, Instruction, Opcode, Program, Semaphore
 from siliconloom.arch.opcodes import Unit
 from siliconloom.arch.vector import VectorFunction
@@ -359,12 +359,14 @@ class ProgramBuilder:
         overwrite: int | None = None,
         pitch: int = 0,
         rescale: bool = False,
+        packing: Packing | None = None,
     ) -> None:
         """C[m,n] (+)= A[m,k] B[k,n]; operands begin so many bytes into their slots. The caller moves the cursors.
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
         ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
-        sums were before, if they were anything, is in steps of the older peaks of their rows.
+        sums were before, if they were anything, is in steps of the older peaks of their rows. ``packing``: of B, where
+        its values are packed.
         """
         moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
         moved.move(a_offset)
@@ -392,6 +394,7 @@ class ProgramBuilder:
             accumulate=int(accumulate),
             overwrite=replaced,
             rescale=int(rescale and (accumulate or replaced > 0)),
+            packing=packing,
         )
 
     def vector(

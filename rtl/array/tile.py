@@ -17,13 +17,14 @@ from siliconloom.arch.description import SystolicArray
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
+from siliconloom.rtl.array.weights import Kind, WeightEdge, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
 
 
-def beat(width: int, *, last: bool = True) -> data.StructLayout:
-    """A beat of a stream of operands or results; ``last`` ends a fold."""
-    return data.StructLayout({"data": width} | ({"last": 1} if last else {}))
+def beat(width: int, *, last: bool = True, marks: dict[str, int] | None = None) -> data.StructLayout:
+    """A beat of a stream of operands or results; ``last`` ends a fold, ``marks`` are what else it says of itself."""
+    return data.StructLayout({"data": width} | ({"last": 1} if last else {}) | (marks or {}))
 
 
 class SystolicTileCircuit(Circuit):
@@ -39,19 +40,22 @@ class SystolicTileCircuit(Circuit):
         self.array, self.inputs, self.unmarked = array, inputs, unmarked
         self.arithmetic = arithmetic_of(array)
         self.result_bits = array.cols * ACCUMULATOR_BITS
-        ports: dict[str, Any] = {
-            name: In(stream.Signature(beat(width, last=name != unmarked))) for name, width in inputs.items()
-        }
+        ports: dict[str, Any] = {name: In(stream.Signature(self.layout(name))) for name in inputs}
         ports |= {"output": Out(stream.Signature(beat(self.result_bits)))}
         self.inner = name is not None
         if self.inner:
             ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
         super().__init__(library, library.prefix if name is None else name, ports, reset=True)
 
+    def layout(self, name: str) -> data.StructLayout:
+        """Of the beats of an input."""
+        marks = weight_marks(self.array) if name == "stationary" else {}
+        return beat(self.inputs[name], last=name != self.unmarked, marks=marks)
+
     def slice_input(self, m: Module, name: str) -> tuple[Any, Any]:
         """Buffer an input stream; the stream that leaves the buffer, and the beat in front of it."""
         timing.confirm("INPUT_SLICE", register_slice=RegisterSlice.LATENCY)
-        layout = beat(self.inputs[name], last=name != self.unmarked)
+        layout = self.layout(name)
         buffer = self.place(m, self.library.make(RegisterSlice, layout.size), f"{name}_slice")
         wiring.connect(m, wiring.flipped(getattr(self, name)), buffer.i)
         return buffer.o, data.View(layout, buffer.o.payload)
@@ -78,7 +82,8 @@ class StationaryTile(SystolicTileCircuit):
     -------
     stationary : In(stream of `beat`)
         ``load_rows`` rows of C operands per beat, logical row order, row-major with column 0 in the low bits; the last
-        beat of a fold's tile may come early when fewer rows are used.
+        beat of a fold's tile may come early when fewer rows are used. Where the array has packed weights a beat says
+        what it is; headers take a cycle each and load nothing.
     moving : In(stream of `beat`)
         R operands per beat, logical row 0 in the low bits; zero in unused rows.
     output : Out(stream of `beat`)
@@ -103,7 +108,6 @@ class StationaryTile(SystolicTileCircuit):
         load, loaded = self.slice_input(m, "stationary")
         move, moved = self.slice_input(m, "moving")
         load_last, moving_last = loaded.last, moved.last
-        load_data = self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
         moving_data = self.arithmetic.entering(self, m, "moving_lane", moved.data)
 
         # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
@@ -113,8 +117,8 @@ class StationaryTile(SystolicTileCircuit):
             moving_fires.eq(move.valid & move.ready),
             swap.eq(en & shadow_full & (~active | (moving_fires & moving_last))),
             load.ready.eq(en & (~shadow_full | swap)),
-            load_fires.eq(load.valid & load.ready),
         ]
+        load_data = self._loaded(m, load, loaded, load_fires)
         if self.inner:
             m.d.comb += [self.fold_begins.eq(swap), self.fold_ends.eq(moving_fires & moving_last)]
         with m.If(load_fires & load_last):
@@ -164,6 +168,18 @@ class StationaryTile(SystolicTileCircuit):
         flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
         self.result_output(m, en, flags[0], results, flags[1])
         return m
+
+    def _loaded(self, m: Module, load: Any, loaded: Any, fires: Signal) -> Value:
+        """Operands inside the array, of the beat in front; those that ``fires`` are loaded, headers are kept."""
+        taken = load.valid & load.ready
+        if self.array.weights is None:
+            m.d.comb += fires.eq(taken)
+            return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
+        keep = taken & (loaded.kind == Kind.HEADER)
+        m.d.comb += fires.eq(taken & (loaded.kind != Kind.HEADER))
+        edge = self.library.make(WeightEdge, self.array)
+        marks = {name: loaded[name] for name in weight_marks(self.array)}
+        return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o
 
     def _wave(self, m: Module, name: str, en: Signal, start: Signal, rows: int) -> Signal:
         """A pulse that reaches row r after r times the cycles from row to row, all of them enabled."""

@@ -50,6 +50,8 @@ FIELDS = {
     "accumulate": "a matmul always adds to its sums",
     "overwrite": "loop levels in whose first rounds a matmul puts its sums in the place of what was there",
     "rescale": "what a matmul adds to is first divided, row by row, see below",
+    "weights": "of a matmul: how B lies, 0 as A's elements, 1 packed in int4, 2 in int8",
+    "group": "of packed weights: the power of two that the rows of a group are",
     "m": "size; of a loop, rounds",
     "n": "size",
     "k": "size, or a number of its own of some vector functions, see there",

@@ -27,6 +27,7 @@ from siliconloom.arch import timing
 from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.array.tile import OutputTile, StationaryTile
+from siliconloom.rtl.array.weights import KIND_BITS, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -34,6 +35,7 @@ from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, sums_write
+from siliconloom.rtl.npu.weights import packed_reads
 
 BUFFER = 4
 """Beats that wait between a memory and the array; three keep it supplied in every cycle."""
@@ -135,7 +137,7 @@ class MatmulControl(Circuit):
     sums : Out(sums_write)
         To the accumulator.
     illegal : Out(1)
-        Pulse at issue: sums of too many rows are to be rescaled.
+        Pulse at issue: sums of too many rows are to be rescaled, or weights have a format that the array does not.
     misaligned : Out(1)
         Pulse at issue: an operand whose lines are a power of two does not begin with one.
     """
@@ -155,22 +157,28 @@ class MatmulControl(Circuit):
         }
         super().__init__(library, library.name("matmul"), ports, reset=True)
         self.taken = Signal()
+        self.packed = packed_reads(geometry)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, operands = self.geometry, self._operands()
         units = (
-            (operands.stays, geometry.stationary),
             (operands.moves, geometry.moving),
             (operands.entry.c, geometry.sums_pitch),
             (operands.entry.d, geometry.moving),
         )
         odd = [address[: log2(unit)] for address, unit in units if is_power(unit) and unit > 1]
+        if self.packed is not None:
+            odd += self.packed.odd(operands.entry, operands.stays)
+        elif is_power(geometry.stationary):
+            odd.append(operands.stays[: log2(geometry.stationary)])
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
             self.misaligned.eq(self.taken & Cat(*odd).any()),
-            self.illegal.eq(self.taken & operands.entry.rescale & (operands.beats > ROW_LIMIT)),
+            self.illegal.eq(
+                self.taken & ((operands.entry.rescale & (operands.beats > ROW_LIMIT)) | self._refused(operands.entry))
+            ),
         ]
         timing.confirm(
             "OPERAND_LATENCY",
@@ -199,7 +207,7 @@ class MatmulControl(Circuit):
 
     def _stationary(self, m: Module, tile: Circuit) -> None:
         operands = self._operands()
-        load = ReadStream(self, m, "stationary", 8 * self.geometry.stationary + 1)
+        load = ReadStream(self, m, "stationary", self._load_bits)
         move = ReadStream(self, m, "moving", 8 * self.geometry.moving + 1)
         swaps = self._load(m, operands, load)
         fold_ends, ends = self._move(m, operands, move)
@@ -209,6 +217,15 @@ class MatmulControl(Circuit):
         m.d.comb += [placed.output.ready.eq(1), swaps.eq(placed.fold_begins)]
         self._release(m, self.moving.enable & fold_ends, ends, placed.fold_ends)
         self._write_folds(m, operands, placed.output)
+
+    def _refused(self, entry: Any) -> Value:
+        """Whether an instruction's weights are packed in a way that the array has no circuit for."""
+        return entry.weights != 0 if self.packed is None else self.packed.refuses(entry)
+
+    @property
+    def _load_bits(self) -> int:
+        """Of a beat that is loaded: its data, whether it ends a fold, and what else it says of itself."""
+        return 8 * self.geometry.stationary + 1 + sum(weight_marks(self.geometry.array).values())
 
     def _lines(self, k: Value) -> Value:
         """Lines of the fold that begins with ``k`` rows left."""
@@ -227,19 +244,37 @@ class MatmulControl(Circuit):
         )
         waiting = Signal(range(BUFFER + 8))
         fold_read = Signal()
-        tags, last_line = Signal(), Signal()
+        tags, last_line, counts = Signal(), Signal(), Signal()
+        line: Value = self.loaded.data
+        marks: list[Value] = []
+        width: Value = Const(self.geometry.stationary)
+        following: Value = address + self.geometry.stationary
+        if self.packed is not None:
+            self.packed.begin(m, self.taken, entry)
+            reading = self.packed.reading()
+            panel_ends = last_line & (k_left <= array.rows)
+            ends = self.packed.advance(m, self.loaded.enable, reading, panel_ends)
+            following, width = self.packed.next(m, address, reading, ends), reading.bytes
+            line = self.packed.part(m, address, line)
+            kind = Signal(KIND_BITS, name="load_mark")
+            m.d.sync += kind.eq(reading.kind)
+            m.d.comb += counts.eq(~reading.head)
+            marks = [kind, *([self._used(m, last_line, k_left)] if array.load_rows > 1 else [])]
+        else:
+            m.d.comb += counts.eq(1)
+            line = self._of_fold(m, last_line, k_left)
         m.d.comb += [
             self.loaded.enable.eq(active & load.room),
             self.loaded.address.eq(address),
-            *needs(self.loaded, self.geometry.stationary),
+            *needs(self.loaded, width),
             load.fire.eq(self.loaded.enable),
-            last_line.eq(lines_left == 1),
+            last_line.eq((lines_left == 1) & counts),
             fold_read.eq(self.loaded.enable & last_line),
-            load.payload.eq(Cat(self._of_fold(m, last_line, k_left), tags)),
+            load.payload.eq(Cat(line[: 8 * self.geometry.stationary], tags, *marks)),
         ]
         m.d.sync += tags.eq(last_line)
         with m.If(self.loaded.enable):
-            m.d.sync += [address.eq(address + self.geometry.stationary), lines_left.eq(lines_left - 1)]
+            m.d.sync += [address.eq(following), lines_left.eq(lines_left - counts)]
             with m.If(last_line):
                 rest = Mux(k_left > array.rows, k_left - array.rows, k_all)
                 m.d.sync += [k_left.eq(rest), lines_left.eq(self._lines(rest))]
@@ -270,16 +305,21 @@ class MatmulControl(Circuit):
         array, line = self.geometry.array, self.loaded.data
         if self.geometry.dtype.is_integer or array.load_rows == 1:
             return line
-        # rows of the last line: those that whole lines leave of a fold that has not all of the array's
+        used = self._used(m, last_line, k_left)
+        width = 8 * self.geometry.element * array.cols
+        rows = (line[width * row : width * (row + 1)] for row in range(array.load_rows))
+        return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
+
+    def _used(self, m: Module, last_line: Value, k_left: Value) -> Signal:
+        """Rows of the line that is read: those that whole lines leave of a fold that has not all of the array's."""
+        array = self.geometry.array
         left = Signal(range(array.rows + 1), name="load_rows_left")
         whole = range(array.load_rows, array.rows, array.load_rows)
         begun = sum((Mux(k_left > rows, array.load_rows, 0) for rows in whole), start=Const(0))
         used = Signal(range(array.load_rows + 1), name="load_used")
         m.d.comb += left.eq(Mux(k_left > array.rows, array.rows, k_left))
         m.d.sync += used.eq(Mux(last_line, left - begun, array.load_rows))
-        width = 8 * self.geometry.element * array.cols
-        rows = (line[width * row : width * (row + 1)] for row in range(array.load_rows))
-        return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
+        return used
 
     def _move(self, m: Module, operands: MatmulOperands, move: ReadStream) -> tuple[Signal, Signal]:
         """The mover: per fold, one line of every row; returns what ends a fold, and what ends an instruction."""

@@ -274,6 +274,8 @@ class SequencerCircuit(Circuit):
             "b_slot": odd["b"],
             "c_slot": odd["c"],
             "rescale": compute["rescale"],
+            "weights": compute["weights"],
+            "group": compute["group"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():

@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.layout import fold_beats
+from siliconloom.arch.packing import loads
 from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
 from siliconloom.sim.timing.systolic import gemm_run
 
 Int = NDArray[np.int64]
 
 
-def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
+def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing | None = None) -> Int:
     """Cycles from a matmul's first tile becoming active to that of an equal one right behind it.
 
     A matmul leaves its queue only when the last tile of the one before is active, so the loads of its own first tile
@@ -28,26 +29,28 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int) -> Int:
         apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, rows)
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    full, rest = k // rows, k % rows
-    full_load, rest_load = fold_beats(array, rows), fold_beats(array, rest)
-    first = np.where(full > 0, full_load, rest_load)
+    load = loads(array, k, packing)
     paced: Int = -(-outer // cols) * (
-        full * np.maximum(full_load, beats) + np.where(rest > 0, np.maximum(rest_load, beats), 0)
+        load.few * np.maximum(load.short, beats)
+        + load.many * np.maximum(load.long, beats)
+        + np.where(k % rows > 0, np.maximum(load.rest, beats), 0)
     )
+    first = load.first
     pace: Int = paced - np.maximum(first, beats) + np.maximum(first + LOADER_GAP + OPERAND_LATENCY, beats)
     return pace
 
 
-def product_pace(array: SystolicArray, m: int, n: int, k: int) -> int:
+def product_pace(array: SystolicArray, m: int, n: int, k: int, packing: Packing | None = None) -> int:
     """`matmul_pace` of one shape."""
-    run = gemm_run(array, m, n, k)
+    run = gemm_run(array, m, n, k, packing)
     if array.dataflow == "output_stationary":
         return run.advance + max(k + OPERAND_LATENCY, array.rows)
     return run.advance + max(run.stream_beats, run.first_load + LOADER_GAP + OPERAND_LATENCY)
 
 
-def first_load(array: SystolicArray, k: Int) -> Int:
+def first_load(array: SystolicArray, k: Int, packing: Packing | None = None) -> Int:
     """Cycles from a matmul leaving its queue to its first tile being active, or its first beat (output stationary)."""
     if array.dataflow == "output_stationary":
         return np.full_like(k, OPERAND_LATENCY)
-    return OPERAND_LATENCY + fold_beats(array, np.minimum(k, array.rows))
+    first: Int = OPERAND_LATENCY + loads(array, k, packing).first
+    return first

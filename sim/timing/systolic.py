@@ -6,7 +6,8 @@ operand is valid at the edge of the tile (cycle 0); every input passes a registe
 t enters the array (*fires*) in t + 1 at the earliest. R rows, C columns, s multiply stages, p load rows, h cycles from
 row to row (one, and those of the adder's registers):
 
-- Weight and input stationary: ``load_beats`` = ceil(rows used / p) beats enter the shadow registers; the *swap* makes
+- Weight and input stationary: ``load_beats`` = ceil(rows used / p) beats, and of packed weights a line or two of
+  scales before each group of rows (`arch.packing`), enter the shadow registers; the *swap* makes
   them active, at the earliest the cycle after the last load beat and in the cycle in which the previous fold's last
   moving beat fires; moving beats fire from the cycle after the swap; the next fold's load may fire from the swap on.
   A beat that fires in cycle f leaves the array in cycle f + R h + C - 1 + s.
@@ -20,8 +21,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.layout import fold_beats, panel_beats
+from siliconloom.arch.packing import fold_loads, loads
 from siliconloom.arch.timing import INPUT_SLICE
 
 
@@ -127,28 +129,28 @@ class FoldRun:
     stationary_beats: int
 
 
-def gemm_run(array: SystolicArray, m: int, n: int, k: int) -> FoldRun:
+def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | None = None) -> FoldRun:
     """Closed form of `gemm_folds`, at a cost that does not depend on the shape."""
     rows, cols = array.rows, array.cols
     if array.dataflow == "output_stationary":
         folds = -(-m // rows) * -(-n // cols)
         return FoldRun(0, k, folds, (folds - 1) * max(k, rows), m - (m - 1) // rows * rows, 0)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    panels, full, rest = -(-outer // cols), k // rows, k % rows
-    full_load, rest_load = fold_beats(array, rows), fold_beats(array, rest)
-    first = full_load if full else rest_load
-    paced = panels * (full * max(full_load, beats) + (max(rest_load, beats) if rest else 0))
+    panels, rest = -(-outer // cols), k % rows
+    load = loads(array, k, packing)
+    paced = load.few * max(load.short, beats) + load.many * max(load.long, beats)
+    paced = panels * (paced + (max(load.rest, beats) if rest else 0))
     return FoldRun(
-        first_load=first,
+        first_load=load.first,
         stream_beats=beats,
-        folds=panels * (full + (rest > 0)),
-        advance=paced - max(first, beats),
+        folds=panels * (k // rows + (rest > 0)),
+        advance=paced - max(load.first, beats),
         output_beats=beats,
-        stationary_beats=panels * panel_beats(array, k),
+        stationary_beats=panels * load.beats,
     )
 
 
-def gemm_folds(array: SystolicArray, m: int, n: int, k: int) -> list[Fold]:
+def gemm_folds(array: SystolicArray, m: int, n: int, k: int, packing: Packing | None = None) -> list[Fold]:
     """Folds of C[m,n] = A[m,k] B[k,n] in the order in which the array runs them.
 
     Weight stationary: B tiles of R x C, n outer, k inner, m beats each. Input stationary: A^T tiles of R x C
@@ -159,11 +161,7 @@ def gemm_folds(array: SystolicArray, m: int, n: int, k: int) -> list[Fold]:
     if array.dataflow == "output_stationary":
         return [Fold(0, k, min(rows, m - i)) for i in range(0, m, rows) for _ in range(0, n, cols)]
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    return [
-        Fold(fold_beats(array, min(rows, k - i)), beats, beats)
-        for _ in range(0, outer, cols)
-        for i in range(0, k, rows)
-    ]
+    return [Fold(load, beats, beats) for load in fold_loads(array, k, packing)] * -(-outer // cols)
 
 
 def stall_free_schedule(array: SystolicArray, folds: list[Fold]) -> list[FoldTimes]:

@@ -2,6 +2,7 @@
 
 from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.timing import ACCUMULATOR_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.systolic import gemm_run
@@ -9,7 +10,7 @@ from siliconloom.sim.timing.systolic import gemm_run
 
 def _times(work: Work) -> dict[str, int]:
     i = work.instruction
-    run = gemm_run(work.tile.array, i.m, i.n, i.k)
+    run = gemm_run(work.tile.array, i.m, i.n, i.k, i.packing)
     return {
         "completion": 0 if isinstance(work.tile, SystolicTile) else ACCUMULATOR_WRITE,
         "first_load": run.first_load,
@@ -33,9 +34,11 @@ def _counts(work: Work) -> dict[Counter, int]:
         values = i.m * i.k + panels_m * i.n * i.k
     else:
         values, folds_k = panels_n * i.m * i.k + -(-i.m // array.rows) * i.n * i.k, 1
-    result = i.dtype.accumulator.size(i.m * i.n)
+    result, read = i.dtype.accumulator.size(i.m * i.n), i.dtype.size(values)
+    if i.packing is not None:
+        read = i.dtype.size(values - i.k * i.n) + weight_bytes(array, i.packing, i.n, i.k)
     return macs | {
-        Counter.SCRATCHPAD_READ: i.dtype.size(values),
+        Counter.SCRATCHPAD_READ: read,
         Counter.ACCUMULATOR_WRITE: folds_k * result,
         Counter.ACCUMULATOR_READ: (folds_k - 1 + i.accumulate) * result,
     }

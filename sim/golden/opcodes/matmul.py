@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from siliconloom.arch import packing
 from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
@@ -103,8 +104,14 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         pitch = (i.d.base or size * row) // size
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
-        taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
-        stationary = unpacked(array, taken.reshape(-1, 1), i.k)
+        if i.packing is not None:
+            held = window(local, stays, packing.weight_bytes(array, i.packing, outer, i.k))
+            stationary = packing.unpacked(
+                packing.unpacked_weights(array, i.packing, held, outer, i.k), i.packing, dtype
+            )
+        else:
+            taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
+            stationary = unpacked(array, taken.reshape(-1, 1), i.k)
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)

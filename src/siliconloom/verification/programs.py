@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
 from siliconloom.arch.layout import (
     INDEX_BYTES,
+    is_power,
     padded,
     product_values,
     row_unit,
@@ -25,6 +27,7 @@ from siliconloom.arch.layout import (
     sums_pitch,
     window_of,
 )
+from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
@@ -65,6 +68,7 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
         rows, cols, lanes = other.choice(ANY_SIDE), other.choice(ANY_SIDE), other.choice([2, 4, 8, 16])
         at_once = [1, rows, *(part for part in (2, 3, 4) if rows % part == 0)]
         load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
+    weights = random_weights(seed, dataflow, dtype, load_rows, cols)
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
@@ -82,6 +86,7 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
                     "load_rows": load_rows,
                     "multiply_stages": chance.randint(0, 2),
                     "add_stages": add_stages,
+                    **({"weights": weights} if weights else {}),
                 },
                 "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
@@ -109,6 +114,15 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
             },
         }
     )
+
+
+def random_weights(seed: int, dataflow: str, dtype: DataType, load_rows: int, cols: int) -> dict[str, Any] | None:
+    """Formats of packed weights for an array, where it may have some."""
+    chance = random.Random(f"{seed} weights")
+    able = dtype in (DataType.BF16, DataType.FP16) and dataflow == "weight_stationary" and is_power(load_rows)
+    if not able or load_rows * cols % 2 or chance.random() < 0.3:
+        return None
+    return {"formats": chance.choice([["int4"], ["int8"], ["int4", "int8"]]), "minima": chance.random() < 0.6}
 
 
 def product_sizes(tile: NpuTile, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
@@ -157,6 +171,14 @@ class Writer:
         """Bytes from row to row of an operand of so many columns."""
         return self.tile.element_bytes * row_values(self.tile, cols)
 
+    def packing(self) -> Packing | None:
+        """How a product's weights are packed, if they are."""
+        array = self.tile.array
+        if array.weights is None or self.chance.random() < 0.3:
+            return None
+        powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
+        return Packing(self.chance.choice(array.weights.formats), self.chance.choice(powers))
+
     @property
     def operand_room(self) -> int:
         """Bytes that one operand of a segment may take of memory."""
@@ -193,6 +215,9 @@ class Writer:
             loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
             a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k)
+            packing = self.packing()
+            if packing is not None:
+                b_bytes = int(weight_bytes(array, packing, n, k))
             pitch = 0
             if self.chance.random() < 0.3:
                 by_input = array.dataflow == "input_stationary"
@@ -253,6 +278,7 @@ class Writer:
                         last_post=sums_ring.full_bit,
                         last=over_k.mask,
                         pitch=pitch,
+                        packing=packing,
                     )
                     first.read()
                     second.read()

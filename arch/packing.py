@@ -1,0 +1,285 @@
+"""How parameters of fewer bits lie in memory, and what they stand for: codes in groups, each with its scale.
+
+An array that computes in bf16 or fp16 may take its weights in int8 or int4 (W8A16, W4A16): they are *packed*. The rows
+of a panel are cut into groups; of every column of a group there is one fp16 scale s and, where the array's weights have
+minima, one fp16 minimum b. A code q stands for s q + b, computed in fp32 and rounded once to the operands' format. Codes
+are whole numbers without a sign where there are minima, and in two's complement otherwise. Q4_1 is such a format with
+minima (groups of 32), Q4_0 and Q8_0 are ones without; GPTQ's scales and zero points are scales and minima (of 128).
+
+In memory a group is a *header*, the scales of C columns and then their minima, followed by its rows: as in
+`arch.layout` beats of p x C values, of four or eight bits each, the first one in the low bits. Headers and rows are
+filled up so that both begin with a part of a line that the array's port reads at once, where lines are powers of two.
+A panel begins with a header, whatever its number of rows; the last group has the rows that are left.
+
+Loading takes a cycle for each beat and each line of a header (`loads`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.floats import Patterns, Words, float_product, float_sum, narrowed, widened
+from siliconloom.arch.layout import fold_beats, padded, panel_beats, panel_rows
+from siliconloom.arch.vector import Count
+
+SCALE = DataType.FP16
+"""Format of scales and minima."""
+SCALE_BYTES = SCALE.bits // 8
+
+
+class Packed(NamedTuple):
+    """Weights of k rows and n columns: codes (k x n), fp16 patterns of scales and minima (groups x n)."""
+
+    codes: NDArray[np.integer[Any]]
+    scales: NDArray[np.uint16]
+    minima: NDArray[np.uint16] | None
+
+
+def line_bytes(array: SystolicArray) -> int:
+    """What the array's port reads of the stationary operand at once: ``load_rows`` rows of operands."""
+    assert array.circuit_format is not None
+    return array.load_rows * array.cols * array.circuit_format.bits // 8
+
+
+def beat_bytes(array: SystolicArray, dtype: DataType) -> int:
+    """``load_rows`` rows of codes."""
+    return array.load_rows * array.cols * dtype.bits // 8
+
+
+def header_bytes(array: SystolicArray) -> int:
+    """Scales, and minima, of the columns of a panel."""
+    assert array.weights is not None
+    return (1 + array.weights.minima) * SCALE_BYTES * array.cols
+
+
+def header_lines(array: SystolicArray) -> int:
+    """Reads that bring a header."""
+    return -(-header_bytes(array) // line_bytes(array))
+
+
+def granule(array: SystolicArray, dtype: DataType) -> int:
+    """Bytes at whose multiples headers and the rows of a group begin; one where lines are read from anywhere."""
+    line = line_bytes(array)
+    if line & line - 1:
+        return 1
+    return max(min(header_bytes(array), line), beat_bytes(array, dtype))
+
+
+def header_room(array: SystolicArray, dtype: DataType) -> int:
+    """Bytes from where a header begins to the first of its rows."""
+    return padded(header_bytes(array), granule(array, dtype))
+
+
+def group_beats(array: SystolicArray, packing: Packing) -> int:
+    """Beats that bring the rows of a whole group."""
+    return packing.group // array.load_rows
+
+
+def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
+    """Bytes of a panel of ``k`` rows."""
+    beats, whole = panel_beats(array, k), group_beats(array, packing)
+    room, unit, beat = (
+        header_room(array, packing.dtype),
+        granule(array, packing.dtype),
+        beat_bytes(array, packing.dtype),
+    )
+    rest = beats % whole
+    some: Any = rest > 0
+    return beats // whole * (room + padded(whole * beat, unit)) + some * room + padded(rest * beat, unit)
+
+
+def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count) -> Count:
+    """Bytes of weights of ``k`` rows and ``n`` columns, as the array takes them."""
+    return -(-n // array.cols) * panel_bytes(array, packing, k)
+
+
+class Loads(NamedTuple):
+    """Cycles of loading the folds of one panel: what most whole folds take, those with a header more, and the rest.
+
+    ``few`` folds take ``short`` cycles and ``many`` take ``long``; the first of all takes ``first``, and the rest,
+    where there is one, ``rest``.
+    """
+
+    short: Any
+    few: Any
+    long: Any
+    many: Any
+    rest: Any
+    first: Any
+
+    @property
+    def beats(self) -> Any:
+        """Of all folds."""
+        return self.few * self.short + self.many * self.long + self.rest
+
+
+def loads(array: SystolicArray, k: Count, packing: Packing | None = None) -> Loads:
+    """Cycles of loading each fold of a panel of ``k`` rows.
+
+    A header comes before the first beat of every group. Whole folds of B beats have ceil or floor of B over a group's
+    beats of them; together those of their last beat's place.
+    """
+    full, rest = k // array.rows, k % array.rows
+    every, last = fold_beats(array, array.rows), fold_beats(array, rest)
+    if packing is None:
+        return Loads(every, full, every, 0 * full, last, _either(full, every, last))
+    group, lines = group_beats(array, packing), header_lines(array)
+    before = -(-full * every // group)
+    least = every // group
+    many = before - least * full
+    behind = last + lines * (-(-(full * every + last) // group) - before)
+    most = every + lines * -(-every // group)
+    first = _either(full, most, last + lines * -(-last // group))
+    return Loads(every + lines * least, full - many, every + lines * (least + 1), many, behind, first)
+
+
+def _either(some: Count, first: Any, other: Any) -> Any:
+    """The first where there are ``some``."""
+    return np.where(some > 0, first, other) if isinstance(some, np.ndarray) else first if some else other
+
+
+def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> list[int]:
+    """Cycles of loading each fold of a panel, one after the other."""
+    found, place = list[int](), 0
+    for start in range(0, k, array.rows):
+        beats = fold_beats(array, min(array.rows, k - start))
+        begun = 0
+        if packing is not None:
+            group = group_beats(array, packing)
+            begun = header_lines(array) * (-(-(place + beats) // group) - -(-place // group))
+        found.append(beats + begun)
+        place += beats
+    return found
+
+
+def packed_weights(array: SystolicArray, packing: Packing, weights: Packed) -> NDArray[np.uint8]:
+    """Weights as they lie in memory, from their first byte to their last."""
+    k, n = weights.codes.shape
+    dtype, panels = packing.dtype, -(-n // array.cols)
+    height, wide = panel_rows(array, k), panels * array.cols
+    codes = np.zeros((height, wide), np.int64)
+    codes[:k, :n] = weights.codes
+    groups = -(-height // packing.group)
+    parts = [weights.scales] + ([weights.minima] if weights.minima is not None else [])
+    head = np.zeros((groups, len(parts), wide), np.uint16)
+    for number, each in enumerate(parts):
+        head[: len(each), number, :n] = each
+    room, unit = header_room(array, dtype), granule(array, dtype)
+    found = np.zeros((panels, panel_bytes(array, packing, k)), np.uint8)
+    at = 0
+    for group in range(groups):
+        own = head[group].reshape(len(parts), panels, array.cols).transpose(1, 0, 2)
+        own_bytes = np.ascontiguousarray(own).view(np.uint8).reshape(panels, -1)
+        found[:, at : at + own_bytes.shape[1]] = own_bytes
+        at += room
+        rows = codes[group * packing.group : (group + 1) * packing.group]
+        values = rows.reshape(len(rows), panels, array.cols).transpose(1, 0, 2).reshape(panels, -1)
+        own_bytes = _bytes_of(values, dtype)
+        found[:, at : at + own_bytes.shape[1]] = own_bytes
+        at += padded(own_bytes.shape[1], unit)
+    return found.reshape(-1)
+
+
+def unpacked_weights(array: SystolicArray, packing: Packing, held: NDArray[np.uint8], n: int, k: int) -> Packed:
+    """The opposite of `packed_weights`; columns of whole panels."""
+    assert array.weights is not None
+    dtype, panels, height = packing.dtype, -(-n // array.cols), panel_rows(array, k)
+    room, unit, kinds = header_room(array, dtype), granule(array, dtype), 1 + array.weights.minima
+    lines = held.reshape(panels, -1)
+    codes = np.zeros((height, panels * array.cols), np.int16)
+    heads = list[NDArray[np.uint16]]()
+    at = 0
+    for start in range(0, height, packing.group):
+        head = np.ascontiguousarray(lines[:, at : at + header_bytes(array)]).view("<u2")
+        heads.append(head.reshape(panels, kinds, array.cols).transpose(1, 0, 2).reshape(kinds, -1))
+        at += room
+        rows = min(packing.group, height - start)
+        taken = rows * array.cols * dtype.bits // 8
+        values = _codes_of(lines[:, at : at + taken], dtype, array.weights.minima)
+        codes[start : start + rows] = values.reshape(panels, rows, array.cols).transpose(1, 0, 2).reshape(rows, -1)
+        at += padded(taken, unit)
+    parts = np.stack(heads, axis=1)
+    return Packed(codes[:k], parts[0], parts[1] if array.weights.minima else None)
+
+
+def unpacked(weights: Packed, packing: Packing, dtype: DataType) -> Patterns:
+    """Patterns of the operands' format that packed weights stand for, as the circuit at the array's edge has them."""
+    rows = np.arange(len(weights.codes)) // packing.group
+    numbers: Words = weights.codes.astype(np.float32).view(np.uint32)
+    found = float_product(widened(weights.scales, SCALE)[rows], numbers)
+    if weights.minima is not None:
+        found = float_sum(found, widened(weights.minima, SCALE)[rows])
+    return narrowed(found, dtype)
+
+
+def quantised(values: NDArray[np.floating[Any]], packing: Packing, minima: bool) -> Packed:
+    """Weights nearest to real ones (k x n), with the range of every group, or its peak where there are no minima.
+
+    What was made of such groups in the first place, with every end of the range in use, comes out as it was. Without
+    minima a scale takes the sign with which the peak becomes the code of most negative value, as Q4_0 does.
+    """
+    k, n = values.shape
+    group, bits = packing.group, packing.dtype.bits
+    short = -k % group
+    whole = np.concatenate([values, np.repeat(values[-1:], short, axis=0)]) if short else values
+    blocks = np.asarray(whole, np.float64).reshape(-1, group, n)
+    if minima:
+        low, high = blocks.min(axis=1), blocks.max(axis=1)
+        scales = ((high - low) / ((1 << bits) - 1)).astype(np.float16)
+        least = low.astype(np.float16)
+        lowest, highest, offset = 0, (1 << bits) - 1, least.astype(np.float64)
+    else:
+        at = np.abs(blocks).argmax(axis=1)[:, None]
+        peak = np.take_along_axis(blocks, at, axis=1)[:, 0]
+        half = 1 << bits - 1
+        scales = (peak / -half if bits < 8 else np.abs(peak) / (half - 1)).astype(np.float16)
+        least, lowest, highest, offset = None, -half, half - 1, np.zeros_like(peak)
+    steps = scales.astype(np.float64)
+    divisors = np.where(steps == 0, 1, steps)
+    codes = np.clip(np.rint((blocks - offset[:, None]) / divisors[:, None]), lowest, highest).astype(np.int16)
+    return Packed(codes.reshape(-1, n)[:k], scales.view(np.uint16), None if least is None else least.view(np.uint16))
+
+
+def _bytes_of(values: NDArray[np.integer[Any]], dtype: DataType) -> NDArray[np.uint8]:
+    """Codes of each row, packed into bytes."""
+    if dtype.bits == 8:
+        return (values & 255).astype(np.uint8)
+    nibbles = (values & 15).astype(np.uint8)
+    return np.asarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4, np.uint8)
+
+
+def _codes_of(held: NDArray[np.uint8], dtype: DataType, minima: bool) -> NDArray[np.int16]:
+    """The opposite of `_bytes_of`."""
+    values = held.astype(np.int16)
+    if dtype.bits == 4:
+        values = np.stack([values & 15, values >> 4], axis=-1).reshape(len(held), -1)
+    half = 1 << dtype.bits - 1
+    return values if minima else np.where(values >= half, values - 2 * half, values).astype(np.int16)
+
+
+__all__ = [
+    "SCALE",
+    "Loads",
+    "Packed",
+    "Packing",
+    "beat_bytes",
+    "fold_loads",
+    "granule",
+    "group_beats",
+    "header_bytes",
+    "header_lines",
+    "header_room",
+    "line_bytes",
+    "loads",
+    "packed_weights",
+    "panel_bytes",
+    "quantised",
+    "unpacked",
+    "unpacked_weights",
+    "weight_bytes",
+]

@@ -1,0 +1,176 @@
+"""Packed weights at the array's edge: codes and their groups' scales become operands, in the cycle in which they enter.
+
+The layout is that of `arch.packing`, whose `unpacked` gives the same numbers. A code becomes a short floating-point
+number, exactly; it is multiplied by its scale, exactly in fp32, and the minimum, where there is one, is added; the sum
+is rounded to the operands' format.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Value
+from amaranth.lib.wiring import In, Out
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.packing import SCALE, header_lines
+from siliconloom.rtl.array.arithmetic import Widening, arithmetic_of
+from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, float_product, float_sum, narrowed, product_parts
+from siliconloom.rtl.library import Circuit, Library
+
+CODE = 8
+"""Bits of the widest code."""
+
+
+class Kind(IntEnum):
+    """What a beat of the stationary operand is: operands, codes of a format, or a line of a header."""
+
+    OPERANDS = 0
+    INT4 = 1
+    INT8 = 2
+    HEADER = 3
+
+
+KIND_BITS = 2
+
+
+def weight_marks(array: SystolicArray) -> dict[str, int]:
+    """What a beat of an array's stationary operand says of itself, with widths: its kind, and how many rows are used."""
+    if array.weights is None:
+        return {}
+    return {"kind": KIND_BITS} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
+
+
+class WeightLane(Circuit):
+    """The operand that a code stands for, without a register.
+
+    Members
+    -------
+    code : In(8)
+        A whole number: without a sign where there are minima, else in two's complement.
+    scale, minimum : In
+        As leading bits of their fp32 numbers (`Widening`); the minimum where there is one.
+    o : Out
+        The operand as it is stored.
+    """
+
+    def __init__(self, library: Library, dtype: DataType, minima: bool) -> None:
+        self.dtype, self.minima = dtype, minima
+        self.fraction = SCALE.layout.fraction_bits
+        wide = 1 + EXPONENT + self.fraction
+        ports = {"code": In(CODE), "scale": In(wide), **({"minimum": In(wide)} if minima else {}), "o": Out(dtype.bits)}
+        super().__init__(library, library.name("weight", dtype.value, "minimum" if minima else "signed"), ports)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        fraction = self.fraction
+        number = self._number(m)
+        significand = Signal(2 * fraction + 2, name="significand")
+        m.d.comb += significand.eq(Cat(number[:fraction], 1) * Cat(self.scale[:fraction], 1))
+        parts = product_parts(number, self.scale, fraction)
+        value: Value = float_product(m, "product", parts, significand, fraction)
+        if self.minima:
+            value = float_sum(m, "sum", value, Cat(Const(0, BITS - len(self.minimum)), self.minimum))
+        m.d.comb += self.o.eq(narrowed(m, "operand", value, self.dtype.layout))
+        return m
+
+    def _number(self, m: Module) -> Value:
+        """The code as the leading bits of its fp32 number."""
+        negative = Signal(name="negative")
+        magnitude = Signal(CODE, name="magnitude")
+        if self.minima:
+            m.d.comb += magnitude.eq(self.code)
+        else:
+            m.d.comb += [negative.eq(self.code[-1]), magnitude.eq(Mux(negative, -self.code, self.code))]
+        exponent, bits = Signal(EXPONENT, name="exponent"), Signal(self.fraction, name="bits")
+        for top in range(CODE):  # the highest bit that is set becomes the leading one
+            with m.If(magnitude[top] & ~magnitude[top + 1 :].any()):
+                m.d.comb += [exponent.eq(BIAS + top), bits.eq(magnitude[:top] << (self.fraction - top))]
+        return Cat(bits, exponent, negative)
+
+
+class WeightEdge(Circuit):
+    """Operands of a beat, of whatever kind it is; keeps the scales and minima of the group that goes on.
+
+    Members
+    -------
+    data, kind : In
+        The beat.
+    keep : In(1)
+        It is a line of a header, which is kept.
+    rows : In
+        Rows of the beat that are used; the others' operands are zero. Where a beat has more than one.
+    o : Out
+        Operands as they travel inside the array, row by row.
+    """
+
+    def __init__(self, library: Library, array: SystolicArray) -> None:
+        assert array.weights is not None
+        self.array, self.arithmetic, self.minima = array, arithmetic_of(array), array.weights.minima
+        self.lanes = array.load_rows * array.cols
+        ports = {
+            "data": In(self.lanes * self.arithmetic.dtype.bits),
+            **{name: In(width) for name, width in weight_marks(array).items()},
+            "keep": In(1),
+            "o": Out(self.lanes * self.arithmetic.bits),
+        }
+        super().__init__(library, library.name("weights"), ports, reset=header_lines(array) > 1)
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        array, dtype = self.array, self.arithmetic.dtype
+        assert array.weights is not None
+        scales, minima = self._header(m)
+        lane = self.library.make(WeightLane, dtype, self.minima)
+        made = []
+        for number in range(self.lanes):
+            column = number % array.cols
+            ports = {"scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
+            made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
+        if array.load_rows > 1:
+            plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
+            made = [
+                Mux(number // array.cols < self.rows, Mux(self.kind == Kind.OPERANDS, own, packed), 0)
+                for number, (own, packed) in enumerate(zip(plain, made, strict=True))
+            ]
+            beat: Value = Cat(*made)
+        else:
+            beat = Mux(self.kind == Kind.OPERANDS, self.data, Cat(*made))
+        m.d.comb += self.o.eq(self.arithmetic.entering(self, m, "stationary_lane", beat))
+        return m
+
+    def _code(self, m: Module, number: int) -> Value:
+        """The code of a lane, of either format that the array has."""
+        assert self.array.weights is not None
+        formats = self.array.weights.formats
+        nibble, byte = self.data[4 * number : 4 * number + 4], self.data[8 * number : 8 * number + 8]
+        high = Const(0, 4) if self.minima else nibble[-1].replicate(4)
+        if DataType.INT8 not in formats:
+            return Cat(nibble, high)
+        if DataType.INT4 not in formats:
+            return byte
+        return Mux(self.kind == Kind.INT4, Cat(nibble, high), byte)
+
+    def _header(self, m: Module) -> tuple[list[Value], list[Value]]:
+        """Scales and minima of each column, as leading bits of their fp32 numbers."""
+        cols, width = self.array.cols, SCALE.bits
+        count = cols * (1 + self.minima)
+        patterns = [self.data[width * at % len(self.data) :][:width] for at in range(count)]
+        widening = self.library.make(Widening, SCALE)
+        kept, lines = list[Value](), header_lines(self.array)
+        line = Signal(range(max(lines, 2)), name="line")
+        if lines > 1:
+            with m.If(self.keep):
+                m.d.sync += line.eq(Mux(line == lines - 1, 0, line + 1))
+        for at, pattern in enumerate(patterns):
+            wide = self.place(m, widening, f"header_{at}", i=pattern).o
+            register = Signal(len(wide), name=f"kept_{at}", reset_less=True)
+            with m.If(self.keep & (line == width * at // len(self.data))):
+                m.d.sync += register.eq(wide)
+            kept.append(register)
+        return kept[:cols], kept[cols:]
+
+
+__all__ = ["KIND_BITS", "Kind", "WeightEdge", "WeightLane", "weight_marks"]

@@ -1,0 +1,137 @@
+"""How the loader of an array walks through packed weights: their headers, and beats of codes (`arch.packing`)."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from amaranth import Const, Module, Mux, Signal
+from amaranth.hdl import Value
+
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.description import WeightFormats
+from siliconloom.arch.isa import CODES, GROUP_BITS
+from siliconloom.arch.layout import is_power
+from siliconloom.arch.packing import beat_bytes, granule, header_bytes, header_lines, header_room
+from siliconloom.rtl.array.weights import KIND_BITS, Kind
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
+
+
+class Reading(NamedTuple):
+    """What the loader's next read is.
+
+    ``head`` says that it is a line of a header, ``kind`` what the beat is; ``bytes`` are those that it needs, ``step``
+    those to the next read, which begins at a multiple of ``unit`` behind the last beat of a group.
+    """
+
+    head: Value
+    kind: Value
+    bytes: Value
+    step: Value
+    unit: Value
+
+
+class PackedReads:
+    """The part of the loader that knows packed weights.
+
+    Parameters
+    ----------
+    geometry
+        Of the tile.
+    formats
+        Those of its array.
+    """
+
+    def __init__(self, geometry: Geometry, formats: WeightFormats) -> None:
+        self.geometry, self.array, self.formats = geometry, geometry.array, formats.formats
+        self.line, self.lines = geometry.stationary, header_lines(geometry.array)
+        self.powers = is_power(self.line)
+
+    def refuses(self, entry: Any) -> Value:
+        """Whether the array has no circuit for an instruction's weights."""
+        missing = [code for code in range(1, 4) if code >= len(CODES) or CODES[code] not in self.formats]
+        short = (entry.weights != 0) & (entry.group < log2(self.array.load_rows))
+        return reduce(or_, (entry.weights == code for code in missing), short)
+
+    def odd(self, entry: Any, address: Value) -> list[Value]:
+        """Bits of the operand's address that are none where it begins as it must."""
+        if not self.powers:
+            return []
+        units = {0: self.line} | {CODES.index(dtype): granule(self.array, dtype) for dtype in self.formats}
+        return [Mux(entry.weights == code, address[: log2(unit)], 0) for code, unit in units.items()]
+
+    def begin(self, m: Module, taken: Value, entry: Any) -> None:
+        """The issue of an instruction: it begins with a header."""
+        self.kind, self.heads = Signal(KIND_BITS, name="load_kind"), Signal(range(self.lines + 1), name="load_heads")
+        self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
+        beats = Signal(1 << GROUP_BITS, name="load_group")
+        m.d.comb += beats.eq((1 << entry.group) >> log2(self.array.load_rows))
+        with m.If(taken):
+            m.d.sync += [
+                self.kind.eq(entry.weights),
+                self.heads.eq(Mux(entry.weights == 0, 0, self.lines)),
+                self.group.eq(beats),
+                self.left.eq(beats),
+            ]
+
+    def reading(self) -> Reading:
+        """The next read."""
+        beats = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
+        head = self.heads != 0
+        room = self._by_kind({dtype: header_room(self.array, dtype) // self.lines for dtype in self.formats}, self.line)
+        codes = self._by_kind(beats, self.line)
+        return Reading(
+            head,
+            Mux(head, Kind.HEADER, self.kind),
+            Mux(head, header_bytes(self.array) // self.lines, codes),
+            Mux(head, room, codes),
+            self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line),
+        )
+
+    def advance(self, m: Module, reads: Value, reading: Reading, panel_ends: Value) -> Value:
+        """Count a read; whether the group ends with it."""
+        ends = Signal(name="load_group_ends")
+        m.d.comb += ends.eq(~reading.head & (self.kind != 0) & ((self.left == 1) | panel_ends))
+        with m.If(reads & reading.head):
+            m.d.sync += self.heads.eq(self.heads - 1)
+        with m.Elif(reads):
+            m.d.sync += self.left.eq(self.left - 1)
+            with m.If(ends):
+                m.d.sync += [self.heads.eq(self.lines), self.left.eq(self.group)]
+        return ends
+
+    def next(self, m: Module, address: Value, reading: Reading, ends: Value) -> Value:
+        """The address of the read behind this one."""
+        behind = Signal(LOCAL_BITS, name="load_behind")
+        m.d.comb += behind.eq(address + reading.step)
+        if not self.powers:
+            return behind
+        up = Signal(LOCAL_BITS, name="load_next")
+        m.d.comb += up.eq((behind + reading.unit - 1) & ~(reading.unit - 1))
+        return Mux(ends, up, behind)
+
+    def part(self, m: Module, address: Value, line: Value) -> Value:
+        """The line that was read, with what was asked for in its low bits."""
+        unit = min(beat_bytes(self.array, dtype) for dtype in self.formats)
+        if not self.powers:
+            return line
+        place = Signal(range(self.line // unit), name="load_place")
+        m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
+        return line >> (place * (8 * unit))
+
+    def _by_kind(self, values: dict[DataType, int], other: int) -> Value:
+        """One of the values, by the format of the weights."""
+        found: Value = Const(other, LOCAL_BITS)
+        for dtype, value in values.items():
+            found = Mux(self.kind == CODES.index(dtype), value, found)
+        return found
+
+
+def packed_reads(geometry: Geometry) -> PackedReads | None:
+    """That of an array that has packed weights."""
+    formats = geometry.array.weights
+    return PackedReads(geometry, formats) if formats is not None else None
+
+
+__all__ = ["PackedReads", "Reading", "packed_reads"]
