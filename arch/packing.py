@@ -2,9 +2,10 @@
 
 An array that computes in bf16 or fp16 may take its weights in int8 or int4 (W8A16, W4A16): they are *packed*. The rows
 of a panel are cut into groups; of every column of a group there is one fp16 scale s and, where the array's weights have
-minima, one fp16 minimum b. A code q stands for s q + b, computed in fp32 and rounded once to the operands' format. Codes
-are whole numbers without a sign where there are minima, and in two's complement otherwise. Q4_1 is such a format with
-minima (groups of 32), Q4_0 and Q8_0 are ones without; GPTQ's scales and zero points are scales and minima (of 128).
+minima, one fp16 minimum b. A code q stands for s q + b, computed in fp32 and rounded once to the operands' format.
+Codes are whole numbers without a sign where there are minima, and in two's complement otherwise. Q4_1 is such a format
+with minima (groups of 32), Q4_0 and Q8_0 are ones without; GPTQ's scales and zero points are scales and minima (of
+128).
 
 In memory a group is a *header*, the scales of C columns and then their minima, followed by its rows: as in
 `arch.layout` beats of p x C values, of four or eight bits each, the first one in the low bits. Headers and rows are
@@ -16,7 +17,7 @@ Loading takes a cycle for each beat and each line of a header (`loads`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +84,12 @@ def group_beats(array: SystolicArray, packing: Packing) -> int:
 def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     """Bytes of a panel of ``k`` rows."""
     beats, whole = panel_beats(array, k), group_beats(array, packing)
-    room, unit, beat = (
-        header_room(array, packing.dtype),
-        granule(array, packing.dtype),
-        beat_bytes(array, packing.dtype),
-    )
+    dtype = packing.dtype
+    room, unit, beat = header_room(array, dtype), granule(array, dtype), beat_bytes(array, dtype)
     rest = beats % whole
     some: Any = rest > 0
-    return beats // whole * (room + padded(whole * beat, unit)) + some * room + padded(rest * beat, unit)
+    found: Any = beats // whole * (room + padded(whole * beat, unit)) + some * room + padded(rest * beat, unit)
+    return cast(Count, found)
 
 
 def weight_bytes(array: SystolicArray, packing: Packing, n: Count, k: Count) -> Count:

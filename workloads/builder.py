@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
+from siliconloom.workloads.precision import Stated
 from siliconloom.workloads.roles import Place, Role, Section
 
 NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
@@ -36,16 +37,22 @@ class Builder:
     precision
         Format of operators that no pattern matches.
     patterns
-        Formats of the operators whose names match a shell-style pattern (``*.qkv``); the last match holds.
+        What is stated of the operators whose names match a shell-style pattern (``*.qkv``); the last match holds.
+    packing
+        Of stored matrices but the head's and the routers', which stay as they are (so GPTQ and AWQ store models).
     epsilon
         Of norms.
     """
 
     def __init__(
-        self, precision: DataType, patterns: Mapping[str, DataType] | None = None, epsilon: float = 0.0
+        self,
+        precision: DataType,
+        patterns: Mapping[str, Stated] | None = None,
+        epsilon: float = 0.0,
+        packing: Packing | None = None,
     ) -> None:
         self.dataflow = Dataflow()
-        self.precision, self.patterns, self.epsilon = precision, dict(patterns or {}), epsilon
+        self.precision, self.patterns, self.epsilon, self.packing = precision, dict(patterns or {}), epsilon, packing
         self._block, self._section, self._repeat, self._layer = "", Section.LIST, 1, 0
         self._prefix = ""
 
@@ -60,7 +67,12 @@ class Builder:
 
     def gemm(self, name: str, role: Role, *operands: Value, m: int, n: int, k: int, **options: Any) -> Value:
         """Add a `Gemm`; ``options`` are its other fields."""
-        return self._add(Gemm(m=m, n=n, k=k, **options, **self._common(name, role)), operands)
+        packing = None if role in (Role.HEAD, Role.ROUTER) else self.packing
+        for stated in self._stated(self._full(name)):
+            packing = stated.packing
+        if not options.get("weight", True):
+            packing = None
+        return self._add(Gemm(m=m, n=n, k=k, packing=packing, **options, **self._common(name, role)), operands)
 
     def attention(self, name: str, *operands: Value, **shape: Any) -> Value:
         """Add an `Attention`."""
@@ -77,13 +89,18 @@ class Builder:
         return self._add(Vector(function=function, rows=rows, cols=cols, **options, **common), operands)
 
     def _common(self, name: str, role: Role) -> dict[str, Any]:
-        full = self._block if name == self._block else f"{self._block}.{self._prefix}{name}"
-        precision = self.precision
-        for pattern, dtype in self.patterns.items():
-            if fnmatchcase(full, pattern):
-                precision = dtype
+        full, precision = self._full(name), self.precision
+        for stated in self._stated(full):
+            precision = stated.dtype or self.precision
         place = Place(role=role, section=self._section, layer=self._layer)
         return {"name": full, "block": self._block, "repeat": self._repeat, "precision": precision, "place": place}
+
+    def _full(self, name: str) -> str:
+        return self._block if name == self._block else f"{self._block}.{self._prefix}{name}"
+
+    def _stated(self, full: str) -> Iterator[Stated]:
+        """What patterns say of an operator, the last of them last."""
+        return (stated for pattern, stated in self.patterns.items() if fnmatchcase(full, pattern))
 
     def _add(self, operator: Operator, operands: tuple[Value, ...]) -> Value:
         if operator.name in self.dataflow:

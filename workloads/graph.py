@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
@@ -157,6 +157,16 @@ class Graph:
             total += append.precision.size(append.cols) * attention.batch * length * append.repeat
         return total
 
+    @property
+    def packings(self) -> tuple[Packing, ...]:
+        """Ways in which weights are packed."""
+        return tuple(dict.fromkeys(o.packing for o in self.operators() if isinstance(o, Gemm) and o.packing))
+
+    @property
+    def formats(self) -> str:
+        """The format of operands, and those of packed weights."""
+        return ", weights ".join([self.precision.value, *map(str, self.packings)])
+
     def with_precision(self, dtype: DataType) -> Graph:
         """Return the same graph at another operand format, as if it had been stated.
 
@@ -179,7 +189,7 @@ class Graph:
             "phase": self.phase.value,
             "batch": self.batch,
             "tokens": self.tokens,
-            "precision": self.precision.value,
+            "precision": self.formats,
             "parameters": self.parameters,
             "active_parameters": self.active_parameters,
             "flops": self.flops,
@@ -218,6 +228,7 @@ def _row(operator: Operator) -> dict[str, Any]:
         "kind": operator.kind,
         "repeat": operator.repeat,
         "precision": operator.precision.value,
+        **({"weights": str(operator.packing)} if isinstance(operator, Gemm) and operator.packing else {}),
         "macs": operator.macs,
         "flops": operator.flops,
         "weight_bytes": operator.weight_bytes,

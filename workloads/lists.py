@@ -13,6 +13,7 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
+from siliconloom.workloads.precision import DEFAULT_GROUP, Group, Precision, check_groups, formats_of, group_of
 
 Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
 Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
@@ -31,7 +32,7 @@ class GemmEntry(Description):
     repeat: Repeat = 1
     weight: bool = Field(default=True, description="B is a stored parameter")
     bias: bool = False
-    precision: DataType | None = None
+    precision: Precision | None = None
 
 
 class GemmList(Description):
@@ -41,7 +42,8 @@ class GemmList(Description):
     name: Title | None = None
     description: str = ""
     source: str = ""
-    precision: DataType | None = None
+    precision: Precision | None = None
+    weight_group: Group | None = None
     gemms: tuple[GemmEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -117,22 +119,27 @@ class ConvolutionList(Description):
 def gemm_graph(document: Document, name: str) -> Graph:
     """Graph of a document of kind ``gemms``: a block for each entry, no edges, batch and tokens of one."""
     entries = document.validate(GemmList)
-    precision = entries.precision or DEFAULT_PRECISION
-    operators = [
-        Gemm(
-            name=entry.name,
-            block=entry.name,
-            repeat=entry.repeat,
-            precision=entry.precision or precision,
-            m=entry.m,
-            n=entry.n,
-            k=entry.k,
-            batch=entry.batch,
-            weight=entry.weight,
-            bias=entry.bias,
+    stated = [p for p in (entries.precision, *(entry.precision for entry in entries.gemms)) if p is not None]
+    group = group_of(document, stated, entries.weight_group)
+    operators = []
+    for entry in entries.gemms:
+        precision, packing = formats_of(entry.precision or entries.precision, None, group)
+        operators.append(
+            Gemm(
+                name=entry.name,
+                block=entry.name,
+                repeat=entry.repeat,
+                precision=precision,
+                m=entry.m,
+                n=entry.n,
+                k=entry.k,
+                batch=entry.batch,
+                weight=entry.weight,
+                bias=entry.bias,
+                packing=packing if entry.weight else None,
+            )
         )
-        for entry in entries.gemms
-    ]
+    check_groups(document, operators)
     return _graph(entries, name, operators, batch=1)
 
 
@@ -168,11 +175,12 @@ def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[O
     dataflow = Dataflow()
     for operator in operators:
         dataflow.add(operator)
+    stated = Precision(entries.precision) if entries.precision is not None else None
     return Graph(
         name=entries.name or name,
         phase=Phase.PREFILL,
-        precision=entries.precision or DEFAULT_PRECISION,
-        explicit_precision=entries.precision is not None,
+        precision=formats_of(stated, None, DEFAULT_GROUP)[0],
+        explicit_precision=stated is not None and stated.weights is None,
         batch=batch,
         tokens=batch,
         dataflow=dataflow,

@@ -10,17 +10,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.document import Description, Document, find_file
 from siliconloom.arch.errors import NotSupported, Position
 from siliconloom.models.source import described
 from siliconloom.workloads.architecture import Architecture, LatentAttention, MixtureOfExperts
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
+from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
+from siliconloom.workloads.precision import Group, Precision, Stated, check_groups, formats_of, group_of
 from siliconloom.workloads.transformer import forward_graph
 
 DEFAULT_SEQUENCE = 2048
@@ -38,7 +39,8 @@ class Transformer(Description):
     ``batch``. ``layers`` keeps only the first so many.
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
-    ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats.
+    ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
+    are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number).
     """
 
     kind: Literal["transformer"]
@@ -55,8 +57,9 @@ class Transformer(Description):
     layers: Length | None = None
     experts: Literal["all"] | None = None
     sample: Literal["greedy"] | None = None
-    precision: DataType | None = None
-    operator_precision: dict[str, DataType] = Field(default={})
+    precision: Precision | None = None
+    operator_precision: dict[str, Precision] = Field(default={})
+    weight_group: Group | None = None
 
 
 def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -175,22 +178,23 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     if entry.experts is not None:
         model = _with_all_experts(document, model)
     run = _run(document, entry, model)
-    precision = entry.precision or model.dtype or DEFAULT_PRECISION
+    precision, packing, patterns = _formats(document, entry, model)
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
     if sample and model.pooler:
         raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
-    dataflow = forward_graph(model, run, precision, entry.operator_precision, sample=sample)
+    dataflow = forward_graph(model, run, precision, patterns, sample=sample, packing=packing)
     graph = Graph(
         name=entry.name or title,
         phase=entry.phase,
         precision=precision,
-        explicit_precision=entry.precision is not None,
+        explicit_precision=entry.precision is not None and packing is None,
         batch=run.batch,
         tokens=run.tokens,
         dataflow=dataflow,
         notes=_notes(model, run),
     )
     _check_patterns(document, entry, dataflow)
+    check_groups(document, graph.operators())
     if entry.phase is Phase.TRAINING:
         from siliconloom.workloads.training import training_graph
 
@@ -252,6 +256,22 @@ def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
     if model.trained_length is None or run.kv_len <= model.trained_length:
         return ()
     return (f"{run.kv_len:,} tokens are more than the {model.trained_length:,} positions that the model was made for",)
+
+
+def _formats(
+    document: Document, entry: Transformer, model: Architecture
+) -> tuple[DataType, Packing | None, dict[str, Stated]]:
+    """Format of operands, how weights are packed, and what is stated of operators by name."""
+    stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
+    group = group_of(document, stated, entry.weight_group)
+    if entry.phase is Phase.TRAINING and any(p.weights for p in stated):
+        raise NotSupported("training with packed weights (precision)")
+    precision, packing = formats_of(entry.precision, model.dtype, group)
+    patterns = {
+        pattern: Stated(p.dtype, Packing(p.weights, group) if p.weights else None)
+        for pattern, p in entry.operator_precision.items()
+    }
+    return precision, packing, patterns
 
 
 def _check_patterns(document: Document, entry: Transformer, dataflow: Dataflow) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.roles import NOWHERE, Place, Role
 
@@ -130,6 +130,8 @@ class Gemm(Operator):
         Stored matrices where that is more than are executed (all experts); ``None`` means ``batch``.
     chosen
         Stored matrices that one token uses (experts per token); ``None`` means ``batch``.
+    packing
+        How the stored matrices are packed; ``None`` where they have the format of the other operand.
     """
 
     m: int
@@ -140,6 +142,7 @@ class Gemm(Operator):
     bias: bool = False
     stored: int | None = None
     chosen: int | None = None
+    packing: Packing | None = None
 
     kind: ClassVar[str] = "gemm"
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
@@ -155,6 +158,22 @@ class Gemm(Operator):
     @property
     def active_parameters(self) -> int:
         return self._matrix_elements(self.batch if self.chosen is None else self.chosen)
+
+    @property
+    def weight_bytes(self) -> int:
+        """As of any operator; of packed matrices codes, and an fp16 scale for every column of a group."""
+        if self.packing is None:
+            return self.precision.size(self.parameters)
+        matrices = self.batch if self.stored is None else self.stored
+        return matrices * (self.matrix_bytes + self.precision.size(self.n * self.bias))
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of one B, at least: a chip's own layout may hold more of packed ones."""
+        if self.packing is None:
+            return self.precision.size(self.k * self.n)
+        groups = -(-self.k // self.packing.group)
+        return self.packing.dtype.size(self.k * self.n) + DataType.FP16.size(groups * self.n)
 
     @property
     def input_elements(self) -> int:

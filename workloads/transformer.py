@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import Architecture, Layer, MixtureOfExperts, Norm, NormPlacement
 from siliconloom.workloads.attention import TokenStep, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
+from siliconloom.workloads.precision import Stated
 from siliconloom.workloads.roles import Role, Section
 
 LONGEST_PATTERN = 16
@@ -20,9 +21,10 @@ def forward_graph(
     model: Architecture,
     run: TokenStep,
     precision: DataType,
-    patterns: Mapping[str, DataType] | None = None,
+    patterns: Mapping[str, Stated] | None = None,
     *,
     sample: bool = False,
+    packing: Packing | None = None,
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
@@ -30,7 +32,7 @@ def forward_graph(
     softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
     largest logit follows the head.
     """
-    builder = Builder(precision, patterns, model.epsilon)
+    builder = Builder(precision, patterns, model.epsilon, packing)
     x = _embedding(builder, model, run)
     names: dict[str, int] = {}
     for label, repeat, layers in layer_blocks(model.layers):

@@ -129,7 +129,7 @@ def _least_traffic(chip: Chip, operator: Operator, fused: Sequence[Vector]) -> i
     if not (isinstance(operator, Gemm) and isinstance(chip.tile, NpuTile)):
         return used
     size = operator.precision.size
-    once = operator.batch * (size(operator.m * operator.k) + size(operator.k * operator.n))
+    once = operator.batch * (size(operator.m * operator.k) + operator.matrix_bytes)
     return used + max(read_floor(chip.tile, chip.tile_count, operator) - once, 0)
 
 
@@ -197,7 +197,7 @@ def used_weight_bytes(operator: Operator) -> int:
     if isinstance(operator, Gemm):
         if not operator.weight:
             return 0
-        return operator.precision.size(operator.batch * operator.k * operator.n)
+        return operator.batch * operator.matrix_bytes
     if isinstance(operator, Vector) and operator.function == VectorFunction.GATHER:
         return 0
     return operator.weight_bytes

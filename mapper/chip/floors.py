@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.arch.description import NpuTile, SystolicArray
+from siliconloom.arch.packing import header_lines
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
@@ -25,7 +26,7 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
     """
     rows, cols = array.rows, array.cols
     if isinstance(operator, Gemm):
-        return operator.batch * _product_floor(array, operator.m, operator.n, operator.k)
+        return operator.batch * _product_floor(array, operator)
     if type(operator) is not Attention:
         return -(-operator.macs // (rows * cols))
     # Under a mask queries see different numbers of keys, so only the sum over all (query, key) pairs is rounded.
@@ -38,12 +39,15 @@ def array_floor(array: SystolicArray, operator: Operator) -> int:
     return pairs * max(deep, rows) // (rows * cols) + pairs * -(-wide // cols) // rows
 
 
-def _product_floor(array: SystolicArray, m: int, n: int, k: int) -> int:
-    rows, cols = array.rows, array.cols
+def _product_floor(array: SystolicArray, operator: Gemm) -> int:
+    m, n, k, rows, cols = operator.m, operator.n, operator.k, array.rows, array.cols
     if array.dataflow == "output_stationary":
         return -(-m // rows) * -(-n // cols) * max(k, rows)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    return -(-outer // cols) * max(-(-k // rows) * beats, -(-k // array.load_rows))
+    loads = -(-k // array.load_rows)
+    if operator.packing is not None:
+        loads += -(-k // operator.packing.group) * header_lines(array)
+    return -(-outer // cols) * max(-(-k // rows) * beats, loads)
 
 
 def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()) -> int:
@@ -85,7 +89,7 @@ def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
     panel sizes counts (as in Orojenesis, Huang et al., ISCA 2024, with what is partly kept besides).
     """
     size = operator.precision.size
-    a, b = size(operator.m * operator.k), size(operator.k * operator.n)
+    a, b = size(operator.m * operator.k), operator.matrix_bytes
     room = tile.scratchpad.capacity * tiles
     sums = max(tile.accumulator.capacity * tiles // operator.precision.accumulator.size(1), 1)
 

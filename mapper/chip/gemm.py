@@ -135,6 +135,7 @@ class GemmLowering:
             last_post=last_post,
             last=last,
             accumulate=k.first is None,
+            packing=self.shape.packing,
         )
         if releases & rings.weights.free_bit:
             rings.weights.read()

@@ -82,7 +82,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
         for wide, n_count in n_parts:
             for deep, k_count in k_parts:
                 if m_count.any() and n_count.any() and k_count.any():
-                    pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1))
+                    pace = matmul_pace(array, tall, shape.whole_n(array, wide), np.maximum(deep, 1), shape.packing)
                     compute = compute + m_count * n_count * k_count * pace
             vector = vector + m_count * n_count * _epilogue(shape, tile, tall, wide)
 
@@ -101,7 +101,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     a_one, b_one, c_one, p_one = a.one(m, k), b.one(k, n), c.one(m, columns), p.one(one, columns)
     arrive = chip.cycles(max(memories.a.latency, memories.b.latency)) + start + LOAD_WRITE
     away = chip.cycles(memories.c.latency) + start + STORE_WRITE
-    first = first_load(array, k)
+    first = first_load(array, k, shape.packing)
     product = compute / products
     out = array.output_latency + ACCUMULATOR_WRITE
     epilogue = _epilogue(shape, tile, m, n) + QUEUE_POP

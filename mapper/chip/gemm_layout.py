@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile, SystolicArray
 from siliconloom.arch.layout import padded, product_values, row_values, sums_pitch
+from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
 from siliconloom.mapper.chip.orientation import oriented
@@ -26,7 +27,7 @@ class GemmShape:
     gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
     added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
     where every row of the first operand is read, and else how many there are to one that is. With ``common`` all
-    products have the same first operand.
+    products have the same first operand. ``packing`` is that of the second operand, where its values are packed.
     """
 
     batch: int
@@ -41,6 +42,7 @@ class GemmShape:
     listed: bool = False
     step: int = 1
     common: bool = False
+    packing: Packing | None = None
 
     @property
     def stored_n(self) -> int:
@@ -105,7 +107,10 @@ class GemmLayout:
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
-        return self.size(product_values(self.tile, 1, self.shape.whole_n(self.array, n), k).b)
+        wide = self.shape.whole_n(self.array, n)
+        if self.shape.packing is not None:
+            return weight_bytes(self.array, self.shape.packing, wide, k)
+        return self.size(product_values(self.tile, 1, wide, k).b)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -138,7 +143,7 @@ class GemmLayout:
         cols = n // 2 if shape.output_halved else n
         result = m * self.c_local(cols)
         needs = {
-            "weights": self.size(values.b) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
+            "weights": self.b_tile(n, k) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
             "moving": self.size(values.a),
             "partial": values.lines * sums_pitch(array),
             "results": result,

@@ -224,6 +224,7 @@ def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord."""
+    check_packing(chip, graph)
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
     unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision) and not is_optimizer(o)})
@@ -237,6 +238,21 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         )
     note = f"{graph.name} is stored as {unfit[0].value}; {chip.name} computes it in {operands[0].value}"
     return graph.with_precision(operands[0]), (note,)
+
+
+def check_packing(chip: Chip, graph: Graph) -> None:
+    """Refuse weights that are packed in a way that a chip has no circuit for."""
+    for packing in graph.packings:
+        array = chip.tile.array if isinstance(chip.tile, NpuTile) else None
+        own = array.weights if array is not None else None
+        if own is None or packing.dtype not in own.formats:
+            have = f"those of {chip.name} are {', '.join(own.formats)}" if own else f"{chip.name} has none"
+            raise NotSupported(f"weights packed in {packing.dtype.value}; {have} (tile.array.weights)")
+        if array is not None and packing.group % array.load_rows:
+            raise NotSupported(
+                f"groups of {packing.group} rows of weights, which are no whole beats of {chip.name} "
+                f"(tile.array.load_rows {array.load_rows})"
+            )
 
 
 def _map_bare(chip: Chip, graph: Graph, notes: tuple[str, ...]) -> MappedWorkload:

@@ -39,7 +39,7 @@ class PanelLayout:
         self.line = int(layout.size(array.cols))
         self.by_folds = array.dataflow == "weight_stationary"
         accesses = [memory.access_bytes for memory in chip.memory.values()]
-        panels = array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0
+        panels = array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and shape.packing is None
         self.widths = _widths(array.cols, self.line, layout.beat, max(accesses)) if panels else None
 
     def tile(self, n: Any, k: Any) -> Any:

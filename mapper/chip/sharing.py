@@ -66,7 +66,7 @@ def _least(chip: Chip, share: Share, fused: tuple[Vector, ...]) -> float:
     assert isinstance(tile, NpuTile)
     moved = part.input_bytes + part.output_bytes
     if isinstance(part, Gemm) and part.weight:
-        moved += part.precision.size(part.batch * part.k * part.n)
+        moved += part.batch * part.matrix_bytes
     rate = min(chip.nearest.total_bandwidth / chip.clock / share.tiles, tile.dma.bytes_per_cycle)
     scale = 1 if not fused else 0.5  # a fused activation may leave half of the results; its own passes count later
     own = vector_floor(tile, part) if not fused else 0

@@ -244,4 +244,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         listed=not task.depends,
         step=task.step,
         common=task.common,
+        packing=part.packing,
     )

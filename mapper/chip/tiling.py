@@ -151,10 +151,15 @@ def _fits(tile: NpuTile, layout: Layout, shape: GemmShape, m: Int, n: Int, k: In
 def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     """What tiles of m, n and k are multiples of, where they are not the whole dimension: panels and folds are whole.
 
+    So are groups of packed weights.
+
     Those of n are of results' columns, where a gated activation halves them.
     """
     array = oriented(tile).array
-    return (array.rows, array.cols, 1) if array.dataflow == "output_stationary" else (1, array.cols, array.rows)
+    if array.dataflow == "output_stationary":
+        return array.rows, array.cols, 1
+    group = shape.packing.group if shape.packing else 1
+    return 1, array.cols, lcm(array.rows, group)
 
 
 def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
@@ -185,15 +190,16 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     """
     layout, (m, n, k) = GemmLayout(tile, shape), whole
     low, shallow, columns = set[int](), set[int](), 2 * n if shape.output_halved else n
+    least = 2 * (max(tile.array.load_rows, shape.packing.group) if shape.packing else tile.array.load_rows)
     while True:
         needs = layout.needs(m, columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
-        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (m % 2 and k % (2 * tile.array.load_rows)):
+        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (m % 2 and k % least):
             return sorted(low), sorted(shallow)
         if m % 2 == 0:
             m //= 2
             low |= {m} if m < shape.m else set()
-        if k % (2 * tile.array.load_rows) == 0:
+        if k % least == 0:
             k //= 2
             shallow |= {k} if k < shape.k else set()
 

@@ -37,7 +37,7 @@ KIND_BITS = 2
 
 
 def weight_marks(array: SystolicArray) -> dict[str, int]:
-    """What a beat of an array's stationary operand says of itself, with widths: its kind, and how many rows are used."""
+    """What a beat of an array's stationary operand says of itself, with widths: its kind, how many rows are used."""
     if array.weights is None:
         return {}
     return {"kind": KIND_BITS} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})

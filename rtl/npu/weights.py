@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import WeightFormats
 from siliconloom.arch.isa import CODES, GROUP_BITS
 from siliconloom.arch.layout import is_power
@@ -120,7 +120,7 @@ class PackedReads:
         m.d.sync += place.eq(address[log2(unit) : log2(self.line)])
         return line >> (place * (8 * unit))
 
-    def _by_kind(self, values: dict[DataType, int], other: int) -> Value:
+    def _by_kind(self, values: Mapping[Any, int], other: int) -> Value:
         """One of the values, by the format of the weights."""
         found: Value = Const(other, LOCAL_BITS)
         for dtype, value in values.items():

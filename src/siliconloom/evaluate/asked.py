@@ -31,7 +31,7 @@ def asked(
         "workload": graph.name,
         "workload_digest": workload_digest(graph),
         "phase": graph.phase.value,
-        "precision": graph.precision.value,
+        "precision": graph.formats,
         "batch": graph.batch,
         "sequence": None if decode else max((o.q_len for o in attentions), default=None),
         "context": max((o.kv_len for o in attentions), default=None),

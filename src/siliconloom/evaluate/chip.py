@@ -256,7 +256,7 @@ def _result(simulation: Simulation) -> dict[str, Any]:
         "chip_digest": chip.digest,
         "workload": graph.name,
         "phase": graph.phase.value,
-        "precision": graph.precision.value,
+        "precision": graph.formats,
         "batch": graph.batch,
         "tokens": graph.tokens,
         "asked": asked(

@@ -107,7 +107,7 @@ def compare_workload(
         "asked": asked,
         "workload": graph.name,
         "phase": graph.phase.value,
-        "precision": graph.precision.value,
+        "precision": graph.formats,
         "batch": graph.batch,
         "tokens": graph.tokens,
         "notes": list(dict.fromkeys(note for result in (ours, *theirs) for note in result["notes"])),

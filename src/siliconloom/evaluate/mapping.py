@@ -48,7 +48,7 @@ def plan_summary(plan: MappedWorkload) -> dict[str, Any]:
         "chip_digest": plan.chip.digest,
         "workload": plan.graph.name,
         "phase": plan.graph.phase.value,
-        "precision": plan.graph.precision.value,
+        "precision": plan.graph.formats,
         "estimated_cycles": plan.estimated_cycles,
         "bound": {
             "compute_cycles": plan.bound.compute_cycles,

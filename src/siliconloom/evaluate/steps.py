@@ -156,7 +156,7 @@ class PlannedStep:
             "plan_text": plan.text(training=graph.phase is Phase.TRAINING),
             "workload": graph.name,
             "phase": graph.phase.value,
-            "precision": graph.precision.value,
+            "precision": graph.formats,
             "batch": graph.batch,
             "tokens": graph.tokens,
             "asked": asked(graph, machine=cluster.name, digest=cluster.digest, plan=asked_plan),

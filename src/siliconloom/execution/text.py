@@ -47,7 +47,7 @@ def text_record(
     return {
         "schema": TEXT_SCHEMA,
         "workload": last.graph.name,
-        "precision": last.graph.precision.value,
+        "precision": last.graph.formats,
         "weights": weights,
         "notes": [*last.graph.notes, *last.notes],
         "prompt": prompt_text,

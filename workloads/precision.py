@@ -1,0 +1,103 @@
+"""Formats as a workload states them: of all operands, or of weights and activations apart (W4A16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.document import Document
+from siliconloom.workloads.fields import DEFAULT_PRECISION
+from siliconloom.workloads.operators import Gemm, Operator
+
+WIDE = 16
+"""Bits of the activations beside packed weights."""
+
+
+class Precision(StrEnum):
+    """What ``precision`` may say: a format of all operands, or W8A8, W8A16 and W4A16.
+
+    W8A8 is int8. With W8A16 and W4A16 weights are packed in int8 and int4 and activations have the 16-bit format that
+    the model is stored in, or the chip's.
+    """
+
+    INT4 = "int4"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    W8A8 = "w8a8"
+    W8A16 = "w8a16"
+    W4A16 = "w4a16"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Precision | None:
+        return cls.FP8_E4M3 if value == "fp8" else None
+
+    @property
+    def dtype(self) -> DataType | None:
+        """Format of operands, where it is stated."""
+        if self.weights is not None:
+            return None
+        return DataType.INT8 if self is Precision.W8A8 else DataType(self.value)
+
+    @property
+    def weights(self) -> DataType | None:
+        """Format of packed weights."""
+        return {Precision.W8A16: DataType.INT8, Precision.W4A16: DataType.INT4}.get(self)
+
+
+class Stated(NamedTuple):
+    """What is stated of an operator: the format of its operands, and how its weights are packed."""
+
+    dtype: DataType | None
+    packing: Packing | None
+
+
+Group = Annotated[int, Field(ge=2, le=2**15, strict=True)]
+DEFAULT_GROUP = 128
+"""Rows of a group where none are stated: GPTQ's and AWQ's."""
+
+
+def formats_of(
+    precision: Precision | None, stored: DataType | None, group: int, default: DataType = DEFAULT_PRECISION
+) -> tuple[DataType, Packing | None]:
+    """Format of operands, and how weights are packed; ``stored`` is the format that a model is stored in."""
+    if precision is None:
+        return stored or default, None
+    if precision.weights is None:
+        assert precision.dtype is not None
+        return precision.dtype, None
+    wide = stored is not None and not stored.is_integer and stored.bits == WIDE
+    return (stored if stored is not None and wide else DataType.BF16), Packing(precision.weights, group)
+
+
+def group_of(document: Document, stated: Iterable[Precision], group: int | None) -> int:
+    """Rows of a group of packed weights; refuses a number where nothing is packed, or that is no power of two."""
+    if group is None:
+        return DEFAULT_GROUP
+    if not any(precision.weights for precision in stated):
+        raise document.error("groups are of packed weights (precision w4a16 or w8a16)", ("weight_group",), value=group)
+    if group & group - 1:
+        raise document.error("must be a power of two", ("weight_group",), value=group)
+    return group
+
+
+def check_groups(document: Document, operators: Iterable[Operator]) -> None:
+    """Refuse groups that do not divide the rows of a product's weights."""
+    for operator in operators:
+        if not isinstance(operator, Gemm) or operator.packing is None or operator.k % operator.packing.group == 0:
+            continue
+        most = operator.k & -operator.k
+        rule = f"groups must divide the {operator.k} rows of {operator.name}'s weights, as {most} does"
+        raise document.error(rule, ("weight_group",), value=operator.packing.group)
+
+
+__all__ = ["DEFAULT_GROUP", "Group", "Precision", "Stated", "check_groups", "formats_of", "group_of"]
