@@ -8,15 +8,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch import packing
 from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
+from siliconloom.arch.packing import weight_bytes
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
+from siliconloom.sim.golden.packed import weights_of
 from siliconloom.sim.golden.products import folded_product, folds_of
 from siliconloom.sim.golden.vector import Bytes, Integers, window
 
@@ -96,7 +97,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         else:
             left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
             moving = left.reshape(blocks * rows, i.k)[: i.m]
-        stationary, beats = right.reshape(i.k, -1), i.m
+        stationary, beats = widened(right.reshape(i.k, -1), dtype), i.m
         folds = folds_of(i.k, i.k, tuple(range(i.k)))
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
@@ -105,18 +106,16 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
-            held = window(local, stays, packing.weight_bytes(array, i.packing, outer, i.k))
-            stationary = packing.unpacked(
-                packing.unpacked_weights(array, i.packing, held, outer, i.k), i.packing, dtype
-            )
+            held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
+            stationary = weights_of(array, i.packing, held, outer, i.k, dtype)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
-            stationary = unpacked(array, taken.reshape(-1, 1), i.k)
+            stationary = widened(unpacked(array, taken.reshape(-1, 1), i.k), dtype)
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
     before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
     if before is not None and rise is not None:
         before = lowered(before, rise[:, None])
-    found = folded_product(widened(moving, dtype), widened(stationary, dtype)[:, : panels * cols], folds, before)
+    found = folded_product(widened(moving, dtype), stationary[:, : panels * cols], folds, before)
     target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)

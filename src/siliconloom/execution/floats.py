@@ -20,6 +20,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, float_sum, narrowed, patterns_of, values_of, widened
 from siliconloom.arch.layout import summing_order
+from siliconloom.arch.packing import quantised, unpacked
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows
 from siliconloom.execution.quantize import Columns, Quantized
@@ -49,6 +50,8 @@ class FloatParameters(Reading):
         The float64 reading, which has the weights.
     dtype
         Of elements.
+    minima
+        Whether groups of packed weights have minima.
 
     Members
     -------
@@ -59,6 +62,7 @@ class FloatParameters(Reading):
     walk: GraphWalk
     real: Reference
     dtype: DataType
+    minima: bool = False
     made: dict[At, Quantized] = field(default_factory=dict)
 
     def keep(self, at: At, value: Elements) -> None:
@@ -77,7 +81,12 @@ class FloatParameters(Reading):
             weights = weights / steps[..., None, :]
         bias = np.broadcast_to(bias, steps.shape).reshape(-1).astype(np.float64)
         columns = _columns(steps.reshape(-1), bias)
-        return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
+        if operator.packing is None:
+            return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
+        matrices = weights.reshape(-1, *weights.shape[-2:])
+        packed = tuple(quantised(matrix, operator.packing, self.minima) for matrix in matrices)
+        elements = np.stack([unpacked(each, operator.packing, self.dtype) for each in packed]).reshape(weights.shape)
+        return self._made(at, len(x), bias.size, weights=elements, packed=packed, columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:
         gamma, beta = (each.astype(np.float64) for each in self.real.weights.norm(at, operator))

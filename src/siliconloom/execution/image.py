@@ -17,6 +17,7 @@ from siliconloom.arch.description import TILE_FORMATS, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.isa import WORD_BYTES, Opcode
 from siliconloom.arch.layout import INDEX_BYTES, blocks_of, packed, padded, row_values, unpacked
+from siliconloom.arch.packing import Packed, packed_weights
 from siliconloom.arch.vector import VectorFunction, built_in
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.quantize import Quantized
@@ -199,23 +200,45 @@ class Image:
 
     def _tiles(self, product: _Product) -> Pieces:
         """Weights tile by tile, each as the array takes it; halves that are gated begin with panels of their own."""
-        weights, shape, layout, tiling = product.made.weights, product.shape, product.layout, product.tiling
-        assert weights is not None
+        shape, layout, tiling = product.shape, product.layout, product.tiling
         depth, panels = shape.k if tiling.resident else tiling.k, PanelLayout(self.mapped.chip, layout)
         for n in segments(shape.n, tiling.n):
             for number in range(n.count):
                 start = n.start + number * n.size
-                columns = self._halves(weights, start, n.size) if shape.output_halved else None
-                wide = weights[:, start : start + n.size] if columns is None else columns
+                tile = self._tile(product, start, n.size)
                 place = panels.tile(n.start, shape.k) + number * panels.tile(n.size, shape.k)
                 for k in segments(shape.k, depth):
                     for deep in range(k.start, k.start + k.count * k.size, k.size):
-                        local = packed(self.array, wide[deep : deep + k.size]).view(np.uint8)
+                        local = tile(deep, deep + k.size)
                         for part in panels.parts(n.size, k.size):
                             lines = local[part.local : part.local + (part.rows - 1) * part.pitch + part.width]
                             rows = as_strided(lines, (part.rows, part.width), (part.pitch, 1), writeable=False)
                             yield int(place) + part.memory, rows.reshape(-1)
                         place += panels.tile(n.size, k.size)
+
+    def _tile(self, product: _Product, start: int, size: int) -> Callable[[int, int], Bytes]:
+        """Some columns of weights, and their halves beside one another, as bytes by the rows that are asked for."""
+        shape, made = product.shape, product.made
+
+        def columns(values: NDArray[Any]) -> NDArray[Any]:
+            return self._halves(values, start, size) if shape.output_halved else values[:, start : start + size]
+
+        packing = shape.packing
+        if packing is None:
+            assert made.weights is not None
+            wide = columns(made.weights)
+            return lambda first, end: packed(self.array, wide[first:end]).view(np.uint8)
+        assert made.packed is not None
+        (whole,) = made.packed
+        codes, scales = columns(whole.codes), columns(whole.scales)
+        minima = None if whole.minima is None else columns(whole.minima)
+
+        def rows(first: int, end: int) -> Bytes:
+            groups = slice(first // packing.group, -(-end // packing.group))
+            part = Packed(codes[first:end], scales[groups], None if minima is None else minima[groups])
+            return packed_weights(self.array, packing, part)
+
+        return rows
 
     def _halves(self, weights: NDArray[Any], start: int, size: int) -> NDArray[Any]:
         """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""

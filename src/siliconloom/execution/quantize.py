@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.numerics import EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
+from siliconloom.arch.packing import Packed
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.execution.reference import Reference, angles, real_function
 from siliconloom.execution.walk import GATED, At, GraphWalk, Past, Reading
@@ -62,12 +63,15 @@ class Quantized:
         Real value of one step of each column of the result: float64 (columns,); ones in floating point.
     weights
         Of a product, elements (k, n), of experts (experts, k, n); of a gather its table, elements (rows, columns).
+    packed
+        Of a product whose weights are packed, what these elements are made from; of experts a list.
     columns, scalars, table
         Parameters of its functions, where it has such.
     """
 
     scale: Floats
     weights: NDArray[Any] | None = None
+    packed: tuple[Packed, ...] | None = None
     columns: Columns | None = None
     scalars: Scalars | None = None
     table: bytes | None = None
@@ -77,7 +81,9 @@ class Quantized:
         assert self.weights is not None
         assert self.columns is not None
         start, end = (at * self.weights.shape[2] for at in (number, number + 1))
-        return Quantized(self.scale[start:end], weights=self.weights[number], columns=self.columns.part(start, end))
+        packed = self.packed and self.packed[number : number + 1]
+        columns = self.columns.part(start, end)
+        return Quantized(self.scale[start:end], weights=self.weights[number], packed=packed, columns=columns)
 
 
 def scaled(*factors: float) -> Scalars:

@@ -204,7 +204,8 @@ def parameters_of(tile: NpuTile, walk: GraphWalk, real: Reference) -> Quantizer 
     """The reading that makes the parameters of a tile's format."""
     if tile.circuit_format.is_integer:
         return Quantizer(walk, real)
-    return FloatParameters(walk, real, tile.circuit_format)
+    own = tile.array.weights
+    return FloatParameters(walk, real, tile.circuit_format, own is not None and own.minima)
 
 
 def exact_reading(

@@ -1,0 +1,104 @@
+"""Packed weights of a matmul as the numbers they stand for: `arch.packing.unpacked`, at the speed of a model's run."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch import packing as layout
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.floats import Words, narrowed, widened
+from siliconloom.arch.kernels import kernel
+from siliconloom.arch.layout import panel_rows
+
+Bytes = NDArray[np.uint8]
+
+
+def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int, dtype: DataType) -> Words:
+    """Fp32 patterns of operands that packed weights stand for, k rows of whole panels.
+
+    Parameters
+    ----------
+    array, packing
+        Who takes them, and how they are packed.
+    held
+        As they lie in local memory.
+    n, k
+        Columns and rows.
+    dtype
+        Of operands.
+    """
+    assert array.weights is not None
+    panels, height = -(-n // array.cols), panel_rows(array, k)
+    lines = np.ascontiguousarray(held.reshape(panels, -1))
+    found = np.empty((k, panels * array.cols), np.float32)
+    room, unit = layout.header_room(array, packing.dtype), layout.granule(array, packing.dtype)
+    code, minima = packing.dtype.bits, array.weights.minima
+    places = np.array([packing.group, height, room, unit, array.cols, code, minima], np.int64)
+    unpack_panels(lines, _scales(), places, found)
+    words = found.view(np.uint32)
+    if dtype is DataType.BF16:
+        round_to_bf16(words.reshape(-1))
+        return words
+    return widened(narrowed(words, dtype), dtype)
+
+
+@cache
+def _scales() -> NDArray[np.float32]:
+    """The number of every fp16 pattern."""
+    return widened(np.arange(1 << 16, dtype=np.uint16), layout.SCALE).view(np.float32)
+
+
+@kernel()
+def unpack_panels(lines: Bytes, scales: Any, places: Any, found: Any) -> None:
+    """What codes stand for, before they are rounded: products are exact in fp32, sums rounded once.
+
+    ``scales`` has the number of every fp16 pattern. A scale is a multiple of 2^-24, and so is every sum: nothing is
+    below the smallest normal number.
+    """
+    group, height, room, unit, cols = places[0], places[1], places[2], places[3], places[4]
+    bits, minima = places[5], places[6]
+    half = 1 << (bits - 1)
+    for panel in range(lines.shape[0]):
+        line = lines[panel]
+        at, start = 0, 0
+        while start < height:
+            rows = min(group, height - start)
+            body = at + room
+            for row in range(min(rows, found.shape[0] - start)):
+                target = found[start + row]
+                for column in range(cols):
+                    index = row * cols + column
+                    if bits == 8:
+                        code = np.int64(line[body + index])
+                    else:
+                        code = np.int64(line[body + (index >> 1)]) >> (4 * (index & 1)) & 15
+                    if minima == 0 and code >= half:
+                        code -= 2 * half
+                    head = at + 2 * column
+                    value = scales[line[head] | np.int64(line[head + 1]) << 8] * np.float32(code)
+                    if minima != 0:
+                        head += 2 * cols
+                        value = value + scales[line[head] | np.int64(line[head + 1]) << 8]
+                    target[panel * cols + column] = value
+            taken = rows * cols * bits // 8
+            at = body + (taken + unit - 1) // unit * unit
+            start += rows
+
+
+@kernel()
+def round_to_bf16(words: Any) -> None:
+    """Round fp32 patterns to those of bf16 numbers, halves to even; NaN is the canonical one."""
+    for place in range(words.shape[0]):
+        word = np.int64(words[place])
+        if word & 0x7FFFFFFF > 0x7F800000:
+            words[place] = 0x7FC00000
+        else:
+            words[place] = (word + 0x7FFF + (word >> 16 & 1)) & 0xFFFF0000
+
+
+__all__ = ["weights_of"]
