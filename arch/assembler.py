@@ -248,8 +248,8 @@ def _built() -> str:
 def _check_format(i: Instruction, tile: NpuTile, number: int) -> None:
     """Arrays and vector units have circuits for one number format; a transfer moves bytes, whatever they mean."""
     own = tile.circuit_format
-    if i.dtype is not own or own not in TILE_FORMATS:
-        built = f"the tile has {own.value}" if own in TILE_FORMATS else f"tiles have {' or '.join(TILE_FORMATS)}"
+    if i.dtype is not own or not tile.built:
+        built = f"the tile has {own.value}" if tile.built else f"tiles have {' or '.join(TILE_FORMATS)}"
         raise illegal(i, number, f"no circuit for the number format {i.dtype.value}; {built}")
 
 

@@ -81,13 +81,16 @@ class DataType(StrEnum):
 
 
 class Packing(NamedTuple):
-    """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`)."""
+    """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`).
+
+    Floating-point weights have neither scales nor groups; ``group`` is 0.
+    """
 
     dtype: DataType
     group: int
 
     def __str__(self) -> str:
-        return f"{self.dtype.value} in groups of {self.group}"
+        return f"{self.dtype.value} in groups of {self.group}" if self.group else self.dtype.value
 
 
 _LAYOUTS = {

@@ -26,8 +26,10 @@ ADDRESS_BITS = 48
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
-TILE_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
-"""Formats that a tile's circuits may compute in; each tile has one, `NpuTile.circuit_format`."""
+ARRAY_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
+"""Formats that an array's circuit may take its operands in."""
+TILE_FORMATS = (*ARRAY_FORMATS, DataType.FP32)
+"""Formats that a tile's elements may have; each tile has one, `NpuTile.circuit_format`."""
 
 
 class WeightFormats(Description):
@@ -119,7 +121,7 @@ class SystolicArray(Description):
         """What the array's own circuit is built for: its first format, the widest of integers, or none."""
         first = self.operands[0]
         if not first.is_integer:
-            return first if first in TILE_FORMATS else None
+            return first if first in ARRAY_FORMATS else None
         return max((d for d in self.operands if d.is_integer and d.bits <= 8), key=lambda d: d.bits, default=None)
 
     def accepts(self, dtype: DataType) -> bool:
@@ -148,6 +150,10 @@ class VectorUnit(Description):
     lanes: int = Field(ge=1, le=65536, description="elements processed per cycle and pass")
     latency: int = Field(
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
+    )
+    format: Literal[DataType.FP32] | None = Field(
+        default=None,
+        description="of elements, where they are wider than the array's operands, which are rounded as they enter it",
     )
 
 
@@ -193,10 +199,39 @@ class NpuTile(Description):
     dma: Dma = Dma()
     sequencer: Sequencer = Sequencer()
 
+    @model_validator(mode="after")
+    def _check(self) -> NpuTile:
+        if self.vector.format is not None:
+            if self.array.dataflow != "weight_stationary":
+                rule = "elements wider than operands are for weight stationary arrays"
+                raise rule_at("vector.format", rule, self.array.dataflow)
+            if self.array.circuit_format not in (DataType.BF16, DataType.FP16):
+                raise rule_at(
+                    "vector.format", "elements are rounded to operands in bf16 or fp16", self.array.operands[0].value
+                )
+        return self
+
     @property
     def circuit_format(self) -> DataType:
-        """The format of operands and results in the tile's circuits: the array's, or where it has none its first."""
-        return self.array.circuit_format or self.array.operands[0]
+        """The format of elements in the tile's circuits: the vector unit's own, the array's, or its first."""
+        return self.vector.format or self.array.circuit_format or self.array.operands[0]
+
+    @property
+    def built(self) -> bool:
+        """Whether there are circuits for its formats."""
+        return self.array.circuit_format is not None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether elements are wider than the array's operands, and rounded as they enter it."""
+        return self.vector.format is not None
+
+    @property
+    def weight_formats(self) -> tuple[DataType, ...]:
+        """Formats of weights in memory that are not that of elements."""
+        packed = self.array.weights.formats if self.array.weights is not None else ()
+        own = self.array.circuit_format
+        return (*packed, own) if self.rounds and own is not None else packed
 
     @property
     def element_bytes(self) -> int:
@@ -206,7 +241,7 @@ class NpuTile(Description):
     @property
     def parameter_format(self) -> DataType:
         """The format that parameters of vector functions lie in: the circuits', int8 where there are none."""
-        return self.circuit_format if self.circuit_format in TILE_FORMATS else DataType.INT8
+        return self.circuit_format if self.built else DataType.INT8
 
     @property
     def parameter_line(self) -> int:

@@ -81,8 +81,10 @@ def chain_product(a: Words, b: Words, total: Words | None = None) -> Words:
 
 
 def widened(patterns: Patterns, dtype: DataType) -> Words:
-    """Fp32 patterns of the numbers that patterns of ``dtype`` stand for, which fp32 has exactly."""
+    """Fp32 patterns of the numbers that patterns of ``dtype`` stand for, exact; those of fp32 as they are."""
     found = np.asarray(patterns)
+    if dtype is DataType.FP32:
+        return found.astype(np.uint32)
     if found.dtype.kind != "u" or 8 * found.dtype.itemsize != dtype.bits:
         found = found.astype(np.int64) & ((1 << dtype.bits) - 1)
     return _every_number(dtype).take(found)
@@ -133,6 +135,8 @@ def narrowed(words: Words, dtype: DataType) -> Patterns:
     """
     layout = dtype.layout
     flat = flushed(np.asarray(words, np.uint32))
+    if dtype is DataType.FP32:
+        return flat
     if dtype is DataType.BF16:  # the upper half, to which what is cut off carries
         return ((flat + (np.uint32(0x7FFF) + (flat >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)).astype(
             np.uint16

@@ -49,8 +49,9 @@ SEMAPHORE_LIMIT = 4095
 Unit: type[UnitCode] = UnitCode
 """`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
 DTYPES = tuple(DataType)
-CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8)
+CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8, DataType.BF16, DataType.FP16)
 """Formats of packed weights by their code in a word; the first: weights are as the other operand."""
+CODE_BITS = 3
 GROUP_BITS = 4
 """Bits of the power of two that the rows of a group of packed weights are."""
 
@@ -103,7 +104,7 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
     BitField("rescale", 1),
-    BitField("weights", 2),
+    BitField("weights", CODE_BITS),
     BitField("group", GROUP_BITS),
 )
 LAYOUTS = {
@@ -449,7 +450,7 @@ def _reader(name: str) -> Reader:
     if head == "weights":
         return lambda i: CODES.index(i.packing and i.packing.dtype)
     if head == "group":
-        return lambda i: _power(i.packing.group) if i.packing else 0
+        return lambda i: _power(i.packing.group) if i.packing and i.packing.group else 0
     if part.startswith("stride"):
         address, level = attrgetter(head), int(part[6:])
         return lambda i: int(address(i).strides[level])
@@ -468,6 +469,10 @@ def _packing(values: dict[str, int]) -> Packing | None:
         if values.get("group", 0):
             raise LoomError(f"a group of {1 << values['group']} rows of weights that are not packed")
         return None
+    if not dtype.is_integer:
+        if values["group"]:
+            raise LoomError(f"a group of {1 << values['group']} rows of weights in {dtype.value}, which have no scales")
+        return Packing(dtype, 0)
     return Packing(dtype, 1 << values["group"])
 
 

@@ -12,6 +12,9 @@ In memory a group is a *header*, the scales of C columns and then their minima, 
 filled up so that both begin with a part of a line that the array's port reads at once, where lines are powers of two.
 A panel begins with a header, whatever its number of rows; the last group has the rows that are left.
 
+A tile whose elements are wider than the array's operands may have its weights in the operands' own format: beats
+without headers.
+
 Loading takes a cycle for each beat and each line of a header (`loads`).
 """
 
@@ -54,7 +57,8 @@ def beat_bytes(array: SystolicArray, dtype: DataType) -> int:
 
 def header_bytes(array: SystolicArray) -> int:
     """Scales, and minima, of the columns of a panel."""
-    assert array.weights is not None
+    if array.weights is None:
+        return 0
     return (1 + array.weights.minima) * SCALE_BYTES * array.cols
 
 
@@ -68,7 +72,7 @@ def granule(array: SystolicArray, dtype: DataType) -> int:
     line = line_bytes(array)
     if line & line - 1:
         return 1
-    return max(min(header_bytes(array), line), beat_bytes(array, dtype))
+    return max(min(header_bytes(array), line), beat_bytes(array, dtype)) if dtype.is_integer else line
 
 
 def header_room(array: SystolicArray, dtype: DataType) -> int:
@@ -83,8 +87,10 @@ def group_beats(array: SystolicArray, packing: Packing) -> int:
 
 def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     """Bytes of a panel of ``k`` rows."""
-    beats, whole = panel_beats(array, k), group_beats(array, packing)
-    dtype = packing.dtype
+    dtype, beats = packing.dtype, panel_beats(array, k)
+    if not packing.group:
+        return beats * beat_bytes(array, dtype)
+    whole = group_beats(array, packing)
     room, unit, beat = header_room(array, dtype), granule(array, dtype), beat_bytes(array, dtype)
     rest = beats % whole
     some: Any = rest > 0
@@ -125,7 +131,7 @@ def loads(array: SystolicArray, k: Count, packing: Packing | None = None) -> Loa
     """
     full, rest = k // array.rows, k % array.rows
     every, last = fold_beats(array, array.rows), fold_beats(array, rest)
-    if packing is None:
+    if packing is None or not packing.group:
         return Loads(every, full, every, 0 * full, last, _either(full, every, last))
     group, lines = group_beats(array, packing), header_lines(array)
     before = -(-full * every // group)
@@ -148,7 +154,7 @@ def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> 
     for start in range(0, k, array.rows):
         beats = fold_beats(array, min(array.rows, k - start))
         begun = 0
-        if packing is not None:
+        if packing is not None and packing.group:
             group = group_beats(array, packing)
             begun = header_lines(array) * (-(-(place + beats) // group) - -(-place // group))
         found.append(beats + begun)

@@ -82,7 +82,15 @@ class Parameters(StrEnum):
     the shifts (0..63), one unused.
 
     In floating point: lines of the parts of the fp32 biases, as long as elements, low ones first, then of those of the
-    fp32 multipliers; the others of the 8 are unused."""
+    fp32 multipliers: as many as `column_lines` says."""
+
+
+def column_lines(dtype: DataType) -> int:
+    """Lines of the parameters of a block of columns: in every format eight bytes a column.
+
+    The unit takes `COLUMN_LINES` cycles for them, whatever the format: so long the block before needs its own.
+    """
+    return COLUMN_LINES if dtype.is_integer else 8 * COLUMN_LINES // dtype.bits
 
 
 ONCE = {Parameters.SCALARS: SCALAR_BYTES, Parameters.TABLE: TABLE_BYTES}
@@ -99,8 +107,8 @@ class VectorCost:
         Over the operand, or cycles per slot.
     reductions
         Waits for values reduced over whole rows.
-    setup
-        Lines of parameters read ahead of each block of columns.
+    setup, column_lines
+        Cycles ahead of each block of columns, in which its parameters are read; how many lines these are.
     once
         Bytes of each group of parameters that is read before everything; a group begins on a new line.
     serial
@@ -114,6 +122,7 @@ class VectorCost:
     passes: int = 1
     reductions: int = 0
     setup: int = 0
+    column_lines: int = 0
     once: tuple[int, ...] = ()
     serial: bool = False
     chooses: bool = False
@@ -143,7 +152,7 @@ class VectorCost:
 
     def parameter_bytes(self, cols: int, lanes: int) -> int:
         """Bytes of all parameters for ``cols`` columns, of elements of one byte; as often as much of longer ones."""
-        return lanes * (self.once_lines(lanes) + self.setup * -(-cols // lanes))
+        return lanes * (self.once_lines(lanes) + self.column_lines * -(-cols // lanes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +292,7 @@ class FunctionSpec:
             self.passes,
             self.reductions,
             setup=COLUMN_LINES if Parameters.COLUMNS in parameters else 0,
+            column_lines=column_lines(dtype) if Parameters.COLUMNS in parameters else 0,
             once=tuple(ONCE[each] for each in parameters if each in ONCE),
             serial=self.transposes,
             chooses=self.chooses,

@@ -181,6 +181,17 @@ class Graph:
             dataflow.connect(source, target, elements)
         return replace(self, precision=dtype, explicit_precision=True, dataflow=dataflow)
 
+    def in_elements(self, dtype: DataType, weights: Packing) -> Graph:
+        """Return the same graph with all operators in one format, and weights that are not packed in that of others."""
+        dataflow = Dataflow()
+        for operator in self.operators():
+            if isinstance(operator, Gemm) and operator.weight and operator.packing is None:
+                operator = replace(operator, packing=weights)
+            dataflow.add(replace(operator, precision=dtype))
+        for source, target, elements in self.dataflow.edges():
+            dataflow.connect(source, target, elements)
+        return replace(self, precision=dtype, dataflow=dataflow)
+
     def summary(self) -> dict[str, Any]:
         """Plain data for printing as JSON, under the schema ``siliconloom.workload/1``."""
         return {

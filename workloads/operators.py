@@ -172,7 +172,7 @@ class Gemm(Operator):
         """Bytes of one B, at least: a chip's own layout may hold more of packed ones."""
         if self.packing is None:
             return self.precision.size(self.k * self.n)
-        groups = -(-self.k // self.packing.group)
+        groups = -(-self.k // self.packing.group) if self.packing.group else 0
         return self.packing.dtype.size(self.k * self.n) + DataType.FP16.size(groups * self.n)
 
     @property

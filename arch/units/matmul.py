@@ -67,16 +67,13 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     """The array has a circuit for packed weights of this format, and groups of whole beats."""
     if i.packing is None:
         return
-    own, group, beat = tile.array.weights, i.packing.group, tile.array.load_rows
-    if own is None or i.packing.dtype not in own.formats:
-        built = ", ".join(own.formats) if own else "no packed ones"
+    group, beat = i.packing.group, tile.array.load_rows
+    if i.packing.dtype not in tile.weight_formats:
+        built = ", ".join(tile.weight_formats) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
-    if not is_power(group) or group % beat:
-        raise illegal(
-            i,
-            number,
-            f"a group of packed weights has a power of two of rows that the {beat} of a beat divide (got {group})",
-        )
+    if i.packing.dtype.is_integer and (not is_power(group) or group % beat or not group):
+        rule = f"rows of a group of packed weights are a power of two, and whole beats of {beat} (got {group})"
+        raise illegal(i, number, rule)
 
 
 def check_pitch(i: Instruction, number: int) -> None:

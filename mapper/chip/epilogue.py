@@ -60,7 +60,7 @@ def epilogue(functions: tuple[VectorFunction, ...]) -> tuple[EpiloguePass, ...]:
 
 def column_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:
     """Bytes of parameters for each block of columns."""
-    return sum(tile.parameter_line * vector_cost(each.function, tile.parameter_format).setup for each in passes)
+    return sum(tile.parameter_line * vector_cost(each.function, tile.parameter_format).column_lines for each in passes)
 
 
 def function_bytes(passes: tuple[EpiloguePass, ...], tile: NpuTile) -> int:

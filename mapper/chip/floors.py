@@ -45,7 +45,7 @@ def _product_floor(array: SystolicArray, operator: Gemm) -> int:
         return -(-m // rows) * -(-n // cols) * max(k, rows)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     loads = -(-k // array.load_rows)
-    if operator.packing is not None:
+    if operator.packing is not None and operator.packing.group:
         loads += -(-k // operator.packing.group) * header_lines(array)
     return -(-outer // cols) * max(-(-k // rows) * beats, loads)
 
@@ -69,7 +69,7 @@ def vector_floor(tile: NpuTile, operator: Operator, fused: Sequence[Vector] = ()
 
 
 def _function_floor(tile: NpuTile, operator: Vector) -> int:
-    cost, lanes = vector_cost(operator.function), tile.vector.lanes
+    cost, lanes = vector_cost(operator.function, tile.parameter_format), tile.vector.lanes
     if not cost.by_row:
         slots = operator.passes * cost.slot_cycles(lanes, operator.counted) * operator.rows * operator.cols
         return -(-slots // lanes)

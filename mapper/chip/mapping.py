@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product, zip_longest
 
+from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
@@ -225,6 +226,8 @@ def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord."""
     check_packing(chip, graph)
+    if isinstance(chip.tile, NpuTile) and chip.tile.rounds:
+        return _fit_elements(chip, chip.tile, graph)
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
     unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision) and not is_optimizer(o)})
@@ -240,18 +243,35 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return graph.with_precision(operands[0]), (note,)
 
 
+def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """A graph in the elements of a tile whose array rounds them, with weights in the array's own format."""
+    own, wide = tile.array.circuit_format, tile.circuit_format
+    assert own is not None
+    notes = (f"{chip.name} multiplies in {own.value}; all else is in {wide.value}",)
+    if graph.precision is wide and graph.packings:
+        return graph, notes
+    stated = sorted({o.precision for o in graph.operators() if o.precision is not own and not is_optimizer(o)})
+    if stated and graph.explicit_precision:
+        raise LoomError(
+            f"{graph.name}: {stated[0].value} operands are not among those of {chip.name} ({own.value}); "
+            f"set workload.precision to {own.value}, or pack weights"
+        )
+    stored = (f"{graph.name} is stored as {stated[0].value}",) if stated else ()
+    return graph.in_elements(wide, Packing(own, 0)), (*stored, *notes)
+
+
 def check_packing(chip: Chip, graph: Graph) -> None:
     """Refuse weights that are packed in a way that a chip has no circuit for."""
     for packing in graph.packings:
-        array = chip.tile.array if isinstance(chip.tile, NpuTile) else None
-        own = array.weights if array is not None else None
-        if own is None or packing.dtype not in own.formats:
-            have = f"those of {chip.name} are {', '.join(own.formats)}" if own else f"{chip.name} has none"
+        tile = chip.tile
+        own = tile.weight_formats if isinstance(tile, NpuTile) else ()
+        if packing.dtype not in own:
+            have = f"those of {chip.name} are {', '.join(own)}" if own else f"{chip.name} has none"
             raise NotSupported(f"weights packed in {packing.dtype.value}; {have} (tile.array.weights)")
-        if array is not None and packing.group % array.load_rows:
+        if isinstance(tile, NpuTile) and packing.group % tile.array.load_rows:
             raise NotSupported(
                 f"groups of {packing.group} rows of weights, which are no whole beats of {chip.name} "
-                f"(tile.array.load_rows {array.load_rows})"
+                f"(tile.array.load_rows {tile.array.load_rows})"
             )
 
 

@@ -158,7 +158,7 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     array = oriented(tile).array
     if array.dataflow == "output_stationary":
         return array.rows, array.cols, 1
-    group = shape.packing.group if shape.packing else 1
+    group = shape.packing.group if shape.packing and shape.packing.group else 1
     return 1, array.cols, lcm(array.rows, group)
 
 

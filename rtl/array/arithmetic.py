@@ -11,7 +11,7 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import TILE_FORMATS, SystolicArray
+from siliconloom.arch.description import ARRAY_FORMATS, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.cells.arithmetic import SUM_BITS, Integers
 from siliconloom.rtl.cells.floating import (
@@ -21,6 +21,7 @@ from siliconloom.rtl.cells.floating import (
     NORMALISED,
     float_product,
     float_sum,
+    narrowed,
     product_parts,
     widened,
 )
@@ -194,6 +195,27 @@ class Widening(Circuit):
         return m
 
 
+class Narrowing(Circuit):
+    """An fp32 number rounded to a short format, halves to even, without a register.
+
+    Members
+    -------
+    i : In
+        The number.
+    o : Out
+        As `arch.floats.narrowed` has it.
+    """
+
+    def __init__(self, library: Library, dtype: DataType) -> None:
+        self.layout = dtype.layout
+        super().__init__(library, library.name("narrowing", dtype.value), {"i": In(32), "o": Out(dtype.bits)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = self.module()
+        m.d.comb += self.o.eq(narrowed(m, "number", self.i, self.layout))
+        return m
+
+
 def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> list[Value]:
     """Values one enabled cycle later, without a reset."""
     made: list[Value] = []
@@ -208,7 +230,7 @@ def _registered(m: Module, en: Signal, name: str, values: Sequence[Value]) -> li
 def operand_type(array: SystolicArray) -> DataType:
     """`SystolicArray.circuit_format`; raises `NotSupported` where there is none."""
     if array.circuit_format is None:
-        floats = ", ".join(d for d in TILE_FORMATS if not d.is_integer)
+        floats = ", ".join(d for d in ARRAY_FORMATS if not d.is_integer)
         named = ", ".join(array.operands)
         raise NotSupported(f"RTL for {named} operands; int4 and int8, or one of {floats}, are built")
     return array.circuit_format

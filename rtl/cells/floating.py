@@ -138,6 +138,8 @@ def float_multiply(m: Module, name: str, a: Value, b: Value, cut: Cut = uncut) -
 
 def narrowed(m: Module, name: str, value: Value, layout: FloatLayout) -> Signal:
     """The number of ``layout`` nearest to an fp32 number, as `arch.floats.narrowed` has it: halves to even."""
+    if layout.fraction_bits == FRACTION:
+        return _canonical(m, name, value)
     if not layout.keeps_subnormals:
         return _to_bf16(m, name, value)
     fraction_bits, width = layout.fraction_bits, 1 + layout.exponent_bits + layout.fraction_bits
@@ -172,6 +174,15 @@ def narrowed(m: Module, name: str, value: Value, layout: FloatLayout) -> Signal:
         m.d.comb += found.eq(Cat(Const(infinity, width - 1), value[-1]))
     with m.Else():
         m.d.comb += found.eq(Cat(rounded[: width - 1], value[-1]))
+    return found
+
+
+def _canonical(m: Module, name: str, value: Value) -> Signal:
+    """An fp32 number with its subnormal ones made zeros of their sign, and every NaN 0x7FC00000."""
+    found = Signal(BITS, name=name)
+    nan = value[FRACTION:-1].all() & value[:FRACTION].any()
+    some = value[FRACTION:-1].any()
+    m.d.comb += found.eq(Mux(nan, NAN, Mux(some, value, Cat(Const(0, BITS - 1), value[-1]))))
     return found
 
 

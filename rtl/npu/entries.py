@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from amaranth.lib import data
 
-from siliconloom.arch.isa import GROUP_BITS, Unit
+from siliconloom.arch.isa import CODE_BITS, GROUP_BITS, Unit
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.opcodes import built_units
 from siliconloom.arch.vector import FUNCTION_BITS
@@ -20,7 +20,7 @@ WIDTHS = {
     **dict.fromkeys(("local_pitch", "local", "a", "b", "c", "d"), LOCAL_BITS),
     "function": FUNCTION_BITS,
     **dict.fromkeys(("add", "rescale", "a_slot", "b_slot", "c_slot", "indexed"), 1),
-    "weights": 2,
+    "weights": CODE_BITS,
     "group": GROUP_BITS,
 }
 """Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""

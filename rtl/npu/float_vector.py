@@ -208,7 +208,7 @@ class FloatVectorUnit(VectorUnitCircuit):
             m.d.sync += [later.eq(found), there.eq(at)]
             found, at = later, there
         for lane, each in enumerate(lanes):
-            part = found.word_select((at + lane)[: log2(parts)], bits)
+            part = found.word_select((at + lane)[: log2(parts)], bits) if parts > 1 else found
             m.d.comb += self.write.data[bits * lane : bits * (lane + 1)].eq(
                 Mux(phase.indexing, Mux(kept[lane], part, 0), each.result)
             )
@@ -217,6 +217,8 @@ class FloatVectorUnit(VectorUnitCircuit):
         """The number whose parts a lane has in the line before this one, and in this one."""
         bits = self.geometry.dtype.bits
         low, high = (line[bits * lane : bits * (lane + 1)] for line in (before, self.second.data))
+        if bits == 32:  # the second line says nothing
+            return low
         return Cat(Const(0, 32 - 2 * bits), low, high)
 
     def _write_element(self, end: Slot) -> Any:

@@ -7,7 +7,7 @@ from math import gcd
 
 from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import TILE_FORMATS, Chip, NpuTile, SystolicArray
+from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
 
@@ -98,6 +98,28 @@ class Geometry:
         return PAGE * self.ports
 
     @property
+    def operand(self) -> DataType:
+        """Format of the array's operands, which elements that are wider are rounded to."""
+        assert self.array.circuit_format is not None
+        return self.array.circuit_format
+
+    @property
+    def rounds(self) -> bool:
+        """Whether elements are wider than the array's operands."""
+        return self.operand is not self.dtype and not self.dtype.is_integer
+
+    @property
+    def weight_formats(self) -> tuple[DataType, ...]:
+        """As `NpuTile.weight_formats`."""
+        packed = self.array.weights.formats if self.array.weights is not None else ()
+        return (*packed, self.operand) if self.rounds else packed
+
+    @property
+    def operand_line(self) -> int:
+        """Bytes of a beat of the operand that is loaded, as the array takes it."""
+        return self.operand.bits * self.array.load_rows * self.array.cols // 8
+
+    @property
     def stationary(self) -> int:
         """Bytes of a beat of the operand that is loaded: ``load_rows`` x C elements, or C (output stationary)."""
         return self.element * self.array.load_rows * self.array.cols
@@ -160,9 +182,9 @@ def geometry_of(chip: Chip) -> Geometry:
             "keeps to the bandwidth of one memory"
         )
     dtype = tile.circuit_format
-    if dtype not in TILE_FORMATS:
+    if not tile.built:
         raise NotSupported(
-            f"RTL of an npu tile for {', '.join(array.operands)} operands; the first may be {', '.join(TILE_FORMATS)}"
+            f"RTL of an npu tile for {', '.join(array.operands)} operands; the first may be {', '.join(ARRAY_FORMATS)}"
         )
     powers = {
         "tile.vector.lanes": tile.vector.lanes,

@@ -26,6 +26,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.arch.vector import ROW_LIMIT
+from siliconloom.rtl.array.arithmetic import Narrowing
 from siliconloom.rtl.array.tile import OutputTile, StationaryTile
 from siliconloom.rtl.array.weights import KIND_BITS, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice
@@ -208,7 +209,7 @@ class MatmulControl(Circuit):
     def _stationary(self, m: Module, tile: Circuit) -> None:
         operands = self._operands()
         load = ReadStream(self, m, "stationary", self._load_bits)
-        move = ReadStream(self, m, "moving", 8 * self.geometry.moving + 1)
+        move = ReadStream(self, m, "moving", self.geometry.operand.bits * self.geometry.array.rows + 1)
         swaps = self._load(m, operands, load)
         fold_ends, ends = self._move(m, operands, move)
         placed = self.place(m, tile, "array")
@@ -225,7 +226,7 @@ class MatmulControl(Circuit):
     @property
     def _load_bits(self) -> int:
         """Of a beat that is loaded: its data, whether it ends a fold, and what else it says of itself."""
-        return 8 * self.geometry.stationary + 1 + sum(weight_marks(self.geometry.array).values())
+        return 8 * self.geometry.operand_line + 1 + sum(weight_marks(self.geometry.array).values())
 
     def _lines(self, k: Value) -> Value:
         """Lines of the fold that begins with ``k`` rows left."""
@@ -245,7 +246,7 @@ class MatmulControl(Circuit):
         waiting = Signal(range(BUFFER + 8))
         fold_read = Signal()
         tags, last_line, counts = Signal(), Signal(), Signal()
-        line: Value = self.loaded.data
+        line = self._rounded(m, "stationary", self.loaded.data)
         marks: list[Value] = []
         width: Value = Const(self.geometry.stationary)
         following: Value = address + self.geometry.stationary
@@ -255,14 +256,18 @@ class MatmulControl(Circuit):
             panel_ends = last_line & (k_left <= array.rows)
             ends = self.packed.advance(m, self.loaded.enable, reading, panel_ends)
             following, width = self.packed.next(m, address, reading, ends), reading.bytes
-            line = self.packed.part(m, address, line)
+            part, is_packed = self.packed.part(m, address, self.loaded.data), Signal(name="load_packed")
+            m.d.sync += is_packed.eq(self.packed.kind != 0)
+            line = Mux(is_packed, part[: len(line)], line) if self.geometry.rounds else part
             kind = Signal(KIND_BITS, name="load_mark")
             m.d.sync += kind.eq(reading.kind)
             m.d.comb += counts.eq(~reading.head)
-            marks = [kind, *([self._used(m, last_line, k_left)] if array.load_rows > 1 else [])]
         else:
             m.d.comb += counts.eq(1)
-            line = self._of_fold(m, last_line, k_left)
+        if array.weights is not None:
+            marks = [kind, *([self._used(m, last_line, k_left)] if array.load_rows > 1 else [])]
+        else:
+            line = self._of_fold(m, line, last_line, k_left)
         m.d.comb += [
             self.loaded.enable.eq(active & load.room),
             self.loaded.address.eq(address),
@@ -270,7 +275,7 @@ class MatmulControl(Circuit):
             load.fire.eq(self.loaded.enable),
             last_line.eq((lines_left == 1) & counts),
             fold_read.eq(self.loaded.enable & last_line),
-            load.payload.eq(Cat(line[: 8 * self.geometry.stationary], tags, *marks)),
+            load.payload.eq(Cat(line[: 8 * self.geometry.operand_line], tags, *marks)),
         ]
         m.d.sync += tags.eq(last_line)
         with m.If(self.loaded.enable):
@@ -296,17 +301,25 @@ class MatmulControl(Circuit):
             ]
         return swaps
 
-    def _of_fold(self, m: Module, last_line: Value, k_left: Value) -> Value:
+    def _rounded(self, m: Module, name: str, line: Value) -> Value:
+        """Operands of a line of elements, which are rounded where they are wider."""
+        if not self.geometry.rounds:
+            return line
+        kind, width = self.library.make(Narrowing, self.geometry.operand), 8 * self.geometry.element
+        elements = (line[at : at + width] for at in range(0, len(line), width))
+        return Cat(*(self.place(m, kind, f"{name}_{number}", i=each).o for number, each in enumerate(elements)))
+
+    def _of_fold(self, m: Module, line: Value, last_line: Value, k_left: Value) -> Value:
         """The line that is read, without the rows that fill up the last one of a fold.
 
         What fills them up may be anything. Of integers it does not count, as nothing moves past it; in floating point
         nothing times infinity is no number, so it is made zero.
         """
-        array, line = self.geometry.array, self.loaded.data
+        array = self.geometry.array
         if self.geometry.dtype.is_integer or array.load_rows == 1:
             return line
         used = self._used(m, last_line, k_left)
-        width = 8 * self.geometry.element * array.cols
+        width = self.geometry.operand.bits * array.cols
         rows = (line[width * row : width * (row + 1)] for row in range(array.load_rows))
         return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
@@ -362,8 +375,8 @@ class MatmulControl(Circuit):
             job.take.eq(self.moving.enable & ends),
         ]
         m.d.sync += [used.eq(using), tags.eq(fold_ends)]
-        width = 8 * element
-        lanes = (self.moving.data[width * row : width * (row + 1)] for row in range(array.rows))
+        line, width = self._rounded(m, "moving", self.moving.data), self.geometry.operand.bits
+        lanes = (line[width * row : width * (row + 1)] for row in range(array.rows))
         masked = Cat(*(Mux(row < used, lane, 0) for row, lane in enumerate(lanes)))
         m.d.comb += move.payload.eq(Cat(masked, tags))
         with m.If(self.moving.enable):

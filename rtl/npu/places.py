@@ -113,6 +113,11 @@ def vector_places(tile: NpuTile) -> list[ValuePlace]:
     ]
 
 
+def _parts(first: int, end: int) -> str:
+    """Numbers of parts as text."""
+    return str(first) if end == first + 1 else f"{first}..{end - 1}"
+
+
 def _float_places(tile: NpuTile) -> list[ValuePlace]:
     """`vector_places` of a tile that computes in floating point."""
     lanes, unit, cols, pitch = tile.vector.lanes, row_unit(tile), tile.array.cols, sums_pitch(tile.array)
@@ -135,9 +140,9 @@ def _float_places(tile: NpuTile) -> list[ValuePlace]:
         ),
         ValuePlace(
             "columns",
-            f"d + {scaled(f'(j / {lanes} * 8 + t) * {lanes} + j % {lanes}', size)}",
-            f"of each {lanes} columns 8 lines, part t of each column: t = 0..{4 // size - 1} the bias (fp32, low part "
-            f"first), {4 // size}..{8 // size - 1} the multiplier (fp32)" + ", 4..7 unused" * (size == 2),
+            f"d + {scaled(f'(j / {lanes} * {8 // size} + t) * {lanes} + j % {lanes}', size)}",
+            f"of each {lanes} columns {8 // size} lines, part t of each column: t = {_parts(0, 4 // size)} the bias "
+            f"(fp32, low part first), {_parts(4 // size, 8 // size)} the multiplier (fp32)",
         ),
         ValuePlace("scalars", "d + t", "t = 0..3 the multiplier m0 (fp32), 4..7 m1 (fp32)"),
     ]

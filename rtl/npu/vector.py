@@ -46,6 +46,7 @@ from siliconloom.arch.vector import (
     FunctionSpec,
     Parameters,
     VectorFunction,
+    column_lines,
 )
 from siliconloom.rtl.cells.sram import SramWrapper
 from siliconloom.rtl.library import Circuit, Library, Placed
@@ -491,7 +492,7 @@ class VectorUnitCircuit(Circuit):
         m.d.comb += [
             self.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing),
             self.first.address.eq(walks["source"].now),
-            self.second.enable.eq(phase.reads_once | phase.sets_up | (phase.slots & what.seconds)),
+            self.second.enable.eq(phase.reads_once | self._fetches(phase) | (phase.slots & what.seconds)),
             self.second.address.eq(Mux(phase.slots, second, parameters)),
         ]
         self._ask_sums(m, phase.slots & what.is_["from_sums"], walks["line"].now, entry, place)
@@ -504,6 +505,10 @@ class VectorUnitCircuit(Circuit):
             skip=skip,
             restart=restart,
         )
+
+    def _fetches(self, phase: VectorPhase) -> Value:
+        """A line of a block's parameters is read: there may be fewer of them than cycles."""
+        return phase.sets_up & (phase.setup > COLUMN_LINES - column_lines(self.geometry.dtype))
 
     def _ask_sums(self, m: Module, wanted: Value, line: Signal, entry: Any, place: BlockPlace) -> None:
         """Reads of the lines of sums in which a block's columns lie: one panel's, and those of the panels after it."""
@@ -559,7 +564,7 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += phase.once.eq(phase.once - 1)
         with m.If(phase.sets_up):
             m.d.sync += setup.eq(setup - 1)
-        with m.If(phase.reads_once | phase.sets_up):
+        with m.If(phase.reads_once | self._fetches(phase)):
             m.d.sync += addresses.parameters.eq(addresses.parameters + line)
         with m.If(phase.slots):
             m.d.sync += [

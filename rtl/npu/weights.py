@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.description import WeightFormats
-from siliconloom.arch.isa import CODES, GROUP_BITS
+from siliconloom.arch.datatype import DataType
+from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import beat_bytes, granule, header_bytes, header_lines, header_room
-from siliconloom.rtl.array.weights import KIND_BITS, Kind
+from siliconloom.rtl.array.weights import Kind
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
@@ -40,19 +40,24 @@ class PackedReads:
     geometry
         Of the tile.
     formats
-        Those of its array.
+        Those of its weights: codes, and the operands' own where elements are wider.
     """
 
-    def __init__(self, geometry: Geometry, formats: WeightFormats) -> None:
-        self.geometry, self.array, self.formats = geometry, geometry.array, formats.formats
+    def __init__(self, geometry: Geometry, formats: tuple[DataType, ...]) -> None:
+        self.geometry, self.array, self.formats = geometry, geometry.array, formats
+        self.groups = [dtype for dtype in formats if dtype.is_integer]
         self.line, self.lines = geometry.stationary, header_lines(geometry.array)
         self.powers = is_power(self.line)
 
     def refuses(self, entry: Any) -> Value:
         """Whether the array has no circuit for an instruction's weights."""
-        missing = [code for code in range(1, 4) if code >= len(CODES) or CODES[code] not in self.formats]
-        short = (entry.weights != 0) & (entry.group < log2(self.array.load_rows))
+        missing = [code for code in range(1, 1 << CODE_BITS) if code >= len(CODES) or CODES[code] not in self.formats]
+        short = self._grouped(entry.weights) & (entry.group < log2(self.array.load_rows))
         return reduce(or_, (entry.weights == code for code in missing), short)
+
+    def _grouped(self, weights: Value) -> Value:
+        """Whether weights of a code have groups, and so headers."""
+        return reduce(or_, (weights == CODES.index(dtype) for dtype in self.groups), Const(0, 1))
 
     def odd(self, entry: Any, address: Value) -> list[Value]:
         """Bits of the operand's address that are none where it begins as it must."""
@@ -63,14 +68,14 @@ class PackedReads:
 
     def begin(self, m: Module, taken: Value, entry: Any) -> None:
         """The issue of an instruction: it begins with a header."""
-        self.kind, self.heads = Signal(KIND_BITS, name="load_kind"), Signal(range(self.lines + 1), name="load_heads")
+        self.kind, self.heads = Signal(CODE_BITS, name="load_kind"), Signal(range(self.lines + 1), name="load_heads")
         self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
         beats = Signal(1 << GROUP_BITS, name="load_group")
         m.d.comb += beats.eq((1 << entry.group) >> log2(self.array.load_rows))
         with m.If(taken):
             m.d.sync += [
                 self.kind.eq(entry.weights),
-                self.heads.eq(Mux(entry.weights == 0, 0, self.lines)),
+                self.heads.eq(Mux(self._grouped(entry.weights), self.lines, 0)),
                 self.group.eq(beats),
                 self.left.eq(beats),
             ]
@@ -79,20 +84,24 @@ class PackedReads:
         """The next read."""
         beats = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
         head = self.heads != 0
-        room = self._by_kind({dtype: header_room(self.array, dtype) // self.lines for dtype in self.formats}, self.line)
+        room = self._by_kind({dtype: header_room(self.array, dtype) // self.lines for dtype in self.groups}, self.line)
         codes = self._by_kind(beats, self.line)
         return Reading(
             head,
-            Mux(head, Kind.HEADER, self.kind),
-            Mux(head, header_bytes(self.array) // self.lines, codes),
+            Mux(head, Kind.HEADER, self._kind()),
+            Mux(head, header_bytes(self.array) // max(self.lines, 1), codes),
             Mux(head, room, codes),
             self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line),
         )
 
+    def _kind(self) -> Value:
+        """Of a beat of values: what floating-point weights bring are operands."""
+        return Mux(self._grouped(self.kind), self.kind, Kind.OPERANDS)
+
     def advance(self, m: Module, reads: Value, reading: Reading, panel_ends: Value) -> Value:
         """Count a read; whether the group ends with it."""
         ends = Signal(name="load_group_ends")
-        m.d.comb += ends.eq(~reading.head & (self.kind != 0) & ((self.left == 1) | panel_ends))
+        m.d.comb += ends.eq(~reading.head & self._grouped(self.kind) & ((self.left == 1) | panel_ends))
         with m.If(reads & reading.head):
             m.d.sync += self.heads.eq(self.heads - 1)
         with m.Elif(reads):
@@ -129,9 +138,8 @@ class PackedReads:
 
 
 def packed_reads(geometry: Geometry) -> PackedReads | None:
-    """That of an array that has packed weights."""
-    formats = geometry.array.weights
-    return PackedReads(geometry, formats) if formats is not None else None
+    """That of a tile whose weights have formats of their own."""
+    return PackedReads(geometry, geometry.weight_formats) if geometry.weight_formats else None
 
 
 __all__ = ["PackedReads", "Reading", "packed_reads"]

@@ -73,7 +73,8 @@ def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str
     """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
     technology, tile = TECHNOLOGIES[chip.technology], chip.tile
     joules = dict.fromkeys(COMPONENTS, 0.0)
-    joules["array"] = int(counters[Counter.MACS]) * technology.mac(dtype)
+    own = tile.array.circuit_format if isinstance(tile, NpuTile) and tile.rounds else None
+    joules["array"] = int(counters[Counter.MACS]) * technology.mac(own or dtype)
     if isinstance(tile, PimTile) or not isinstance(tile, NpuTile):
         return joules
     wide = dtype.accumulator

@@ -16,7 +16,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.floats import SIGN, Patterns, Words, float_product, float_sum, widened
 from siliconloom.arch.layout import padded, row_values
 from siliconloom.arch.registry import Registry, discover
-from siliconloom.arch.vector import COLUMN_LINES, VectorFunction
+from siliconloom.arch.vector import VectorFunction, column_lines
 from siliconloom.sim.golden.vector import Bytes, Operands, window
 
 
@@ -56,6 +56,8 @@ class FloatOperands:
         pitch = 2 * row_values(o.tile, i.n)
         lines = elements(o.scratchpad, o.addresses["b"], i.m * pitch, self.dtype).reshape(i.m, pitch)[:, : 2 * o.width]
         low, high = lines.reshape(i.m, o.blocks, 2, o.lanes).transpose(2, 0, 1, 3).astype(np.uint32)
+        if bits == 32:  # the second line says nothing
+            return low.reshape(i.m, o.width)
         return ((low | high << np.uint32(bits)) << np.uint32(32 - 2 * bits)).reshape(i.m, o.width)
 
     @property
@@ -68,11 +70,9 @@ class FloatOperands:
     def columns(self) -> tuple[Words, Words]:
         """Bias and multiplier of each column of whole blocks."""
         o = self.held
-        size = self.dtype.bits // 8
-        held = elements(o.scratchpad, o.addresses["d"], COLUMN_LINES * o.width, self.dtype)
-        parts = (
-            held.reshape(o.blocks, COLUMN_LINES, o.lanes)[:, : 8 // size].transpose(1, 0, 2).reshape(2, 4 // size, -1)
-        )
+        lines = column_lines(self.dtype)
+        held = elements(o.scratchpad, o.addresses["d"], lines * o.width, self.dtype)
+        parts = held.reshape(o.blocks, lines, o.lanes).transpose(1, 0, 2).reshape(2, lines // 2, -1)
         words = np.ascontiguousarray(parts.transpose(0, 2, 1)).view("<u4").reshape(2, -1)
         return words[0], words[1]
 

@@ -20,7 +20,7 @@ from siliconloom.arch.floats import narrowed
 from siliconloom.arch.isa import Instruction, Opcode, Program
 from siliconloom.arch.layout import padded, sums_lines
 from siliconloom.arch.opcodes import Format
-from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES
+from siliconloom.arch.vector import SCALAR_BYTES
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.opcodes import EXECUTIONS
 from siliconloom.sim.golden.vector import Operands, RowMemory
@@ -59,7 +59,7 @@ class GoldenMachine:
 
     def __init__(self, chip: Chip, memory: Bytes) -> None:
         tile = chip.tile
-        if not isinstance(tile, NpuTile) or tile.circuit_format not in TILE_FORMATS:
+        if not isinstance(tile, NpuTile) or not tile.built:
             raise NotSupported(f"values of a program on anything but an npu tile in {' or '.join(TILE_FORMATS)}")
         self.tile, self.array, self.lanes = tile, tile.array, tile.vector.lanes
         self.memory, self.dtype = memory, tile.circuit_format
@@ -132,12 +132,11 @@ def float_scalar_bytes(first: float, second: float, size: int) -> Bytes:
 def float_parameter_planes(bias: Words, multiplier: Words, lanes: int, size: int) -> Bytes:
     """Lines of parameters for whole blocks of columns, in floating point, of elements of ``size`` bytes.
 
-    Of each fp32 pattern the parts of a line each, the low one first; lines that are left have zeros.
+    Of each fp32 pattern the parts of a line each, the low one first.
     """
     parts = [np.ascontiguousarray(each).view(f"<u{size}").reshape(-1, 4 // size).T for each in (bias, multiplier)]
-    planes = np.zeros((COLUMN_LINES, len(bias)), f"<u{size}")
-    planes[: 8 // size] = np.concatenate(parts)
-    return np.ascontiguousarray(planes.reshape(COLUMN_LINES, -1, lanes).transpose(1, 0, 2)).view(np.uint8).reshape(-1)
+    planes = np.concatenate(parts).reshape(8 // size, -1, lanes).transpose(1, 0, 2)
+    return np.ascontiguousarray(planes).view(np.uint8).reshape(-1)
 
 
 def turn_planes(turns: Integers, lanes: int) -> Bytes:
@@ -152,13 +151,16 @@ def turn_planes(turns: Integers, lanes: int) -> Bytes:
 def float_turn_planes(turns: NDArray[np.floating], lanes: int, size: int) -> Bytes:
     """Cosines and sines (rows x columns) as rope reads them in floating point, of elements of ``size`` bytes.
 
-    Numbers of two elements, the leading bits of fp32: per block a line of low parts, then one of high parts.
+    Numbers of two elements, the leading bits of fp32: per block a line of low parts, then one of high parts. Where an
+    element is an fp32 number itself, the second line is zero.
     """
     rows, cols = turns.shape
     wide = np.zeros((rows, padded(cols, lanes)), np.uint32)
     wide[:, :cols] = np.ascontiguousarray(turns, np.float32).view(np.uint32)
     if size == 1:
         wide = narrowed(wide, DataType.BF16)
+    if size == 4:
+        wide = wide.astype("<u8")
     planes = np.ascontiguousarray(wide).view(f"<u{size}").reshape(rows, -1, lanes, 2).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(planes).view(np.uint8).reshape(-1)
 

@@ -13,12 +13,12 @@ from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import Words, narrowed, widened
 from siliconloom.arch.kernels import kernel
-from siliconloom.arch.layout import panel_rows
+from siliconloom.arch.layout import panel_rows, unpacked
 
 Bytes = NDArray[np.uint8]
 
 
-def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int, dtype: DataType) -> Words:
+def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: int) -> Words:
     """Fp32 patterns of operands that packed weights stand for, k rows of whole panels.
 
     Parameters
@@ -29,9 +29,12 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
         As they lie in local memory.
     n, k
         Columns and rows.
-    dtype
-        Of operands.
     """
+    dtype = array.circuit_format
+    assert dtype is not None
+    if not packing.group:
+        values = np.ascontiguousarray(held).view(f"<u{dtype.bits // 8}")
+        return widened(unpacked(array, values.reshape(-1, 1), k), dtype)
     assert array.weights is not None
     panels, height = -(-n // array.cols), panel_rows(array, k)
     lines = np.ascontiguousarray(held.reshape(panels, -1))

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from siliconloom.arch.floats import widened
+from siliconloom.arch.description import NpuTile
+from siliconloom.arch.floats import Patterns, Words, narrowed, widened
 from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
 from siliconloom.arch.opcodes import Opcode
@@ -83,6 +84,13 @@ def _rise(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Integer
     return machine.rows.rise(lines, powers.slot_at(indices))
 
 
+def entering(tile: NpuTile, values: Patterns) -> Words:
+    """Operands of the array, in fp32 patterns, of elements: those that are wider are rounded as they enter it."""
+    own, dtype = tile.array.circuit_format, tile.circuit_format
+    words = widened(values, dtype)
+    return words if own is None or not tile.rounds else widened(narrowed(words, own), own)
+
+
 def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     """A product in floating point: each fold from +0, in the order of the array's rows, then added to what is there."""
     tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.dtype
@@ -97,7 +105,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         else:
             left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
             moving = left.reshape(blocks * rows, i.k)[: i.m]
-        stationary, beats = widened(right.reshape(i.k, -1), dtype), i.m
+        stationary, beats = entering(tile, right.reshape(i.k, -1)), i.m
         folds = folds_of(i.k, i.k, tuple(range(i.k)))
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
@@ -107,15 +115,15 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
-            stationary = weights_of(array, i.packing, held, outer, i.k, dtype)
+            stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
-            stationary = widened(unpacked(array, taken.reshape(-1, 1), i.k), dtype)
+            stationary = entering(tile, unpacked(array, taken.reshape(-1, 1), i.k))
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
     before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
     if before is not None and rise is not None:
         before = lowered(before, rise[:, None])
-    found = folded_product(widened(moving, dtype), stationary[:, : panels * cols], folds, before)
+    found = folded_product(entering(tile, moving), stationary[:, : panels * cols], folds, before)
     target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)

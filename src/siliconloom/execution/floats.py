@@ -48,8 +48,8 @@ class FloatParameters(Reading):
         Of the graph.
     real
         The float64 reading, which has the weights.
-    dtype
-        Of elements.
+    dtype, operand
+        Of elements, and of the array's operands.
     minima
         Whether groups of packed weights have minima.
 
@@ -62,6 +62,7 @@ class FloatParameters(Reading):
     walk: GraphWalk
     real: Reference
     dtype: DataType
+    operand: DataType
     minima: bool = False
     made: dict[At, Quantized] = field(default_factory=dict)
 
@@ -83,9 +84,12 @@ class FloatParameters(Reading):
         columns = _columns(steps.reshape(-1), bias)
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
+        if not operator.packing.group:
+            elements = patterns_of(weights, self.operand)
+            return self._made(at, len(x), bias.size, weights=elements, columns=columns)
         matrices = weights.reshape(-1, *weights.shape[-2:])
         packed = tuple(quantised(matrix, operator.packing, self.minima) for matrix in matrices)
-        elements = np.stack([unpacked(each, operator.packing, self.dtype) for each in packed]).reshape(weights.shape)
+        elements = np.stack([unpacked(each, operator.packing, self.operand) for each in packed]).reshape(weights.shape)
         return self._made(at, len(x), bias.size, weights=elements, packed=packed, columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:
@@ -170,6 +174,7 @@ class FloatReading(Reading):
         carried: Mapping[str, Sequence[CarriedRows]] | None = None,
     ) -> None:
         self.parameters, self.dtype, self.lanes = parameters, parameters.dtype, tile.vector.lanes
+        self.operand = parameters.operand
         self.array, self.depths, self.carried = tile.array, depths, carried or {}
         self.results: dict[At, Elements] = {}
         self.saturated: dict[At, float] = {}
@@ -187,11 +192,12 @@ class FloatReading(Reading):
         weights, depth = self._of(at).weights, self.depths[at.name]
         assert weights is not None
         multiplier, bias = self._columns(at)
+        stored = self.operand if operator.packing is not None else self.dtype
         if operator.stored is None:
-            sums = self._sums(x, weights, depth)
+            sums = self._sums(x, weights, depth, stored=stored)
         else:
             parts = zip(by_expert(operator, x), weights, strict=True)
-            sums = np.concatenate([self._sums(part, own, depth) for part, own in parts], axis=1)
+            sums = np.concatenate([self._sums(part, own, depth, stored=stored) for part, own in parts], axis=1)
         return self._narrow(float_sum(float_product(sums, multiplier[None]), bias[None]))
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:
@@ -284,12 +290,20 @@ class FloatReading(Reading):
         assert before is not None
         return sums, before[1]
 
-    def _sums(self, a: Elements, b: Elements, depth: int, older: Words | None = None) -> Words:
-        """A product in fp32, fold by fold of tiles so deep."""
+    def _sums(
+        self, a: Elements, b: Elements, depth: int, older: Words | None = None, stored: DataType | None = None
+    ) -> Words:
+        """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in."""
         count = a.shape[1]
         keeps_sums = self.array.dataflow == "output_stationary"
         folds = folds_of(count, depth, tuple(range(count) if keeps_sums else summing_order(self.array)))
-        return folded_product(self._wide(a), self._wide(b), folds, older)
+        left, right = self._operand(a, self.dtype), self._operand(b, stored or self.dtype)
+        return folded_product(left, right, folds, older)
+
+    def _operand(self, x: Elements, dtype: DataType) -> Words:
+        """As the array takes what lies in memory: rounded where it is wider."""
+        words = widened(x, dtype)
+        return words if dtype is self.operand else widened(narrowed(words, self.operand), self.operand)
 
     def _wide(self, x: Elements) -> Words:
         return widened(x, self.dtype)

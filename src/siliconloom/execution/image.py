@@ -50,7 +50,7 @@ def refuse(mapped: MappedWorkload) -> None:
     if len(chip.memory) > 1:
         raise NotSupported(f"values of {name} in {len(chip.memory)} memory levels ({', '.join(chip.memory)})")
     own = tile.circuit_format
-    if own not in TILE_FORMATS:
+    if not tile.built:
         raise NotSupported(f"values in {own.value}; there are circuits for {', '.join(TILE_FORMATS)}")
     other = next((o for o in mapped.graph.operators() if o.precision is not own), None)
     if other is not None:
@@ -224,7 +224,7 @@ class Image:
             return self._halves(values, start, size) if shape.output_halved else values[:, start : start + size]
 
         packing = shape.packing
-        if packing is None:
+        if packing is None or not packing.group:
             assert made.weights is not None
             wide = columns(made.weights)
             return lambda first, end: packed(self.array, wide[first:end]).view(np.uint8)

@@ -204,8 +204,9 @@ def parameters_of(tile: NpuTile, walk: GraphWalk, real: Reference) -> Quantizer 
     """The reading that makes the parameters of a tile's format."""
     if tile.circuit_format.is_integer:
         return Quantizer(walk, real)
-    own = tile.array.weights
-    return FloatParameters(walk, real, tile.circuit_format, own is not None and own.minima)
+    own, operand = tile.array.weights, tile.array.circuit_format
+    assert operand is not None
+    return FloatParameters(walk, real, tile.circuit_format, operand, own is not None and own.minima)
 
 
 def exact_reading(

@@ -32,6 +32,8 @@ from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.workloads import Graph, Operator
 from siliconloom.workloads.load import read_workload
 
+GROUP = 16
+"""Rows of a group of packed weights, where a beat has no more: they divide all products of the layers."""
 LARGEST = 127
 """Of int8."""
 
@@ -54,16 +56,16 @@ class SmallModel:
     model: str
     output: str = "layer.feed_forward_add"
 
-    def prompt(self, tokens: int, dtype: DataType) -> Graph:
+    def prompt(self, tokens: int, precision: str) -> Graph:
         """The graph of a prompt."""
-        return self._graph(f"phase: prefill\nsequence: {tokens}", dtype)
+        return self._graph(f"phase: prefill\nsequence: {tokens}", precision)
 
-    def token(self, context: int, dtype: DataType) -> Graph:
+    def token(self, context: int, precision: str) -> Graph:
         """The graph of one more token; ``context`` counts those before it and itself."""
-        return self._graph(f"phase: decode\ncontext: {context}", dtype)
+        return self._graph(f"phase: decode\ncontext: {context}", precision)
 
-    def _graph(self, step: str, dtype: DataType) -> Graph:
-        text = f"kind: transformer\nname: {self.name}\nprecision: {dtype.value}\n{step}\nmodel: {self.model}"
+    def _graph(self, step: str, precision: str) -> Graph:
+        text = f"kind: transformer\nname: {self.name}\nprecision: {precision}\n{step}\nmodel: {self.model}"
         return read_workload(Document.parse(text, self.name), self.name)
 
 
@@ -138,8 +140,8 @@ def layer_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, decode: int = 
         When the golden model's results are not those of the exact reading.
     """
     chance = np.random.default_rng(seed)
-    dtype = chip.tile.circuit_format if isinstance(chip.tile, NpuTile) else DataType.INT8
-    graphs = [spec.prompt(tokens, dtype), *(spec.token(tokens + number, dtype) for number in range(1, decode + 1))]
+    stated = _precision(chip)
+    graphs = [spec.prompt(tokens, stated), *(spec.token(tokens + number, stated) for number in range(1, decode + 1))]
     numbers = chance.integers(0, vocabulary(graphs[0]), (1, tokens + decode))
     weights, runs = LayerWeights(graphs[0], seed), list[LayerRun]()
     for number, graph in enumerate(graphs):
@@ -153,6 +155,18 @@ def layer_runs(chip: Chip, spec: SmallModel, *, tokens: int = 32, decode: int = 
     for each in runs:
         each.results, each.real = each.results / step, each.real / step
     return runs
+
+
+def _precision(chip: Chip) -> str:
+    """A format that the chip computes in, with weights packed where it has such: in the shortest codes."""
+    tile = chip.tile
+    if not isinstance(tile, NpuTile):
+        return DataType.INT8.value
+    if tile.array.weights is None:
+        return (tile.array.circuit_format or tile.circuit_format).value
+    code = min(tile.array.weights.formats, key=lambda dtype: dtype.bits)
+    group = max(GROUP, tile.array.load_rows)
+    return f"w{code.bits}a16\nweight_group: {group}"
 
 
 def _mapped(chip: Chip, graph: Graph) -> MappedWorkload:

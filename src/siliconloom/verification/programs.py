@@ -28,7 +28,7 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import weight_bytes
-from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, vector_cost
+from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, column_lines, vector_cost
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
 from siliconloom.verification.segments import Carried
@@ -228,7 +228,8 @@ class Writer:
                 apart = (beats - 1) * pitch + row
                 a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
             out_blocks, out_row = -(-out_cols // lanes), self.row_bytes(out_cols)
-            parameter_bytes, out_bytes = 8 * size * lanes * out_blocks, out_rows * out_row
+            parameter_bytes = column_lines(self.dtype) * size * lanes * out_blocks
+            out_bytes = out_rows * out_row
             operands = (
                 self.aligned(a_bytes) * loops[0] * loops[2],
                 self.aligned(b_bytes) * loops[1] * loops[2],

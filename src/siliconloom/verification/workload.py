@@ -13,7 +13,7 @@ from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, padded
-from siliconloom.arch.vector import COLUMN_LINES, Parameters, VectorFunction
+from siliconloom.arch.vector import COLUMN_LINES, Parameters, VectorFunction, column_lines
 from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.execution.image import room_of
 from siliconloom.mapper.chip.gather import table_rows
@@ -189,7 +189,7 @@ def _float_parameters(
     ):
         yield scalars()
     elif role == "scales" or isinstance(operator, Vector):
-        count = size // (line * COLUMN_LINES) * lanes
+        count = size // (line * column_lines(tile.circuit_format)) * lanes
         scale = operator.k**-0.5 if isinstance(operator, Gemm) else 1.0
         bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
         yield float_parameter_planes(bias, multiplier, lanes, tile.element_bytes)
