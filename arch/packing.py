@@ -212,6 +212,19 @@ def unpacked_weights(array: SystolicArray, packing: Packing, held: NDArray[np.ui
     return Packed(codes[:k], parts[0], parts[1] if array.weights.minima else None)
 
 
+def set_scales(
+    array: SystolicArray, packing: Packing, held: NDArray[np.uint8], scales: NDArray[np.uint16], k: int
+) -> None:
+    """Write scales (groups x columns of whole panels) into packed weights of ``k`` rows."""
+    lines = held.reshape(-1, panel_bytes(array, packing, k))
+    room, unit, at = header_room(array, packing.dtype), granule(array, packing.dtype), 0
+    for number, own in enumerate(scales):
+        head = np.ascontiguousarray(own.reshape(-1, array.cols)).view(np.uint8)
+        lines[:, at : at + head.shape[1]] = head
+        rows = min(packing.group, panel_rows(array, k) - number * packing.group)
+        at += room + padded(rows * array.cols * packing.dtype.bits // 8, unit)
+
+
 def unpacked(weights: Packed, packing: Packing, dtype: DataType) -> Patterns:
     """Patterns of the operands' format that packed weights stand for, as the circuit at the array's edge has them."""
     rows = np.arange(len(weights.codes)) // packing.group
@@ -284,6 +297,7 @@ __all__ = [
     "packed_weights",
     "panel_bytes",
     "quantised",
+    "set_scales",
     "unpacked",
     "unpacked_weights",
     "weight_bytes",

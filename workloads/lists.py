@@ -13,7 +13,7 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
-from siliconloom.workloads.precision import DEFAULT_GROUP, Group, Precision, check_groups, formats_of, group_of
+from siliconloom.workloads.precision import DEFAULT_GROUP, Group, PrecisionName, check_groups, formats_of, group_of
 
 Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
 Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
@@ -32,7 +32,7 @@ class GemmEntry(Description):
     repeat: Repeat = 1
     weight: bool = Field(default=True, description="B is a stored parameter")
     bias: bool = False
-    precision: Precision | None = None
+    precision: PrecisionName | None = None
 
 
 class GemmList(Description):
@@ -42,7 +42,7 @@ class GemmList(Description):
     name: Title | None = None
     description: str = ""
     source: str = ""
-    precision: Precision | None = None
+    precision: PrecisionName | None = None
     weight_group: Group | None = None
     gemms: tuple[GemmEntry, ...] = Field(min_length=1)
 
@@ -175,7 +175,7 @@ def _graph(entries: GemmList | ConvolutionList, name: str, operators: Iterable[O
     dataflow = Dataflow()
     for operator in operators:
         dataflow.add(operator)
-    stated = Precision(entries.precision) if entries.precision is not None else None
+    stated = PrecisionName(entries.precision) if entries.precision is not None else None
     return Graph(
         name=entries.name or name,
         phase=Phase.PREFILL,

@@ -21,7 +21,7 @@ from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
-from siliconloom.workloads.precision import Group, Precision, Stated, check_groups, formats_of, group_of
+from siliconloom.workloads.precision import Group, PrecisionName, Stated, check_groups, formats_of, group_of
 from siliconloom.workloads.transformer import forward_graph
 
 DEFAULT_SEQUENCE = 2048
@@ -40,7 +40,8 @@ class Transformer(Description):
     ``experts: all`` lets every expert compute every token, with the weight zero where it is not chosen.
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
-    are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number).
+    are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number); a file may
+    state them for whoever packs its weights.
     """
 
     kind: Literal["transformer"]
@@ -57,8 +58,8 @@ class Transformer(Description):
     layers: Length | None = None
     experts: Literal["all"] | None = None
     sample: Literal["greedy"] | None = None
-    precision: Precision | None = None
-    operator_precision: dict[str, Precision] = Field(default={})
+    precision: PrecisionName | None = None
+    operator_precision: dict[str, PrecisionName] = Field(default={})
     weight_group: Group | None = None
 
 
@@ -178,7 +179,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     if entry.experts is not None:
         model = _with_all_experts(document, model)
     run = _run(document, entry, model)
-    precision, packing, patterns = _formats(document, entry, model)
+    precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
     if sample and model.pooler:
         raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
@@ -259,11 +260,11 @@ def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:
 
 
 def _formats(
-    document: Document, entry: Transformer, model: Architecture
+    document: Document, entry: Transformer, model: Architecture, meant: bool
 ) -> tuple[DataType, Packing | None, dict[str, Stated]]:
     """Format of operands, how weights are packed, and what is stated of operators by name."""
     stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
-    group = group_of(document, stated, entry.weight_group)
+    group = group_of(document, stated, entry.weight_group, meant)
     if entry.phase is Phase.TRAINING and any(p.weights for p in stated):
         raise NotSupported("training with packed weights (precision)")
     precision, packing = formats_of(entry.precision, model.dtype, group)

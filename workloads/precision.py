@@ -17,7 +17,7 @@ WIDE = 16
 """Bits of the activations beside packed weights."""
 
 
-class Precision(StrEnum):
+class PrecisionName(StrEnum):
     """What ``precision`` may say: a format of all operands, or W8A8, W8A16 and W4A16.
 
     W8A8 is int8. With W8A16 and W4A16 weights are packed in int8 and int4 and activations have the 16-bit format that
@@ -38,7 +38,7 @@ class Precision(StrEnum):
     W4A16 = "w4a16"
 
     @classmethod
-    def _missing_(cls, value: object) -> Precision | None:
+    def _missing_(cls, value: object) -> PrecisionName | None:
         return cls.FP8_E4M3 if value == "fp8" else None
 
     @property
@@ -46,12 +46,12 @@ class Precision(StrEnum):
         """Format of operands, where it is stated."""
         if self.weights is not None:
             return None
-        return DataType.INT8 if self is Precision.W8A8 else DataType(self.value)
+        return DataType.INT8 if self is PrecisionName.W8A8 else DataType(self.value)
 
     @property
     def weights(self) -> DataType | None:
         """Format of packed weights."""
-        return {Precision.W8A16: DataType.INT8, Precision.W4A16: DataType.INT4}.get(self)
+        return {PrecisionName.W8A16: DataType.INT8, PrecisionName.W4A16: DataType.INT4}.get(self)
 
 
 class Stated(NamedTuple):
@@ -67,7 +67,7 @@ DEFAULT_GROUP = 128
 
 
 def formats_of(
-    precision: Precision | None, stored: DataType | None, group: int, default: DataType = DEFAULT_PRECISION
+    precision: PrecisionName | None, stored: DataType | None, group: int, default: DataType = DEFAULT_PRECISION
 ) -> tuple[DataType, Packing | None]:
     """Format of operands, and how weights are packed; ``stored`` is the format that a model is stored in."""
     if precision is None:
@@ -79,11 +79,14 @@ def formats_of(
     return (stored if stored is not None and wide else DataType.BF16), Packing(precision.weights, group)
 
 
-def group_of(document: Document, stated: Iterable[Precision], group: int | None) -> int:
-    """Rows of a group of packed weights; refuses a number where nothing is packed, or that is no power of two."""
+def group_of(document: Document, stated: Iterable[PrecisionName], group: int | None, meant: bool = True) -> int:
+    """Rows of a group of packed weights; refuses a number that is no power of two.
+
+    So it does where nothing is packed, and the number is ``meant``: a file may say how it is to be packed, if it is.
+    """
     if group is None:
         return DEFAULT_GROUP
-    if not any(precision.weights for precision in stated):
+    if meant and not any(precision.weights for precision in stated):
         raise document.error("groups are of packed weights (precision w4a16 or w8a16)", ("weight_group",), value=group)
     if group & group - 1:
         raise document.error("must be a power of two", ("weight_group",), value=group)
@@ -100,4 +103,4 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
         raise document.error(rule, ("weight_group",), value=operator.packing.group)
 
 
-__all__ = ["DEFAULT_GROUP", "Group", "Precision", "Stated", "check_groups", "formats_of", "group_of"]
+__all__ = ["DEFAULT_GROUP", "Group", "PrecisionName", "Stated", "check_groups", "formats_of", "group_of"]

@@ -17,7 +17,7 @@ from siliconloom.arch.description import SystolicArray
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
-from siliconloom.rtl.array.weights import Kind, WeightEdge, weight_marks
+from siliconloom.rtl.array.weights import BeatKind, WeightEdge, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
 
@@ -175,8 +175,8 @@ class StationaryTile(SystolicTileCircuit):
         if self.array.weights is None:
             m.d.comb += fires.eq(taken)
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
-        keep = taken & (loaded.kind == Kind.HEADER)
-        m.d.comb += fires.eq(taken & (loaded.kind != Kind.HEADER))
+        keep = taken & (loaded.kind == BeatKind.HEADER)
+        m.d.comb += fires.eq(taken & (loaded.kind != BeatKind.HEADER))
         edge = self.library.make(WeightEdge, self.array)
         marks = {name: loaded[name] for name in weight_marks(self.array)}
         return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o

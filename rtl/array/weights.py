@@ -24,7 +24,7 @@ CODE = 8
 """Bits of the widest code."""
 
 
-class Kind(IntEnum):
+class BeatKind(IntEnum):
     """What a beat of the stationary operand is: operands, codes of a format, or a line of a header."""
 
     OPERANDS = 0
@@ -132,12 +132,12 @@ class WeightEdge(Circuit):
         if array.load_rows > 1:
             plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
             made = [
-                Mux(number // array.cols < self.rows, Mux(self.kind == Kind.OPERANDS, own, packed), 0)
+                Mux(number // array.cols < self.rows, Mux(self.kind == BeatKind.OPERANDS, own, packed), 0)
                 for number, (own, packed) in enumerate(zip(plain, made, strict=True))
             ]
             beat: Value = Cat(*made)
         else:
-            beat = Mux(self.kind == Kind.OPERANDS, self.data, Cat(*made))
+            beat = Mux(self.kind == BeatKind.OPERANDS, self.data, Cat(*made))
         m.d.comb += self.o.eq(self.arithmetic.entering(self, m, "stationary_lane", beat))
         return m
 
@@ -151,7 +151,7 @@ class WeightEdge(Circuit):
             return Cat(nibble, high)
         if DataType.INT4 not in formats:
             return byte
-        return Mux(self.kind == Kind.INT4, Cat(nibble, high), byte)
+        return Mux(self.kind == BeatKind.INT4, Cat(nibble, high), byte)
 
     def _header(self, m: Module) -> tuple[list[Value], list[Value]]:
         """Scales and minima of each column, as leading bits of their fp32 numbers."""
@@ -173,4 +173,4 @@ class WeightEdge(Circuit):
         return kept[:cols], kept[cols:]
 
 
-__all__ = ["KIND_BITS", "Kind", "WeightEdge", "WeightLane", "weight_marks"]
+__all__ = ["KIND_BITS", "BeatKind", "WeightEdge", "WeightLane", "weight_marks"]

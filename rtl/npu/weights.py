@@ -14,11 +14,11 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import beat_bytes, granule, header_bytes, header_lines, header_room
-from siliconloom.rtl.array.weights import Kind
+from siliconloom.rtl.array.weights import BeatKind
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
-class Reading(NamedTuple):
+class LoadRead(NamedTuple):
     """What the loader's next read is.
 
     ``head`` says that it is a line of a header, ``kind`` what the beat is; ``bytes`` are those that it needs, ``step``
@@ -80,15 +80,15 @@ class PackedReads:
                 self.left.eq(beats),
             ]
 
-    def reading(self) -> Reading:
+    def reading(self) -> LoadRead:
         """The next read."""
         beats = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
         head = self.heads != 0
         room = self._by_kind({dtype: header_room(self.array, dtype) // self.lines for dtype in self.groups}, self.line)
         codes = self._by_kind(beats, self.line)
-        return Reading(
+        return LoadRead(
             head,
-            Mux(head, Kind.HEADER, self._kind()),
+            Mux(head, BeatKind.HEADER, self._kind()),
             Mux(head, header_bytes(self.array) // max(self.lines, 1), codes),
             Mux(head, room, codes),
             self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line),
@@ -96,9 +96,9 @@ class PackedReads:
 
     def _kind(self) -> Value:
         """Of a beat of values: what floating-point weights bring are operands."""
-        return Mux(self._grouped(self.kind), self.kind, Kind.OPERANDS)
+        return Mux(self._grouped(self.kind), self.kind, BeatKind.OPERANDS)
 
-    def advance(self, m: Module, reads: Value, reading: Reading, panel_ends: Value) -> Value:
+    def advance(self, m: Module, reads: Value, reading: LoadRead, panel_ends: Value) -> Value:
         """Count a read; whether the group ends with it."""
         ends = Signal(name="load_group_ends")
         m.d.comb += ends.eq(~reading.head & self._grouped(self.kind) & ((self.left == 1) | panel_ends))
@@ -110,7 +110,7 @@ class PackedReads:
                 m.d.sync += [self.heads.eq(self.lines), self.left.eq(self.group)]
         return ends
 
-    def next(self, m: Module, address: Value, reading: Reading, ends: Value) -> Value:
+    def next(self, m: Module, address: Value, reading: LoadRead, ends: Value) -> Value:
         """The address of the read behind this one."""
         behind = Signal(LOCAL_BITS, name="load_behind")
         m.d.comb += behind.eq(address + reading.step)
@@ -142,4 +142,4 @@ def packed_reads(geometry: Geometry) -> PackedReads | None:
     return PackedReads(geometry, geometry.weight_formats) if geometry.weight_formats else None
 
 
-__all__ = ["PackedReads", "Reading", "packed_reads"]
+__all__ = ["PackedReads", "LoadRead", "packed_reads"]

@@ -244,6 +244,8 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device gemms.yaml --set workload.precision=fp16"),
+    "packed": command("sim npu-edge-bf16 gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
+    "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-bf16", sets))),
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
     "pim": command("sim pim-hbm gemms.yaml --set workload.precision=bf16"),

@@ -36,7 +36,7 @@ from siliconloom.sim.golden.npu import (
 )
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
-from siliconloom.verification.float_directed import FLOAT
+from siliconloom.verification.float_directed import FLOAT, PACKED
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
@@ -517,6 +517,8 @@ INTEGER = {"long rows": long_rows, "long softmax": long_softmax, "chosen element
 
 def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Names and programs for the npu tile of ``chip``."""
-    integer = _tile(chip).circuit_format.is_integer
-    own = {**DIRECTED, **INTEGER} if integer else {**DIRECTED, **FLOAT}
+    tile = _tile(chip)
+    own = {**DIRECTED, **(INTEGER if tile.circuit_format.is_integer else FLOAT)}
+    if tile.weight_formats:
+        own |= PACKED
     return [(name, make(chip)) for name, make in own.items()]

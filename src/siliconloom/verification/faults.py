@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
-from siliconloom.arch.isa import SEMAPHORE_LIMIT, WORD_BYTES, Address, Instruction, Opcode, Program, Semaphore, encode
+from siliconloom.arch.isa import (
+    CODES,
+    SEMAPHORE_LIMIT,
+    WORD_BYTES,
+    Address,
+    Instruction,
+    Opcode,
+    Program,
+    Semaphore,
+    encode,
+)
 from siliconloom.arch.layout import is_power, row_unit, sums_pitch, sums_room
 from siliconloom.arch.opcodes import OPCODE_BITS, UNIT_BITS, Unit, built_units
 from siliconloom.arch.vector import VectorFunction
@@ -170,6 +180,10 @@ def _illegal(faults: _Faults) -> None:
     m, n = (1, 257) if faults.tile.array.dataflow == "input_stationary" else (257, 1)
     product = Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=1, rescale=1)
     faults.add("too many rows to rescale", [product], illegal, 0)
+    for code in CODES[1:]:
+        if code is not None and code not in faults.tile.weight_formats:
+            packed = replace(product, m=1, n=1, rescale=0, packing=Packing(code, 32 * code.is_integer))
+            faults.add(f"weights in {code.value}", [packed], illegal, 0)
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
     faults.add("too many columns to look in", [largest], illegal, 0)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
-from siliconloom.arch.layout import padded, row_unit, row_values, sums_pitch, window_of
+from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
+from siliconloom.arch.packing import set_scales, unpacked_weights, weight_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (
@@ -122,7 +123,7 @@ class FloatRows:
         by_input = self.tile.array.dataflow == "input_stationary"
         m, n = (cols, rows) if by_input else (rows, cols)
         sizes = product_sizes(self.tile, m, n, k)
-        while max(sizes[:2]) > self.places.bank and k > 1:
+        while max(sizes[:2]) > min(self.places.bank, RESULTS // 4) and k > 1:
             k -= 1
             sizes = product_sizes(self.tile, m, n, k)
         stays, moves = (sizes[0], sizes[1]) if by_input else (sizes[1], sizes[0])
@@ -190,7 +191,8 @@ def last_bits_of_sums(chip: Chip) -> LoadedProgram:
     keys, wide = 6 * rows.lanes + 1, 3 * rows.lanes + 1
     keeps = array.dataflow != "output_stationary"
     by_input = array.dataflow == "input_stationary"
-    while max(product_sizes(rows.tile, *((wide, 1) if by_input else (1, wide)), keys)[:2]) > rows.places.bank:
+    room = min(rows.places.bank, RESULTS // 8)  # of each of six operands, with parameters
+    while max(product_sizes(rows.tile, *((wide, 1) if by_input else (1, wide)), keys)[:2]) > room:
         keys -= 1
     lines = -(-max(keys, wide) // array.cols)
     context, half = lines * sums_pitch(array), rows.places.bank // 2
@@ -368,6 +370,38 @@ def any_pattern(chip: Chip) -> LoadedProgram:
     return rows.program()
 
 
+def packed_weights(chip: Chip) -> LoadedProgram:
+    """Products by weights in every format: groups that end within folds and beyond them, and a last beat part full.
+
+    What fills a beat up, and headers, is anything; scales are of any size, one of them infinite, and one no number.
+    """
+    rows = FloatRows(chip, np.random.default_rng(41))
+    array, beat = rows.tile.array, rows.tile.array.load_rows
+    cols, depth = array.cols + 1, 2 * array.rows + max(array.rows // 2, 1) + 1
+    for number, dtype in enumerate(rows.tile.weight_formats):
+        groups = (beat, 4 * max(beat, 2)) if dtype.is_integer else (0,)
+        for group in groups:
+            packing = Packing(dtype, group)
+            k = depth - number
+            while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 8) and k > 1:
+                k -= 1
+            held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
+            if not group:
+                held = random_image(rows.numbers, dtype, len(held), odd=0)
+            else:
+                scales = unpacked_weights(array, packing, held, cols, k).scales
+                drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
+                drawn[0, :2] = np.inf, np.nan
+                set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
+            rows.put(held, rows.weights)
+            rows.anything(rows.size * product_values(rows.tile, 2, cols, k).a, rows.moving)
+            ends = Address(base=rows.moving), Address(base=rows.weights)
+            rows.chain.add(Opcode.MATMUL, m=2, n=cols, k=k, a=ends[0], b=ends[1], c=Address(), packing=packing)
+            rows.columns(rows.drawn(cols, 2.0**-4), rows.drawn(cols, 2.0**-4))
+            rows.compute(VectorFunction.REQUANTIZE, 2, cols, a=Address())
+    return rows.program()
+
+
 FLOAT = {
     "last bits of norms": last_bits_of_norms,
     "last bits of sums": last_bits_of_sums,
@@ -381,4 +415,6 @@ FLOAT = {
     "any pattern": any_pattern,
 }
 """Programs for tiles that compute in floating point."""
-__all__ = ["FLOAT"]
+PACKED = {"packed weights": packed_weights}
+"""And for those that have weights in formats of their own."""
+__all__ = ["FLOAT", "PACKED"]

@@ -69,6 +69,8 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
         at_once = [1, rows, *(part for part in (2, 3, 4) if rows % part == 0)]
         load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
     weights = random_weights(seed, dataflow, dtype, load_rows, cols)
+    able = dtype in (DataType.BF16, DataType.FP16) and dataflow == "weight_stationary"
+    wide = able and random.Random(f"{seed} elements").random() < 0.4
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
@@ -88,9 +90,9 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
                     "add_stages": add_stages,
                     **({"weights": weights} if weights else {}),
                 },
-                "scratchpad": {"capacity": "16 KiB", "banks": chance.choice([8, 16])},
+                "scratchpad": {"capacity": "64 KiB" if wide else "16 KiB", "banks": chance.choice([8, 16])},
                 "accumulator": {"capacity": f"{4 * cols * chance.choice([64, 128])} B"},
-                "vector": {"lanes": lanes, "latency": chance.randint(15, 24)},
+                "vector": {"lanes": lanes, "latency": chance.randint(15, 24), **({"format": "fp32"} if wide else {})},
                 "dma": {
                     "bytes_per_cycle": bus,
                     "outstanding": chance.choice([1, 2, 4, 16]),
@@ -174,10 +176,13 @@ class Writer:
     def packing(self) -> Packing | None:
         """How a product's weights are packed, if they are."""
         array = self.tile.array
-        if array.weights is None or self.chance.random() < 0.3:
+        if not self.tile.weight_formats or self.chance.random() < 0.3:
             return None
+        dtype = self.chance.choice(self.tile.weight_formats)
+        if not dtype.is_integer:
+            return Packing(dtype, 0)
         powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
-        return Packing(self.chance.choice(array.weights.formats), self.chance.choice(powers))
+        return Packing(dtype, self.chance.choice(powers))
 
     @property
     def operand_room(self) -> int:

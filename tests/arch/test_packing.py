@@ -1,0 +1,163 @@
+"""Packed weights: their layout, what codes stand for, and how long they take to load."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from siliconloom.arch import packing as packed
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.description import SystolicArray, WeightFormats
+from siliconloom.arch.floats import patterns_of, values_of, widened
+from siliconloom.arch.layout import fold_beats
+from siliconloom.sim.golden.packed import weights_of
+from siliconloom.sim.timing.pace import matmul_pace, product_pace
+from siliconloom.sim.timing.systolic import ArrayTimeline, gemm_folds, gemm_run
+
+
+@st.composite
+def arrays(draw):
+    beat = draw(st.sampled_from([1, 2, 4, 8]))
+    rows, cols = beat * draw(st.integers(1, 6)), draw(st.sampled_from([2, 4, 7, 8, 12, 16, 20]))
+    assume(beat * cols % 2 == 0)
+    weights = WeightFormats(formats=("int4", "int8"), minima=draw(st.booleans()))
+    return SystolicArray(
+        rows=rows,
+        cols=cols,
+        dataflow="weight_stationary",
+        operands=[draw(st.sampled_from(["bf16", "fp16"]))],
+        load_rows=beat,
+        weights=weights,
+    )
+
+
+@st.composite
+def packings(draw, array):
+    group = draw(st.sampled_from([size for size in (1, 2, 4, 8, 16, 32, 64) if size % array.load_rows == 0]))
+    return Packing(draw(st.sampled_from([DataType.INT4, DataType.INT8])), group)
+
+
+sizes = st.tuples(st.integers(1, 30), st.integers(1, 45), st.integers(1, 130))
+
+
+@given(st.data(), arrays(), sizes)
+def test_what_is_packed_is_found_again(data, array, shape):
+    packing, (_, n, k) = data.draw(packings(array)), shape
+    values = np.random.default_rng(k).standard_normal((k, n))
+    weights = packed.quantised(values, packing, array.weights.minima)
+    held = packed.packed_weights(array, packing, weights)
+    assert len(held) == packed.weight_bytes(array, packing, n, k)
+    found = packed.unpacked_weights(array, packing, held, n, k)
+    for mine, theirs in zip(found, weights, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            np.testing.assert_array_equal(mine[:, :n], theirs)
+            assert not mine[:, n:].any()
+
+
+@given(st.data(), arrays(), sizes)
+def test_values_are_near_and_groups_do_not_know_of_each_other(data, array, shape):
+    packing, (_, n, k) = data.draw(packings(array)), shape
+    numbers = np.random.default_rng(n)
+    values = numbers.standard_normal((k, n)) * 2.0 ** numbers.integers(-4, 4, (k, n))
+    dtype = array.circuit_format
+    found = values_of(packed.unpacked(packed.quantised(values, packing, array.weights.minima), packing, dtype), dtype)
+    for start in range(0, k, packing.group):
+        own = slice(start, start + packing.group)
+        peak = np.abs(values[own]).max(0)
+        spread = np.ptp(values[own], axis=0) if array.weights.minima else 2 * peak
+        steps = (1 << packing.dtype.bits) - 1
+        # half a step, a last code that is cut off without minima, and the rounding of scales, minima and operands
+        most = spread / steps * (1.01 if array.weights.minima else 1.6) + peak * 2.0**-7
+        assert (np.abs(found[own] - values[own]) <= most).all()
+
+
+@given(st.integers(0, 1000), st.sampled_from(["Q4_1", "Q4_0", "Q8_0"]))
+def test_what_was_made_of_such_groups_loses_nothing(seed, kind):
+    """As GGUF files store them: codes with every end of their range in use."""
+    numbers = np.random.default_rng(seed)
+    scales = numbers.uniform(0.01, 2, (3, 1, 5)).astype(np.float16).astype(np.float32)
+    minima = numbers.uniform(-3, 1, (3, 1, 5)).astype(np.float16).astype(np.float32)
+    if kind == "Q4_1":
+        codes = numbers.integers(0, 16, (3, 32, 5))
+        codes[:, :2] = np.array([0, 15])[:, None]
+        values = codes * scales + minima
+    elif kind == "Q4_0":
+        codes = numbers.integers(-8, 8, (3, 32, 5))
+        codes[:, 3] = -8
+        values = codes * scales * numbers.choice([-1, 1], (3, 1, 5))
+    else:
+        codes = numbers.integers(-127, 128, (3, 32, 5))
+        codes[:, 7] = 127
+        values = codes * scales
+    values = values.reshape(96, 5).astype(np.float32)
+    packing = Packing(DataType.INT8 if kind == "Q8_0" else DataType.INT4, 32)
+    found = packed.unpacked(packed.quantised(values, packing, kind == "Q4_1"), packing, DataType.BF16)
+    np.testing.assert_array_equal(found, patterns_of(values, DataType.BF16))
+
+
+@given(st.data(), arrays(), sizes)
+def test_the_golden_kernel_has_the_same_numbers(data, array, shape):
+    """Of any bytes: scales that are infinite, subnormal or no numbers, too."""
+    packing, (_, n, k) = data.draw(packings(array)), shape
+    count = packed.weight_bytes(array, packing, n, k)
+    held = np.random.default_rng(count).integers(0, 256, count).astype(np.uint8)
+    found = packed.unpacked(packed.unpacked_weights(array, packing, held, n, k), packing, array.circuit_format)
+    np.testing.assert_array_equal(weights_of(array, packing, held, n, k), widened(found, array.circuit_format))
+
+
+@given(st.data(), arrays(), st.integers(1, 40), st.integers(1, 300), st.integers(0, 5))
+def test_tiles_of_whole_groups_adjoin(data, array, n, rest, whole):
+    """What a mapping relies on: rows of whole folds and groups take their share of a panel."""
+    packing = data.draw(packings(array))
+    start = whole * np.lcm(array.rows, packing.group)
+    parts = (packed.weight_bytes(array, packing, n, int(k)) for k in (start, rest))
+    assert sum(parts) == packed.weight_bytes(array, packing, n, int(start + rest))
+
+
+@given(st.data(), arrays(), sizes)
+def test_headers_take_their_cycles(data, array, shape):
+    """The closed form is the sum over folds, and a fold has a header for each group that begins in it."""
+    packing, (m, n, k) = data.draw(packings(array)), shape
+    listed = packed.fold_loads(array, k, packing)
+    found = packed.loads(array, k, packing)
+    assert found.beats == sum(listed)
+    assert found.first == listed[0]
+    lines = packed.header_lines(array)
+    plain = [fold_beats(array, min(array.rows, k - start)) for start in range(0, k, array.rows)]
+    # a group's rows may end within a beat only where the panel ends
+    assert sum(listed) - sum(plain) == lines * -(-sum(plain) // packed.group_beats(array, packing))
+    assert lines == -(-packed.header_bytes(array) // packed.line_bytes(array))
+    folds, run = gemm_folds(array, m, n, k, packing), gemm_run(array, m, n, k, packing)
+    timeline = ArrayTimeline(array)
+    last = [timeline.fold(fold, 0) for fold in folds][-1]
+    assert ArrayTimeline(array).run(run, 0).last_output == last.last_output
+    assert run.stationary_beats == sum(fold.load_beats for fold in folds)
+    pace = matmul_pace(array, *(np.array([size]) for size in (m, n, k)), packing)
+    assert pace[0] == product_pace(array, m, n, k, packing)
+
+
+def test_bits_of_a_weight():
+    """An edge tile's W4A16 in groups of 32 has five bits a weight, as Q4_1 has, and 4.25 in groups of 128."""
+    weights = WeightFormats(formats=("int4",))
+    array = SystolicArray(
+        rows=16, cols=16, dataflow="weight_stationary", operands=["bf16"], load_rows=8, weights=weights
+    )
+    for group, bits in ((32, 5.0), (128, 4.25)):
+        size = packed.weight_bytes(array, Packing(DataType.INT4, group), 4096, 4096)
+        assert 8 * size / 4096**2 == bits
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"dataflow": "output_stationary", "load_rows": 1}, "weight stationary"),
+        ({"operands": ["int8"]}, "bf16 or fp16"),
+        ({"load_rows": 3, "rows": 9}, "power of two"),
+        ({"load_rows": 1, "cols": 7}, "even number"),
+    ],
+)
+def test_arrays_that_cannot_take_packed_weights_say_why(changes, rule):
+    given = {"rows": 8, "cols": 8, "dataflow": "weight_stationary", "operands": ["bf16"], "load_rows": 2}
+    with pytest.raises(ValueError, match=rule):
+        SystolicArray.model_validate(given | {"weights": {"formats": ["int4"]}} | changes)

@@ -1,0 +1,174 @@
+"""Packed weights at the array's edge: every code against NumPy, whole tiles against the model, planted faults."""
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from siliconloom.arch import load_chip
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.faults import IllegalProgram
+from siliconloom.arch.floats import widened
+from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode
+from siliconloom.arch.packing import SCALE, Packed, unpacked
+from siliconloom.rtl.array.weights import WeightLane
+from siliconloom.rtl.cells.floating import BITS
+from siliconloom.rtl.library import Library
+from siliconloom.verification import npu as verification
+from siliconloom.verification.float_directed import packed_weights
+from siliconloom.verification.npu import check_programs
+from siliconloom.verification.programs import random_npu, random_program
+from tests.rtl.test_float_tiles import needs
+
+pytestmark = pytest.mark.rtl
+SMALL = {
+    "tile.array.rows": "4",
+    "tile.array.cols": "4",
+    "tile.vector.lanes": "4",
+    "tile.scratchpad.capacity": "32 KiB",
+    "tile.scratchpad.banks": "8",
+    "tile.accumulator.capacity": "2 KiB",
+    "tile.dma.bytes_per_cycle": "16",
+    "tile.sequencer.program_words": "64",
+}
+
+
+def small_chip(**changes):
+    """An edge tile in small."""
+    return load_chip("npu-edge-bf16", list((SMALL | {"tile.array.load_rows": "2"} | changes).items()))
+
+
+@pytest.mark.parametrize("minima", [True, False])
+@pytest.mark.parametrize("dtype", [DataType.BF16, DataType.FP16])
+def test_every_code_stands_for_the_number_that_numpy_says(dtype, minima, seed):
+    """All 256 codes by scales and minima of every kind: any pattern, subnormal ones, infinities, no numbers."""
+    numbers = np.random.default_rng(seed)
+    count = 24
+    special = np.array([0x0000, 0x8000, 0x0001, 0x7C00, 0xFC00, 0x7E00, 0x3C00, 0x7BFF], np.uint16)
+    scales = np.concatenate([special, numbers.integers(0, 1 << 16, count - len(special)).astype(np.uint16)])
+    least = numbers.permutation(scales)
+    lane = WeightLane(Library("lane"), dtype, minima)
+    module = lane.elaborate(None)
+    codes = np.arange(256) if minima else np.arange(-128, 128)
+    wanted = unpacked(
+        Packed(np.repeat(codes[None], count, 0), *(np.repeat(part[:, None], 256, 1) for part in (scales, least)))
+        if minima
+        else Packed(np.repeat(codes[None], count, 0), np.repeat(scales[:, None], 256, 1), None),
+        Packing(DataType.INT8, 1),
+        dtype,
+    )
+    places = BITS - (1 + 8 + SCALE.layout.fraction_bits)
+    found = np.zeros_like(wanted)
+
+    async def bench(context):
+        for row in range(count):
+            context.set(lane.scale, int(widened(scales[row : row + 1], SCALE)[0]) >> places)
+            if minima:
+                context.set(lane.minimum, int(widened(least[row : row + 1], SCALE)[0]) >> places)
+            for column, code in enumerate(codes.tolist()):
+                context.set(lane.code, code & 255)
+                found[row, column] = context.get(lane.o)
+
+    simulator = Simulator(module)
+    simulator.add_testbench(bench)
+    simulator.run()
+    np.testing.assert_array_equal(found, wanted)
+
+
+TILES, CELLS = 8, 32
+
+
+def tile_of(number):
+    """The ``number``-th small random tile whose weights have formats of their own."""
+    made = (random_npu(seed, seed % 2 == 1, (DataType.BF16, DataType.FP16)[number % 2]) for seed in range(4000))
+    small = (
+        chip
+        for chip in made
+        if chip.tile.weight_formats
+        and chip.tile.array.rows * chip.tile.array.cols <= CELLS
+        and chip.tile.vector.lanes <= 8
+    )
+    return next(chip for place, chip in enumerate(small) if place == number)
+
+
+def programs_of(chip, number, count=4):
+    made = [("packed weights", packed_weights(chip))]
+    made += [(f"program {n}", random_program(chip, 1000 * number + n)) for n in range(count)]
+    for _, each in made:
+        check_program(each.program, chip)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(TILES))
+def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
+    needs("icarus")
+    chip = tile_of(number)
+    made = programs_of(chip, seed)
+    for parity in check_programs(chip, made, simulator="icarus", stall=[0] * (len(made) - 1) + [60]):
+        assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
+
+
+def test_random_tiles_have_every_kind_of_weights():
+    tiles = [tile_of(number).tile for number in range(TILES)]
+    assert {dtype for tile in tiles for dtype in tile.weight_formats} == {
+        DataType.INT4,
+        DataType.INT8,
+        DataType.BF16,
+        DataType.FP16,
+    }
+    packed = [tile.array.weights for tile in tiles if tile.array.weights]
+    assert {each.minima for each in packed} == {True, False}
+    assert any(tile.rounds for tile in tiles)
+    assert not all(tile.rounds for tile in tiles)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_an_edge_tile_in_small_agrees(wide):
+    needs("verilator")
+    chip = small_chip() if wide else small_chip(**{"tile.vector.format": "null"})
+    for parity in check_programs(chip, programs_of(chip, 1, 2), simulator="verilator"):
+        assert parity.passed, "\n".join([parity.name, *parity.errors])
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("weight_bf16_minimum", "code[0]", "code[1]"), ("narrowing_bf16", "i[15] & ", "i[14] & ")],
+)
+def test_a_planted_fault_is_found(module, old, new, monkeypatch):
+    needs("icarus")
+    chip = small_chip()
+    bundle = verification.bundle_of(chip)
+    name = next(each for each in sorted(bundle.files) if each.endswith(f"_{module}.v"))
+    assert old in bundle.files[name], bundle.files[name]
+    bundle.files[name] = bundle.files[name].replace(old, new, 1)
+    monkeypatch.setattr(verification, "bundle_of", lambda chip: bundle)
+    made = [("packed weights", packed_weights(chip))]
+    assert not all(parity.passed for parity in check_programs(chip, made, simulator="icarus"))
+
+
+def product(**fields):
+    return Program((Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, **fields), Instruction(opcode=Opcode.END)))
+
+
+def test_words_say_how_weights_are_packed():
+    for packing in (Packing(DataType.INT4, 32), Packing(DataType.INT8, 1), Packing(DataType.BF16, 0), None):
+        made = product(packing=packing).instructions[0]
+        assert decode(encode(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "packing", "rule"),
+    [
+        ({}, Packing(DataType.INT4, 1), "whole beats of 2"),
+        ({}, Packing(DataType.FP16, 0), "no circuit for weights in fp16; the array has int4, int8, bf16"),
+        ({"tile.array.weights": "{formats: [int8]}"}, Packing(DataType.INT4, 32), "the array has int8, bf16"),
+        ({"tile.array.weights": "null", "tile.vector.format": "null"}, Packing(DataType.INT8, 32), "no packed ones"),
+        ({"tile.array.weights": "null", "tile.vector.format": "null"}, Packing(DataType.BF16, 0), "no packed ones"),
+    ],
+)
+def test_weights_without_a_circuit_are_refused(changes, packing, rule):
+    chip = small_chip(**changes)
+    made = product(packing=packing, dtype=chip.tile.circuit_format, a=Address(base=4096))
+    with pytest.raises(IllegalProgram, match=rule):
+        check_program(made, chip)
