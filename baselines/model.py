@@ -154,6 +154,8 @@ def predict_model(
     unfused
         Attention is products with their scores in memory.
     """
+    if graph.packings:
+        raise NotSupported(f"kernels for weights in {graph.packings[0]} in the GPU model ({gpu.name})")
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
     if unfused:

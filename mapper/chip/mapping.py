@@ -335,4 +335,4 @@ def _alone(
     return -(-cycles(program) // times)
 
 
-__all__ = ["demands", "fit_precision", "map_workload"]
+__all__ = ["check_packing", "demands", "fit_precision", "map_workload"]

@@ -14,6 +14,7 @@ from siliconloom.arch.result import SCHEMA
 from siliconloom.arch.technology import TECHNOLOGIES
 from siliconloom.evaluate.asked import asked
 from siliconloom.evaluate.channels import products
+from siliconloom.mapper.chip.mapping import check_packing
 from siliconloom.sim.chip.energy import EXCLUDED, pim_energy, standing_power
 from siliconloom.workloads import Gemm, Graph
 
@@ -34,6 +35,7 @@ def simulate_pim(chip: Chip, graph: Graph) -> dict[str, Any]:
     """
     tile, began = chip.tile, time.perf_counter()
     assert isinstance(tile, PimTile)
+    check_packing(chip, graph)
     if graph.precision not in tile.operands:
         if graph.explicit_precision:
             wanted = ", ".join(d.value for d in tile.operands)

@@ -28,6 +28,7 @@ CARDS = {
     "skippipe": "siliconloom.reproduce.skippipe",
     "sn40l": "siliconloom.reproduce.sn40l",
     "gpipe": "siliconloom.reproduce.gpipe",
+    "marlin": "siliconloom.reproduce.marlin",
     "megatron": "siliconloom.reproduce.megatron",
     "t3": "siliconloom.reproduce.t3",
     "tokenweave": "siliconloom.reproduce.tokenweave",
