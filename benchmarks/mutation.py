@@ -30,7 +30,7 @@ def main() -> int:
     """Build, run every bug through its benches, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--part", action="append", help="array, npu, float, link, ring, pim; all of them where left out"
+        "--part", action="append", help="array, npu, float, packed, link, ring, pim; all of them where left out"
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -183,6 +183,58 @@ def float_stages(folder: Path, simulator: str | None) -> list[Stage]:
     return stages
 
 
+def packed_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs and refusals of tiles of 4x4 with packed weights, one with minima and elements in fp32."""
+    from siliconloom.verification.directed import directed_programs
+    from siliconloom.verification.programs import random_program
+
+    stages: list[Stage] = []
+    for name, chip in packed_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        stages += [
+            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+            (f"{name}: refusals", partial(refusals, run)),
+        ]
+    return stages
+
+
+def packed_chips() -> dict[str, Any]:
+    """Two tiles: headers of two lines and elements of four bytes; codes with a sign and two rows a beat."""
+    from siliconloom.arch.datatype import DataType
+    from siliconloom.arch.description import WeightFormats
+
+    narrow = npu_chips()["two-ports"]
+    codes = DataType.INT4, DataType.INT8
+    made = {}
+    for name, operand, rows, minima, elements in PACKED:
+        weights = WeightFormats(formats=codes if minima else codes[:1], minima=minima)
+        operands: dict[str, Any] = {"operands": (DataType(operand),), "load_rows": rows, "weights": weights}
+        parts = {
+            "array": narrow.tile.array.model_copy(update=operands),
+            "vector": narrow.tile.vector.model_copy(update={"format": elements and DataType(elements)}),
+            "scratchpad": narrow.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
+        }
+        made[name] = narrow.model_copy(update={"tile": narrow.tile.model_copy(update=parts)})
+    return made
+
+
+def refusals(run: _Tile) -> list[str]:
+    """What is wrong with the causes of products whose weights the tile does not know."""
+    from siliconloom.verification.faults import fault_cases
+
+    faults = [fault for fault in fault_cases(run.chip) if fault.name.startswith("weights in")]
+    outcomes = run.run([fault.case for fault in faults])
+    return [
+        f"{fault.name}: {outcome.cause.text if outcome.ended else 'hangs'}"
+        for fault, outcome in zip(faults, outcomes, strict=True)
+        if not outcome.ended or outcome.cause != fault.cause
+    ]
+
+
+PACKED = (("two-lines", "bf16", 1, True, "fp32"), ("signed", "fp16", 2, False, None))
+"""Tiles with packed weights: format of operands, rows a beat, minima, format of elements."""
 FLOATS = ("bf16", "fp8_e4m3")
 """Formats of the part of tiles in floating point."""
 
@@ -370,6 +422,7 @@ CHANNELS: dict[str, list[tuple[str, str]]] = {
 PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "npu": npu_stages,
     "float": float_stages,
+    "packed": packed_stages,
     "array": array_stages,
     "link": link_stages,
     "ring": ring_stages,
@@ -378,6 +431,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
     "float": FLOATS,
+    "packed": tuple(name for name, *_ in PACKED),
     "array": ARRAYS,
     "link": ("short", "long"),
     "ring": ("int8", "int32"),

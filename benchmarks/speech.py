@@ -1,7 +1,7 @@
 """How near a trained model comes to float32 in every format of a tile: greedy text, and perplexity.
 
 Run ``python -m benchmarks.speech [--tokens 1000] [--format bf16 ...] [--write]`` after ``loom models get smollm2-135m``;
-all of it takes about ten minutes on one core. What is run are the exact readings of the graph, to which `loom run`
+all of it takes about a quarter of an hour on one core. What is run are the exact readings of the graph, to which `loom run`
 compares the golden model's programs logit by logit. The text is the first chapter of Pride and Prejudice (Jane Austen,
 1813; in the public domain).
 """
@@ -30,6 +30,7 @@ from siliconloom.execution.quantize import Quantizer
 from siliconloom.execution.reference import Reference
 from siliconloom.execution.run import parameters_of
 from siliconloom.execution.walk import At, GraphWalk
+from siliconloom.mapper.chip.mapping import fit_precision
 from siliconloom.models.chat import asked_text
 from siliconloom.models.source import needed_source
 from siliconloom.models.tokenizer import tokenizer_of
@@ -37,7 +38,11 @@ from siliconloom.render.tables import table
 from siliconloom.workloads import Gemm, load_workload
 
 MODEL = "smollm2-135m"
-FORMATS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8")
+SHORT = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8")
+"""Formats of elements and operands alike."""
+MIXED = {"bf16, elements fp32": "bf16", "w8a16, elements fp32": "w8a16", "w4a16, elements fp32": "w4a16"}
+"""Precisions of an array in bf16 between elements in fp32, by what they are called."""
+FORMATS = (*MIXED, *SHORT)
 PROMPTS = (
     "What is the capital of France?",
     "Name three primary colors.",
@@ -128,11 +133,16 @@ def main() -> int:
         print(f"{each} {tokenizer.decode(answer)!r}")
     for name in asked.format or FORMATS:
         began = time.perf_counter()
-        tile = load_chip("npu-edge", [("tile.array.operands", f"[{name}]")]).tile
+        if name in MIXED:
+            chip, stated = load_chip("npu-edge-bf16"), [("precision", MIXED[name])]
+        else:
+            chip, stated = load_chip("npu-edge", [("tile.array.operands", f"[{name}]")]), []
+        tile, (fitted, _) = chip.tile, fit_precision(chip, load_workload(MODEL, [("sequence", "4"), *stated]))
         assert isinstance(tile, NpuTile)
+        walk = GraphWalk(fitted)
         made = parameters_of(tile, walk, real)
         walk.run(made, np.zeros((1, 1), np.int64))
-        depths = {o.name: o.k for o in graph.operators() if isinstance(o, Gemm)}
+        depths = {o.name: o.k for o in fitted.operators() if isinstance(o, Gemm)}
         reading: Any = (
             IntegerReading(made, tile.vector.lanes) if isinstance(made, Quantizer) else FloatReading(made, tile, depths)
         )

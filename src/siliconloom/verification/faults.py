@@ -180,10 +180,15 @@ def _illegal(faults: _Faults) -> None:
     m, n = (1, 257) if faults.tile.array.dataflow == "input_stationary" else (257, 1)
     product = Instruction(opcode=Opcode.MATMUL, m=m, n=n, k=1, rescale=1)
     faults.add("too many rows to rescale", [product], illegal, 0)
+    plain = replace(product, m=1, n=1, rescale=0, dtype=faults.tile.circuit_format)
+    if faults.tile.array.weights is not None and faults.tile.array.load_rows > 1:
+        short = Packing(faults.tile.array.weights.formats[0], 1)
+        faults.add("weights in groups of a part of a beat", [replace(plain, packing=short)], illegal, 0)
     for code in CODES[1:]:
         if code is not None and code not in faults.tile.weight_formats:
-            packed = replace(product, m=1, n=1, rescale=0, packing=Packing(code, 32 * code.is_integer))
-            faults.add(f"weights in {code.value}", [packed], illegal, 0)
+            faults.add(
+                f"weights in {code.value}", [replace(plain, packing=Packing(code, 32 * code.is_integer))], illegal, 0
+            )
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)
     faults.add("too many columns to look in", [largest], illegal, 0)
