@@ -19,7 +19,7 @@ from siliconloom.arch.vector import RISE_LIMIT
 from siliconloom.render.tables import table
 from siliconloom.sim.golden import float_functions as functions
 
-FORMATS = (DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
+FORMATS = (DataType.FP32, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 LANES, TILE = 16, 64
 LEAST = 2.0**-110
 """Below it results of activations may be zero, and their error counts in steps of this."""
@@ -108,6 +108,10 @@ def errors(dtype: DataType) -> dict[str, Real]:
     return {name: found for part in (norms, softmax, attention, activations) for name, found in part(dtype)}
 
 
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def main() -> None:
     """Print the table."""
     found = {dtype: errors(dtype) for dtype in FORMATS}
@@ -117,7 +121,7 @@ def main() -> None:
         cells = []
         for dtype in FORMATS:
             each = found[dtype][name]
-            cells.append(f"{np.abs(each).max():.2g} ({np.sqrt((each**2).mean()):.2g})")
+            cells.append(f"{_shown(np.abs(each).max())} ({_shown(np.sqrt((each**2).mean()))})")
         rows.append((name, *cells))
     Console(width=120).print(table("largest error in steps (rms)", columns, rows))
 
