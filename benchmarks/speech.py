@@ -111,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=1000, help="of the text")
     parser.add_argument("--format", action="append", choices=FORMATS, help="all of them where left out")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--write", action="store_true", help="into the table, in the place of the same formats")
     asked = parser.parse_args()
     source = needed_source(MODEL)
     tokenizer = tokenizer_of(source)
@@ -150,7 +150,10 @@ def main() -> int:
         found = [reader.answer(each, tokenizer.ends) for each in prompts]
         agree = [same(a, b) for a, b in zip(found, answers, strict=True)]
         rows.append({"format": name, "perplexity": reader.perplexity(text), "agree": agree})
-        print(f"{name}: {time.perf_counter() - began:.0f} s; {tokenizer.decode(found[0])!r}")
+        took = time.perf_counter() - began
+        print(
+            f"{name}: {rows[-1]['perplexity']:.4f}, {agree}, {took:.0f} s; {tokenizer.decode(found[0])!r}", flush=True
+        )
     asks = [(f"{number}.", "right") for number, _ in enumerate(PROMPTS, 1)]
     columns = (("format", "left"), ("perplexity", "right"), ("over float32", "right"), *asks)
     shown = [
@@ -168,7 +171,9 @@ def main() -> int:
     if asked.write:
         for row in rows:  # JSON has no word for what is no number
             row["perplexity"] = row["perplexity"] if math.isfinite(row["perplexity"]) else None
-        RESULTS.write_text(json.dumps({"model": MODEL, "tokens": len(text), "rows": rows}, indent=1) + "\n")
+        kept = {row["format"]: row for row in [*json.loads(RESULTS.read_text())["rows"], *rows]}
+        ordered = [kept[name] for name in ("float32", *FORMATS) if name in kept]
+        RESULTS.write_text(json.dumps({"model": MODEL, "tokens": len(text), "rows": ordered}, indent=1) + "\n")
     return 0
 
 
