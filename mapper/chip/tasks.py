@@ -25,7 +25,7 @@ from siliconloom.mapper.chip.operands import (
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 
-ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
+ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU, VectorFunction.TANH})
 
 
 @dataclass(frozen=True)
