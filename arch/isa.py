@@ -285,6 +285,34 @@ def encode(instruction: Instruction) -> bytes:
     return word.to_bytes(WORD_BITS // 8, "little")
 
 
+def unread_bits(instruction: Instruction) -> int:
+    """A mask of the bits of an instruction's word that no tile reads: fields of other instructions, and reserved ones.
+
+    The encoder leaves them zero, and `check_program` refuses a flag among them: whoever sets one means something by it.
+    A tile has no circuit that looks at them: whatever stands there changes no cycle and no value.
+    """
+    read, mask, offset = _read_fields(instruction), 0, 0
+    for bit_field in word_layout(instruction.opcode):
+        if bit_field.name.partition(".")[0] not in read:
+            mask |= (1 << bit_field.width) - 1 << offset
+        offset += bit_field.width
+    return mask | (1 << WORD_BITS) - (1 << offset)
+
+
+def _read_fields(instruction: Instruction) -> set[str]:
+    """Names of the fields that mean something, addresses as wholes."""
+    opcode = instruction.opcode
+    if opcode != Opcode.BARRIER and opcode.unit == Unit.SEQUENCER:
+        return {"opcode", *opcode.spec.sizes, *(["m"] if opcode == Opcode.LOOP else [])}
+    read = {"opcode", "unit", "wait", "release", "post", "first_wait", "last_post", "first", "last"}
+    if opcode == Opcode.BARRIER:
+        return read
+    held = set(opcode.unit.spec.entry) - ({"k"} if opcode in TRANSFERS else set())
+    read |= held | set(opcode.spec.sizes) | ({"a"} if "local" in held else set())
+    read |= {"dtype"} if opcode.spec.format is Format.COMPUTE else set()
+    return read | ({"accumulate", "overwrite"} if "add" in held and opcode.spec.adds(instruction) else set())
+
+
 def decode(data: bytes) -> Instruction:
     """Unpack one 256-byte word; raises `LoomError` for an unknown opcode, enum value or set reserved bits."""
     if len(data) != WORD_BITS // 8:

@@ -59,6 +59,11 @@ GELU_SLOPE, GELU_CUBE = _pattern(-math.log2(math.e) * _STEEPNESS), _pattern(-mat
 """Patterns of the numbers by which x and x³ make up that exponent of gelu(x): its form with a tanh (Hendrycks and
 Gimpel, arXiv:1606.08415, section 2)."""
 
+TANH_SLOPE = _pattern(-2 * math.log2(math.e))
+"""Pattern of the number by which x is that exponent of tanh(x) = 2 / (1 + 2^exponent) - 1."""
+TANH_LEAST = 127 - 5
+"""Biased exponent of the least number whose tanh is computed so: of a smaller one, below 2^-5, it is the number."""
+
 RECIPROCALS = {i: (ONE * 2 ** (RECIPROCAL_SHIFT - 8) + i // 2) // i for i in range(128, 257)}
 """By the leading eight bits of a mantissa of 2^15 to 2^16, and the end of the last interval."""
 ROOTS = {i: (math.isqrt(4 * 2 ** (2 * ROOT_SHIFT - 8) // i) + 1) // 2 for i in range(64, 257)}
@@ -109,6 +114,8 @@ __all__ = [
     "ROOT_SHIFT",
     "ROPE_BITS",
     "SILU_SLOPE",
+    "TANH_LEAST",
+    "TANH_SLOPE",
     "activation_table",
     "gelu",
     "interpolated",

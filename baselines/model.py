@@ -35,6 +35,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
     VectorFunction.GATED_GELU: Op.SILU_MUL,
     VectorFunction.GELU: Op.GELU,
     VectorFunction.SILU: Op.GELU,
+    VectorFunction.TANH: Op.GELU,
     VectorFunction.RELU: Op.GELU,
     VectorFunction.ADD: Op.ADD,
     VectorFunction.COMBINE: Op.ADD,

@@ -101,6 +101,8 @@ def activations(dtype: DataType) -> Iterator[tuple[str, Real]]:
         u = wide * (2 * np.sqrt(2 / np.pi) * (1 + 0.044715 * wide**2)) if cubic else wide
         wanted = wide / (1 + np.exp(-u))
         yield name, steps(functions.activation(x, cubic=cubic), wanted, dtype, np.maximum(np.abs(wanted), LEAST))
+    wanted = np.tanh(wide)
+    yield "tanh", steps(functions.tanh(x), wanted, dtype, np.maximum(np.abs(wanted), LEAST))
 
 
 def errors(dtype: DataType) -> dict[str, Real]:

@@ -35,7 +35,7 @@ def reciprocals():
 
 
 def activations():
-    for function in ("gelu", "silu"):
+    for function in ("gelu", "silu", "tanh"):
         errors = []
         for scale_in in (0.01, 0.03, 0.06):
             scale_out = 127 * scale_in / 127

@@ -143,8 +143,7 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
         builder.block("pooler", Section.POOLER)
         first = x.part(run.batch * hidden)
         pooled = builder.gemm("pooler", Role.WHOLE, first, m=run.batch, n=hidden, k=hidden, bias=True)
-        # The unit's tanh is that of its GELU micro-program: range reduction, then a polynomial.
-        return builder.vector("tanh", Role.ACTIVATION, VectorFunction.GELU, pooled, rows=run.batch, cols=hidden)
+        return builder.vector("tanh", Role.ACTIVATION, VectorFunction.TANH, pooled, rows=run.batch, cols=hidden)
     builder.block("head", Section.HEAD)
     if model.final_norm is not None:
         x = _norm(builder, "norm", Role.FINAL_NORM, model.final_norm, x, run.tokens, hidden)
@@ -154,8 +153,8 @@ def _head(builder: Builder, model: Architecture, run: TokenStep, x: Value) -> Va
     last, bias = x.part(rows * width), model.head_bias
     logits = builder.gemm("head", Role.HEAD, last, m=rows, n=model.vocabulary, k=width, bias=bias)
     if model.softcap:
-        gelu = VectorFunction.GELU
-        logits = builder.vector("softcap", Role.ACTIVATION, gelu, logits, rows=rows, cols=model.vocabulary)
+        tanh = VectorFunction.TANH
+        logits = builder.vector("softcap", Role.ACTIVATION, tanh, logits, rows=rows, cols=model.vocabulary)
     if not run.cached:
         builder.vector("loss", Role.LOSS, VectorFunction.SOFTMAX, logits, rows=rows, cols=model.vocabulary)
     return logits

@@ -19,7 +19,7 @@ def silu(x: float) -> float:
     return x / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
-def _register(name: str, code: int, activation: Callable[[float], float], floats: str) -> None:
+def _register_alone(name: str, code: int, activation: Callable[[float], float], floats: str) -> None:
     register_function(
         FunctionSpec(
             name=name,
@@ -31,6 +31,10 @@ def _register(name: str, code: int, activation: Callable[[float], float], floats
             result="table[a]",
         )
     )
+
+
+def _register(name: str, code: int, activation: Callable[[float], float], floats: str) -> None:
+    _register_alone(name, code, activation, floats)
     register_function(
         FunctionSpec(
             name=f"gated_{name}",
@@ -47,3 +51,4 @@ def _register(name: str, code: int, activation: Callable[[float], float], floats
 
 _register("gelu", 4, gelu, "a · s(1.5957691 · a · (1 + 0.044715 · a²)), s(u) = 1 / (1 + e^−u)")
 _register("silu", 5, silu, "a · s(a), s(u) = 1 / (1 + e^−u)")
+_register_alone("tanh", 24, math.tanh, "2 · s(2a) − 1, s(u) = 1 / (1 + e^−u); a where it is below 2^−5")

@@ -22,5 +22,7 @@ register_function(
     )
 )
 register_function(
-    FunctionSpec(name="optimizer", code=18, passes=8, circuit=False, result="one step of Adam on a weight")
+    FunctionSpec(
+        name="optimizer", code=18, passes=8, circuit=False, result="one step of Adam on a weight, on GPUs alone"
+    )
 )

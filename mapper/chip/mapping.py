@@ -39,9 +39,8 @@ from siliconloom.mapper.chip.program import (
     lower,
     lower_tasks,
 )
-from siliconloom.mapper.chip.tasks import Task
+from siliconloom.mapper.chip.tasks import Task, refuse_training
 from siliconloom.workloads import Gemm, Graph
-from siliconloom.workloads.graph import is_optimizer
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
@@ -83,7 +82,7 @@ def map_workload(
     LoomError
         When a tile's buffers or the main memory are too small, or a stated precision is not the chip's.
     NotSupported
-        For tiles and operators that have no lowering.
+        For tiles and operators that have no lowering, and for training.
     """
     graph, notes = fit_precision(chip, graph)
     if isinstance(chip.tile, SystolicTile):
@@ -224,13 +223,14 @@ def demands(chip: Chip, graph: Graph, parts: Sequence[Part], choice: Choice) -> 
 
 
 def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """Take the chip's preferred format for a model that states none of its own accord."""
+    """Take the chip's preferred format for a model that states none of its own accord; see `refuse_training`, too."""
+    refuse_training(chip, graph)
     check_packing(chip, graph)
     if isinstance(chip.tile, NpuTile) and chip.tile.rounds:
         return _fit_elements(chip, chip.tile, graph)
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
-    unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision) and not is_optimizer(o)})
+    unfit = sorted({o.precision for o in graph.operators() if not accepts(o.precision)})
     if not unfit:
         return graph, ()
     wanted = ", ".join(d.value for d in operands)
@@ -250,7 +250,7 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
     notes = (f"{chip.name} multiplies in {own.value}; all else is in {wide.value}",)
     if graph.precision is wide and graph.packings:
         return graph, notes
-    stated = sorted({o.precision for o in graph.operators() if o.precision is not own and not is_optimizer(o)})
+    stated = sorted({o.precision for o in graph.operators() if o.precision is not own})
     if stated and graph.explicit_precision:
         raise LoomError(
             f"{graph.name}: {stated[0].value} operands are not among those of {chip.name} ({own.value}); "

@@ -14,7 +14,6 @@ from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
-from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.roles import Section
 
 
@@ -295,8 +294,6 @@ def updated(graph: Graph) -> dict[str, str]:
     last operator reads it element by element, or not at all.
     """
     found: dict[str, str] = {}
-    if graph.phase is Phase.TRAINING:  # what flows back reads it again
-        return found
     flow = graph.dataflow
     for _, repeat, members in graph.blocks():
         names, last = {each.name for each in members}, members[-1]

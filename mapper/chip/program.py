@@ -26,7 +26,7 @@ from siliconloom.mapper.chip.operands import updated
 from siliconloom.mapper.chip.orientation import exchanges
 from siliconloom.mapper.chip.placement import Placement
 from siliconloom.mapper.chip.sharing import Cut, Share
-from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape
+from siliconloom.mapper.chip.tasks import Task, block_tasks, gemm_shape, refuse_training
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.mapper.chip.vector import VectorLowering
 from siliconloom.mapper.chip.vector_shape import vector_shape
@@ -271,6 +271,7 @@ def blocks_of(
     ``fused`` says of products how many of the operators after them are computed with them at most; all that can be
     where it says nothing.
     """
+    refuse_training(chip, graph)
     tile, nearest = chip.tile, next(iter(chip.memory))
     assert isinstance(tile, NpuTile)
     parts = []

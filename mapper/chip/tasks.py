@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from siliconloom.arch.description import NpuTile
+from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.gemm_layout import GemmShape
@@ -24,7 +25,7 @@ from siliconloom.mapper.chip.operands import (
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
 from siliconloom.workloads.graph import Phase
 
-ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU})
+ACTIVATIONS = frozenset({VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU, VectorFunction.TANH})
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,15 @@ class Task:
     def owner(self) -> str:
         """Operator of the workload that the task's time belongs to."""
         return self.serves or self.operator.name
+
+
+def refuse_training(chip: Chip, graph: Graph) -> None:
+    """Raise `NotSupported` for a training step: our tiles have circuits for what the forward pass is made of alone."""
+    if graph.phase is Phase.TRAINING:
+        raise NotSupported(
+            f"training {graph.name} on {chip.name}: its tiles have no circuit for the loss and the optimizer's step, "
+            "and take no gradients, which are products of two results; GPUs train (loom plan dgx-h100, loom sim h100)"
+        )
 
 
 def block_tasks(
@@ -101,7 +111,6 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
     - Keys are made token by token, as values are, but the array multiplies with their transpose: what loads B by its
       rows needs new keys transposed. Older ones lie transposed in the cache; their own run has paid for it. What
       appends to a cache does so; where nothing does (an encoder), keys and values are brought there all the same.
-      Training, whose functions have no circuits, transposes only.
     - Experts take the rows of their tokens, which lie anywhere; where each takes all of them they are in order.
     - An array that keeps its sums takes rows of what it multiplies column by column: they are transposed into blocks.
     """
@@ -110,7 +119,7 @@ def rearrangements(graph: Graph, operator: Operator, tile: NpuTile, linked: bool
         makers = graph.dataflow.predecessors(operator.name) if linked else []
         if any(_appends(graph, graph.dataflow[name]) for name in makers):
             return []
-        if fills_cache(operator) and linked and graph.phase is not Phase.TRAINING:
+        if fills_cache(operator) and linked:
             return [
                 replace(each, serves=operator.name)
                 for each in (_append(graph, operator, f"{operator.name}.{kind}", kind) for kind in ("keys", "values"))

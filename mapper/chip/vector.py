@@ -137,7 +137,7 @@ class VectorLowering:
     def _compute(self, rows: Walk, cols: Walk, first: tuple[int, int], last: tuple[int, int]) -> None:
         """One instruction for each pass over what lies there.
 
-        Operands beyond the second are added to what the instruction before left.
+        Operands beyond the second are added to what the instruction before left, with parameters of their own.
         """
         rings, shape = self.context.rings, self.shape
         freed, second = 0 if shape.chained else shape.passes - 1, shape.seconds > 0 or shape.weighs
@@ -156,6 +156,7 @@ class VectorLowering:
                 rings.results if ends or not shape.chained else rings.chained,
                 second=rings.second if second else None,
                 parameters=rings.constants if shape.constants else None,
+                parameter_offset=index * (shape.constants // shape.passes),
                 inputs=shape.size,
                 wait=(rings.vector.full_bit | rings.results.free_bit if begins else 0)
                 | (rings.second.full_bit if second else 0),

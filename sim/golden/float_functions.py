@@ -9,7 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.floats import EXPONENT, FRACTION_BITS, NAN, SIGN, Words, float_product, float_sum, tree_sum
-from siliconloom.arch.numerics import EXP2, EXP2_ONE, GELU_CUBE, GELU_SLOPE, LOG2_BITS, RECIPROCALS, ROOTS, SILU_SLOPE
+from siliconloom.arch.numerics import (
+    EXP2,
+    EXP2_ONE,
+    GELU_CUBE,
+    GELU_SLOPE,
+    LOG2_BITS,
+    RECIPROCALS,
+    ROOTS,
+    SILU_SLOPE,
+    TANH_LEAST,
+    TANH_SLOPE,
+)
 from siliconloom.arch.vector import RISE_LIMIT
 
 Integers = NDArray[np.int64]
@@ -20,8 +31,9 @@ FURTHEST = 1 << 15
 _EXP2 = np.array([*EXP2, 1 << (EXP2_ONE - 1)], np.int64)
 _RECIPROCALS, _ROOTS = (np.array([table.get(i, 0) for i in range(257)], np.int64) for table in (RECIPROCALS, ROOTS))
 ZERO, MINUS_ZERO = np.uint32(0), SIGN
-UNIT, _SILU_SLOPE, _GELU_SLOPE, _GELU_CUBE = (
-    np.array(word, np.uint32) for word in (0x3F800000, SILU_SLOPE, GELU_SLOPE, GELU_CUBE)
+UNIT, _SILU_SLOPE, _GELU_SLOPE, _GELU_CUBE, _TANH_SLOPE, _TWO, _MINUS_UNIT = (
+    np.array(word, np.uint32)
+    for word in (0x3F800000, SILU_SLOPE, GELU_SLOPE, GELU_CUBE, TANH_SLOPE, 0x40000000, 0xBF800000)
 )
 
 
@@ -159,11 +171,23 @@ def activation(x: Words, *, cubic: bool) -> Words:
     exponent = float_product(x, _GELU_SLOPE if cubic else _SILU_SLOPE)
     if cubic:
         exponent = float_sum(float_product(float_product(x, x), float_product(x, _GELU_CUBE)), exponent)
-    powers = np.where(is_nan(exponent), NAN, power(fixed(exponent), np.zeros(1, np.int64))).astype(np.uint32)
-    sigmoid = reciprocal(float_sum(powers, UNIT))
+    sigmoid = _sigmoid(exponent)
     # an infinity times nothing is nothing
     left = np.where(((x & EXPONENT) == EXPONENT) & (sigmoid == 0), x & SIGN, x)
     return float_product(left, sigmoid)
+
+
+def tanh(x: Words) -> Words:
+    """Twice the sigmoid of 2x, less one; x where that is small."""
+    large = float_sum(float_product(_sigmoid(float_product(x, _TANH_SLOPE)), _TWO), _MINUS_UNIT)
+    small = (x & EXPONENT) < TANH_LEAST << FRACTION_BITS
+    return np.where(small, float_product(x, UNIT), large).astype(np.uint32)
+
+
+def _sigmoid(exponent: Words) -> Words:
+    """1 / (1 + 2^exponent)."""
+    powers = np.where(is_nan(exponent), NAN, power(fixed(exponent), np.zeros(1, np.int64))).astype(np.uint32)
+    return reciprocal(float_sum(powers, UNIT))
 
 
 def order_of(words: Words) -> Integers:
@@ -199,4 +223,5 @@ __all__ = [
     "reduced",
     "rounded_up",
     "softmax",
+    "tanh",
 ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch import NotSupported, load_chip
+from siliconloom.arch import DataType, NotSupported, load_chip
 from siliconloom.arch.assembler import check_program, violations
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.isa import Opcode, Program
@@ -17,7 +17,10 @@ from siliconloom.evaluate.hardware import hardware_of, hardware_summary
 from siliconloom.sim.dram.memory import effective
 from siliconloom.verification.programs import random_npu, random_program
 from siliconloom.verification.workload import refuse
-from siliconloom.workloads import load_workload
+from siliconloom.workloads import Graph, load_workload
+from siliconloom.workloads.builder import Builder
+from siliconloom.workloads.graph import Phase
+from siliconloom.workloads.roles import Role, Section
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,7 +99,6 @@ def test_a_result_says_whether_its_hardware_is_proven(chip, workload, word, why,
         ("small", ["phase=decode", "context=40"], "attention", "no layout for a sliding window"),
         ("small", ["sequence=48"], "attention", "no layout for a sliding window"),
         ("small", ["sequence=12"], "attention", None),
-        ("small", ["phase=training", "sequence=12"], "qkv.weight_gradient", "no layout for a product of two results"),
     ],
 )
 def test_what_does_not_lie_as_circuits_read_it_is_not_proven(model, sets, operator, why, tmp_path):
@@ -114,6 +116,27 @@ def test_what_does_not_lie_as_circuits_read_it_is_not_proven(model, sets, operat
     if why is not None:
         with pytest.raises(NotSupported, match=why):
             refuse(chip, done.plan)
+
+
+def test_a_product_of_two_results_is_not_proven():
+    """The second one lies in rows, where the array takes panels."""
+    builder = Builder(DataType.INT8)
+    builder.block("list", Section.LIST)
+    first, second = (builder.gemm(name, Role.NONE, m=16, n=16, k=32) for name in ("a", "b"))
+    builder.gemm("both", Role.NONE, first, second, m=16, n=16, k=16, weight=False)
+    graph = Graph(
+        name="products",
+        phase=Phase.PREFILL,
+        precision=DataType.INT8,
+        explicit_precision=True,
+        batch=1,
+        tokens=16,
+        dataflow=builder.dataflow,
+    )
+    done = simulate(load_chip("npu-edge"), graph)
+    assert done.result()["hardware"]["why"] == {"no layout for a product of two results": 1}
+    with pytest.raises(NotSupported, match="no layout for a product of two results"):
+        refuse(done.chip, done.plan)
 
 
 def test_the_verilog_is_of_one_tile():

@@ -53,7 +53,21 @@ def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", d
 
 
 def config_of(family, heads, kv_heads, dim, layers, tied=True):
-    """A configuration as transformers writes it; ``family`` is gpt2, llama, qwen2 or mixtral, of all of two experts."""
+    """A configuration as transformers writes it; ``family`` is gpt2, llama, qwen2 or mixtral, of all of two experts.
+
+    An encoder (bert) has fewer keys.
+    """
+    if family == "bert":
+        return {
+            "model_type": "bert",
+            "hidden_size": heads * dim,
+            "num_attention_heads": heads,
+            "num_hidden_layers": layers,
+            "intermediate_size": 3 * dim,
+            "max_position_embeddings": POSITIONS,
+            "type_vocab_size": 2,
+            "vocab_size": VOCABULARY,
+        }
     if family == "gpt2":
         model = {"n_embd": heads * dim, "n_head": heads, "n_layer": layers, "n_positions": POSITIONS}
     else:
@@ -86,6 +100,8 @@ def tensors_of(config, seed=0):
     def factors(width):
         return chance.normal(1, 0.2, width).astype(np.float32)
 
+    if config["model_type"] == "bert":
+        return _bert_tensors(config, matrix, factors)
     if config["model_type"] == "gpt2":
         width = config["n_embd"]
         made = {"wte.weight": matrix(VOCABULARY, width), "wpe.weight": matrix(POSITIONS, width)}
@@ -124,6 +140,55 @@ def tensors_of(config, seed=0):
     if not config["tie_word_embeddings"]:
         made["lm_head.weight"] = matrix(VOCABULARY, width)
     return made
+
+
+def _bert_tensors(config, matrix, factors):
+    """Parameters of an encoder."""
+    width, inner, embeddings = config["hidden_size"], config["intermediate_size"], "bert.embeddings"
+    made = {
+        f"{embeddings}.{name}_embeddings.weight": matrix(rows, width)
+        for name, rows in (("word", VOCABULARY), ("position", POSITIONS), ("token_type", 2))
+    }
+    dense, norms = [("pooler.dense", width, width)], ["embeddings.LayerNorm"]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}"
+        dense += [(f"{at}.attention.self.{name}", width, width) for name in ("query", "key", "value")]
+        dense += [
+            (f"{at}.attention.output.dense", width, width),
+            (f"{at}.intermediate.dense", inner, width),
+            (f"{at}.output.dense", width, inner),
+        ]
+        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
+    for name, outputs, inputs in dense:
+        made[f"bert.{name}.weight"], made[f"bert.{name}.bias"] = matrix(outputs, inputs), matrix(outputs)
+    for name in norms:
+        made[f"bert.{name}.weight"], made[f"bert.{name}.bias"] = factors(width), matrix(width)
+    return made
+
+
+def pooled_of(config, tensors, tokens):
+    """What BERT's pooler makes of one sequence, as transformers' module computes it, in float64."""
+    t = {name.removeprefix("bert."): value.astype(np.float64) for name, value in tensors.items()}
+
+    def dense(name, x):
+        return x @ t[f"{name}.weight"].T + t[f"{name}.bias"]
+
+    def normed(name, x):
+        return _layer_norm(x, t[f"{name}.weight"], t[f"{name}.bias"])
+
+    words, positions, types = (t[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type"))
+    x = normed("embeddings.LayerNorm", words[tokens] + positions[: len(tokens)] + types[0])
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}"
+        each = [dense(f"{at}.attention.self.{name}", x) for name in ("query", "key", "value")]
+        heads = zip(*(np.split(part, config["num_attention_heads"], axis=1) for part in each), strict=True)
+        context = [_softmax(q @ k.T / np.sqrt(q.shape[1])) @ v for q, k, v in heads]
+        attended = dense(f"{at}.attention.output.dense", np.concatenate(context, axis=1))
+        x = normed(f"{at}.attention.output.LayerNorm", x + attended)
+        inner = dense(f"{at}.intermediate.dense", x)
+        inner = inner * 0.5 * (1 + np.vectorize(erf)(inner / np.sqrt(2)))
+        x = normed(f"{at}.output.LayerNorm", x + dense(f"{at}.output.dense", inner))
+    return np.tanh(dense("pooler.dense", x[0]))
 
 
 def _perceptrons(config, inner, width):

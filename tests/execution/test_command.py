@@ -69,7 +69,7 @@ BAD = {
     "weights that are none": (["--tokens", "1", "--weights", "{}/text"], "neither a safetensors file nor an npz"),
     "another machine": (["--on", "paper"], "--on: must be one of golden, rtl"),
     "an archive on standard output": (["--dump", "-"], "--dump"),
-    "training": (["--set", "workload.phase=training"], "values of a training step"),
+    "training": (["--set", "workload.phase=training"], "no circuit for the loss and the optimizer's step"),
 }
 
 

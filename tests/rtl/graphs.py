@@ -48,8 +48,8 @@ def random_tile(number):
 
 
 def random_description(r):
-    """A workload's description, and the keys that are set: products, or a decoder of one or two layers."""
-    kind = r.choice(["gemms", "gpt2", "llama", "qwen2", "llama"])
+    """A workload and the keys that are set: products, or a decoder or an encoder of one or two layers."""
+    kind = r.choice(["gemms", "gpt2", "llama", "qwen2", "llama", "bert"])
     if kind == "gemms":
         gemms = [
             {
@@ -75,9 +75,13 @@ def random_description(r):
             "intermediate_size": r.randint(5, 40),
             "max_position_embeddings": 64,
         }
-    model |= {"model_type": kind, "vocab_size": r.randint(3, 40), "tie_word_embeddings": r.random() < 0.5}
+    model |= {"model_type": kind, "vocab_size": r.randint(3, 40)}
+    if kind == "bert":
+        del model["num_key_value_heads"]
+    else:
+        model["tie_word_embeddings"] = r.random() < 0.5
     sets = [("phase", "decode"), ("context", str(r.randint(2, 40)))]
-    if r.random() < 0.5:
+    if kind == "bert" or r.random() < 0.5:
         sets = [("sequence", str(r.randint(1, 12)))]
     return model, [*sets, ("batch", str(r.choice([1, 1, 2, 3])))]
 

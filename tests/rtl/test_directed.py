@@ -190,6 +190,17 @@ def test_a_reset_in_the_middle_of_a_run_leaves_nothing_behind(tile):
 
 
 @pytest.mark.rtl
+def test_bits_that_no_tile_reads_change_nothing(tile):
+    """Reserved bits and fields of other instructions: the assembler refuses flags among them, circuits have no use."""
+    chip, run = tile
+    programs = [random_program(chip, seed) for seed in (4, 5)] + [made for _, made in directed_programs(chip)[:8]]
+    cases = [ProgramCase(p.program, p.memory, p.base, scribbled=seed) for seed, p in enumerate(programs, 1)]
+    for number, (case, made, outcome) in enumerate(zip(cases, programs, run(cases), strict=True)):
+        assert case.placed()[0] != made.program.encode()
+        assert compare(f"program {number}", chip, made, outcome).passed, number
+
+
+@pytest.mark.rtl
 @pytest.mark.slow
 def test_the_largest_of_a_vocabulary_is_found_beyond_the_columns_of_other_rows(tmp_path):
     """Two rows of 33,003 logits: the largest stands once near the end, and twice, of which the first counts."""

@@ -135,6 +135,18 @@ def test_activations_at_the_ends(cubic):
     assert np.isnan(real(got[9:]))
 
 
+def test_tanh():
+    x = np.concatenate([drawn(20_000, 4), np.linspace(-14, 14, 20_001).astype(np.float32)])
+    got = real(functions.tanh(x.view(np.uint32)))
+    wanted = np.tanh(x.astype(np.float64))
+    assert np.abs(got - wanted).max() < 4 * TABLES
+    assert (np.abs(got - wanted) <= 1e-3 * np.abs(wanted)).all()
+    assert np.abs(got).max() <= 1
+    ends = functions.tanh(words(np.inf, -np.inf, 3e38, -3e38, 0.0, -0.0, np.nan))
+    assert ends[:6].tolist() == words(1, -1, 1, -1, 0, -0.0).tolist()
+    assert np.isnan(real(ends[6:]))
+
+
 def test_the_order_of_elements():
     x = words(-np.inf, -2, -1e-40, -0.0, 0.0, 1e-40, 1, np.inf, np.nan, -np.nan)
     order = functions.order_of(x)

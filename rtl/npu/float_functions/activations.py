@@ -1,12 +1,21 @@
-"""Activations: the operand by a sigmoid, 1 / (1 + 2^w), of which the first sum is the exponent w."""
+"""Activations: the operand by a sigmoid, 1 / (1 + 2^w), of which the first sum is the exponent w; or that sigmoid."""
 
-from amaranth import Cat, Const, Module, Mux
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, SILU_SLOPE
+from siliconloom.arch.numerics import GELU_CUBE, GELU_SLOPE, SILU_SLOPE, TANH_LEAST, TANH_SLOPE
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.rtl.cells.floating import float_multiply
-from siliconloom.rtl.npu.float_ways import FloatStage, FloatWay, assigns, register_float_circuit, register_float_way
+from siliconloom.rtl.cells.floating import float_multiply, float_sum
+from siliconloom.rtl.npu.float_ways import (
+    UNIT,
+    FloatStage,
+    FloatWay,
+    assigns,
+    register_float_circuit,
+    register_float_way,
+)
+
+TWO, MINUS_UNIT = Const(0x40000000, 32), Const(0xBF800000, 32)
 
 
 def by_sigmoid(m: Module, stage: FloatStage) -> dict[str, Value]:
@@ -35,6 +44,24 @@ def gated(m: Module, stage: FloatStage) -> dict[str, Value]:
     return {"closed": float_multiply(m, "gated", stage.value, stage.more["gate"])}
 
 
+def is_small(operand: Value) -> Value:
+    """Whether a number is its own tanh."""
+    return operand[23:31] < TANH_LEAST
+
+
+def twice(m: Module, stage: FloatStage) -> dict[str, Value]:
+    """The sigmoid by two; a small operand as it is."""
+    small = is_small(stage.a)
+    return {"x": Mux(small, stage.a, stage.more["sigmoid"]), "factor": Mux(small, UNIT, TWO)}
+
+
+def less_one(m: Module, stage: FloatStage) -> dict[str, Value]:
+    """What has passed, less one; a small operand as it is."""
+    small = Signal(name="small_9")
+    m.d.sync += small.eq(is_small(stage.a))  # which is a stage earlier than the value
+    return {"closed": Mux(small, stage.value, float_sum(m, "less_one", stage.value, MINUS_UNIT))}
+
+
 register_float_way(
     FloatWay(
         name="silu",
@@ -45,7 +72,13 @@ register_float_way(
 )
 register_float_way(FloatWay(name="gelu", order=85, multiply=cubic, add=with_slope, late=by_sigmoid))
 register_float_way(FloatWay(name="gated", order=90, close=gated))
+register_float_way(
+    FloatWay(
+        name="tanh", order=95, multiply=assigns(factor=lambda stage: Const(TANH_SLOPE, 32)), late=twice, close=less_one
+    )
+)
 register_float_circuit(VectorFunction.SILU, "silu")
 register_float_circuit(VectorFunction.GELU, "gelu")
+register_float_circuit(VectorFunction.TANH, "tanh")
 register_float_circuit(VectorFunction.GATED_SILU, "silu", "gated")
 register_float_circuit(VectorFunction.GATED_GELU, "gelu", "gated")

@@ -33,7 +33,7 @@ register_way(
 register_circuit(VectorFunction.MULTIPLY, "product")
 
 register_way(Way(name="lookup", order=60, operand=when(value=lambda stage: stage.looked_up)))
-for _function in (VectorFunction.GELU, VectorFunction.SILU):
+for _function in (VectorFunction.GELU, VectorFunction.SILU, VectorFunction.TANH):
     register_circuit(_function, "lookup")
 for _function in (VectorFunction.GATED_GELU, VectorFunction.GATED_SILU):
     register_circuit(_function, "product", "lookup")

@@ -18,6 +18,12 @@ def gelu(o: FloatOperands) -> Words:
     return float_functions.activation(o.first, cubic=True)
 
 
+@in_floats(VectorFunction.TANH)
+def tanh(o: FloatOperands) -> Words:
+    """Twice a sigmoid, less one."""
+    return float_functions.tanh(o.first)
+
+
 def _gate(o: FloatOperands, activated: Words) -> Words:
     return float_product(activated, float_product(o.second, o.scalars[0]))
 

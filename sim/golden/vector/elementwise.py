@@ -39,7 +39,7 @@ def requantize(o: Operands) -> Integers:
     return functions.requantize(o.first, *o.columns)
 
 
-@golden(VectorFunction.GELU, VectorFunction.SILU)
+@golden(VectorFunction.GELU, VectorFunction.SILU, VectorFunction.TANH)
 def look_up(o: Operands) -> Integers:
     """What the table has."""
     return np.asarray(o.table[o.first & 255])

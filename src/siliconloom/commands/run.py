@@ -141,7 +141,7 @@ def _values(
     json_file: str | None,
 ) -> None:
     """One program's values beside those of float64 and of the exact reading."""
-    from siliconloom.arch import CheckFailed, NotSupported, machine_kind
+    from siliconloom.arch import CheckFailed, NotSupported, load_chip, machine_kind
     from siliconloom.arch.document import Document
     from siliconloom.arch.overrides import split_overrides
     from siliconloom.evaluate.chip import check_length
@@ -154,6 +154,7 @@ def _values(
     from siliconloom.execution.tokens import arranged, random_tokens, read_tokens
     from siliconloom.execution.walk import GraphWalk
     from siliconloom.execution.weights import RandomWeights, Weights
+    from siliconloom.mapper.chip.tasks import refuse_training
     from siliconloom.models.source import own_weights
     from siliconloom.render.output import write_json
     from siliconloom.render.running import run_table
@@ -174,6 +175,7 @@ def _values(
         raise NotSupported(f"values on a system ({chip}); name one of its chips")
     graph = load_workload(model, split_overrides(assignments)[1])
     base = rope_base_of(model) if rope_base is None else rope_base
+    refuse_training(load_chip(chip, split_overrides(assignments)[0]), graph)
     GraphWalk(graph)  # what nothing here can read is refused before anything takes time
     batch, count, _ = lengths(graph)
     if given is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from siliconloom.arch import Chip
@@ -16,12 +15,11 @@ from siliconloom.evaluate.chip_machine import ChipMachine
 from siliconloom.evaluate.pim_machine import PimMachine
 from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.evaluate.windows import PimRow, Window
-from siliconloom.mapper.chip.bounds import Bound, graph_bound
+from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.system.shard import without
 from siliconloom.sim.chip.energy import COMPONENTS, pim_energy
 from siliconloom.workloads import Attention, Graph, Operator, Phase
-from siliconloom.workloads.graph import is_optimizer
-from siliconloom.workloads.subgraph import subgraph, without_messages
+from siliconloom.workloads.subgraph import without_messages
 
 ADDED = ("seconds", "cycles", "overlap_cycles", "macs", "bound_cycles", "read_bytes", "write_bytes", "energy_j")
 """What an operator's executions add up."""
@@ -49,8 +47,6 @@ class ChipPart:
         Commands of all channels in a step.
     policy
         Of the memory, where it could compute a part.
-    updated
-        The share of the parameters that the chip updates in a step, by the optimizers.
     """
 
     chip: Chip
@@ -62,7 +58,6 @@ class ChipPart:
     memory_macs: int = 0
     counts: Any = None
     policy: Policy | None = None
-    updated: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, machine: ChipMachine, steps: PlannedStep) -> ChipPart:
@@ -76,8 +71,7 @@ class ChipPart:
         if row is None:
             done = machine.simulation(graph)
             policy = machine.policy if isinstance(machine, PimMachine) and graph.phase is Phase.DECODE else None
-            rows = _operators(done, steps.executions, steps.updated)
-            return cls(done.chip, graph, rows, passes=times, policy=policy, updated=steps.updated)
+            return cls(done.chip, graph, _operators(done, steps.executions), passes=times, policy=policy)
         assert isinstance(machine, PimMachine)
         rows = _merged(
             [each | {"unit": "npu"} for done in row.simulations for each in _operators(done, steps.executions)]
@@ -158,8 +152,8 @@ class ChipPart:
         """
         row, graph = self.row, without_messages(self.graph)
         if row is None:
-            found = self._arrays_bound(graph)
-            return PartBound(found.lower_bound_cycles, found.name, binding_key(self.chip, found))
+            found = graph_bound(self.chip, graph)
+            return PartBound(found.lower_bound_cycles * self.passes, found.name, binding_key(self.chip, found))
         found = graph_bound(self.chip, without(graph, lambda o: isinstance(o, Attention) or o.name in row.moved))
         o, t = row.pim.dram.organization, row.pim.dram.timing
         moved = self.memory_bytes / self.passes / row.pim.channels
@@ -172,18 +166,6 @@ class ChipPart:
         if memory[name] > found.lower_bound_cycles:
             return PartBound(memory[name] * self.passes, name, "pim")
         return PartBound(found.lower_bound_cycles * self.passes, found.name, binding_key(self.chip, found))
-
-    def _arrays_bound(self, graph: Graph) -> Bound:
-        """Of every pass the work of all but the optimizers, and of these once the chip's share."""
-        updates = [o for o in graph.operators() if is_optimizer(o)]
-        if self.passes == 1 and all(self.updated.get(o.name, 1.0) == 1.0 for o in updates):
-            return graph_bound(self.chip, graph)
-        parts = [(graph_bound(self.chip, without(graph, is_optimizer)), float(self.passes))]
-        parts += [(graph_bound(self.chip, subgraph(graph, [o])), self.updated.get(o.name, 1.0)) for o in updates]
-        levels = {name: int(sum(b.level_cycles[name] * times for b, times in parts)) for name in self.chip.memory}
-        compute = int(sum(b.compute_cycles * times for b, times in parts))
-        vector = int(sum(b.vector_cycles * times for b, times in parts))
-        return Bound(compute, max(levels.values(), default=0), vector, levels)
 
     def units(self, cycles: int, stages: int) -> dict[str, dict[str, Any]]:
         """What arrays, vector units and memory did in a step of so many cycles, on a chip of one of the stages."""
@@ -227,29 +209,21 @@ class PartBound:
     key: str
 
 
-def _operators(
-    done: Simulation, executions: Callable[[str], int], updated: Mapping[str, float] = MappingProxyType({})
-) -> list[dict[str, Any]]:
-    """Rows of the chip's result as often as a step has them, and the share of the optimizers that the chip does."""
+def _operators(done: Simulation, executions: Callable[[str], int]) -> list[dict[str, Any]]:
+    """Rows of the chip's result as often as a step has them."""
     rows = []
     owners = {mapped.task.operator.name: mapped.task.owner for mapped in done.plan.tasks}
     for row in done.result()["operators"]:
-        whole = 1 if row["name"] in updated else executions(owners[row["name"]])
-        times = updated.get(row["name"], whole)
-        row |= {name: _times(row[name], times) for name in ADDED}
+        times = executions(owners[row["name"]])
+        row |= {name: row[name] * times for name in ADDED}
         row |= {
-            "repeat": row["repeat"] * whole,
+            "repeat": row["repeat"] * times,
             "energy": {name: joules * times for name, joules in row["energy"].items()},
-            "busy_cycles": {name: _times(busy, times) for name, busy in row["busy_cycles"].items()},
+            "busy_cycles": {name: busy * times for name, busy in row["busy_cycles"].items()},
             "seconds": row["cycles"] / done.chip.clock,
         }
         rows.append({name: value for name, value in row.items() if name not in ("start_cycle", "end_cycle")})
     return rows
-
-
-def _times(count: float, times: float) -> float:
-    """So many times a number; a share of a whole number is a whole one."""
-    return round(count * times) if isinstance(count, int) else count * times
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

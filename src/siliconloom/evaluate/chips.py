@@ -20,7 +20,7 @@ from siliconloom.evaluate.steps import PlannedStep
 from siliconloom.mapper.system.cluster import Cluster
 from siliconloom.mapper.system.shard import with_context
 from siliconloom.sim.chip.energy import EXCLUDED, standing_power
-from siliconloom.workloads import Collective, Graph, Phase
+from siliconloom.workloads import Collective, Graph
 
 
 def chip_system_result(
@@ -147,8 +147,6 @@ def _notes(machine: ChipMachine, stored: Graph, graph: Graph, steps: PlannedStep
     notes += steps.idle
     if steps.plan.context > 1:
         notes.append("energy, traffic and units: attention that chips share counts as standing power only")
-    if graph.phase is Phase.TRAINING:
-        notes.append("energy: gradients left over count as standing power only")
     return notes
 
 

@@ -26,7 +26,6 @@ from siliconloom.mapper.system.plan import Plan, refuse_keys_of_one, refuse_trai
 from siliconloom.mapper.system.search import ANY, too_much
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import Attention, Graph, Phase, SharedAttention
-from siliconloom.workloads.graph import is_optimizer
 from siliconloom.workloads.roles import Pass
 
 
@@ -54,8 +53,6 @@ class PlannedStep:
         """Seconds of the update that ends a training step."""
         self.again: frozenset[str] = frozenset()
         """Operators that the backward pass computes again (``plan.recompute``)."""
-        self.updated: dict[str, float] = {}
-        """The share of the parameters of its part that one chip updates, by the optimizers of the part's blocks."""
         self.layers: Layers | None = None
         """Of the model; none where it has no layers that a plan could cut."""
         self.routed: dict[str, Any] = {}
@@ -122,9 +119,6 @@ class PlannedStep:
             self.add("gradients, left over", "all_reduce", 1, step.gradients)
         if isinstance(planner, Trainer):
             self.optimizer = step.optimizer
-            blocks = {b.name: b for b in planner.layers.blocks(plan, plan.microbatch)}
-            updates = [o for o in self.part.operators() if is_optimizer(o)]
-            self.updated = {o.name: planner.updated(plan, blocks[o.forward_block]) for o in updates}
 
     def executions(self, name: str) -> int:
         """How often a step does what an operator does in one pass: once a pass, twice where it is computed again."""

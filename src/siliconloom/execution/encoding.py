@@ -71,7 +71,7 @@ class Encoding(ABC):
                 found.append(self.planes(made.columns))
             elif group is Parameters.SCALARS:
                 assert made.scalars is not None
-                found.append(self.lines(self.scalars(made.scalars)))
+                found += [self.lines(self.scalars(each)) for each in (made.scalars, *made.further)]
             else:
                 assert made.table is not None
                 found.append(self.lines(np.frombuffer(made.table, np.uint8)))

@@ -242,6 +242,8 @@ class FileWeights(Weights):
             self._named: _Named = _Gpt2(graph, names)
         elif any(name.endswith("embed_tokens.weight") for name in names):
             self._named = _Llama(graph, names, paired)
+        elif any(name.endswith("word_embeddings.weight") for name in names):
+            self._named = _Bert(graph, names)
         else:
             self._named = _Own(graph, names)
         self._check()
@@ -445,6 +447,48 @@ class _Llama(_Named):
 
     def ignored(self, name: str) -> bool:
         return name.endswith("rotary_emb.inv_freq") or (self.tied and name == "lm_head.weight")
+
+
+class _Bert(_Named):
+    """BERT and RoBERTa in transformers: weights are (outputs, inputs), and heads behind the pooler are left out."""
+
+    PLACES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "table": ("embeddings.word_embeddings",),
+        "positions": ("embeddings.position_embeddings",),
+        "types": ("embeddings.token_type_embeddings",),
+        "embedding": ("embeddings.LayerNorm",),
+        "qkv.0": tuple(f"encoder.layer.{{}}.attention.self.{name}" for name in ("query", "key", "value")),
+        "row_parallel.0": ("encoder.layer.{}.attention.output.dense",),
+        "norm.0": ("encoder.layer.{}.attention.output.LayerNorm",),
+        "column_parallel.0": ("encoder.layer.{}.intermediate.dense",),
+        "row_parallel.1": ("encoder.layer.{}.output.dense",),
+        "norm.1": ("encoder.layer.{}.output.LayerNorm",),
+        "whole": ("pooler.dense",),
+    }
+    HEADS = ("cls.", "lm_head.", "classifier.", "qa_outputs.")
+    BUFFERS = "embeddings.position_ids"
+
+    def __init__(self, graph: Graph, names: set[str]) -> None:
+        super().__init__(graph, names)
+        self.prefix = next((p for p in ("bert.", "roberta.") if any(name.startswith(p) for name in names)), "")
+        self.older = any(name.endswith("LayerNorm.gamma") for name in names)
+        """Norms have the names of their first checkpoints."""
+
+    def source(self, at: At, operator: Operator, what: str, shape: tuple[int, ...]) -> ParameterSource:
+        label, layer = self.place(at)
+        if label not in self.PLACES:
+            raise self.unknown(operator)
+        ending = "bias" if what in ("bias", "beta") else "weight"
+        if what in ("gamma", "beta") and self.older:
+            ending = what
+        names = tuple(f"{self.prefix}{each.format(layer)}.{ending}" for each in self.PLACES[label])
+        if what not in ("weight", "bias"):
+            return ParameterSource(names, (shape,), one)
+        part = shape[-1] // len(names), *shape[:-1]
+        return ParameterSource(names, (part,) * len(names), flipped if what == "weight" else joined)
+
+    def ignored(self, name: str) -> bool:
+        return name.removeprefix(self.prefix) == self.BUFFERS or name.startswith(self.HEADS)
 
 
 __all__ = ["FileWeights", "StoredModel", "StoredTensor", "interleaved", "stored_model", "tensors_of"]

@@ -96,10 +96,11 @@ class FloatParameters(Reading):
         gamma, beta = (each.astype(np.float64) for each in self.real.weights.norm(at, operator))
         return self._made(at, len(x), operator.cols, columns=_columns(gamma, beta))
 
-    def add(self, at: At, operator: Vector, x: Elements, y: Elements) -> Elements:
-        return self._made(at, len(x), operator.cols, scalars=(1.0, 1.0, 0))
+    def add(self, at: At, operator: Vector, *terms: Elements) -> Elements:
+        one = (1.0, 1.0, 0)
+        return self._made(at, len(terms[0]), operator.cols, scalars=one, further=(one,) * (len(terms) - 2))
 
-    def activate(self, at: At, function: VectorFunction | None, x: Elements) -> Elements:
+    def activate(self, at: At, function: VectorFunction, x: Elements) -> Elements:
         return self._made(at, len(x), x.shape[1])
 
     def gate(self, at: At, function: VectorFunction, x: Elements, y: Elements) -> Elements:
@@ -209,12 +210,18 @@ class FloatReading(Reading):
         )
         return self._narrow(found)
 
-    def add(self, at: At, operator: Vector, x: Elements, y: Elements) -> Elements:
-        first, second = self._scalars(at)
-        return self._narrow(float_sum(float_product(self._wide(x), first), float_product(self._wide(y), second)))
+    def add(self, at: At, operator: Vector, *terms: Elements) -> Elements:
+        first, second = self._scalars(at)  # of every pair
+        made = terms[0]
+        for term in terms[1:]:
+            parts = float_product(self._wide(made), first), float_product(self._wide(term), second)
+            made = self._narrow(float_sum(*parts))
+        return made
 
-    def activate(self, at: At, function: VectorFunction | None, x: Elements) -> Elements:
+    def activate(self, at: At, function: VectorFunction, x: Elements) -> Elements:
         wide = self._wide(x)
+        if function == VectorFunction.TANH:
+            return self._narrow(float_functions.tanh(wide))
         if function == VectorFunction.RELU:
             return self._narrow(np.where(wide & SIGN, np.uint32(0), wide))
         return self._narrow(float_functions.activation(wide, cubic=function == VectorFunction.GELU))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.execution.quantize import Columns, Quantized, Quantizer
+from siliconloom.execution.quantize import Columns, Quantized, Quantizer, Scalars
 from siliconloom.execution.walk import At, Past, Reading, by_expert
 from siliconloom.sim.golden import functions
 from siliconloom.workloads import Attention, Gemm, Vector
@@ -90,11 +90,15 @@ class IntegerReading(Reading):
         c, centred = self._columns(at), operator.function == VectorFunction.LAYER_NORM
         return self._cut(at, functions.normalize(x, c.multiplier, c.bias, c.shift, centred=centred))
 
-    def add(self, at: At, operator: Vector, x: Integers, y: Integers) -> Integers:
-        first, second, shift = self._scalars(at)
-        return self._cut(at, functions.scaled_sum(x, y, (first, second), shift))
+    def add(self, at: At, operator: Vector, *terms: Integers) -> Integers:
+        made, cut = terms[0], 0.0
+        for term, (first, second, shift) in zip(terms[1:], self._sums(at), strict=True):
+            made = self._cut(at, functions.scaled_sum(made, term, (int(first), int(second)), shift))
+            cut += self.saturated[at]
+        self.saturated[at] = min(cut, 1.0)
+        return made
 
-    def activate(self, at: At, function: VectorFunction | None, x: Integers) -> Integers:
+    def activate(self, at: At, function: VectorFunction, x: Integers) -> Integers:
         if function == VectorFunction.RELU:
             return np.maximum(x, 0)
         return self._looked_up(at, x)
@@ -171,6 +175,12 @@ class IntegerReading(Reading):
         found = self._of(at).columns
         assert found is not None
         return found
+
+    def _sums(self, at: At) -> tuple[Scalars, ...]:
+        """Scalars of a sum of several results, pair by pair."""
+        found = self._of(at)
+        assert found.scalars is not None
+        return found.scalars, *found.further
 
     def _scalars(self, at: At) -> tuple[int, int, int]:
         found = self._of(at).scalars

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.errors import LoomError
-from siliconloom.arch.numerics import EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
+from siliconloom.arch.numerics import ACTIVATIONS, EXP2_BITS, NORM_BITS, ONE, ROPE_BITS, activation_table
 from siliconloom.arch.packing import Packed
 from siliconloom.arch.vector import VectorFunction
-from siliconloom.execution.reference import Reference, angles, real_function
+from siliconloom.execution.reference import Reference, angles
 from siliconloom.execution.walk import GATED, At, GraphWalk, Past, Reading
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 from siliconloom.workloads.roles import Role
@@ -67,6 +67,8 @@ class Quantized:
         Of a product whose weights are packed, what these elements are made from; of experts a list.
     columns, scalars, table
         Parameters of its functions, where it has such.
+    further
+        Scalars of the sums behind the first, where there are more than two results.
     """
 
     scale: Floats
@@ -75,6 +77,7 @@ class Quantized:
     columns: Columns | None = None
     scalars: Scalars | None = None
     table: bytes | None = None
+    further: tuple[Scalars, ...] = ()
 
     def of_expert(self, number: int) -> Quantized:
         """What one expert's product needs of that of all."""
@@ -168,21 +171,24 @@ class Quantizer(Reading):
         columns = columns_of(gamma / 2.0**NORM_BITS / step, beta / step, after=True)
         return self._made(at, len(x), np.full(operator.cols, step), columns=columns)
 
-    def add(self, at: At, operator: Vector, x: Floats, y: Floats) -> Floats:
-        step = self._whole(at)
-        scalars = scaled(float(x[0, 0]) / step, float(y[0, 0]) / step)
-        return self._made(at, len(x), np.full(operator.cols, step), scalars=scalars)
+    def add(self, at: At, operator: Vector, *terms: Floats) -> Floats:
+        first, *others = (float(term[0, 0]) for term in terms)
+        steps = [*map(_step, self.real.sums[at]), self._whole(at)]
+        before = [first, *steps[:-1]]
+        each = [scaled(a / step, b / step) for a, b, step in zip(before, others, steps, strict=True)]
+        scale = np.full(operator.cols, steps[-1])
+        return self._made(at, len(terms[0]), scale, scalars=each[0], further=tuple(each[1:]))
 
-    def activate(self, at: At, function: VectorFunction | None, x: Floats) -> Floats:
+    def activate(self, at: At, function: VectorFunction, x: Floats) -> Floats:
         if function == VectorFunction.RELU:  # which takes no parameters, so its steps are its operand's
             return self._made(at, len(x), x[0])
         step = self._whole(at)
-        table = activation_table(real_function(function), float(x[0, 0]), step)
+        table = activation_table(ACTIVATIONS[function], float(x[0, 0]), step)
         return self._made(at, len(x), np.full(x.shape[1], step), table=table)
 
     def gate(self, at: At, function: VectorFunction, x: Floats, y: Floats) -> Floats:
         step, middle = self._whole(at), _step(self.real.gates[at])
-        table = activation_table(real_function(function), float(x[0, 0]), middle)
+        table = activation_table(ACTIVATIONS[function], float(x[0, 0]), middle)
         scalars = scaled(middle * float(y[0, 0]) / step)
         return self._made(at, len(x), np.full(x.shape[1], step), scalars=scalars, table=table)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -27,20 +27,15 @@ def angles(positions: Integers, head_dim: int, base: float) -> Floats:
     return np.asarray(positions[:, None] * base ** (-np.arange(0, head_dim, 2) / head_dim))
 
 
-def real_function(function: VectorFunction | None) -> Callable[[float], float]:
-    """The real function that an activation's table holds; ``None`` is the hyperbolic tangent."""
-    return math.tanh if function is None else ACTIVATIONS[function]
-
-
-def activated(function: VectorFunction | None, x: Floats) -> Floats:
-    """An activation of every element, as `real_function`, computed for whole matrices."""
+def activated(function: VectorFunction, x: Floats) -> Floats:
+    """An activation of every element, as `arch.numerics.ACTIVATIONS` has it, computed for whole matrices."""
     if function == VectorFunction.RELU:
         return np.maximum(x, 0.0)
-    if function is None:
-        return np.tanh(x)
+    if function == VectorFunction.TANH:
+        return np.asarray(np.tanh(x))
     if function == VectorFunction.SILU:
         return np.asarray(x / (1 + np.exp(-np.maximum(x, -700.0))))
-    return np.asarray(np.vectorize(real_function(function), otypes=[np.float64])(x), x.dtype)
+    return np.asarray(np.vectorize(ACTIVATIONS[function], otypes=[np.float64])(x), x.dtype)
 
 
 class Reference(Reading):
@@ -67,6 +62,8 @@ class Reference(Reading):
         Largest magnitude of each column over all rows of all runs: (columns,).
     gates
         Largest magnitude of what a gated activation multiplies with its second operand.
+    sums
+        Of a sum of more than two results, the largest magnitude of the first two together, of the first three ...
     """
 
     def __init__(
@@ -84,6 +81,7 @@ class Reference(Reading):
         self.results: dict[At, Floats] = {}
         self.peaks: dict[At, Floats] = {}
         self.gates: dict[At, float] = {}
+        self.sums: dict[At, list[float]] = {}
 
     def keep(self, at: At, value: Floats) -> None:
         rows = value.reshape(self.batch, -1, value.shape[1])
@@ -107,10 +105,13 @@ class Reference(Reading):
         deviation = np.sqrt((centred**2).mean(1, keepdims=True) + self.epsilon)
         return np.asarray(centred / deviation * gamma + beta)
 
-    def add(self, at: At, operator: Vector, x: Floats, y: Floats) -> Floats:
-        return x + y
+    def add(self, at: At, operator: Vector, *terms: Floats) -> Floats:
+        *parts, total = list(accumulate(terms, np.add))[1:]
+        found = [float(np.abs(each).max()) for each in parts]
+        self.sums[at] = [max(pair) for pair in zip(found, self.sums.get(at, found), strict=True)]
+        return np.asarray(total)
 
-    def activate(self, at: At, function: VectorFunction | None, x: Floats) -> Floats:
+    def activate(self, at: At, function: VectorFunction, x: Floats) -> Floats:
         return activated(function, x)
 
     def gate(self, at: At, function: VectorFunction, x: Floats, y: Floats) -> Floats:
@@ -154,4 +155,4 @@ class Reference(Reading):
         return made
 
 
-__all__ = ["EPSILON", "ROPE_BASE", "Reference", "activated", "angles", "real_function"]
+__all__ = ["EPSILON", "ROPE_BASE", "Reference", "activated", "angles"]

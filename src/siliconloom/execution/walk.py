@@ -25,7 +25,7 @@ from siliconloom.workloads.roles import Role, Section
 Array = NDArray[Any]
 Integers = NDArray[np.int64]
 NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
-PLAIN = (VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU)
+PLAIN = (VectorFunction.GELU, VectorFunction.SILU, VectorFunction.RELU, VectorFunction.TANH)
 GATED = {VectorFunction.GATED_GELU: VectorFunction.GELU, VectorFunction.GATED_SILU: VectorFunction.SILU}
 """Gated functions, and what their first operand goes through."""
 
@@ -82,12 +82,12 @@ class Reading(ABC):
         """A layer norm or an RMS norm of every row."""
 
     @abstractmethod
-    def add(self, at: At, operator: Vector, x: Array, y: Array) -> Array:
-        """The sum of two results."""
+    def add(self, at: At, operator: Vector, *terms: Array) -> Array:
+        """The sum of two results or more, one after the other."""
 
     @abstractmethod
-    def activate(self, at: At, function: VectorFunction | None, x: Array) -> Array:
-        """A function of every element; ``None`` is the hyperbolic tangent."""
+    def activate(self, at: At, function: VectorFunction, x: Array) -> Array:
+        """A function of every element."""
 
     @abstractmethod
     def gate(self, at: At, function: VectorFunction, x: Array, y: Array) -> Array:
@@ -216,7 +216,7 @@ class GraphWalk:
             return reading.turn(at, read[0][:, : operator.cols], self._positions(tokens, past), head_dim)
         if function == VectorFunction.KV_APPEND:
             return np.concatenate(self._new(self.appends[operator.name], values), axis=1)
-        return reading.activate(at, None if operator.place.section is Section.POOLER else function, read[0])
+        return reading.activate(at, function, read[0])
 
     def head_dim(self, rope: str) -> int:
         """Columns of each head that a rotation turns."""
@@ -288,7 +288,7 @@ class GraphWalk:
         if function == VectorFunction.GATHER:
             return "a gather of results" if makers else self._gathers(operator)
         if function == VectorFunction.ADD:
-            return "" if len(makers) == operator.inputs == 2 else "sums of more than two results"
+            return "" if len(makers) == operator.inputs >= 2 else "sums of one result, or of what no operator makes"
         if function in NORMS:
             apart = operator.role in (Role.QUERY_NORM, Role.KEY_NORM, Role.LATENT_NORM)
             return "norms of queries and keys" if apart or len(makers) != 1 else ""

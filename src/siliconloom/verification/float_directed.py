@@ -339,7 +339,7 @@ def both_ends(chip: Chip) -> LoadedProgram:
     rows.operand(first.reshape(count, cols))
     rows.operand(second.reshape(count, cols), rows.second)
     rows.scalars(1.3, -0.6)
-    functions = ("SILU", "GELU", "GATED_SILU", "GATED_GELU", "RELU", "ADD", "MULTIPLY")
+    functions = ("SILU", "GELU", "TANH", "GATED_SILU", "GATED_GELU", "RELU", "ADD", "MULTIPLY")
     for name in functions:
         function = getattr(VectorFunction, name)
         rows.compute(function, count, cols, k=2 if function.spec.second else 1)

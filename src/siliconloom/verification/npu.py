@@ -207,7 +207,8 @@ def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[Load
     """``made`` in the surroundings that have their turn: where it stands, and how its `ProgramCase` is otherwise.
 
     Of every four runs one is on a memory that hesitates, and half of these take writes in another order; the others
-    are exact to the cycle. Every second memory begins beyond 32 bits; hosts have habits, but for the first.
+    are exact to the cycle. Every second memory begins beyond 32 bits, and every second program has words with anything
+    in the bits that no tile reads; hosts have habits, but for the first.
     """
     turn = number % SURROUNDINGS
     if not turn:
@@ -222,6 +223,7 @@ def surrounded(made: LoadedProgram, number: int, *, seed: int = 0) -> tuple[Load
         "origin": FAR if turn % 2 else 0,
         "host": 1 + 1000 * seed + number,
         "reset_at": 40 + 13 * turn if turn in (2, 5) else 0,
+        "scribbled": 1 + 1000 * seed + number if turn % 2 else 0,
     }
 
 

@@ -58,8 +58,8 @@ def test_a_mapping_that_is_written_and_read_is_the_same_program(seed):
         ("npu-datacenter", (), "decode"),
         ("csd-flash", (("memory.dram.capacity", "100 MiB"),), "prefill"),
         ("sn40l", (), "decode"),
-        ("sn40l", (), "training"),
-        ("tpu-v4", (), "training"),
+        ("sn40l", (), "prefill"),
+        ("tpu-v4", (), "prefill"),
     ],
 )
 def test_library_chips_are_read_as_they_are_written(chip, sets, phase):

@@ -73,20 +73,6 @@ def test_one_tile_more_is_not_slower(base, shape):
     assert more <= TOLERANCE * small
 
 
-def test_a_bound_is_no_higher_where_an_operand_lies_in_a_faster_level():
-    """The gradient that an optimizer reads counted as if it lay in flash, with the state."""
-    sets = [("phase", "training"), ("layers", "1"), ("batch", "1"), ("sequence", "2")]
-    assert simulate(load_chip("csd-flash"), load_workload("llama3-8b", sets)).run.cycles > 0
-
-
-@pytest.mark.parametrize("capacity", [40, 100, 180, 260, 330, 420])
-def test_no_operand_reaches_beyond_the_result_that_it_is(capacity):
-    """The gradient that an optimizer reads in fp32 is stored in fewer bits: it ran over the end of the level."""
-    chip = load_chip("csd-flash", [("memory.dram.capacity", f"{capacity} MiB")])
-    graph = load_workload("gpt2", [("phase", "training"), ("layers", "1"), ("batch", "1"), ("sequence", "64")])
-    assert simulate(chip, graph).run.cycles > 0
-
-
 def test_a_table_is_the_same_object_whatever_part_of_its_rows_a_tile_takes():
     """A share of the segment table's rows was smaller than the table, and found no place among the memory levels."""
     graph = load_workload("bert-base", [("layers", "1"), ("sequence", "16")])

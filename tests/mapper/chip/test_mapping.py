@@ -40,9 +40,6 @@ def gemms(tmp_path, shapes, precision="int8"):
     return load_workload(str(path))
 
 
-LENGTHS = {"prefill": ("sequence", "32"), "training": ("sequence", "32"), "decode": ("context", "64")}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chip", NPUS)
 @pytest.mark.parametrize("workload", TRANSFORMERS)
@@ -64,9 +61,8 @@ def test_every_library_model_runs_on_every_npu_above_its_bound(chip, workload):
 
 
 @pytest.mark.parametrize("workload", ["gpt2", "llama3-8b", "mixtral-8x7b", "deepseek-v3"])
-@pytest.mark.parametrize("phase", ["decode", "training"])
-def test_decode_and_training_are_lowered(workload, phase):
-    graph = load_workload(workload, [("layers", "1"), LENGTHS[phase], ("phase", phase)])
+def test_decode_is_lowered(workload):
+    graph = load_workload(workload, [("layers", "1"), ("context", "64"), ("phase", "decode")])
     result = simulate(roomy("npu-datacenter"), graph).result()
     assert result["cycles"] >= result["bound"]["lower_bound_cycles"]
 

@@ -158,20 +158,19 @@ def test_a_search_in_which_nothing_fits_the_tile_ends_soon(monkeypatch):
 
     simulated, real = [], chip_machine.simulate
     monkeypatch.setattr(chip_machine, "simulate", lambda *a, **k: simulated.append(a) or real(*a, **k))
-    tiny = cluster_of(load_system("npu-x4-ring"), [("memory.dram.capacity", "4 GiB")])
-    graph = load_workload("gpt2", [("phase", "training"), ("batch", "8"), ("layers", "2")])
+    tiny = cluster_of(load_system("npu-x4-ring"), [("tile.scratchpad.capacity", "8 KiB")])
+    graph = load_workload("gpt2", [("batch", "8"), ("layers", "2")])
     with pytest.raises(LoomError, match=r"cannot hold two tiles of each operand of operator embedding\.tokens"):
-        search(Trainer(tiny, graph))
+        search(Server(tiny, graph))
     assert len(simulated) == 1
 
 
-@pytest.mark.parametrize("phase", ["training", "decode"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_model_too_large_for_all_chips_is_refused_before_anything_is_timed(phase, monkeypatch):
     monkeypatch.setattr("siliconloom.evaluate.chip_machine.simulate", None)
-    graph = load_workload("llama3-8b", [("phase", phase), ("batch", "8")])
-    kind = Trainer if phase == "training" else Server
-    with pytest.raises(LoomError, match=r"no plan fits .* of llama3-8b are .* even when all 4 chips share them"):
-        search(kind(cluster_of(load_system("npu-x4-ring")), graph))
+    graph = load_workload("llama3-70b", [("phase", phase), ("batch", "8")])
+    with pytest.raises(LoomError, match=r"no plan fits .* of llama3-70b are .* even when all 4 chips share them"):
+        search(Server(cluster_of(load_system("npu-x4-ring")), graph))
 
 
 def test_a_microbatch_larger_than_a_replicas_share_is_refused(cluster):

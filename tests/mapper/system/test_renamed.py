@@ -20,7 +20,6 @@ from siliconloom.mapper.system.shard import reduced_elements, sequences_of, tens
 from siliconloom.mapper.system.training import Trainer
 from siliconloom.workloads import load_workload
 from siliconloom.workloads.roles import Role
-from siliconloom.workloads.subgraph import without_messages
 from tests.mapper.system.renamed import known, renamed
 
 FAMILIES = ["gpt2", "llama3-8b", "qwen3-32b", "mixtral-8x7b", "deepseek-v3"]
@@ -122,12 +121,11 @@ def test_plans_and_their_memory(cluster, model, phase):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["prefill", "decode"])  # which are all that chips of ours do
 @pytest.mark.parametrize(("chip", "model"), [("npu-datacenter", "llama3-8b"), ("npu-cxl", "gpt2")])
 def test_programs(chip, model, phase):
     chip = load_chip(chip)
     graph = workload(model, phase, layers=2, batch=2, length=32).with_precision(chip.tile.array.operands[0])
-    graph = without_messages(graph)  # nor the optimizer, which no chip does
 
     def say(graph):
         plan = map_workload(chip, graph)
