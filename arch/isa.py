@@ -99,6 +99,7 @@ COMPUTE: tuple[BitField, ...] = (
     *_address("c", 28, 28, local=True),
     *_address("d", 28, 28, local=True),
     BitField("rescale", 1),
+    BitField("narrow", 1),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -160,6 +161,9 @@ class Instruction:
     rescale
         Of a matmul that adds: what each row has before is divided by the power of two by which a function that carries
         has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
+    narrow
+        Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
+        of two, see `arch.layout`.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -186,6 +190,7 @@ class Instruction:
     accumulate: int = 0
     overwrite: int = 0
     rescale: int = 0
+    narrow: int = 0
     m: int = 0
     n: int = 0
     k: int = 0
@@ -312,6 +317,7 @@ def decode(data: bytes) -> Instruction:
         pitch=values.get("pitch", 0),
         local_pitch=values.get("local_pitch", 0),
         rescale=values.get("rescale", 0),
+        narrow=values.get("narrow", 0),
         **plain,
     )
 

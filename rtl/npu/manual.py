@@ -50,6 +50,7 @@ FIELDS = {
     "accumulate": "a matmul always adds to its sums",
     "overwrite": "loop levels in whose first rounds a matmul puts its sums in the place of what was there",
     "rescale": "what a matmul adds to is first divided, row by row, see below",
+    "narrow": "what takes half of a line or less lies in lines of the next power of two, see below",
     "m": "size; of a loop, rounds",
     "n": "size",
     "k": "size, or a number of its own of some vector functions, see there",

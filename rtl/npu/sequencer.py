@@ -274,6 +274,7 @@ class SequencerCircuit(Circuit):
             "b_slot": odd["b"],
             "c_slot": odd["c"],
             "rescale": compute["rescale"],
+            "narrow": compute["narrow"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():
