@@ -175,7 +175,7 @@ class Image:
         """Rows that a product takes, as the array takes them."""
         if self.array.dataflow != "output_stationary":
             return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
-        return blocks_of(self.array, values)
+        return blocks_of(self.array, values, narrow=1)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -207,10 +207,10 @@ class Image:
                 start = n.start + number * n.size
                 columns = self._halves(weights, start, n.size) if shape.output_halved else None
                 wide = weights[:, start : start + n.size] if columns is None else columns
-                place = panels.tile(n.start, shape.k) + number * panels.tile(n.size, shape.k)
+                place = n.start // tiling.n * panels.tile(tiling.n, shape.k) + number * panels.tile(n.size, shape.k)
                 for k in segments(shape.k, depth):
                     for deep in range(k.start, k.start + k.count * k.size, k.size):
-                        local = packed(self.array, wide[deep : deep + k.size]).view(np.uint8)
+                        local = packed(self.array, wide[deep : deep + k.size], narrow=1).view(np.uint8)
                         for part in panels.parts(n.size, k.size):
                             lines = local[part.local : part.local + (part.rows - 1) * part.pitch + part.width]
                             rows = as_strided(lines, (part.rows, part.width), (part.pitch, 1), writeable=False)
@@ -221,7 +221,7 @@ class Image:
         """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""
         middle, first, wide = weights.shape[1] // 2, start // 2, size // 2
         room = padded(wide, self.array.cols)
-        made = np.zeros((len(weights), 2 * room), weights.dtype)
+        made = np.zeros((len(weights), room + wide), weights.dtype)
         made[:, :wide] = weights[:, first : first + wide]
         made[:, room : room + wide] = weights[:, middle + first : middle + first + wide]
         return made
@@ -276,7 +276,7 @@ class Image:
         return rows.reshape(-1).view(np.uint8)
 
     def _turns(self, operator: Vector) -> Pieces:
-        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols), operator.precision.bits)
+        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols, narrow=1), operator.precision.bits)
         for number, row in enumerate(self.turns[operator.name]):
             yield number * pitch, self.encoding.turns(row[None])
 

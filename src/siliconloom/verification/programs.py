@@ -526,7 +526,7 @@ def random_program(
     # who has one of these draws other numbers from there on, and nobody else does
     place = random.Random(f"{chip.name} {seed} carried").randrange(2 * segments)
     carried = Carried(writer) if place < count else None
-    narrow = random.Random(f"{chip.name} {seed} narrow")
+    narrow = random.Random(f"{chip.name} {seed} lines")
     for number in range(count):
         writer.builder.narrow = narrow.randint(0, 1)
         if carried is not None and number == place:
