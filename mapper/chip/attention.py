@@ -375,7 +375,7 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols, block = layout.array.cols, layout.key_block
+        cols, block = layout.block, layout.key_block
         terms = [
             (self.context.layer, self.k_unit),
             (sequence.loop, shape.kv_heads * layout.key_plane),
@@ -393,7 +393,7 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols, line = layout.array.cols, layout.value_line
+        line = layout.value_line
         terms = [
             (self.context.layer, self.v_unit),
             (sequence.loop, shape.kv_heads * layout.value_plane),
@@ -402,7 +402,7 @@ class AttentionLowering:
         if keys is not None:
             terms.append((keys.loop, keys.size * line))
         rows, width, pitch, local = layout.value_rows(count)
-        where = affine(self.v_base + start // cols * cols * line, *terms)
+        where = affine(self.v_base + start // layout.block * layout.block * line, *terms)
         # whole panels: positions are filled up to whole beats of a fold, as its rows are
         self.nest.load(self.context.rings.weights, rows, width, pitch, where, local_pitch=local)
         return None

@@ -35,6 +35,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.operands import key_block
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.sim.timing.pace import product_pace
@@ -137,7 +138,8 @@ def most_heads(shape: Attention) -> int:
 class AttentionLayout:
     """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
 
-    Keys lie head by head and transposed, in blocks of as many positions as the array has columns. Values lie head by
+    Keys lie head by head and transposed, in blocks of as many positions as the array has columns, or one that is narrow
+    (`operands.key_block`). Values lie head by
     head in panels of as many columns, position by position; where heads are narrower than a panel only their own
     columns do, if fewer bytes move so. A latent cache lies token by token.
 
@@ -149,14 +151,15 @@ class AttentionLayout:
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
-        self.positions = padded(shape.positions, self.array.cols)
+        self.block = key_block(self.array, shape)
+        self.positions = padded(padded(shape.positions, self.block), self.array.load_rows)
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
         size = shape.precision.size
-        self.key_block = size(panel_rows(self.array, shape.head_dim) * self.array.cols)
+        self.key_block = size(panel_rows(self.array, shape.head_dim) * self.block)
         if self.blocks:
-            self.key_plane = self.positions // self.array.cols * self.key_block
+            self.key_plane = -(-shape.positions // self.block) * self.key_block
         else:
             self.key_plane = shape.positions * size(shape.head_dim)
         self.panels = -(-shape.v_head_dim // self.array.cols)
@@ -216,7 +219,7 @@ class AttentionLayout:
 
     def key_cols(self, keys: int) -> int:
         """Columns of sums of so many keys: their last block is a whole one."""
-        return padded(keys, self.array.cols)
+        return padded(keys, self.block)
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""

@@ -299,9 +299,12 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
         for head in range(shape.kv_heads):
             number, own = sequence * shape.kv_heads + head, heads[sequence, :, head]
             if keys:
-                for block, start in enumerate(range(0, len(own), cols)):
+                for block, start in enumerate(range(0, len(own), layout.block)):
                     place = number * layout.key_plane + block * layout.key_block
-                    held = packed(layout.array, np.ascontiguousarray(own[start : start + cols].T)).view(np.uint8)
+                    wide = np.zeros((own.shape[1], layout.block), own.dtype)
+                    part = own[start : start + layout.block]
+                    wide[:, : len(part)] = part.T
+                    held = packed(layout.array, wide, narrow=1).view(np.uint8)
                     room[place : place + len(held)] = held
                 continue
             for panel, start in enumerate(range(0, own.shape[1], cols)):
@@ -323,8 +326,10 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
                 block = layout.key_block // element.itemsize
                 plane = room[number * layout.key_plane : (number + 1) * layout.key_plane].view(element)
                 blocks = [
-                    unpacked(layout.array, plane[start : start + block], width).T
-                    for start in range(0, -(-count // cols) * block, block)
+                    unpacked(layout.array, plane[start : start + block], width, layout.block, narrow=1).T[
+                        : layout.block
+                    ]
+                    for start in range(0, -(-count // layout.block) * block, block)
                 ]
                 made[sequence, :, head] = np.concatenate(blocks)[:count]
                 continue
