@@ -185,23 +185,34 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     panels of their own, so their columns stay whole, as do panels that have no halves of a power of two.
     """
     layout, (m, n, k) = GemmLayout(tile, shape), whole
-    low, slim, shallow = set[int](), set[int](), set[int]()
+    low, shallow = set[int](), set[int]()
     columns, beat = 2 * n if shape.output_halved else n, 2 * oriented(tile).array.load_rows
-    cuts = shape.packed and not shape.output_halved and is_power(n)
+    slim = _slim(tile, shape, n)
     while True:
         needs = layout.needs(m, columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
-        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (m % 2 and k % beat and (columns % 2 or not cuts)):
-            return sorted(low), sorted(slim), sorted(shallow)
+        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (
+            m % 2 and k % beat and columns == min(slim, default=columns)
+        ):
+            return sorted(low), slim, sorted(shallow)
         if m % 2 == 0:
             m //= 2
             low |= {m} if m < shape.m else set()
-        if cuts and columns % 2 == 0:
-            columns //= 2
-            slim |= {columns} if columns < shape.n else set()
+        columns = max((size for size in slim if size < columns), default=columns)
         if k % beat == 0:
             k //= 2
             shallow |= {k} if k < shape.k else set()
+
+
+def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
+    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers."""
+    layout, found, columns = GemmLayout(tile, shape), list[int](), panel
+    if not shape.packed or shape.output_halved or not is_power(panel):
+        return found
+    while columns > 1 and SLOTS * LARGE * layout.b_tile(columns, shape.k) > tile.scratchpad.capacity:
+        columns //= 2
+        found += [columns] if columns < shape.n else []
+    return found
 
 
 def _sizes(total: int, grain: int, beat: int) -> Int:
