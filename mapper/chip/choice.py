@@ -268,9 +268,14 @@ _Shape = tuple[Task, tuple[str, ...], tuple[int, int] | None]
 
 
 def _kind(share: Share, tiling: Tiling) -> Kind:
-    """What tells apart candidates whose instructions stand in another order or go to many more tiles."""
+    """What tells apart candidates whose instructions stand in another order or go to many more tiles.
+
+    The tiles of a product's depth are one loop, or a loop and the rest behind it.
+    """
     if isinstance(tiling, GemmTiling):
-        return share.tiles.bit_length(), tiling.order == "n_outer", tiling.resident
+        part = share.operator
+        rest = isinstance(part, Gemm) and part.k % tiling.k > 0
+        return share.tiles.bit_length(), tiling.order == "n_outer", 2 * rest + tiling.resident
     return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
 
 

@@ -18,7 +18,7 @@ from siliconloom.workloads import Gemm
 
 
 @dataclass(frozen=True)
-class Part(Walk):
+class BlockPart(Walk):
     """Rows of a part of the array, in a ``block`` of as many as it has."""
 
     block: Walk
@@ -26,12 +26,12 @@ class Part(Walk):
 
 def _start(walk: Walk) -> int:
     """First row of a tile, in the first round of its loops."""
-    return walk.start + (walk.block.start if isinstance(walk, Part) else 0)
+    return walk.start + (walk.block.start if isinstance(walk, BlockPart) else 0)
 
 
 def _steps(walk: Walk, row: int) -> list[tuple[Loop, int]]:
     """Loops over tiles of rows, and what their rounds add where rows are so far apart."""
-    blocks = [(walk.block.loop, walk.block.size * row)] if isinstance(walk, Part) else []
+    blocks = [(walk.block.loop, walk.block.size * row)] if isinstance(walk, BlockPart) else []
     return [*blocks, (walk.loop, walk.size * row)]
 
 
@@ -108,7 +108,7 @@ class GemmLowering:
         elif self.layout.blocks and self.tiling.m < self.layout.array.rows < self.shape.m:
             for block in self.nest.walk(self.shape.m, self.layout.array.rows):  # parts of one block at a time
                 for part in self.nest.walk(block.size, self.tiling.m):
-                    yield Part(part.segment, part.loop, block)
+                    yield BlockPart(part.segment, part.loop, block)
         else:
             yield from self.nest.walk(self.shape.m, self.tiling.m, sequence=self.tiling.sequence)
 
@@ -198,12 +198,12 @@ class GemmLowering:
             return
         block = (
             rows
-            if isinstance(m, Part) and m.block.size == rows
+            if isinstance(m, BlockPart) and m.block.size == rows
             else self.shape.m - (start + whole * rows) // rows * rows
         )
         line, local = int(layout.a_line(min(block, rows))), int(layout.a_line(rest))
         steps = [(m.loop, size(m.size))] if not whole and m.size < block else []
-        if isinstance(m, Part):
+        if isinstance(m, BlockPart):
             steps.append((m.block.loop, plane))
         where = place(line, whole * plane + size(start % rows if not whole else 0), steps)
         offset = int(layout.a_block(deep)) * whole
