@@ -192,6 +192,10 @@ def _illegal(faults: _Faults) -> None:
         faults.add("a result within a line", [replace(vector, c=Address(base=1))], misaligned, 0)
         product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
         faults.add("sums within a line", [product], misaligned, 0)
+    if faults.tile.vector.lanes > 2:
+        size, short = faults.tile.element_bytes, replace(vector, n=2, narrow=1)
+        faults.add("a narrow result within its line", [replace(short, c=Address(base=size))], misaligned, 0)
+        faults.add("a narrow result within a line", [replace(short, c=Address(base=2 * size))], Cause.NONE)
     array = faults.tile.array
     if is_power(array.rows) and array.rows > 1:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
