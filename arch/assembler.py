@@ -239,6 +239,8 @@ def _check_flags(i: Instruction, number: int) -> None:
         raise illegal(i, number, f"{what} adds to nothing that is there: it takes no {name}")
     if i.rescale and i.opcode != Opcode.MATMUL:
         raise illegal(i, number, f"sums are rescaled by a matmul that adds to them, and by nothing else (got {what})")
+    if i.narrow and i.opcode.spec.format is not Format.COMPUTE:
+        raise illegal(i, number, f"operands of a computation may be narrow, and no others (got {what})")
 
 
 def _built() -> str:

@@ -106,6 +106,7 @@ COMPUTE: tuple[BitField, ...] = (
     BitField("rescale", 1),
     BitField("weights", CODE_BITS),
     BitField("group", GROUP_BITS),
+    BitField("narrow", 1),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -169,6 +170,9 @@ class Instruction:
         has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
     packing
         Of a matmul whose stationary operand is packed: its format (`arch.packing`).
+    narrow
+        Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
+        of two, see `arch.layout`.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -196,6 +200,7 @@ class Instruction:
     overwrite: int = 0
     rescale: int = 0
     packing: Packing | None = None
+    narrow: int = 0
     m: int = 0
     n: int = 0
     k: int = 0
@@ -352,6 +357,7 @@ def decode(data: bytes) -> Instruction:
         local_pitch=values.get("local_pitch", 0),
         rescale=values.get("rescale", 0),
         packing=_packing(values),
+        narrow=values.get("narrow", 0),
         **plain,
     )
 

@@ -8,6 +8,11 @@ moving operand lies row by row, as everything does that the vector unit reads an
 output stationary array has neither: its operands lie as blocks of R rows and panels of C columns of full depth, or the
 first one transposed, row by row, as the vector unit transposes it.
 
+An operand may be *narrow*, where its instruction says so. What takes half of a line or less then lies in lines of the
+next power of two (`line_values`): rows shorter than `row_unit`, the parameters of no more columns than half of the
+lanes, the last panel of C columns, and the last block of R rows where sums stay. So what uses a part of an array or of
+the lanes takes as much room as it would with smaller ones. No such line lies over the end of a whole one.
+
 Sums lie in lines of C. Their local addresses count `sums_pitch` bytes to a line, the next power of two, so that a line
 is found by a shift whatever C is; the accumulator holds as many lines as it has room for (`sums_lines`).
 """
@@ -41,6 +46,25 @@ def next_power(value: int) -> int:
     return 1 << (value - 1).bit_length()
 
 
+_POWERS = 1 << np.arange(62, dtype=np.int64)
+
+
+def line_values(values: Count, line: int, narrow: int = 1) -> Count:
+    """Values of the lines in which so many lie: a whole ``line``, or less where these are ``narrow``."""
+    if not narrow:
+        return np.full_like(values, line) if isinstance(values, np.ndarray) else line
+    if isinstance(values, np.ndarray):
+        powers: NDArray[np.int64] = _POWERS[np.searchsorted(_POWERS, values)]
+        return np.minimum(powers, line)
+    return min(next_power(max(values, 1)), line)
+
+
+def filled_values(values: Count, line: int, narrow: int = 1) -> Count:
+    """Values in lines of ``line``, the last of which may be narrow."""
+    rest = values % line
+    return values - rest + (rest > 0) * line_values(rest, line, narrow)
+
+
 def row_unit(tile: NpuTile) -> int:
     """Values that a row of int8 operands is filled up to in local memory.
 
@@ -51,9 +75,14 @@ def row_unit(tile: NpuTile) -> int:
     return max(lanes, rows) if is_power(rows) and is_power(lanes) else lanes
 
 
-def row_values(tile: NpuTile, cols: Count) -> Count:
+def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
     """Values from row to row of an operand of ``cols`` columns in local memory."""
-    return padded(cols, row_unit(tile))
+    unit = row_unit(tile)
+    if not narrow:
+        return padded(cols, unit)
+    if isinstance(cols, np.ndarray):
+        return np.where(cols > unit, padded(cols, unit), line_values(cols, unit))
+    return padded(cols, unit) if cols > unit else line_values(cols, unit)
 
 
 def sums_pitch(array: SystolicArray) -> int:
@@ -86,21 +115,24 @@ def panel_rows(array: SystolicArray, k: Count) -> Count:
     return panel_beats(array, k) * array.load_rows
 
 
-def stationary_values(array: SystolicArray, outer: Count, k: Count) -> Count:
+def stationary_values(array: SystolicArray, outer: Count, k: Count, narrow: int = 0) -> Count:
     """Values that the stationary operand takes in memory: ``outer`` columns of ``k`` rows."""
-    return padded(outer, array.cols) * panel_rows(array, k)
+    return filled_values(outer, array.cols, narrow) * panel_rows(array, k)
 
 
-def moving_values(tile: NpuTile, beats: Count, k: Count) -> Count:
+def moving_values(tile: NpuTile, beats: Count, k: Count, narrow: int = 0) -> Count:
     """Values that the moving operand takes in memory: ``beats`` rows of ``k``."""
-    return beats * row_values(tile, k)
+    return beats * row_values(tile, k, narrow)
 
 
-def parameter_bytes(tile: NpuTile, function: VectorFunction, cols: int) -> int:
-    """Bytes of all parameters of a vector function of so many columns, as they lie in memory."""
-    lanes = tile.vector.lanes
-    cost = vector_cost(function, tile.parameter_format)
-    return tile.parameter_line // lanes * cost.parameter_bytes(cols, lanes)
+def parameter_bytes(tile: NpuTile, function: VectorFunction, cols: int, narrow: int = 0) -> int:
+    """Bytes of all parameters of a vector function of so many columns, as they lie in memory.
+
+    Those of columns may be narrow; scalars and tables lie in whole lines.
+    """
+    lanes, cost = tile.vector.lanes, vector_cost(function, tile.parameter_format)
+    line = line_values(cols, lanes, narrow) if cost.setup else lanes
+    return tile.parameter_line // lanes * cost.parameter_bytes(cols, line)
 
 
 def window_of(bus: int, width: int) -> int:
@@ -120,15 +152,15 @@ class ProductValues(NamedTuple):
     lines: Any
 
 
-def product_values(tile: NpuTile, m: Count, n: Count, k: Count) -> ProductValues:
+def product_values(tile: NpuTile, m: Count, n: Count, k: Count, narrow: int = 0) -> ProductValues:
     """What C[m,n] = A[m,k] B[k,n] takes of local memory: values of A and of B, and lines of C sums."""
     array = tile.array
     if array.dataflow == "output_stationary":
-        a, b = -(-m // array.rows) * k * array.rows, -(-n // array.cols) * k * array.cols
+        a, b = (filled_values(size, side, narrow) * k for size, side in ((m, array.rows), (n, array.cols)))
         return ProductValues(a, b, -(-n // array.cols) * m)
     by_input = array.dataflow == "input_stationary"
     outer, beats = (m, n) if by_input else (n, m)
-    stays, moves = stationary_values(array, outer, k), moving_values(tile, beats, k)
+    stays, moves = stationary_values(array, outer, k, narrow), moving_values(tile, beats, k, narrow)
     a, b = (stays, moves) if by_input else (moves, stays)
     return ProductValues(a, b, -(-outer // array.cols) * beats)
 
@@ -150,30 +182,49 @@ def summing_order(array: SystolicArray) -> list[int]:
     return [row * groups + chain for chain in range(groups) for row in range(array.rows // groups)]
 
 
-def packed(array: SystolicArray, operand: NDArray[Values]) -> NDArray[Values]:
+def packed(array: SystolicArray, operand: NDArray[Values], narrow: int = 0) -> NDArray[Values]:
     """A stationary operand (k x outer) as it lies in memory, from its first value to its last."""
     k, outer = operand.shape
     # only the last fold of a panel is filled up, so the k rows of a panel follow one another
-    held = np.zeros((panel_rows(array, k), padded(outer, array.cols)), operand.dtype)
-    held[:k, :outer] = operand
-    panels = held.reshape(len(held), -1, array.cols).transpose(1, 0, 2)
-    return np.ascontiguousarray(panels).reshape(-1)
+    held = np.zeros((panel_rows(array, k), outer), operand.dtype)
+    held[:k] = operand
+    return in_lines(held, array.cols, narrow)
 
 
-def blocks_of(array: SystolicArray, operand: NDArray[Values]) -> NDArray[np.uint8]:
+def in_lines(operand: NDArray[Values], line: int, narrow: int = 0) -> NDArray[Values]:
+    """Rows (k x outer) as panels of ``line`` columns, each row by row, from its first value to its last."""
+    k, outer = operand.shape
+    whole, rest = outer // line, outer % line
+    panels = operand[:, : whole * line].reshape(k, whole, line).transpose(1, 0, 2)
+    last = np.zeros((k, line_values(rest, line, narrow) if rest else 0), operand.dtype)
+    last[:, :rest] = operand[:, whole * line :]
+    return np.concatenate([np.ascontiguousarray(panels).reshape(-1), last.reshape(-1)])
+
+
+def off_lines(values: NDArray[Values], outer: int, line: int, narrow: int = 0) -> NDArray[Values]:
+    """The opposite of `in_lines`: k x whole panels; what lies beside the operand's own columns, zero beyond that."""
+    k = len(values) // filled_values(outer, line, narrow)
+    whole = outer // line * line
+    found = np.zeros((k, padded(outer, line)), values.dtype)
+    found[:, :whole] = values[: k * whole].reshape(-1, k, line).transpose(1, 0, 2).reshape(k, whole)
+    if whole < outer:
+        last = values[k * whole :].reshape(k, -1)
+        found[:, whole : whole + last.shape[1]] = last
+    return found
+
+
+def blocks_of(array: SystolicArray, operand: NDArray[Values], narrow: int = 0) -> NDArray[np.uint8]:
     """Rows (m x k) as an output stationary array takes them: blocks of R rows, each transposed, the last filled up."""
-    m, k = operand.shape
-    held = np.zeros((padded(m, array.rows), k), operand.dtype)
-    held[:m] = operand
-    return np.ascontiguousarray(held.reshape(-1, array.rows, k).transpose(0, 2, 1)).reshape(-1).view(np.uint8)
+    return in_lines(np.ascontiguousarray(operand.T), array.rows, narrow).view(np.uint8)
 
 
-def unpacked(array: SystolicArray, values: NDArray[Values], k: int) -> NDArray[Values]:
-    """The opposite of `packed`: k x whole panels, columns beyond the operand's own included."""
-    height = panel_rows(array, k)
+def unpacked(
+    array: SystolicArray, values: NDArray[Values], k: int, outer: int | None = None, narrow: int = 0
+) -> NDArray[Values]:
+    """The opposite of `packed`: k x whole panels, what lies beside the operand's own columns included."""
+    outer = len(values.reshape(-1)) // panel_rows(array, k) if outer is None else outer
     # only the last fold of a panel is filled up, so the k rows of a panel follow one another
-    panels = values.reshape(-1, height, array.cols)[:, :k]
-    return np.concatenate(list(panels), axis=1)
+    return off_lines(values.reshape(-1), outer, array.cols, narrow)[:k]
 
 
 __all__ = [
@@ -181,10 +232,14 @@ __all__ = [
     "ProductValues",
     "blocks_of",
     "fold_beats",
+    "filled_values",
     "fold_tile",
+    "in_lines",
     "is_power",
+    "line_values",
     "moving_values",
     "next_power",
+    "off_lines",
     "packed",
     "padded",
     "product_values",

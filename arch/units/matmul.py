@@ -6,7 +6,7 @@ from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import is_power, moving_values, padded, product_values, sums_pitch
+from siliconloom.arch.layout import filled_values, is_power, line_values, moving_values, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT
 
@@ -15,12 +15,12 @@ def operands(i: Instruction) -> list[str]:
     """Shape and addresses of a product."""
     parts = compute_operands(i, f"{i.m}x{i.n}x{i.k}")
     weights = [f"weights {i.packing}"] if i.packing else []
-    return [*parts, *weights, *["+="][: i.accumulate], *["rescale"][: i.rescale]]
+    return [*parts, *weights, *["+="][: i.accumulate], *["rescale"][: i.rescale], *["narrow"][: i.narrow]]
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Both operands, and the sums; the layouts are those of `arch.layout`."""
-    values, size = product_values(tile, i.m, i.n, i.k), tile.element_bytes
+    values, size = product_values(tile, i.m, i.n, i.k, i.narrow), tile.element_bytes
     taken = size * values.b if i.packing is None else packing.weight_bytes(tile.array, i.packing, i.n, i.k)
     moving = [(i.a, size * values.a), (i.b, taken)]
     by_input = tile.array.dataflow == "input_stationary"
@@ -28,9 +28,9 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         moving.reverse()
     if i.d.base:
         if tile.array.dataflow == "output_stationary":
-            lines, line = i.k, padded(i.m, tile.array.rows)
+            lines, line = i.k, filled_values(i.m, tile.array.rows, i.narrow)
         else:
-            lines, line = i.n if by_input else i.m, moving_values(tile, 1, i.k)
+            lines, line = i.n if by_input else i.m, moving_values(tile, 1, i.k, i.narrow)
         moving[0] = moving[0][0], (lines - 1) * i.d.base + size * line
     for port, (address, taken) in zip(("moving", "loaded"), moving, strict=True):
         yield Access(port, False, address, taken)
@@ -42,9 +42,13 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     array = tile.array
     stays, moves = ("a", "b") if array.dataflow == "input_stationary" else ("b", "a")
     size = tile.element_bytes
-    lines = {stays: size * array.load_rows * array.cols, moves: size * array.rows}
-    lines["d"] = lines[moves]
-    found = {name: line for name, line in lines.items() if is_power(line)} | {"c": sums_pitch(array)}
+    outer, along, beat = (i.m, i.k, array.load_rows) if stays == "a" else (i.n, i.k, array.load_rows)
+    if array.dataflow == "output_stationary":
+        along, beat = i.m, 1
+    widths = {stays: line_values(outer, array.cols, i.narrow), moves: line_values(along, array.rows, i.narrow)}
+    lines = {stays: size * beat * widths[stays], moves: size * widths[moves], "d": size * widths[moves]}
+    whole = {stays: beat * array.cols, moves: array.rows, "d": array.rows}
+    found = {name: line for name, line in lines.items() if is_power(whole[name])} | {"c": sums_pitch(array)}
     if i.packing is not None and stays in found:
         found[stays] = packing.granule(array, i.packing.dtype)
     return found
@@ -87,7 +91,7 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "weights", "group", "a_slot", "b_slot"),
+        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "narrow", "weights", "group", "a_slot", "b_slot"),
         opcodes=(
             OpcodeSpec(
                 name="matmul",

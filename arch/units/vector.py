@@ -9,7 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import values_of
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import row_values, sums_pitch
+from siliconloom.arch.layout import line_values, parameter_bytes, row_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import INPUT_LIMIT, ROW_LIMIT, built_in
 
@@ -25,37 +25,43 @@ def operands(i: Instruction) -> list[str]:
     if i.function.spec.epsilon and not i.dtype.is_integer:
         taken = f"epsilon {values_of(np.array([i.k & 0xFFFF]), DataType.BF16)[0]:g}"
     parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({taken})")
-    return [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
+    parts = [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
+    return [*parts, *["narrow"][: i.narrow]]
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     """Operands, parameters and results in whole rows."""
-    lanes, spec, element = tile.vector.lanes, i.function.spec, tile.element_bytes
-    size = element * i.m * row_values(tile, i.n)
+    spec, element = i.function.spec, tile.element_bytes
+    size = element * i.m * row_values(tile, i.n, i.narrow)
     inputs = i.k if spec.weighs else 1
     if spec.from_sums:
         yield Access("sums", False, i.a, i.m * -(-i.n // tile.array.cols) * sums_pitch(tile.array))
     else:
         yield Access("first", False, i.a, inputs * size)
     if spec.weighs:
-        yield Access("second", False, i.b, element * i.m * row_values(tile, i.k))
+        yield Access("second", False, i.b, element * i.m * row_values(tile, i.k, i.narrow))
     elif spec.second:
         yield Access("second", False, i.b, spec.second * size)
-    parameters = element * spec.cost_in(tile.parameter_format).parameter_bytes(i.n, lanes)
+    parameters = parameter_bytes(tile, i.function, i.n, i.narrow)
     if parameters:
         yield Access("second", False, i.d, parameters)
     if spec.transposes:
-        size = element * i.n * row_values(tile, i.m)
+        size = element * i.n * row_values(tile, i.m, i.narrow)
     elif spec.indexes:
-        size = element * i.m * row_values(tile, spec.result_cols(i.n, tile.parameter_format))
+        size = element * i.m * row_values(tile, spec.result_cols(i.n, tile.parameter_format), i.narrow)
     yield Access("vector", True, i.c, size)
 
 
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     """A line of each port; a mask is no address."""
-    line, spec = tile.element_bytes * tile.vector.lanes, i.function.spec
-    second = {} if spec.masks else {"b": line}
-    return {"a": sums_pitch(tile.array) if spec.from_sums else line, **second, "c": line, "d": line}
+    size, lanes, spec = tile.element_bytes, tile.vector.lanes, i.function.spec
+    rows, weights, results, whole = (
+        size * line_values(values, lanes, i.narrow)
+        for values in (i.n, i.k, i.m if spec.transposes else spec.result_cols(i.n, tile.parameter_format), lanes)
+    )
+    second = {} if spec.masks else {"b": weights if spec.weighs else rows}
+    parameters = rows if spec.cost_in(tile.parameter_format).setup else whole
+    return {"a": sums_pitch(tile.array) if spec.from_sums else rows, **second, "c": results, "d": parameters}
 
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
@@ -91,7 +97,7 @@ register_unit(
     UnitSpec(
         name="vector",
         code=4,
-        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "b_slot", "c_slot"),
+        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "narrow", "b_slot", "c_slot"),
         opcodes=(
             OpcodeSpec(
                 name="vector",

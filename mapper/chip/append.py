@@ -72,12 +72,12 @@ class AppendLowering:
         rings.results.written()
         first = self.cached.past + tokens.start
         place = affine(
-            self.target + layout.at(first) + head.start * layout.plane + layout.within(part.start),
+            self.target + layout.at(first) + head.start * layout.plane + layout.within(part.start, tokens.size),
             (self.context.layer, layout.unit if self.cached.units > 1 else 0),
             (sequence.loop, self.cached.heads * layout.plane),
             (tokens.loop, layout.at(first + tokens.size) - layout.at(first)),
             (head.loop, head.size * layout.plane),
-            (part.loop, layout.within(part.size)),
+            (part.loop, layout.within(part.size, tokens.size)),
         )
         rows = layout.rows(tokens.size, head.size, part.size)
         for number, each in enumerate(rows):

@@ -133,7 +133,7 @@ class AttentionLowering:
                 panels = rows * line
                 builder.matmul(
                     rows,
-                    keys.size,
+                    layout.key_cols(keys.size),
                     self.shape.head_dim,
                     self.dtype,
                     rings.queries,
@@ -157,7 +157,7 @@ class AttentionLowering:
         def context(queries: Walk) -> None:
             rows = queries.size * self.subset.size
             # from row to row of probabilities, or from column to column, and from key to key
-            pitch = layout.turned_pitch(rows) or size(row_values(layout.tile, part.keys))
+            pitch = layout.turned_pitch(rows) or size(row_values(layout.tile, part.keys, narrow=1))
             step = layout.turned_pitch(rows) or size(1)
             builder.barrier(Unit.MATMUL, wait=rings.probabilities.full_bit | rings.context.free_bit)
             for keys in self.nest.walk(part.keys, self.tiling.keys):
@@ -165,7 +165,7 @@ class AttentionLowering:
                 last_post, last = when(keys.last, rings.context.full_bit)
                 builder.matmul(
                     rows,
-                    self.shape.v_head_dim,
+                    layout.value_cols,
                     keys.size,
                     self.dtype,
                     rings.probabilities,
@@ -233,7 +233,7 @@ class AttentionLowering:
                 last_post, last = when(keys.last, rings.context.full_bit)
                 builder.matmul(
                     rows,
-                    self.shape.v_head_dim,
+                    self.layout.value_cols,
                     keys.size,
                     self.dtype,
                     rings.probabilities,
@@ -375,7 +375,7 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols, block = layout.array.cols, layout.key_block
+        cols, block = layout.block, layout.key_block
         terms = [
             (self.context.layer, self.k_unit),
             (sequence.loop, shape.kv_heads * layout.key_plane),
@@ -393,7 +393,7 @@ class AttentionLowering:
         if not layout.blocks:
             return self._load_cache(self.v_base, self.v_row, part, sequence, head, keys)
         count, start = (part.keys, part.key_start) if keys is None else (keys.size, part.key_start + keys.start)
-        cols, line = layout.array.cols, layout.value_line
+        line = layout.value_line
         terms = [
             (self.context.layer, self.v_unit),
             (sequence.loop, shape.kv_heads * layout.value_plane),
@@ -402,7 +402,7 @@ class AttentionLowering:
         if keys is not None:
             terms.append((keys.loop, keys.size * line))
         rows, width, pitch, local = layout.value_rows(count)
-        where = affine(self.v_base + start // cols * cols * line, *terms)
+        where = affine(self.v_base + start // layout.block * layout.block * line, *terms)
         # whole panels: positions are filled up to whole beats of a fold, as its rows are
         self.nest.load(self.context.rings.weights, rows, width, pitch, where, local_pitch=local)
         return None
@@ -445,7 +445,7 @@ class AttentionLowering:
             wait, release = wait | rings.queries.full_bit, release | rings.queries.free_bit
         builder.matmul(
             rows,
-            keys,
+            self.layout.key_cols(keys),
             self.shape.head_dim,
             self.dtype,
             rings.queries,
@@ -496,7 +496,7 @@ class AttentionLowering:
         builder, rings = self.context.builder, self.context.rings
         builder.matmul(
             queries * self.subset.size,
-            self.shape.v_head_dim,
+            self.layout.value_cols,
             keys,
             self.dtype,
             rings.probabilities,

@@ -11,7 +11,9 @@ import numpy as np
 
 from siliconloom.arch.description import TILE_FORMATS, Chip, Memory, NpuTile
 from siliconloom.arch.layout import (
+    filled_values,
     is_power,
+    line_values,
     padded,
     panel_rows,
     parameter_bytes,
@@ -33,6 +35,7 @@ from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_layout import row_bytes
 from siliconloom.mapper.chip.layout import Layout
 from siliconloom.mapper.chip.lowering import segments
+from siliconloom.mapper.chip.operands import key_block
 from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.tiling import SLACK
 from siliconloom.sim.timing.pace import product_pace
@@ -135,7 +138,8 @@ def most_heads(shape: Attention) -> int:
 class AttentionLayout:
     """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
 
-    Keys lie head by head and transposed, in blocks of as many positions as the array has columns. Values lie head by
+    Keys lie head by head and transposed, in blocks of as many positions as the array has columns, or one that is narrow
+    (`operands.key_block`). Values lie head by
     head in panels of as many columns, position by position; where heads are narrower than a panel only their own
     columns do, if fewer bytes move so. A latent cache lies token by token.
 
@@ -147,24 +151,28 @@ class AttentionLayout:
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
-        self.positions = padded(shape.positions, self.array.cols)
+        self.block = key_block(self.array, shape)
+        self.positions = padded(padded(shape.positions, self.block), self.array.load_rows)
         self.blocks = not shape.values_in_keys
         self.turned = tile.array.dataflow == "output_stationary"
         """Whether the array takes rows column by column, so that the vector unit transposes them."""
         size = shape.precision.size
-        self.key_block = size(panel_rows(self.array, shape.head_dim) * self.array.cols)
+        self.key_block = size(panel_rows(self.array, shape.head_dim) * self.block)
         if self.blocks:
-            self.key_plane = self.positions // self.array.cols * self.key_block
+            self.key_plane = -(-shape.positions // self.block) * self.key_block
         else:
             self.key_plane = shape.positions * size(shape.head_dim)
-        self.line = size(self.array.cols)
-        self.value_line = self._value_line(memory)
         self.panels = -(-shape.v_head_dim // self.array.cols)
+        # one panel may be narrow; of several all are whole, so that they are moved as one
+        self.value_cols = shape.v_head_dim if self.panels == 1 else self.panels * self.array.cols
+        self.value_width = line_values(self.value_cols, self.array.cols)
+        self.line = size(self.value_width)
+        self.value_line = self._value_line(memory)
         if self.blocks:
             self.value_plane = self.positions * self.panels * self.value_line
         else:
             self.value_plane = shape.positions * size(shape.v_head_dim)
-        self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1)
+        self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1, narrow=1)
         self.constants = attention_constants(tile, shape)
 
     def _value_line(self, memory: Memory) -> int:
@@ -188,30 +196,34 @@ class AttentionLayout:
 
     def q_local(self) -> int:
         """From head to head of a tile of queries."""
-        return self.shape.precision.size(row_values(self.tile, self.shape.head_dim))
+        return self.shape.precision.size(row_values(self.tile, self.shape.head_dim, narrow=1))
 
     def o_local(self) -> int:
         """From head to head of a tile of results."""
-        return self.shape.precision.size(row_values(self.tile, self.shape.v_head_dim))
+        return self.shape.precision.size(row_values(self.tile, self.shape.v_head_dim, narrow=1))
 
     def turned_pitch(self, rows: int) -> int:
         """From column to column of so many rows that are transposed; nothing where none are."""
-        return self.shape.precision.size(row_values(self.tile, rows)) if self.turned else 0
+        return self.shape.precision.size(row_values(self.tile, rows, narrow=1)) if self.turned else 0
 
     def turned_bytes(self, rows: int, cols: int) -> int:
         """So many rows that are transposed: whole blocks of them are read, the last ones beyond the last column."""
-        pitch, whole = self.turned_pitch(rows), self.shape.precision.size(padded(rows, self.array.rows))
+        pitch, whole = self.turned_pitch(rows), self.shape.precision.size(filled_values(rows, self.array.rows))
         return (cols - 1) * pitch + max(pitch, whole)
 
     def key_tile(self, keys: int) -> int:
         """A tile of keys as the array takes it."""
         if self.shape.values_in_keys:
             return self.shape.precision.size(keys * self.shape.head_dim)
-        return self.shape.precision.size(product_values(self.tile, 1, keys, self.shape.head_dim).b)
+        return self.shape.precision.size(product_values(self.tile, 1, self.key_cols(keys), self.shape.head_dim, 1).b)
+
+    def key_cols(self, keys: int) -> int:
+        """Columns of sums of so many keys: their last block is a whole one."""
+        return padded(keys, self.block)
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
-        return self.shape.precision.size(product_values(self.tile, 1, self.shape.v_head_dim, keys).b)
+        return self.shape.precision.size(product_values(self.tile, 1, self.value_cols, keys, narrow=1).b)
 
     def value_rows(self, keys: int) -> tuple[int, int, int, int]:
         """Rows of a transfer of a tile of values, bytes of each, and from row to row in main and in local memory."""
@@ -221,13 +233,13 @@ class AttentionLayout:
 
     def value_panel(self, keys: int) -> int:
         """From panel to panel of a tile of values."""
-        return self.shape.precision.size(panel_rows(self.array, keys) * self.array.cols)
+        return self.shape.precision.size(panel_rows(self.array, keys) * self.value_width)
 
 
 def attention_constants(tile: NpuTile, shape: Attention) -> int:
     """Bytes of parameters: softmax's, then what requantises the columns of a head."""
     parameters = ((VectorFunction.SOFTMAX, 1), (VectorFunction.REQUANTIZE, shape.v_head_dim))
-    return sum(parameter_bytes(tile, function, cols) for function, cols in parameters)
+    return sum(parameter_bytes(tile, function, cols, narrow=1) for function, cols in parameters)
 
 
 def attention_needs(
@@ -246,9 +258,9 @@ def attention_needs(
         cached *= SLOTS
     line = sums_pitch(tile.array)
     row = most_keys if whole else keys  # of sums, and of probabilities
-    scores = product_values(tile, rows, row, shape.head_dim)
-    context = product_values(tile, rows, shape.v_head_dim, row)
-    queries, powers = rows * made.q_local(), rows * size(row_values(tile, row))
+    scores = product_values(tile, rows, row, shape.head_dim, narrow=1)
+    context = product_values(tile, rows, shape.v_head_dim, row, narrow=1)
+    queries, powers = rows * made.q_local(), rows * size(row_values(tile, row, narrow=1))
     needs = {
         "weights": cached,
         "moving": max(size(scores.a), queries),

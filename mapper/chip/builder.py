@@ -182,6 +182,8 @@ class ProgramBuilder:
         self.rings: list[Ring] = []
         self.depth = 0
         self.operator = 0
+        self.narrow = 0
+        """Operands of what is computed may be narrow, see `arch.layout`."""
         self.tiles: int | None = None
         """Tiles that execute what is added now; ``None`` throughout when all of them do."""
 
@@ -395,6 +397,7 @@ class ProgramBuilder:
             overwrite=replaced,
             rescale=int(rescale and (accumulate or replaced > 0)),
             packing=packing,
+            narrow=self.narrow,
         )
 
     def vector(
@@ -454,6 +457,7 @@ class ProgramBuilder:
             last=last,
             accumulate=int(accumulate),
             overwrite=overwrite,
+            narrow=self.narrow,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:

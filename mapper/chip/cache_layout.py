@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from siliconloom.arch.description import Memory, NpuTile
-from siliconloom.arch.layout import row_values
+from siliconloom.arch.layout import filled_values, line_values, row_values
 from siliconloom.mapper.chip.attention_cost import AttentionLayout
 from siliconloom.mapper.chip.operands import Cached, Turned
 
@@ -43,7 +43,7 @@ class CacheLayout:
         """One block."""
         # from head to head of a sequence
         if isinstance(cached, Turned):
-            self.plane = -(-cached.tokens // self.block) * self.columns_block
+            self.plane = self.size(filled_values(cached.tokens, self.block) * cached.width)
         else:
             layout = AttentionLayout(tile, memory, cached.attention)
             self.columns_block = layout.key_block
@@ -54,7 +54,7 @@ class CacheLayout:
 
     def local(self, cols: int) -> int:
         """From row to row of a tile of ``cols`` columns."""
-        return self.size(row_values(self.tile, cols))
+        return self.size(row_values(self.tile, cols, narrow=1))
 
     def at(self, position: int) -> int:
         """Where a position lies in the plane of a head."""
@@ -62,28 +62,32 @@ class CacheLayout:
             return position * self.value_line
         return position // self.block * self.columns_block + self.size(position % self.block)
 
-    def within(self, column: int) -> int:
-        """Where a column of a head lies in its plane: of values, the first of a panel."""
+    def line_of(self, tokens: int) -> int:
+        """From column to column of a transposed block of so many; the last one of rows of a product may be narrow."""
+        return self.size(line_values(tokens, self.block)) if isinstance(self.cached, Turned) else self.line
+
+    def within(self, column: int, tokens: int) -> int:
+        """Where a column of a head lies in its plane: of values, the first of a panel; of others, in such a block."""
         if self.cached.transposed:
-            return column * self.line
+            return column * self.line_of(tokens)
         return column // self.block * self.positions * self.value_line
 
     def rows(self, tokens: int, heads: int, width: int) -> list[CacheRows]:
         """What is stored of a tile of so many tokens, heads, and columns of each."""
         size, made = self.size, []
         if self.cached.transposed:
-            local = self.local(tokens)
+            local, line = self.local(tokens), self.line_of(tokens)
             whole = tokens == self.block and width * self.line == self.columns_block and local == self.line
             if whole and width == self.cached.width and heads > 1:
                 return [CacheRows(0, 0, heads, self.columns_block, self.plane, self.columns_block)]
             return [
-                CacheRows(head * width * local, head * self.plane, width, size(tokens), self.line, local)
+                CacheRows(head * width * local, head * self.plane, width, size(tokens), line, local)
                 for head in range(heads)
             ]
         local = self.local(heads * width)
         for head in range(heads):
             for column in range(0, width, self.block):
-                offset = head * self.plane + self.within(column)
+                offset = head * self.plane + self.within(column, tokens)
                 part = size(min(self.block, width - column))
                 made.append(CacheRows(size(head * width + column), offset, tokens, part, self.value_line, local))
         return made

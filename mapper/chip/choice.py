@@ -20,7 +20,6 @@ from siliconloom.mapper.chip.attention_cost import (
     choose_attention_tilings,
 )
 from siliconloom.mapper.chip.bounds import operator_bound
-from siliconloom.mapper.chip.epilogue import column_bytes, function_bytes
 from siliconloom.mapper.chip.gemm_cost import GemmMemories
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 from siliconloom.mapper.chip.layout import Layout, layouts
@@ -226,14 +225,17 @@ def _total(parts: Sequence[Part], choice: Choice) -> int:
 
 def _constant_bytes(tile: NpuTile, tasks: Sequence[Task]) -> set[int]:
     """Room for the largest norm's parameters, and for what requantises the columns of a result tile: more or less."""
-    lanes = tile.vector.lanes
     most, widest = [0], 0
     for task in tasks:
         if isinstance(task.operator, Gemm):
             shape = gemm_shape(task.operator, task)
-            per, once = column_bytes(shape.passes, tile), function_bytes(shape.passes, tile)
-            widest = max(widest, per * -(-shape.stored_n // lanes) + once)
-            most.append(per * -(-min(shape.stored_n, tile.array.cols) // lanes) + once)
+            layout = GemmLayout(tile, shape)
+            taken = [
+                int(layout.functions_at(cols)) + layout.function_bytes
+                for cols in (shape.stored_n, min(shape.stored_n, tile.array.cols))
+            ]
+            widest = max(widest, taken[0])
+            most.append(taken[1])
         elif isinstance(task.operator, Attention):
             most.append(attention_constants(tile, task.operator))
         else:
@@ -266,9 +268,14 @@ _Shape = tuple[Task, tuple[str, ...], tuple[int, int] | None]
 
 
 def _kind(share: Share, tiling: Tiling) -> Kind:
-    """What tells apart candidates whose instructions stand in another order or go to many more tiles."""
+    """What tells apart candidates whose instructions stand in another order or go to many more tiles.
+
+    The tiles of a product's depth are one loop, or a loop and the rest behind it.
+    """
     if isinstance(tiling, GemmTiling):
-        return share.tiles.bit_length(), tiling.order == "n_outer", tiling.resident
+        part = share.operator
+        rest = isinstance(part, Gemm) and part.k % tiling.k > 0
+        return share.tiles.bit_length(), tiling.order == "n_outer", 2 * rest + tiling.resident
     return share.tiles.bit_length(), tiling.keys if isinstance(tiling, AttentionTiling) else 0, 0
 
 

@@ -410,12 +410,12 @@ class _Reader:
     def _check_grains(
         self, name: str, at: tuple[str | int, ...], shape: GemmShape, sizes: tuple[int, int, int]
     ) -> None:
-        """Tiles consist of whole panels and folds of the array."""
+        """Tiles consist of whole panels and folds of the array, or are parts of one that divide it."""
         halves = 2 if shape.output_halved else 1
         wholes = shape.m, shape.n, shape.k
         for key, size, whole, grain in zip("mnk", sizes, wholes, grains(self.tile, shape), strict=True):
             unit = grain * halves if key == "n" else grain
-            if size != whole and size % unit:
+            if size != whole and size % unit and unit % size:
                 rule = f"tiles of {name} are whole panels and folds of the array: multiples of {unit}, or {whole}"
                 raise self.document.error(rule, (*at, key), value=size)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from siliconloom.arch.isa import Unit
+from siliconloom.arch.isa import Address, Unit
 from siliconloom.arch.layout import padded, parameter_bytes, product_values, sums_pitch
-from siliconloom.mapper.chip.builder import affine
+from siliconloom.mapper.chip.builder import Loop, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
 from siliconloom.mapper.chip.operands import operands, residual
@@ -14,6 +15,24 @@ from siliconloom.mapper.chip.panels import PanelLayout, PanelPart
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
 from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.workloads import Gemm
+
+
+@dataclass(frozen=True)
+class BlockPart(Walk):
+    """Rows of a part of the array, in a ``block`` of as many as it has."""
+
+    block: Walk
+
+
+def _start(walk: Walk) -> int:
+    """First row of a tile, in the first round of its loops."""
+    return walk.start + (walk.block.start if isinstance(walk, BlockPart) else 0)
+
+
+def _steps(walk: Walk, row: int) -> list[tuple[Loop, int]]:
+    """Loops over tiles of rows, and what their rounds add where rows are so far apart."""
+    blocks = [(walk.block.loop, walk.block.size * row)] if isinstance(walk, BlockPart) else []
+    return [*blocks, (walk.loop, walk.size * row)]
 
 
 class GemmLowering:
@@ -85,8 +104,13 @@ class GemmLowering:
 
     def _walk(self, over_n: bool) -> Iterator[Walk]:
         if over_n:
-            return self.nest.walk(self.shape.n, self.tiling.n)
-        return self.nest.walk(self.shape.m, self.tiling.m, sequence=self.tiling.sequence)
+            yield from self.nest.walk(self.shape.n, self.tiling.n)
+        elif self.layout.blocks and self.tiling.m < self.layout.array.rows < self.shape.m:
+            for block in self.nest.walk(self.shape.m, self.layout.array.rows):  # parts of one block at a time
+                for part in self.nest.walk(block.size, self.tiling.m):
+                    yield BlockPart(part.segment, part.loop, block)
+        else:
+            yield from self.nest.walk(self.shape.m, self.tiling.m, sequence=self.tiling.sequence)
 
     def _enter(self, batch: Walk, outer: Walk) -> None:
         """Load what stays while the inner loop runs."""
@@ -147,11 +171,8 @@ class GemmLowering:
             self._load_blocks(batch, m, k)
             return
         size, row = self.shape.dtype.size, self.layout.a_row
-        terms, base, width = (
-            [(batch.loop, self.a_bytes), (m.loop, m.size * row)],
-            self.a_base + m.start * row,
-            self.shape.k,
-        )
+        terms = [(batch.loop, self.a_bytes), *_steps(m, row)]
+        base, width = self.a_base + _start(m) * row, self.shape.k
         if k is not None:
             base, width = base + size(k.start), k.size
             terms.append((k.loop, size(k.size)))
@@ -159,15 +180,38 @@ class GemmLowering:
         self.nest.load(self.context.rings.moving, m.size, size(width), row, affine(base, *terms), local_pitch=local)
 
     def _load_blocks(self, batch: Walk, m: Walk, k: Walk | None) -> None:
-        """A tile of rows that lie in blocks, each transposed."""
-        layout, rows = self.layout, self.layout.array.rows
-        plane, blocks = int(layout.a_block(self.shape.k)), -(-m.size // rows)
-        terms = [(batch.loop, self.a_bytes), (m.loop, blocks * plane)]
-        base, width = self.a_base + m.start // rows * plane, plane
-        if k is not None:
-            base, width = base + int(layout.a_block(k.start)), int(layout.a_block(k.size))
-            terms.append((k.loop, width))
-        self.nest.load(self.context.rings.moving, blocks, width, plane, affine(base, *terms))
+        """A tile of rows that lie in blocks, each transposed: whole ones, then the last, or a part of one."""
+        layout, rows, ring, size = self.layout, self.layout.array.rows, self.context.rings.moving, self.shape.dtype.size
+        plane, deep, start = int(layout.a_block(self.shape.k)), self.shape.k if k is None else k.size, _start(m)
+        whole, rest = divmod(m.size, rows)
+        terms, base = [(batch.loop, self.a_bytes)], self.a_base + start // rows * plane
+
+        def place(line: int, more: int, steps: list[tuple[Loop, int]]) -> Address:
+            """In a block whose lines are so long."""
+            deeper = [] if k is None else [(k.loop, k.size * line)]
+            return affine(base + more + (0 if k is None else k.start * line), *terms, *steps, *deeper)
+
+        if whole:
+            width = int(layout.a_block(deep))
+            where = place(size(rows), 0, [(m.loop, whole * plane)])
+            self.nest.load(ring, whole, width, plane, where, closes=not rest)
+        if not rest:
+            return
+        block = (
+            rows
+            if isinstance(m, BlockPart) and m.block.size == rows
+            else self.shape.m - (start + whole * rows) // rows * rows
+        )
+        line, local = int(layout.a_line(min(block, rows))), int(layout.a_line(rest))
+        steps = [(m.loop, size(m.size))] if not whole and m.size < block else []
+        if isinstance(m, BlockPart):
+            steps.append((m.block.loop, plane))
+        where = place(line, whole * plane + size(start % rows if not whole else 0), steps)
+        offset = int(layout.a_block(deep)) * whole
+        if line == local and m.size - whole * rows == block:
+            self.nest.load(ring, 1, deep * line, deep * line, where, opens=not whole, offset=offset)
+        else:
+            self.nest.load(ring, deep, size(rest), line, where, opens=not whole, offset=offset, local_pitch=local)
 
     def _load_b(self, batch: Walk, n: Walk, k: Walk | None) -> None:
         shape, layout, size, ring = self.shape, self.layout, self.shape.dtype.size, self.context.rings.weights
@@ -175,7 +219,8 @@ class GemmLowering:
         terms = [(batch.loop, self.b_bytes)]
         if shape.packed:
             tile, panels = self.panels.tile(n.size, shape.k), self.panels
-            base = self.b_base + panels.tile(n.start, shape.k) + panels.tile(n.size, k_start)
+            before = n.start // self.tiling.n * panels.tile(self.tiling.n, shape.k)
+            base = self.b_base + before + panels.tile(n.size, k_start)
             step = panels.tile(n.size, k_size)
             terms.append((n.loop, tile))
             if shape.weight:
@@ -222,8 +267,8 @@ class GemmLowering:
         more = layout.function_bytes
         self.nest.load(constants, 1, width, width, address, depends=False, closes=not more)
         if more:
-            address = affine(self.table_base, (self.context.layer, more))
-            self.nest.load(constants, 1, more, more, address, depends=False, opens=False, offset=width)
+            address, offset = affine(self.table_base, (self.context.layer, more)), int(layout.functions_at(cols))
+            self.nest.load(constants, 1, more, more, address, depends=False, opens=False, offset=offset)
 
     def _stored(self, n: Walk) -> tuple[int, int]:
         """First column that is stored of a tile, and how many."""
@@ -234,8 +279,8 @@ class GemmLowering:
         rings, shape, size = self.context.rings, self.shape, self.shape.dtype.size
         start, cols = self._stored(n)
         row, local = self.layout.c_row, self.layout.c_local(cols)
-        where = [(batch.loop, self.c_bytes), (m.loop, m.size * row), (n.loop, size(cols))]
-        offset = m.start * row + size(start)
+        where = [(batch.loop, self.c_bytes), *_steps(m, row), (n.loop, size(cols))]
+        offset = _start(m) * row + size(start)
         wait, release = rings.partial.full_bit | rings.results.free_bit, rings.partial.free_bit
         per_tile = self.scales == "tile"
         if per_tile:
@@ -266,6 +311,8 @@ class GemmLowering:
         sums = max(index for index, each in enumerate(passes) if each.source == "partial")
         for index, each in enumerate(passes):
             added = each.second == "second"
+            if parameters == layout.columns(cols):  # of functions, behind those of columns
+                parameters = int(layout.functions_at(cols))
             self.context.builder.vector(
                 each.function,
                 rows,
@@ -282,6 +329,6 @@ class GemmLowering:
                 source_offset=each.half * half * sums_pitch(layout.array),
                 parameter_offset=parameters,
             )
-            parameters += parameter_bytes(layout.tile, each.function, cols)
+            parameters += parameter_bytes(layout.tile, each.function, cols, narrow=1)
             if added:
                 rings.second.read()

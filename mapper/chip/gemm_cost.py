@@ -188,8 +188,10 @@ def _operands(
     columns = np.maximum(n // (2 if shape.output_halved else 1), 1)
     c_tiles = -(-shape.stored_n // columns)
     if layout.blocks:
-        a_places = np.where(m_tiles > 1, -(-m // layout.array.rows) * layout.a_block(shape.k), 0)
-        a_places = a_places | np.where(k_tiles > 1, layout.a_block(k), 0)
+        line, within = layout.a_line(np.minimum(m, shape.m)), layout.a_line(min(shape.m, layout.array.rows))
+        part = m < min(shape.m, layout.array.rows)  # of a block, whose lines are not all its own
+        a_places = np.where(m_tiles > 1, np.where(part, layout.size(m), layout.a_block(shape.k)), 0)
+        a_places = a_places | np.where(k_tiles > 1, np.where(part, within, line) * k, 0)
         a: _Transfers = _Blocks(chip, memories.a, layout, a_places)
     else:
         a_places = np.where(m_tiles > 1, m * layout.a_row, 0) | np.where(k_tiles > 1, layout.size(k), 0)
@@ -289,11 +291,25 @@ class _Blocks(_Transfers):
     def __init__(self, chip: Chip, memory: Memory, layout: GemmLayout, places: Int) -> None:
         pitch = int(layout.a_block(layout.shape.k))
         super().__init__(chip, memory, layout.shape.dtype.bits, pitch, lambda width: width, places)
-        self.layout = layout
+        self.layout, self.within = layout, layout.a_line(min(layout.shape.m, layout.array.rows))
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
-        width = np.asarray(self.layout.a_block(cols))
-        return self._moved(-(-rows // self.layout.array.rows), width, np.asarray(self.pitch), width, self.places)
+        """Whole blocks, and the lines of another one: all of that one, or those of a part of the array's rows."""
+        array, layout = self.layout.array, self.layout
+        whole, rest = rows // array.rows, rows % array.rows
+        width = np.asarray(layout.a_block(cols))
+        moved, held = self._moved(np.maximum(whole, 1), width, np.asarray(self.pitch), width, self.places)
+        moved, held = np.where(whole > 0, moved, 0), np.where(whole > 0, held, 0)
+        if not np.any(rest):
+            return moved, held
+        local = layout.a_line(rest)
+        # lines of a block that is read as a whole adjoin
+        part = (whole == 0) & (rest < self.layout.shape.m)
+        wide, pitch = np.where(part, layout.size(rest), local), np.where(part, self.within, local)
+        places = self.places | np.where(part, pitch | local, local)
+        more, longer = self._moved(np.maximum(cols, 1), np.maximum(wide, 1), pitch, local, places)
+        some = (rest > 0) & (cols > 0)
+        return moved + np.where(some, more, 0), held + np.where(some, longer, 0)
 
 
 class _Panels(_Tiles):
@@ -304,17 +320,15 @@ class _Panels(_Tiles):
         self.panels = panels
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
-        narrow = self.panels.narrow(cols, rows)
-        if narrow is None:
+        if not self.panels.ends:
             return super()._both(rows, cols)
-        whole, lines, width = narrow
+        whole, others = self.panels.spread(cols, rows)
         moved, held = self._moved(np.ones_like(whole), whole, whole, whole, self.begins(cols))
-        there = whole > 0
-        beside = np.full_like(lines, self.panels.line)
-        more, longer = self._moved(np.maximum(lines, 1), width, width, beside, width | self.panels.line)
-        return np.where(there, moved, 0) + np.where(lines, more, 0), np.where(there, held, 0) + np.where(
-            lines, longer, 0
-        )
+        moved, held = np.where(whole > 0, moved, 0), np.where(whole > 0, held, 0)
+        for lines, width, local in others:
+            more, longer = self._moved(np.maximum(lines, 1), width, width, local, width | local)
+            moved, held = moved + np.where(lines, more, 0), held + np.where(lines, longer, 0)
+        return moved, held
 
 
 Parts = list[tuple[Int, Int]]

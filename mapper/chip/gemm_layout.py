@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.layout import padded, product_values, row_values, sums_pitch
+from siliconloom.arch.layout import (
+    filled_values,
+    is_power,
+    line_values,
+    padded,
+    product_values,
+    row_values,
+    sums_pitch,
+    window_of,
+)
 from siliconloom.arch.packing import weight_bytes
 from siliconloom.arch.vector import Count, VectorFunction
 from siliconloom.mapper.chip.epilogue import EpiloguePass, column_bytes, epilogue, function_bytes
@@ -66,15 +76,16 @@ class GemmShape:
         """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
         if not self.output_halved:
             return n
-        half: Any = padded(n // 2, array.cols)
-        return cast(Count, 2 * half)
+        half: Any = n // 2
+        return cast(Count, padded(half, array.cols) + half)
 
 
 class GemmLayout:
     """Rows of a product's operands and results in memory, and their tiles in local memory; everything in bytes.
 
-    Rows of activations are filled up to whole lines of the array, so that rows that adjoin in memory do in the
-    scratchpad. An array that keeps its sums takes them in ``blocks`` of as many as it has rows, each transposed.
+    Rows of activations are filled up to whole lines of the array, short ones to the next power of two, so that rows
+    that adjoin in memory do in the scratchpad. An array that keeps its sums takes them in ``blocks`` of as many as it
+    has rows, each transposed, the last one perhaps in narrow lines (`arch.layout.line_values`).
     """
 
     def __init__(self, tile: NpuTile, shape: GemmShape) -> None:
@@ -94,23 +105,29 @@ class GemmLayout:
         return -(-elements * self.shape.dtype.bits // 8)
 
     def a_block(self, k: Count) -> Count:
-        """A block of ``k`` columns of rows that are transposed."""
+        """A block of ``k`` columns of rows that are transposed: as many as the array has."""
         return self.size(k * self.array.rows)
+
+    def a_line(self, m: Count) -> Count:
+        """From column to column of a block of ``m`` rows that are transposed."""
+        return self.size(line_values(m, self.array.rows))
 
     def a_plane(self, m: int) -> int:
         """All ``m`` rows of one product's first operand."""
-        return -(-m // self.array.rows) * self.a_block(self.shape.k) if self.blocks else m * self.a_row
+        if not self.blocks:
+            return m * self.a_row
+        return int(self.size(filled_values(m, self.array.rows) * self.shape.k))
 
     def a_local(self, k: Count) -> Count:
         """From row to row of a moving tile of ``k`` columns."""
-        return self.size(row_values(self.tile, k))
+        return self.size(row_values(self.tile, k, narrow=1))
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
         wide = self.shape.whole_n(self.array, n)
         if self.shape.packing is not None:
             return weight_bytes(self.array, self.shape.packing, wide, k)
-        return self.size(product_values(self.tile, 1, wide, k).b)
+        return self.size(product_values(self.tile, 1, wide, k, narrow=1).b)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -118,19 +135,22 @@ class GemmLayout:
 
     def c_local(self, cols: Count) -> Count:
         """From row to row of a result tile of ``cols`` columns."""
-        return self.size(row_values(self.tile, cols))
+        return self.size(row_values(self.tile, cols, narrow=1))
 
     def columns(self, cols: Count) -> Count:
         """What requantises ``cols`` columns of results."""
-        return self.column_bytes * -(-cols // self.lanes)
+        return self.column_bytes // self.lanes * padded_lines(cols, self.lanes)
+
+    def functions_at(self, cols: Count) -> Count:
+        """Where the parameters of functions begin behind those of so many columns: in a line of the vector unit."""
+        unit, bus = self.tile.parameter_line, self.beat
+        if self.function_bytes and is_power(bus):
+            unit = max(unit, window_of(bus, self.function_bytes))
+        return padded(self.columns(cols), unit) if self.function_bytes else self.columns(cols)
 
     def scales(self, cols: int) -> int:
-        """Room for what requantises ``cols`` columns, whatever tiles of whole panels they are cut into.
-
-        Each tile's begins with a line of the vector unit.
-        """
-        panel = self.columns(self.array.cols)
-        return max(int(self.columns(cols)), -(-cols // self.array.cols) * int(panel))
+        """Room for what requantises ``cols`` columns, whatever tiles of panels they are cut into."""
+        return self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
 
     def scales_at(self, start: int, tile: int) -> int:
         """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
@@ -139,7 +159,7 @@ class GemmLayout:
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
         shape, array = self.shape, self.array
-        values = product_values(self.tile, m, shape.whole_n(array, n), k)
+        values = product_values(self.tile, m, shape.whole_n(array, n), k, narrow=1)
         cols = n // 2 if shape.output_halved else n
         result = m * self.c_local(cols)
         needs = {
@@ -147,10 +167,25 @@ class GemmLayout:
             "moving": self.size(values.a),
             "partial": values.lines * sums_pitch(array),
             "results": result,
-            "constants": self.columns(cols) + self.function_bytes,
+            "constants": self.functions_at(cols) + self.function_bytes,
         }
         targets = {each.target for each in shape.passes} - {"results"}
         return needs | ({"second": result} if shape.residual else {}) | dict.fromkeys(sorted(targets), result)
+
+
+def padded_lines(cols: Count, lanes: int) -> Count:
+    """Values of the lines of so many columns, which are narrow where they are less than a line."""
+    line = line_values(cols, lanes)
+    return -(-cols // line) * line
+
+
+@lru_cache(maxsize=256)
+def _most_lines(cols: int, lanes: int, panel: int) -> int:
+    """Values of the lines of all columns, in tiles of as many as take the most of those that a product may have."""
+    parts = [panel >> part for part in range(panel.bit_length())]
+    size = np.array([each for each in (cols, *parts, *range(panel, cols, panel)) if each <= cols], np.int64)
+    rest = cols % size
+    return int((cols // size * padded_lines(size, lanes) + (rest > 0) * padded_lines(np.maximum(rest, 1), lanes)).max())
 
 
 def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
@@ -159,8 +194,8 @@ def row_bytes(tile: NpuTile, elements: int, bits: int) -> int:
     Rows are filled up as they are in local memory; long ones also to whole beats of the DMA, so that parts of them
     begin where they must.
     """
-    row, bus = -(-row_values(tile, elements) * bits // 8), tile.dma.bytes_per_cycle
+    row, bus = -(-row_values(tile, elements, narrow=1) * bits // 8), tile.dma.bytes_per_cycle
     return padded(row, bus) if row >= LONG_ROW * bus else row
 
 
-__all__ = ["GemmLayout", "GemmShape", "row_bytes"]
+__all__ = ["GemmLayout", "GemmShape", "padded_lines", "row_bytes"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.layout import line_values
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.workloads import Attention, Gemm, Graph, Operator, Vector
@@ -42,6 +43,11 @@ class Operand:
 
 Found = Operand | str
 """An operand, or why there is none."""
+
+
+def key_block(array: SystolicArray, attention: Attention) -> int:
+    """Positions of a block of keys: as many as the array has columns, of fewer than half of them one that is narrow."""
+    return line_values(attention.positions, array.cols)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Cached:
 
     def block(self, array: SystolicArray) -> int:
         """Positions of a block, or columns of a panel."""
-        return array.cols
+        return key_block(array, self.attention) if self.keys else array.cols
 
     def found(self, graph: Graph) -> Found:
         """What it is made of."""
@@ -347,6 +353,7 @@ __all__ = [
     "columns",
     "expert_weights",
     "is_append",
+    "key_block",
     "operands",
     "residual",
     "rows",

@@ -1,7 +1,8 @@
 """Where tiles of parameters lie in main memory: panel by panel, the last panel no wider than its columns need.
 
-In local memory a panel has as many columns as the array, whatever is in them. A transfer may spread narrower rows to
-that pitch, so an array that is much wider than a product need not move what fills its panels up.
+In local memory a panel has as many columns as the array, the last one as many as the next power of two of its own. A
+transfer may spread narrower rows to that pitch, so an array that is much wider than a product need not move what fills
+its panels up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip
-from siliconloom.arch.layout import padded, panel_rows, window_of
+from siliconloom.arch.layout import line_values, padded, panel_rows, window_of
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.gemm_layout import GemmLayout
 
@@ -30,77 +31,99 @@ class PanelPart(NamedTuple):
     pitch: int
 
 
+class PanelRows(NamedTuple):
+    """From row to row of a last panel, by the columns that it has: in main memory, and in local memory."""
+
+    memory: Int
+    local: Int
+
+
 class PanelLayout:
-    """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes."""
+    """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes.
+
+    Halves that are gated begin with panels of their own; the last panel of the first half is as wide as the array.
+    """
 
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
         array, shape = layout.array, layout.shape
         self.layout, self.array, self.halves = layout, array, 2 if shape.output_halved else 1
         self.line = int(layout.size(array.cols))
         self.by_folds = array.dataflow == "weight_stationary"
-        accesses = [memory.access_bytes for memory in chip.memory.values()]
-        panels = array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and shape.packing is None
-        self.widths = _widths(array.cols, self.line, layout.beat, max(accesses)) if panels else None
+        access = max(memory.access_bytes for memory in chip.memory.values())
+        self.ends: tuple[PanelRows, ...] = ()
+        """Last panels of the halves; none where elements are no whole bytes, or packed."""
+        if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and shape.packing is None:
+            size = shape.dtype.bits // 8
+            self.ends = tuple(
+                _last_rows(array.cols, size, layout.beat, access, half == self.halves - 1)
+                for half in range(self.halves)
+            )
 
     def tile(self, n: Any, k: Any) -> Any:
         """All of a tile."""
-        columns = n // self.halves
-        width = self._last(columns)
-        if width is None:
+        if not self.ends:
             return self.layout.b_tile(n, k)
-        return self.halves * self._rows(k) * (columns // self.array.cols * self.line + width)
+        columns, rest = n // self.halves, n // self.halves % self.array.cols
+        widths = sum(rows.memory[rest] for rows in self.ends)
+        taken = self._rows(k) * (self.halves * (columns // self.array.cols) * self.line + widths)
+        return taken if isinstance(taken, np.ndarray) else int(taken)
 
     def parts(self, n: int, k: int) -> list[PanelPart]:
-        """Transfers that bring a tile; one where all its panels have the pitch of local memory."""
-        columns = n // self.halves
-        width = self._last(columns)
-        if width is None or width in (0, self.line):
+        """Transfers that bring a tile; what lies in local memory as in main memory is one."""
+        if not self.ends:
             every = int(self.tile(n, k))
             return [PanelPart(0, 0, 1, every, every)]
-        rows, local, memory, found = self._rows(k), 0, 0, list[PanelPart]()
-        whole = columns // self.array.cols * self.line * rows
-        for _ in range(self.halves):
-            if whole:
-                found.append(PanelPart(local, memory, 1, whole, whole))
-            found.append(PanelPart(local + whole, memory + whole, rows, int(width), self.line))
-            local, memory = local + whole + self.line * rows, memory + whole + int(width) * rows
+        columns, rows = n // self.halves, int(self._rows(k))
+        whole, rest = columns // self.array.cols * self.line * rows, columns % self.array.cols
+        found, local, memory = list[PanelPart](), 0, 0
+        for end in self.ends:
+            width, pitch = int(end.memory[rest]), int(end.local[rest])
+            alike = whole + (rows * width if width == pitch else 0)
+            joins = bool(found) and found[-1].pitch == found[-1].width
+            first = found.pop() if joins else PanelPart(local, memory, 1, 0, 0)
+            if together := first.width + alike:
+                found.append(PanelPart(first.local, first.memory, 1, together, together))
+            if width != pitch:
+                found.append(PanelPart(local + whole, memory + whole, rows, width, pitch))
+            local, memory = local + whole + rows * pitch, memory + whole + rows * width
         return found
 
-    def narrow(self, n: Int, k: Int) -> tuple[Int, Int, Int] | None:
-        """Of tiles of these sizes: bytes of whole panels, rows of narrow ones, and their width; none where none is."""
-        columns = n // self.halves
-        width = self._last(columns)
-        if width is None or not (narrow := (width > 0) & (width < self.line)).any():
-            return None
-        whole = columns // self.array.cols * self.line + np.where(narrow, 0, width)
-        rows = self.halves * self._rows(k)
-        return rows * whole, np.where(narrow, rows, 0), np.where(narrow, width, 0)
+    def spread(self, n: Int, k: Int) -> tuple[Int, list[tuple[Int, Int, Int]]]:
+        """Of tiles of these sizes: bytes that are moved as they lie; and rows of others, their widths, local pitches.
 
-    def _last(self, columns: Any) -> Any:
-        """From row to row of the last panel of so many columns, 0 where all are whole; nothing where there is none."""
-        if self.widths is None:
-            return None
-        width = self.widths[columns % self.array.cols]
-        return width if isinstance(columns, np.ndarray) else int(width)
+        Of tiles that have none the rows are zero.
+        """
+        columns, rows = n // self.halves, self._rows(k)
+        rest = columns % self.array.cols
+        alike, others = self.halves * (columns // self.array.cols) * self.line, list[tuple[Int, Int, Int]]()
+        for end in self.ends:
+            width, pitch = end.memory[rest], end.local[rest]
+            apart = width != pitch
+            alike = alike + np.where(apart, 0, width)
+            if apart.any():
+                others.append((rows * apart, np.where(apart, width, 0), pitch))
+        return rows * alike, others
 
     def _rows(self, k: Count) -> Count:
         return panel_rows(self.array, k) if self.by_folds else k
 
 
-@lru_cache(maxsize=64)
-def _widths(cols: int, line: int, bus: int, access: int) -> Int:
-    """From row to row of a panel, by the columns that it has: the least that a row may have, or a whole line.
+@lru_cache(maxsize=128)
+def _last_rows(cols: int, size: int, bus: int, access: int, narrow: bool) -> PanelRows:
+    """Rows of a last panel, which may be narrow in local memory, or of one that others follow.
 
-    The least where that moves fewer bytes: by rows, each of them is rounded up to the memory's access.
+    In main memory the least that a row may have where that moves fewer bytes: by rows, each of them is rounded up to
+    the memory's access.
     """
-    found = [0]
+    memory, local = [0], [0]
     for columns in range(1, cols):
-        width = -(-columns * line // cols)
+        width, line = columns * size, size * int(line_values(columns, cols, narrow))
         if bus & bus - 1 == 0:
             width = window_of(bus, width) if width <= bus else padded(width, bus)
         legal = bus & bus - 1 != 0 or line % window_of(bus, width) == 0
-        found.append(width if legal and padded(width, access) < line else line)
-    return np.array(found, np.int64)
+        memory.append(width if legal and padded(width, access) < line else line)
+        local.append(line)
+    return PanelRows(np.array(memory, np.int64), np.array(local, np.int64))
 
 
 __all__ = ["PanelLayout", "PanelPart"]

@@ -216,7 +216,7 @@ def lower_tasks(
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     builder = ProgramBuilder(tile.dma.bytes_per_cycle, exchanges=exchanges(tile))
-    builder.tiles = chip.tile_count
+    builder.tiles, builder.narrow = chip.tile_count, 1
     rings = declare_rings(builder, tile, layout)
     stored = builder.semaphore("stored", 1, "dependency")
     numbers, outputs, apart = dict[str, int](), dict[str, Stored](), dict[str, str]()

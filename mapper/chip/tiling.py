@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
+from siliconloom.arch.layout import is_power
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -169,10 +170,10 @@ def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[
     beat = max(bus * 8 // bits, 1)
     rows = max(1, *(bus // lowest(row) for row in (layout.a_row, layout.c_row)))
     columns = _sizes(shape.stored_n, n, beat)
-    low, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [])
+    low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
     return (
         _with(_sizes(shape.m, m, rows), low),
-        2 * columns if shape.output_halved else columns,
+        2 * columns if shape.output_halved else _with(columns, slim),
         _with(_sizes(shape.k, k, beat), shallow),
     )
 
@@ -181,27 +182,43 @@ def _with(sizes: Int, others: list[int]) -> Int:
     return np.array(sorted({*sizes.tolist(), *others}), np.int64) if others else sizes
 
 
-def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tuple[list[int], list[int]]:
-    """Rows, and depths, of tiles that use a part of the array: half of its lines, a quarter and so on.
+def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tuple[list[int], list[int], list[int]]:
+    """Rows, columns, and depths of tiles that use a part of the array: half of its lines, a quarter and so on.
 
     They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
-    less room for all else otherwise, while half of it is as good as the smaller one. Columns of parameters stay whole,
-    as these lie in memory panel by panel.
+    less room for all else otherwise, while half of it is as good as the smaller one. Halves that are gated begin with
+    panels of their own, so their columns stay whole, as do panels that have no halves of a power of two.
     """
     layout, (m, n, k) = GemmLayout(tile, shape), whole
-    low, shallow, columns = set[int](), set[int](), 2 * n if shape.output_halved else n
-    least = 2 * (max(tile.array.load_rows, shape.packing.group) if shape.packing else tile.array.load_rows)
+    low, shallow = set[int](), set[int]()
+    columns, beat = 2 * n if shape.output_halved else n, oriented(tile).array.load_rows
+    beat = 2 * max(beat, shape.packing.group if shape.packing else 1)
+    slim = _slim(tile, shape, n)
     while True:
         needs = layout.needs(m, columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
-        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (m % 2 and k % least):
-            return sorted(low), sorted(shallow)
+        if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (
+            m % 2 and k % beat and columns == min(slim, default=columns)
+        ):
+            return sorted(low), slim, sorted(shallow)
         if m % 2 == 0:
             m //= 2
             low |= {m} if m < shape.m else set()
-        if k % least == 0:
+        columns = max((size for size in slim if size < columns), default=columns)
+        if k % beat == 0:
             k //= 2
             shallow |= {k} if k < shape.k else set()
+
+
+def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
+    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers."""
+    layout, found, columns = GemmLayout(tile, shape), list[int](), panel
+    if not shape.packed or shape.packing is not None or shape.output_halved or not is_power(panel):
+        return found
+    while columns > 1 and SLOTS * LARGE * layout.b_tile(columns, shape.k) > tile.scratchpad.capacity:
+        columns //= 2
+        found += [columns] if columns < shape.n else []
+    return found
 
 
 def _sizes(total: int, grain: int, beat: int) -> Int:

@@ -136,7 +136,8 @@ def vector_shape(tile: NpuTile, part: Operator, task: Task) -> VectorShape:
     function, cols = part.function, part.cols
     if task.cached is not None and cols > task.cached.width:  # whole heads
         cols = padded(cols, task.cached.width)
-    constants = part.passes * parameter_bytes(tile, function, cols)  # a sum of several has scalars for each pair
+    # a sum of several has scalars for each pair
+    constants = part.passes * parameter_bytes(tile, function, cols, narrow=1)
     return VectorShape(
         function,
         part.rows,
@@ -165,7 +166,7 @@ class VectorLayout:
         self.block = tile.array.cols if shape.cached is None else shape.cached.block(tile.array)
         self.bus, self.most_indices, self.beside = tile.dma.bytes_per_cycle, most_indices(tile), index_bytes(tile)
         self.row = row_bytes(tile, shape.cols, shape.dtype.bits)
-        self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols), shape.dtype.bits)
+        self.table_row = shape.seconds * row_bytes(tile, row_values(tile, shape.cols, narrow=1), shape.dtype.bits)
         self.source_row = row_bytes(tile, shape.held, shape.dtype.bits) if shape.held else self.row
         self.source_row *= shape.cached.step if shape.cached is not None else 1
         self.line = shape.dtype.size(self.block)
@@ -202,9 +203,9 @@ class VectorLayout:
 
     def local(self, cols: int) -> int:
         """From row to row of a tile of ``cols`` columns; where rows are gathered each begins where a long one may."""
-        size = self.shape.dtype.size
-        row = size(row_values(self.tile, cols))
-        return padded(row, lcm(size(self.lanes), self.bus)) if self.shape.gathers else row
+        size, gathers = self.shape.dtype.size, self.shape.gathers
+        row = size(row_values(self.tile, cols, narrow=not gathers))
+        return padded(row, lcm(size(self.lanes), self.bus)) if gathers else row
 
     def copied(self, cols: int) -> int:
         """Columns that the vector unit copies of gathered rows of ``cols``: all from row to row."""

@@ -19,7 +19,7 @@ WIDTHS = {
     **dict.fromkeys(("pitch", "memory"), MEMORY_BITS),
     **dict.fromkeys(("local_pitch", "local", "a", "b", "c", "d"), LOCAL_BITS),
     "function": FUNCTION_BITS,
-    **dict.fromkeys(("add", "rescale", "a_slot", "b_slot", "c_slot", "indexed"), 1),
+    **dict.fromkeys(("add", "rescale", "narrow", "a_slot", "b_slot", "c_slot", "indexed"), 1),
     "weights": CODE_BITS,
     "group": GROUP_BITS,
 }

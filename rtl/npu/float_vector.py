@@ -109,22 +109,22 @@ class FloatVectorUnit(VectorUnitCircuit):
         place_of_beat = slots[1].beat[: self._wide]
         one, weight, adds = Signal(bits), Signal(bits), Signal()
         m.d.comb += [
-            one.eq(self.first.data.word_select(place_of_beat, bits)),
-            weight.eq(self.second.data.word_select(place_of_beat, bits)),
+            one.eq(self.first_line.word_select(place_of_beat, bits)),
+            weight.eq(self.second_line.word_select(place_of_beat, bits)),
             adds.eq(what.weighs & (slots[4].beat != 0)),
         ]
         before = Signal(bits * count, name="second_before")
-        m.d.sync += before.eq(self.second.data)
+        m.d.sync += before.eq(self.second_line)
         return [
             self.place(
                 m,
                 kind,
                 f"lane_{lane}",
                 kind=ways,
-                a=Mux(transposes, one, self.first.data[bits * lane : bits * (lane + 1)]),
-                b=Mux(what.weighs, weight, self.second.data[bits * lane : bits * (lane + 1)]),
+                a=Mux(transposes, one, self.first_line[bits * lane : bits * (lane + 1)]),
+                b=Mux(what.weighs, weight, self.second_line[bits * lane : bits * (lane + 1)]),
                 sum=sums[32 * lane : 32 * lane + 32],
-                pair=self.first.data[bits * (lane ^ 1) : bits * ((lane ^ 1) + 1)],
+                pair=self.first_line[bits * (lane ^ 1) : bits * ((lane ^ 1) + 1)],
                 cosine=self._angle(before, lane & ~1),
                 sine=self._angle(before, lane | 1),
                 negative=1 - lane % 2,
@@ -133,7 +133,7 @@ class FloatVectorUnit(VectorUnitCircuit):
                 m0=arriving.m0,
                 m1=arriving.m1,
                 plane=arriving.planes,
-                plane_data=self.second.data[bits * lane : bits * (lane + 1)],
+                plane_data=self.second_line[bits * lane : bits * (lane + 1)],
                 swap=arriving.swap,
                 scale=rows.part(2, "scale"),
                 offset=rows.part(3, "offset"),
@@ -207,16 +207,17 @@ class FloatVectorUnit(VectorUnitCircuit):
             later, there = Signal(8 * INDEX_BYTES, name=f"index_{stage}"), Signal(len(at), name=f"part_{stage}")
             m.d.sync += [later.eq(found), there.eq(at)]
             found, at = later, there
+        values: list[Value] = []
         for lane, each in enumerate(lanes):
             part = found.word_select((at + lane)[: log2(parts)], bits) if parts > 1 else found
-            m.d.comb += self.write.data[bits * lane : bits * (lane + 1)].eq(
-                Mux(phase.indexing, Mux(kept[lane], part, 0), each.result)
-            )
+            values.append(Signal(bits, name=f"written_{lane}"))
+            m.d.comb += values[-1].eq(Mux(phase.indexing, Mux(kept[lane], part, 0), each.result))
+        self._write_line(m, values)
 
     def _angle(self, before: Signal, lane: int) -> Value:
         """The number whose parts a lane has in the line before this one, and in this one."""
         bits = self.geometry.dtype.bits
-        low, high = (line[bits * lane : bits * (lane + 1)] for line in (before, self.second.data))
+        low, high = (line[bits * lane : bits * (lane + 1)] for line in (before, self.second_line))
         if bits == 32:  # the second line says nothing
             return low
         return Cat(Const(0, 32 - 2 * bits), low, high)
@@ -224,7 +225,8 @@ class FloatVectorUnit(VectorUnitCircuit):
     def _write_element(self, end: Slot) -> Any:
         """Enable the bytes of one element of a line."""
         size = self.geometry.element
-        return self.write.enable.eq(Const((1 << size) - 1, size) << (end.lane << log2(size)))
+        within = end.target[log2(size) : log2(size) + self._wide]
+        return self.write.enable.eq(Const((1 << size) - 1, size) << ((end.lane | within) << log2(size)))
 
     def _scalars(self, m: Module, held: Signal) -> tuple[Value, Value, Value]:
         """Two multipliers in fp32."""

@@ -52,6 +52,7 @@ FIELDS = {
     "rescale": "what a matmul adds to is first divided, row by row, see below",
     "weights": "of a matmul: how B lies, 0 as A's elements, 1 packed in int4, 2 in int8, 3 bf16, 4 fp16",
     "group": "of packed weights: the power of two that the rows of a group are",
+    "narrow": "what takes half of a line or less lies in lines of the next power of two, see below",
     "m": "size; of a loop, rounds",
     "n": "size",
     "k": "size, or a number of its own of some vector functions, see there",

@@ -9,14 +9,16 @@ rows a beat:
   zeros; sums as panels of m lines of C.
 - input stationary: the same with A and B, m and n exchanged: B transposed row by row, A transposed in folds, sums
   transposed.
+  Of a narrow instruction the last panel, and rows of less than a unit, lie in narrow lines (`arch.layout.line_values`).
 - output stationary: A as blocks of R rows, each k lines of R (a column of the block), or its transpose row by row, d
-  bytes from one to the next; B as panels of C columns, each k lines of C; sums as panels of m lines of C.
+  bytes from one to the next; B as panels of C columns, each k lines of C; sums as panels of m lines of C. Of a narrow
+  instruction the last block and the last panel lie in narrow lines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
@@ -36,6 +38,7 @@ from siliconloom.rtl.library import Circuit, Library
 from siliconloom.rtl.npu.entries import MATMUL_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, sums_write
+from siliconloom.rtl.npu.narrow import begins_within, line_mask, line_width, row_pitch, shifted, spread
 from siliconloom.rtl.npu.weights import packed_reads
 
 BUFFER = 4
@@ -95,10 +98,12 @@ class Pairs:
     ----------
     active, left
         An instruction is read; beats left of a fold.
+    narrow
+        The last block and the last panel may be.
     a_base, a_here, b_base, b_here
         Addresses of a block of rows and of the panels of columns: where they begin, and of the next line.
     pitched, a_step
-        Whether blocks of rows lie beside one another, and from line to line of one.
+        Whether blocks of rows lie beside one another, and from line to line of one then.
     k, columns, columns_left, rows_left
         Sizes: beats of a fold, columns, columns left for this block, rows left.
     reads, fold_ends, ends
@@ -107,6 +112,7 @@ class Pairs:
 
     active: Signal
     left: Signal
+    narrow: Signal
     a_base: Signal
     a_here: Signal
     b_base: Signal
@@ -163,16 +169,7 @@ class MatmulControl(Circuit):
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         geometry, operands = self.geometry, self._operands()
-        units = (
-            (operands.moves, geometry.moving),
-            (operands.entry.c, geometry.sums_pitch),
-            (operands.entry.d, geometry.moving),
-        )
-        odd = [address[: log2(unit)] for address, unit in units if is_power(unit) and unit > 1]
-        if self.packed is not None:
-            odd += self.packed.odd(operands.entry, operands.stays)
-        elif is_power(geometry.stationary):
-            odd.append(operands.stays[: log2(geometry.stationary)])
+        odd = [operands.entry.c[: log2(geometry.sums_pitch)].any(), *self._inside(m, operands)]
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
@@ -196,6 +193,43 @@ class MatmulControl(Circuit):
         else:
             self._stationary(m, tile)
         return m
+
+    def _inside(self, m: Module, operands: MatmulOperands) -> list[Value]:
+        """Operands, and the pitch, that lie within a line: of those whose whole lines are powers of two."""
+        geometry, entry = self.geometry, operands.entry
+        array, element = geometry.array, geometry.element
+        across = operands.beats if array.dataflow == "output_stationary" else entry.k
+        loads = geometry.stationary // (element * array.cols)
+        found: list[Value] = []
+        if is_power(geometry.stationary):
+            mask = line_mask(m, "stays", operands.outer, array.cols, entry.narrow)
+            found.append(begins_within(operands.stays, mask, element * loads) & (entry.weights == 0))
+            if self.packed is not None:
+                found += self.packed.odd(entry, operands.stays)
+        if is_power(geometry.moving):
+            mask = line_mask(m, "moves", across, array.rows, entry.narrow)
+            found += [begins_within(address, mask, element) for address in (operands.moves, entry.d)]
+        return found
+
+    def _read_line(self, m: Module, port: Any, size: int) -> Value:
+        """What a port has read, from the beginning of its line on: a narrow one lies within a whole one."""
+        if not is_power(size) or size == 1:  # what begins anywhere is read from there on
+            return cast(Value, port.data)
+        begins = Signal(log2(size))
+        m.d.sync += begins.eq(port.address[: log2(size)])
+        return shifted(port.data, begins)
+
+    def _panel(self, m: Module, name: str, left: Value, narrow: Value) -> tuple[Value, Signal]:
+        """Of what is loaded with so many columns left: bytes from line to line, and the line, whole and one later."""
+        array, element = self.geometry.array, self.geometry.element
+        rows = self.geometry.stationary // (element * array.cols)
+        mask = line_mask(m, name, left, array.cols, narrow)
+        step = line_width(mask, array.cols) * (rows * element)
+        read = Signal.like(mask, name=f"{name}_mask_read")
+        m.d.sync += read.eq(mask)
+        word = Signal(8 * self.geometry.stationary, name=f"{name}_word")
+        m.d.comb += word.eq(self._read_line(m, self.loaded, self.geometry.stationary))
+        return step, spread(m, f"{name}_line", word, read, rows, array.cols, 8 * element)
 
     def _operands(self) -> MatmulOperands:
         """The instruction in front, and which of its operands stays and which moves."""
@@ -239,26 +273,28 @@ class MatmulControl(Circuit):
         Returns the signal that must pulse when the array begins with a fold that was waiting.
         """
         array, entry = self.geometry.array, operands.entry
-        active, address = Signal(), Signal(LOCAL_BITS)
+        active, address, narrow = Signal(), Signal(LOCAL_BITS), Signal(name="load_narrow")
         outer_left, k_all, k_left, lines_left = (
             Signal(SIZE_BITS, name=f"load_{n}") for n in ("outer", "k", "left", "lines")
         )
         waiting = Signal(range(BUFFER + 8))
         fold_read = Signal()
         tags, last_line, counts = Signal(), Signal(), Signal()
-        line = self._rounded(m, "stationary", self.loaded.data)
+        step, spread_out = self._panel(m, "load", outer_left, narrow)
+        line = self._rounded(m, "stationary", spread_out)
         marks: list[Value] = []
-        width: Value = Const(self.geometry.stationary)
-        following: Value = address + self.geometry.stationary
+        width, following = step, address + step
         if self.packed is not None:
             self.packed.begin(m, self.taken, entry)
             reading = self.packed.reading()
             panel_ends = last_line & (k_left <= array.rows)
             ends = self.packed.advance(m, self.loaded.enable, reading, panel_ends)
-            following, width = self.packed.next(m, address, reading, ends), reading.bytes
+            plain = self.packed.kind == 0
+            following = Mux(plain, following, self.packed.next(m, address, reading, ends))
+            width = Mux(plain, step, reading.bytes)
             part, is_packed = self.packed.part(m, address, self.loaded.data), Signal(name="load_packed")
             m.d.sync += is_packed.eq(self.packed.kind != 0)
-            line = Mux(is_packed, part[: len(line)], line) if self.geometry.rounds else part
+            line = Mux(is_packed, part[: len(line)], line)
             kind = Signal(KIND_BITS, name="load_mark")
             m.d.sync += kind.eq(reading.kind)
             m.d.comb += counts.eq(~reading.head)
@@ -293,6 +329,7 @@ class MatmulControl(Circuit):
         with m.If(self.taken):
             m.d.sync += [
                 active.eq(1),
+                narrow.eq(entry.narrow),
                 address.eq(operands.stays),
                 outer_left.eq(operands.outer),
                 k_all.eq(entry.k),
@@ -341,7 +378,8 @@ class MatmulControl(Circuit):
         layout = data.StructLayout({"address": LOCAL_BITS, "pitch": LOCAL_BITS, **sizes})
         entry, unit = operands.entry, self.geometry.row_unit
         element = self.geometry.element
-        adjoining = blocks(entry.k, unit, unit) << log2(unit * element)
+        row = line_mask(m, "row", entry.k, unit, entry.narrow)
+        adjoining = row_pitch(entry.k, row, unit) << log2(element)
         fields = {
             "address": operands.moves,
             "pitch": Mux(entry.d == 0, adjoining, entry.d),
@@ -375,8 +413,11 @@ class MatmulControl(Circuit):
             job.take.eq(self.moving.enable & ends),
         ]
         m.d.sync += [used.eq(using), tags.eq(fold_ends)]
-        line, width = self._rounded(m, "moving", self.moving.data), self.geometry.operand.bits
-        lanes = (line[width * row : width * (row + 1)] for row in range(array.rows))
+        width = self.geometry.operand.bits
+        line = Signal(8 * self.geometry.moving, name="move_line")
+        m.d.comb += line.eq(self._read_line(m, self.moving, self.geometry.moving))
+        operands_read = self._rounded(m, "moving", line)
+        lanes = (operands_read[width * row : width * (row + 1)] for row in range(array.rows))
         masked = Cat(*(Mux(row < used, lane, 0) for row, lane in enumerate(lanes)))
         m.d.comb += move.payload.eq(Cat(masked, tags))
         with m.If(self.moving.enable):
@@ -497,13 +538,15 @@ class MatmulControl(Circuit):
         """Reads of both operands in step: a column of a block of rows, and a row of a panel of columns."""
         array = self.geometry.array
         tag = Signal()
-        active, left = Signal(), Signal(SIZE_BITS)
+        active, left, narrow = Signal(), Signal(SIZE_BITS), Signal(name="pairs_narrow")
         a_base, a_here, b_base, b_here = (Signal(LOCAL_BITS, name=n) for n in ("a_base", "a_here", "b_base", "b_here"))
         k, columns, columns_left, rows_left = (
             Signal(SIZE_BITS, name=n) for n in ("k", "columns", "columns_left", "rows_left")
         )
         pitched, a_step, a_next = Signal(), Signal(LOCAL_BITS), Signal(LOCAL_BITS)
         reads, fold_ends, ends = Signal(), Signal(), Signal()
+        loaded, line = self._panel(m, "b_panel", columns_left, narrow)
+        block = line_width(line_mask(m, "a_block", rows_left, array.rows, narrow), array.rows) * self.geometry.element
         m.d.comb += [
             # the next block of rows lies beside this one, or behind its last line
             a_next.eq(Mux(pitched, a_base, a_here) + self.geometry.moving),
@@ -514,17 +557,16 @@ class MatmulControl(Circuit):
             b.fire.eq(reads),
             self.moving.address.eq(a_here),
             self.loaded.address.eq(b_here),
-            *needs(self.moving, self.geometry.moving),
-            *needs(self.loaded, self.geometry.stationary),
+            *needs(self.moving, block),
+            *needs(self.loaded, loaded),
             fold_ends.eq(left == 1),
             ends.eq(fold_ends & (columns_left <= array.cols) & (rows_left <= array.rows)),
-            a.payload.eq(Cat(self.moving.data, tag)),
-            b.payload.eq(self.loaded.data),
+            a.payload.eq(Cat(self._read_line(m, self.moving, self.geometry.moving), tag)),
+            b.payload.eq(line),
         ]
         m.d.sync += tag.eq(fold_ends)
-        loaded = self.geometry.stationary
         with m.If(reads):
-            m.d.sync += [a_here.eq(a_here + a_step), b_here.eq(b_here + loaded), left.eq(left - 1)]
+            m.d.sync += [a_here.eq(a_here + Mux(pitched, a_step, block)), b_here.eq(b_here + loaded), left.eq(left - 1)]
             with m.If(fold_ends):
                 m.d.sync += [left.eq(k), columns_left.eq(columns_left - array.cols), a_here.eq(a_base)]
                 with m.If(columns_left <= array.cols):
@@ -538,19 +580,20 @@ class MatmulControl(Circuit):
                 with m.If(ends):
                     m.d.sync += active.eq(0)
         addresses = (a_base, a_here, b_base, b_here, pitched, a_step)
-        return Pairs(active, left, *addresses, k, columns, columns_left, rows_left, reads, fold_ends, ends)
+        return Pairs(active, left, narrow, *addresses, k, columns, columns_left, rows_left, reads, fold_ends, ends)
 
     def _begin_pairs(self, m: Module, entry: Any, pairs: Pairs) -> None:
         """The issue of an instruction."""
         with m.If(self.taken):
             m.d.sync += [
                 pairs.active.eq(1),
+                pairs.narrow.eq(entry.narrow),
                 pairs.left.eq(entry.k),
                 pairs.k.eq(entry.k),
                 pairs.a_base.eq(entry.a),
                 pairs.a_here.eq(entry.a),
                 pairs.pitched.eq(entry.d != 0),
-                pairs.a_step.eq(Mux(entry.d == 0, self.geometry.moving, entry.d)),
+                pairs.a_step.eq(entry.d),
                 pairs.b_base.eq(entry.b),
                 pairs.b_here.eq(entry.b),
                 pairs.columns.eq(entry.n),

@@ -276,6 +276,7 @@ class SequencerCircuit(Circuit):
             "rescale": compute["rescale"],
             "weights": compute["weights"],
             "group": compute["group"],
+            "narrow": compute["narrow"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():

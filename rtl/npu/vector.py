@@ -32,6 +32,7 @@ from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
+from siliconloom.arch.layout import padded
 from siliconloom.arch.vector import (
     BUILT,
     COLUMN_LIMIT,
@@ -57,6 +58,7 @@ from siliconloom.rtl.npu.entries import VECTOR_ENTRY
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read
 from siliconloom.rtl.npu.lane import NEED_BITS, PLANES, STATE, Lane, Largest, RowScalars, total_in, total_of
+from siliconloom.rtl.npu.narrow import begins_within, enables, line_mask, repeated, row_pitch, shifted
 from siliconloom.rtl.npu.ways import CIRCUITS, functions_of, lane_ways
 
 LAST_STAGE = Lane.STAGES
@@ -113,6 +115,20 @@ class VectorConditions:
         told.sort(key=lambda name: min(function.code for function in self.groups[name]))
         rest = wanted.difference(*(self.groups[name] for name in told))
         return joined([self.is_[name] for name in told] + ([any_of(rest, self.entry)] if rest else []))
+
+
+class LineMasks(NamedTuple):
+    """Widths of the lines of an instruction, see `rtl.npu.narrow`: of its columns, its rows, and what k counts.
+
+    Those of a ``line`` are at most as wide as the unit, those of a ``row`` as `arch.layout.row_unit`.
+    """
+
+    line_columns: Signal
+    line_rows: Signal
+    line_weights: Signal
+    row_columns: Signal
+    row_rows: Signal
+    row_weights: Signal
 
 
 @dataclass(frozen=True)
@@ -319,6 +335,9 @@ class VectorUnitCircuit(Circuit):
         }
         super().__init__(library, library.name("vector"), ports, reset=True)
         self.taken = Signal()
+        line = 8 * geometry.vector_line
+        self.first_line, self.second_line = Signal(line, name="first_line"), Signal(line, name="second_line")
+        self._line_mask = Signal(self._wide, name="line_mask")
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -346,12 +365,14 @@ class VectorUnitCircuit(Circuit):
 
     def _control(self, m: Module, what: VectorConditions) -> tuple[VectorPhase, BlockPlace, list[Slot]]:
         """What does not depend on the numbers: phases, addresses, and what goes with each slot down the pipeline."""
-        by_row = self._refuse(m, what)
+        self._read_lines(m)
+        masks = self._masks(m, what)
+        by_row = self._refuse(m, what, masks)
         phase, place = self._phases(m, what)
         addresses = self._addresses(m, what, phase, place)
         self._advance(m, what, phase, place, addresses)
         self._drain(m, what, phase, place, addresses)
-        self._begin(m, what, phase, place, addresses, by_row)
+        self._begin(m, what, phase, place, addresses, by_row, masks)
         slots = self._slots(m, what, phase, place, addresses)
         return phase, place, slots
 
@@ -360,9 +381,27 @@ class VectorUnitCircuit(Circuit):
         """Binary logarithm of the number of lanes."""
         return log2(self.geometry.lanes)
 
-    def _refuse(self, m: Module, what: VectorConditions) -> Signal:
+    def _read_lines(self, m: Module) -> None:
+        """What was read, from the beginning of its line on: a narrow one lies within a whole one."""
+        bits = log2(self.geometry.vector_line)
+        for port, line in ((self.first, self.first_line), (self.second, self.second_line)):
+            begins = Signal(bits, name=f"{line.name}_begins")
+            m.d.sync += begins.eq(port.address[:bits])
+            m.d.comb += line.eq(shifted(port.data, begins))
+
+    def _masks(self, m: Module, what: VectorConditions) -> LineMasks:
+        """Widths of lines of the instruction that is offered."""
+        new, lanes, unit = what.new, self.geometry.lanes, self.geometry.row_unit
+        made = {
+            f"{kind}_{name}": line_mask(m, f"{kind}_{name}", new[size], line, new.narrow)
+            for kind, line in (("line", lanes), ("row", unit))
+            for name, size in (("columns", "n"), ("rows", "m"), ("weights", "k"))
+        }
+        return LineMasks(**made)
+
+    def _refuse(self, m: Module, what: VectorConditions, lines: LineMasks) -> Signal:
         """Instructions that the unit does not run; returns whether the one that is offered is a row function."""
-        new, wide, built = what.new, self._wide + log2(self.geometry.element), what.built
+        new, element, built = what.new, self.geometry.element, what.built
         by_row = Signal(name="new_by_row")
         counted = built(lambda spec: spec.chooses or spec.weighs)
         weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
@@ -383,14 +422,32 @@ class VectorUnitCircuit(Circuit):
             ),
         ]
         masks = what.built(lambda spec: spec.masks)
-        inside = (
-            Mux(any_of(what.from_sums, new), new.a[: log2(self.geometry.sums_pitch)], new.a[:wide])
-            | Mux(one_of(masks, new), 0, new.b[:wide])
-            | new.c[:wide]
-            | new.d[:wide]
+        transposes = one_of(built(lambda spec: spec.transposes), new)
+        setup = one_of(built(lambda spec: Parameters.COLUMNS in spec.parameters_in(what.dtype)), new)
+        columns, parts = lines.line_columns, self._parts_mask(new.narrow)
+        held = {
+            "b": Mux(one_of(weighs, new), lines.line_weights, columns),
+            "c": Mux(transposes, lines.line_rows, Mux(one_of(indexes, new), parts, columns)),
+            "d": Mux(setup, columns, ~Const(0, len(columns))),
+        }
+        inside = Cat(
+            Mux(
+                any_of(what.from_sums, new),
+                new.a[: log2(self.geometry.sums_pitch)].any(),
+                begins_within(new.a, columns, element),
+            ),
+            Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),
+            begins_within(new.c, held["c"], element),
+            begins_within(new.d, held["d"], element),
         )
         m.d.comb += self.misaligned.eq(self.taken & inside.any())
         return by_row
+
+    def _parts_mask(self, narrow: Value) -> Value:
+        """The mask of lines in which the parts of an index lie."""
+        bits = self._wide
+        least = min(INDEX_BYTES // self.geometry.element, self.geometry.lanes) - 1
+        return Mux(narrow, Const(least, bits), ~Const(0, bits))
 
     def _phases(self, m: Module, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
         """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
@@ -488,7 +545,8 @@ class VectorUnitCircuit(Circuit):
             for name, step in steps.items()
         }
         within = place.beat[wide:] << (wide + log2(self.geometry.element))
-        second = walks["operand"].now + Mux(weighs, within, Mux(turns & place.beat[0], cols, 0))
+        line = (self._line_mask + 1) << log2(self.geometry.element)
+        second = walks["operand"].now + Mux(weighs, within, Mux(turns & place.beat[0], line, 0))
         m.d.comb += [
             self.first.enable.eq(phase.slots & ~what.is_["from_sums"] & ~phase.indexing),
             self.first.address.eq(walks["source"].now),
@@ -564,8 +622,9 @@ class VectorUnitCircuit(Circuit):
             m.d.sync += phase.once.eq(phase.once - 1)
         with m.If(phase.sets_up):
             m.d.sync += setup.eq(setup - 1)
+        narrow = (self._line_mask + 1) << log2(self.geometry.element)
         with m.If(phase.reads_once | self._fetches(phase)):
-            m.d.sync += addresses.parameters.eq(addresses.parameters + line)
+            m.d.sync += addresses.parameters.eq(addresses.parameters + Mux(phase.sets_up, narrow, line))
         with m.If(phase.slots):
             m.d.sync += [
                 beat.eq(Mux(beat_last, 0, beat + 1)),
@@ -603,7 +662,8 @@ class VectorUnitCircuit(Circuit):
                     with m.If(what.indexes):
                         m.d.sync += [
                             what.entry.n.eq(parts),
-                            addresses.pitch.eq(filled(Const(parts), self.geometry.row_unit) * element),
+                            addresses.pitch.eq(Mux(what.entry.narrow, *self._index_pitches) * element),
+                            self._line_mask.eq(self._parts_mask(what.entry.narrow)),
                         ]
                     m.d.sync += [
                         phase.active.eq(1),
@@ -624,9 +684,10 @@ class VectorUnitCircuit(Circuit):
         place: BlockPlace,
         addresses: Addresses,
         by_row: Signal,
+        lines_of: LineMasks,
     ) -> None:
         """The issue of an instruction."""
-        new, cols = what.new, self.geometry.lanes
+        new, cols, unit = what.new, self.geometry.lanes, self.geometry.row_unit
         lines = Signal.like(phase.once)
         for function in sorted(what.functions):
             count = function.spec.cost_in(what.dtype).once_lines(cols)
@@ -656,13 +717,20 @@ class VectorUnitCircuit(Circuit):
                 phase.setup.eq(Mux(one_of(streamed, new), COLUMN_LINES, 0)),
                 addresses.parameters.eq(new.d),
                 addresses.skip.eq(0),
-                addresses.pitch.eq(filled(new.n, self.geometry.row_unit) << element),
-                addresses.result_pitch.eq(filled(new.m, self.geometry.row_unit) << element),
-                addresses.weight_pitch.eq(filled(new.k, self.geometry.row_unit) << element),
+                self._line_mask.eq(lines_of.line_columns),
+                addresses.pitch.eq(row_pitch(new.n, lines_of.row_columns, unit) << element),
+                addresses.result_pitch.eq(row_pitch(new.m, lines_of.row_rows, unit) << element),
+                addresses.weight_pitch.eq(row_pitch(new.k, lines_of.row_weights, unit) << element),
             ]
             for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
                 m.d.sync += [register.eq(at) for register in walk]
             m.d.sync += [register.eq(new.a >> log2(self.geometry.sums_pitch)) for register in addresses.line]
+
+    @property
+    def _index_pitches(self) -> tuple[int, int]:
+        """Elements from row to row of the parts of indices: of narrow results, and of others."""
+        parts, unit = INDEX_BYTES // self.geometry.element, self.geometry.row_unit
+        return padded(parts, min(parts, unit)), padded(parts, unit)
 
     def _slots(
         self, m: Module, what: VectorConditions, phase: VectorPhase, place: BlockPlace, addresses: Addresses
@@ -710,7 +778,7 @@ class VectorUnitCircuit(Circuit):
             self.library.make(Choice, self.geometry.lanes, self.geometry.dtype),
             "choice",
             row=slots[0].row,
-            line=self.first.data,
+            line=self.first_line,
             column=column,
             reduces=slots[6].reduce & phase.selecting,
             opens=slots[6].opens,
@@ -767,7 +835,7 @@ class VectorUnitCircuit(Circuit):
         for number in range(scalar_lines):
             with m.If(arriving & has_scalars & (line_number == number)):
                 m.d.sync += scalars[bits * cols * number : bits * cols * (number + 1)].eq(
-                    self.second.data[: bits * SCALAR_BYTES]
+                    self.second_line[: bits * SCALAR_BYTES]
                 )
         return Arriving(bytes_in[: self.planes], swap, to_table, table_line, *self._scalars(m, scalars))
 
@@ -844,21 +912,21 @@ class VectorUnitCircuit(Circuit):
         """The lanes, one per column, and the line that they write."""
         cols = self.geometry.lanes
         low_bytes = Signal(8 * cols)
-        m.d.sync += low_bytes.eq(self.second.data)
+        m.d.sync += low_bytes.eq(self.second_line)
         ways = Cat(*(what.is_[name] for name in what.ways))
         kind = Mux(phase.selecting, 0, ways)
         place_of_beat = slots[1].beat[: self._wide]
         one, weight, adds = Signal(8), Signal(8), Signal()
         m.d.comb += [
-            one.eq(self.first.data.word_select(place_of_beat, 8)),
-            weight.eq(self.second.data.word_select(place_of_beat, 8)),
+            one.eq(self.first_line.word_select(place_of_beat, 8)),
+            weight.eq(self.second_line.word_select(place_of_beat, 8)),
             adds.eq(what.weighs & (slots[7].beat != 0)),
         ]
         lane_kind = self.library.make(Lane, cols)
         lanes, sums = [], self._sums(m, place)
         for lane in range(cols):
             pair, low, high = lane ^ 1, lane & ~1, lane | 1
-            angle = [Cat(byte(low_bytes, at), byte(self.second.data, at)) for at in (low, high)]
+            angle = [Cat(byte(low_bytes, at), byte(self.second_line, at)) for at in (low, high)]
             lanes.append(
                 self.place(
                     m,
@@ -866,9 +934,9 @@ class VectorUnitCircuit(Circuit):
                     f"lane_{lane}",
                     kind=kind,
                     reduce=slots[2].reduce,
-                    a=Mux(what.is_["transpose"], one, Mux(phase.indexing, found[lane], byte(self.first.data, lane))),
-                    pair=byte(self.first.data, pair),
-                    b=Mux(what.weighs, weight, byte(self.second.data, lane)),
+                    a=Mux(what.is_["transpose"], one, Mux(phase.indexing, found[lane], byte(self.first_line, lane))),
+                    pair=byte(self.first_line, pair),
+                    b=Mux(what.weighs, weight, byte(self.second_line, lane)),
                     cosine=angle[0],
                     sine=angle[1],
                     negative=1 - lane % 2,
@@ -877,11 +945,11 @@ class VectorUnitCircuit(Circuit):
                     m1=arriving.m1,
                     shift=arriving.shift,
                     plane=arriving.planes,
-                    plane_data=byte(self.second.data, lane),
+                    plane_data=byte(self.second_line, lane),
                     swap=arriving.swap,
                     table_write=arriving.to_table,
                     table_line=arriving.table_line,
-                    table_data=self.second.data,
+                    table_data=self.second_line,
                     scale=rows.part(2, "scale"),
                     offset=rows.part(3, "offset"),
                     places=rows.part(4, "places"),
@@ -894,8 +962,12 @@ class VectorUnitCircuit(Circuit):
                     late_places=rows.part(9, "places"),
                 )
             )
-        m.d.comb += self.write.data.eq(Cat(*(each.result for each in lanes)))
+        self._write_line(m, [each.result for each in lanes])
         return lanes
+
+    def _write_line(self, m: Module, values: list[Value]) -> None:
+        """The line that is written; a narrow one stands wherever it may lie in a whole one."""
+        m.d.comb += self.write.data.eq(Cat(*repeated(values, self._line_mask)))
 
     def _index_byte(self, index: Value, column: Value, lane: int) -> Value:
         """The byte of an index that a lane writes, where a block begins at a column."""
@@ -985,18 +1057,13 @@ class VectorUnitCircuit(Circuit):
         """Where the lanes' line, or a byte of it, is written."""
         m.d.comb += self.write.address.eq(end.target)
         with m.If(end.result):
-            m.d.comb += self.write.enable.eq((1 << self.geometry.vector_line) - 1)
+            m.d.comb += self.write.enable.eq(enables(end.target, self._line_mask, self.geometry.element))
         with m.Elif(end.byte):
             m.d.comb += self._write_element(end)
 
     def _write_element(self, end: Slot) -> Any:
         """Enable the bytes of one element of a line."""
-        return self.write.enable.eq(1 << end.lane)
-
-
-def filled(size: Value, unit: int) -> Value:
-    """``size`` filled up to whole units, a power of two."""
-    return ((size + (unit - 1)) >> log2(unit)) << log2(unit)
+        return self.write.enable.eq(1 << (end.lane | end.target[: self._wide]))
 
 
 def byte(word: Value, lane: int) -> Value:

@@ -60,10 +60,10 @@ class PackedReads:
         return reduce(or_, (weights == CODES.index(dtype) for dtype in self.groups), Const(0, 1))
 
     def odd(self, entry: Any, address: Value) -> list[Value]:
-        """Bits of the operand's address that are none where it begins as it must."""
+        """Bits of the address of packed weights that are none where they begin as they must."""
         if not self.powers:
             return []
-        units = {0: self.line} | {CODES.index(dtype): granule(self.array, dtype) for dtype in self.formats}
+        units = {CODES.index(dtype): granule(self.array, dtype) for dtype in self.formats}
         return [Mux(entry.weights == code, address[: log2(unit)], 0) for code, unit in units.items()]
 
     def begin(self, m: Module, taken: Value, entry: Any) -> None:

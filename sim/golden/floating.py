@@ -53,12 +53,12 @@ class FloatOperands:
     def angles(self) -> Words:
         """Numbers of two elements for each of the first operand: fp32, or bf16 where an element has a byte."""
         o, i, bits = self.held, self.held.instruction, self.dtype.bits
-        pitch = 2 * row_values(o.tile, i.n)
-        lines = elements(o.scratchpad, o.addresses["b"], i.m * pitch, self.dtype).reshape(i.m, pitch)[:, : 2 * o.width]
-        low, high = lines.reshape(i.m, o.blocks, 2, o.lanes).transpose(2, 0, 1, 3).astype(np.uint32)
+        pitch, taken = 2 * o.pitch, 2 * o.blocks * o.line
+        lines = elements(o.scratchpad, o.addresses["b"], i.m * pitch, self.dtype).reshape(i.m, pitch)[:, :taken]
+        low, high = lines.reshape(i.m, o.blocks, 2, o.line).transpose(2, 0, 1, 3).astype(np.uint32)
         if bits == 32:  # the second line says nothing
-            return low.reshape(i.m, o.width)
-        return ((low | high << np.uint32(bits)) << np.uint32(32 - 2 * bits)).reshape(i.m, o.width)
+            return o.whole(low.reshape(i.m, -1))
+        return o.whole(((low | high << np.uint32(bits)) << np.uint32(32 - 2 * bits)).reshape(i.m, -1))
 
     @property
     def scalars(self) -> tuple[Words, Words]:
@@ -71,8 +71,8 @@ class FloatOperands:
         """Bias and multiplier of each column of whole blocks."""
         o = self.held
         lines = column_lines(self.dtype)
-        held = elements(o.scratchpad, o.addresses["d"], lines * o.width, self.dtype)
-        parts = held.reshape(o.blocks, lines, o.lanes).transpose(1, 0, 2).reshape(2, lines // 2, -1)
+        held = elements(o.scratchpad, o.addresses["d"], lines * o.blocks * o.line, self.dtype)
+        parts = o.whole(held.reshape(o.blocks, lines, o.line)).transpose(1, 0, 2).reshape(2, lines // 2, -1)
         words = np.ascontiguousarray(parts.transpose(0, 2, 1)).view("<u4").reshape(2, -1)
         return words[0], words[1]
 
@@ -102,9 +102,9 @@ class FloatOperands:
 
     def _elements(self, name: str, rows: int, cols: int) -> Patterns:
         """Rows of elements, and of their columns all that whole blocks have."""
-        o, pitch = self.held, row_values(self.held.tile, cols)
+        o, pitch = self.held, row_values(self.held.tile, cols, self.held.instruction.narrow)
         found = elements(o.scratchpad, o.addresses[name], rows * pitch, self.dtype)
-        return found.reshape(rows, pitch)[:, : padded(cols, o.lanes)]
+        return o.whole(found.reshape(rows, pitch)[:, : padded(cols, o.lanes)])
 
 
 def elements(space: Bytes, first: int, count: int, dtype: DataType) -> Patterns:

@@ -169,6 +169,8 @@ class SequencerContract(Contract):
                     choices.append(implies(sent, entry[f"{name}_slot"] == second))
             if "rescale" in members:
                 choices.append(implies(sent, entry.rescale == compute["rescale"]))
+            if "narrow" in members:
+                choices.append(implies(sent, entry.narrow == compute["narrow"]))
             if "indexed" in members:
                 choices.append(implies(sent, entry.indexed == (opcode == Opcode.GATHER)))
         for name, total in c.sums.items():

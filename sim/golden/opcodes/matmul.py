@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Patterns, Words, narrowed, widened
 from siliconloom.arch.isa import Instruction
-from siliconloom.arch.layout import row_values, stationary_values, summing_order, sums_pitch, unpacked
+from siliconloom.arch.layout import (
+    filled_values,
+    off_lines,
+    row_values,
+    stationary_values,
+    summing_order,
+    sums_pitch,
+    unpacked,
+)
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import weight_bytes
 from siliconloom.sim.golden import functions
@@ -20,18 +28,13 @@ from siliconloom.sim.golden.floating import elements
 from siliconloom.sim.golden.opcodes import executes
 from siliconloom.sim.golden.packed import weights_of
 from siliconloom.sim.golden.products import folded_product, folds_of
-from siliconloom.sim.golden.vector import Bytes, Integers, window
+from siliconloom.sim.golden.vector import Integers, window
 
 if TYPE_CHECKING:
     from siliconloom.sim.golden.npu import GoldenMachine
 
 
 Values = NDArray[np.int8]
-
-
-def _lines(scratchpad: Bytes, first: int, count: int, width: int) -> Values:
-    """``count`` lines of ``width`` int8 values in the scratchpad."""
-    return window(scratchpad, first, count * width).view(np.int8).reshape(count, width)
 
 
 def _product(a: Values, b: Values) -> Integers:
@@ -50,24 +53,25 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     add, rise = i.adds(indices), _rise(machine, i, indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
-        blocks, panels = -(-i.m // rows), -(-i.n // cols)
+        panels = -(-i.n // cols)
         if i.d.base:
-            held = window(local, a, (i.k - 1) * i.d.base + blocks * rows)
-            moving = as_strided(held, (blocks * rows, i.k), (1, i.d.base), writeable=False).view(np.int8)
+            held = window(local, a, (i.k - 1) * i.d.base + filled_values(i.m, rows, i.narrow))
+            moving = as_strided(held, (i.m, i.k), (1, i.d.base), writeable=False).view(np.int8)
         else:
-            moving = _lines(local, a, blocks * i.k, rows).reshape(blocks, i.k, rows).transpose(0, 2, 1)
-        stationary = _lines(local, b, panels * i.k, cols).reshape(panels, i.k, cols).transpose(1, 0, 2)
-        result = _product(moving.reshape(blocks * rows, i.k)[: i.m], stationary.reshape(i.k, -1))
+            taken = window(local, a, i.k * filled_values(i.m, rows, i.narrow)).view(np.int8)
+            moving = off_lines(taken, i.m, rows, i.narrow).T[: i.m]
+        taken = window(local, b, i.k * filled_values(i.n, cols, i.narrow)).view(np.int8)
+        result = _product(moving, off_lines(taken, i.n, cols, i.narrow))
         beats = i.m
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
         panels = -(-outer // cols)
-        row = row_values(tile, i.k)
+        row = row_values(tile, i.k, i.narrow)
         pitch = i.d.base or row
         held = window(local, moves, (beats - 1) * pitch + row)
         moving = as_strided(held, (beats, i.k), (pitch, 1), writeable=False).view(np.int8)
-        stationary = _lines(local, stays, stationary_values(array, outer, i.k), 1)
-        result = _product(moving, unpacked(array, stationary, i.k))
+        stationary = window(local, stays, stationary_values(array, outer, i.k, i.narrow)).view(np.int8)
+        result = _product(moving, unpacked(array, stationary, i.k, outer, i.narrow))
     line = c // sums_pitch(array)
     for panel in range(panels):
         target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
@@ -97,19 +101,19 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
-        blocks, panels = -(-i.m // rows), -(-i.n // cols)
-        right = elements(local, b, panels * i.k * cols, dtype).reshape(panels, i.k, cols).transpose(1, 0, 2)
+        panels = -(-i.n // cols)
+        right = elements(local, b, i.k * filled_values(i.n, cols, i.narrow), dtype)
         if i.d.base:
-            held = elements(local, a, (i.k - 1) * (i.d.base // size) + blocks * rows, dtype)
+            held = elements(local, a, (i.k - 1) * (i.d.base // size) + filled_values(i.m, rows, i.narrow), dtype)
             moving = as_strided(held, (i.m, i.k), (size, i.d.base), writeable=False)
         else:
-            left = elements(local, a, blocks * i.k * rows, dtype).reshape(blocks, i.k, rows).transpose(0, 2, 1)
-            moving = left.reshape(blocks * rows, i.k)[: i.m]
-        stationary, beats = entering(tile, right.reshape(i.k, -1)), i.m
+            left = elements(local, a, i.k * filled_values(i.m, rows, i.narrow), dtype)
+            moving = off_lines(left, i.m, rows, i.narrow).T[: i.m]
+        stationary, beats = entering(tile, off_lines(right, i.n, cols, i.narrow)), i.m
         folds = folds_of(i.k, i.k, tuple(range(i.k)))
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
-        panels, row = -(-outer // cols), row_values(tile, i.k)
+        panels, row = -(-outer // cols), row_values(tile, i.k, i.narrow)
         pitch = (i.d.base or size * row) // size
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
@@ -117,8 +121,8 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
             stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
-            taken = elements(local, stays, stationary_values(array, outer, i.k), dtype)
-            stationary = entering(tile, unpacked(array, taken.reshape(-1, 1), i.k))
+            taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
+            stationary = entering(tile, unpacked(array, taken, i.k, outer, i.narrow))
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)

@@ -36,9 +36,10 @@ def vector(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     if spec.cost.by_row and not spec.carries:
         machine.rows.carried[operands.slot] = None  # what it finds of each row takes their place
     if spec.transposes:
-        _transpose(machine, found, target)
+        _transpose(machine, found, target, i.narrow)
         return
-    width, pitch = padded(cols, operands.lanes), row_values(machine.tile, cols)
+    pitch = row_values(machine.tile, cols, i.narrow)
+    width = min(padded(cols, operands.lanes), pitch)
     result = np.zeros((i.m, width), np.int8)
     result[:, :cols] = np.clip(found, -128, 127)
     rows = window(machine.scratchpad, target, i.m * pitch).reshape(i.m, pitch)
@@ -62,12 +63,13 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     if spec.cost.by_row and not spec.carries:
         machine.rows.carried[operands.slot] = None
     if spec.transposes:
-        pitch = row_values(tile, i.m)
+        pitch = row_values(tile, i.m, i.narrow)
         for column in range(i.n):
             place = window(machine.scratchpad, target + size * column * pitch, size * i.m)
             place[:] = np.ascontiguousarray(found[:, column]).view(np.uint8)
         return
-    width, pitch = padded(cols, machine.lanes), row_values(tile, cols)
+    pitch = row_values(tile, cols, i.narrow)
+    width = min(padded(cols, machine.lanes), pitch)
     result = np.zeros((i.m, width), found.dtype)
     result[:, :cols] = found
     rows = window(machine.scratchpad, target, size * i.m * pitch).reshape(i.m, size * pitch)
@@ -83,10 +85,10 @@ def _check_rows(i: Instruction) -> None:
         )
 
 
-def _transpose(machine: GoldenMachine, x: Integers, target: int) -> None:
+def _transpose(machine: GoldenMachine, x: Integers, target: int, narrow: int) -> None:
     """Element (r, c) goes to row c, column r; the rest of the last line of a row stays as it is."""
     rows, cols = x.shape
-    pitch = row_values(machine.tile, rows)
+    pitch = row_values(machine.tile, rows, narrow)
     for column in range(cols):
         place = window(machine.scratchpad, target + column * pitch, rows)
         place[:] = x[:, column].astype(np.int8).view(np.uint8)

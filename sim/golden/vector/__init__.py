@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction, last_seen
-from siliconloom.arch.layout import padded, row_values, sums_pitch
+from siliconloom.arch.layout import line_values, padded, row_values, sums_pitch
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
 from siliconloom.sim.golden import functions
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 Softmax = Callable[[Integers, int, int, Integers], Integers]
 
 
@@ -99,7 +101,12 @@ class Operands:
     @property
     def pitch(self) -> int:
         """Bytes from row to row of an operand, and of the result."""
-        return row_values(self.tile, self.instruction.n)
+        return row_values(self.tile, self.instruction.n, self.instruction.narrow)
+
+    @property
+    def line(self) -> int:
+        """Values of a line of the first operand, of the second and of parameters of columns."""
+        return line_values(self.instruction.n, self.lanes, self.instruction.narrow)
 
     @property
     def blocks(self) -> int:
@@ -134,8 +141,9 @@ class Operands:
         """The second operand, two bytes for each of the first: shape (m, `width`), int16 values."""
         i = self.instruction
         planes = window(self.scratchpad, self.addresses["b"], i.m * 2 * self.pitch).reshape(i.m, 2 * self.pitch)
-        low, high = planes[:, : 2 * self.width].reshape(i.m, self.blocks, 2, self.lanes).transpose(2, 0, 1, 3)
-        return (low | high.astype("<i2") << 8).reshape(i.m, self.width).astype(np.int64)
+        taken = planes[:, : 2 * self.blocks * self.line].reshape(i.m, self.blocks, 2, self.line)
+        low, high = taken.transpose(2, 0, 1, 3)
+        return self.whole((low | high.astype("<i2") << 8).reshape(i.m, -1)).astype(np.int64)
 
     @property
     def inputs(self) -> Integers:
@@ -166,9 +174,9 @@ class Operands:
     @property
     def columns(self) -> tuple[Integers, Integers, Integers]:
         """Bias, multiplier and shift of each column, shape (`width`,) each."""
-        size = COLUMN_LINES * self.width
-        lines = window(self.scratchpad, self.addresses["d"], size).reshape(self.blocks, COLUMN_LINES, self.lanes)
-        return parameters_of(lines)
+        size = COLUMN_LINES * self.blocks * self.line
+        lines = window(self.scratchpad, self.addresses["d"], size).reshape(self.blocks, COLUMN_LINES, self.line)
+        return parameters_of(self.whole(lines))
 
     @property
     def seen(self) -> Integers:
@@ -176,14 +184,19 @@ class Operands:
         i = self.instruction
         return np.full(i.m, i.n) if i.k != 2 else np.minimum(last_seen(self.addresses["b"]) + 1 + np.arange(i.m), i.n)
 
+    def whole(self, values: NDArray[Number]) -> NDArray[Number]:
+        """Values whose last dimension is columns, with zeros for those that a narrow line has not."""
+        missing = -values.shape[-1] % self.lanes
+        return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]) if missing else values
+
     def _rows(self, name: str) -> Integers:
         return self._matrix(name, self.instruction.m, self.instruction.n)
 
     def _matrix(self, name: str, rows: int, cols: int) -> Integers:
         """So many rows of int8 values, and of their columns all that whole blocks have."""
-        pitch = row_values(self.tile, cols)
+        pitch = row_values(self.tile, cols, self.instruction.narrow)
         found = window(self.scratchpad, self.addresses[name], rows * pitch).view(np.int8)
-        return found.reshape(rows, pitch)[:, : padded(cols, self.lanes)].astype(np.int64)
+        return self.whole(found.reshape(rows, pitch)[:, : padded(cols, self.lanes)]).astype(np.int64)
 
 
 def parameters_of(planes: Bytes) -> tuple[Integers, Integers, Integers]:

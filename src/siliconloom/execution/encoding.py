@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import patterns_of, values_of
-from siliconloom.arch.layout import padded
+from siliconloom.arch.layout import line_values, padded
 from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.execution.quantize import Columns, Quantized, Scalars
 from siliconloom.sim.golden.npu import (
@@ -37,8 +37,8 @@ class Encoding(ABC):
         """Of arrays of elements."""
 
     @abstractmethod
-    def columns(self, bias: Any, multiplier: Any, shift: Any) -> Bytes:
-        """Parameters of whole blocks of columns."""
+    def columns(self, line: int, bias: Any, multiplier: Any, shift: Any) -> Bytes:
+        """Parameters of columns in lines of so many."""
 
     @abstractmethod
     def scalars(self, scalars: Scalars) -> Bytes:
@@ -46,17 +46,18 @@ class Encoding(ABC):
 
     @abstractmethod
     def turns(self, turns: Any) -> Bytes:
-        """Cosines and sines of some rows, at the columns that read them."""
+        """Cosines and sines of some rows, at the columns that read them; short rows lie in narrow lines."""
 
     @abstractmethod
     def values(self, elements: NDArray[Any], scale: Floats) -> Floats:
         """Real values of elements, whose steps are ``scale`` where they are integers."""
 
     def planes(self, columns: Columns) -> Bytes:
-        """Parameters of columns, filled up to whole blocks."""
-        count = padded(len(columns.bias), self.lanes)
+        """Parameters of columns, filled up to whole lines, or to a narrow one."""
+        line = line_values(len(columns.bias), self.lanes)
+        missing = -len(columns.bias) % line
         parts = (columns.bias, columns.multiplier, columns.shift)
-        return self.columns(*(np.pad(each, (0, count - len(each))) for each in parts)).reshape(-1)
+        return self.columns(line, *(np.pad(each, (0, missing)) for each in parts)).reshape(-1)
 
     def lines(self, values: Bytes) -> Bytes:
         """Bytes, filled up to whole lines of the vector unit."""
@@ -81,15 +82,15 @@ class Encoding(ABC):
 class IntegerEncoding(Encoding):
     """Of int8."""
 
-    def columns(self, bias: Any, multiplier: Any, shift: Any) -> Bytes:
-        return parameter_planes(bias, multiplier, shift, self.lanes)
+    def columns(self, line: int, bias: Any, multiplier: Any, shift: Any) -> Bytes:
+        return parameter_planes(bias, multiplier, shift, line)
 
     def scalars(self, scalars: Scalars) -> Bytes:
         first, second, shift = scalars
         return scalar_bytes(int(first), int(second), shift)
 
     def turns(self, turns: Any) -> Bytes:
-        return turn_planes(turns, self.lanes)
+        return turn_planes(turns, line_values(turns.shape[1], self.lanes))
 
     def values(self, elements: NDArray[Any], scale: Floats) -> Floats:
         return elements * scale
@@ -98,16 +99,16 @@ class IntegerEncoding(Encoding):
 class FloatEncoding(Encoding):
     """Of a format of floating point, whose parameters are fp32."""
 
-    def columns(self, bias: Any, multiplier: Any, shift: Any) -> Bytes:
+    def columns(self, line: int, bias: Any, multiplier: Any, shift: Any) -> Bytes:
         words = [np.asarray(each, np.float32).view(np.uint32) for each in (bias, multiplier)]
-        return float_parameter_planes(words[0], words[1], self.lanes, self.size)
+        return float_parameter_planes(words[0], words[1], line, self.size)
 
     def scalars(self, scalars: Scalars) -> Bytes:
         first, second, _ = scalars
         return float_scalar_bytes(first, second, self.size)
 
     def turns(self, turns: Any) -> Bytes:
-        return float_turn_planes(turns, self.lanes, self.size)
+        return float_turn_planes(turns, line_values(turns.shape[1], self.lanes), self.size)
 
     def values(self, elements: NDArray[Any], scale: Floats) -> Floats:
         return values_of(elements, self.dtype).astype(np.float64) * scale

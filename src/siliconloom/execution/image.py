@@ -176,7 +176,7 @@ class Image:
         """Rows that a product takes, as the array takes them."""
         if self.array.dataflow != "output_stationary":
             return self._rows(values, row_bytes(self.tile, operator.k, operator.precision.bits))
-        return blocks_of(self.array, values)
+        return blocks_of(self.array, values, narrow=1)
 
     # Products --------------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Image:
             for number in range(n.count):
                 start = n.start + number * n.size
                 tile = self._tile(product, start, n.size)
-                place = panels.tile(n.start, shape.k) + number * panels.tile(n.size, shape.k)
+                place = n.start // tiling.n * panels.tile(tiling.n, shape.k) + number * panels.tile(n.size, shape.k)
                 for k in segments(shape.k, depth):
                     for deep in range(k.start, k.start + k.count * k.size, k.size):
                         local = tile(deep, deep + k.size)
@@ -226,8 +226,8 @@ class Image:
         packing = shape.packing
         if packing is None or not packing.group:
             assert made.weights is not None
-            wide = columns(made.weights)
-            return lambda first, end: packed(self.array, wide[first:end]).view(np.uint8)
+            wide, narrow = columns(made.weights), int(packing is None)
+            return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
         assert made.packed is not None
         (whole,) = made.packed
         codes, scales = columns(whole.codes), columns(whole.scales)
@@ -244,7 +244,7 @@ class Image:
         """Columns of a tile of two halves: half of them of the first, then those of the second beside them."""
         middle, first, wide = weights.shape[1] // 2, start // 2, size // 2
         room = padded(wide, self.array.cols)
-        made = np.zeros((len(weights), 2 * room), weights.dtype)
+        made = np.zeros((len(weights), room + wide), weights.dtype)
         made[:, :wide] = weights[:, first : first + wide]
         made[:, room : room + wide] = weights[:, middle + first : middle + first + wide]
         return made
@@ -299,7 +299,7 @@ class Image:
         return rows.reshape(-1).view(np.uint8)
 
     def _turns(self, operator: Vector) -> Pieces:
-        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols), operator.precision.bits)
+        pitch = 2 * row_bytes(self.tile, row_values(self.tile, operator.cols, narrow=1), operator.precision.bits)
         for number, row in enumerate(self.turns[operator.name]):
             yield number * pitch, self.encoding.turns(row[None])
 
@@ -322,9 +322,12 @@ def fill_cache(room: Bytes, layout: AttentionLayout, past: Past, keys: bool) -> 
         for head in range(shape.kv_heads):
             number, own = sequence * shape.kv_heads + head, heads[sequence, :, head]
             if keys:
-                for block, start in enumerate(range(0, len(own), cols)):
+                for block, start in enumerate(range(0, len(own), layout.block)):
                     place = number * layout.key_plane + block * layout.key_block
-                    held = packed(layout.array, np.ascontiguousarray(own[start : start + cols].T)).view(np.uint8)
+                    wide = np.zeros((own.shape[1], layout.block), own.dtype)
+                    part = own[start : start + layout.block]
+                    wide[:, : len(part)] = part.T
+                    held = packed(layout.array, wide, narrow=1).view(np.uint8)
                     room[place : place + len(held)] = held
                 continue
             for panel, start in enumerate(range(0, own.shape[1], cols)):
@@ -346,8 +349,10 @@ def read_cache(room: Bytes, layout: AttentionLayout, count: int, keys: bool) -> 
                 block = layout.key_block // element.itemsize
                 plane = room[number * layout.key_plane : (number + 1) * layout.key_plane].view(element)
                 blocks = [
-                    unpacked(layout.array, plane[start : start + block], width).T
-                    for start in range(0, -(-count // cols) * block, block)
+                    unpacked(layout.array, plane[start : start + block], width, layout.block, narrow=1).T[
+                        : layout.block
+                    ]
+                    for start in range(0, -(-count // layout.block) * block, block)
                 ]
                 made[sequence, :, head] = np.concatenate(blocks)[:count]
                 continue

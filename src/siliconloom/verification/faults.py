@@ -182,8 +182,8 @@ def _illegal(faults: _Faults) -> None:
     faults.add("too many rows to rescale", [product], illegal, 0)
     plain = replace(product, m=1, n=1, rescale=0, dtype=faults.tile.circuit_format)
     if faults.tile.array.weights is not None and faults.tile.array.load_rows > 1:
-        short = Packing(faults.tile.array.weights.formats[0], 1)
-        faults.add("weights in groups of a part of a beat", [replace(plain, packing=short)], illegal, 0)
+        part = Packing(faults.tile.array.weights.formats[0], 1)
+        faults.add("weights in groups of a part of a beat", [replace(plain, packing=part)], illegal, 0)
     for code in CODES[1:]:
         if code is not None and code not in faults.tile.weight_formats:
             faults.add(
@@ -211,6 +211,10 @@ def _illegal(faults: _Faults) -> None:
         faults.add("a result within a line", [replace(vector, c=Address(base=1))], misaligned, 0)
         product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, c=Address(base=4))
         faults.add("sums within a line", [product], misaligned, 0)
+    if faults.tile.vector.lanes > 2:
+        size, short = faults.tile.element_bytes, replace(vector, n=2, narrow=1)
+        faults.add("a narrow result within its line", [replace(short, c=Address(base=size))], misaligned, 0)
+        faults.add("a narrow result within a line", [replace(short, c=Address(base=2 * size))], Cause.NONE)
     array = faults.tile.array
     if is_power(array.rows) and array.rows > 1:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))

@@ -18,8 +18,11 @@ from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
 from siliconloom.arch.layout import (
     INDEX_BYTES,
+    filled_values,
     is_power,
+    line_values,
     padded,
+    parameter_bytes,
     product_values,
     row_unit,
     row_values,
@@ -127,10 +130,10 @@ def random_weights(seed: int, dataflow: str, dtype: DataType, load_rows: int, co
     return {"formats": chance.choice([["int4"], ["int8"], ["int4", "int8"]]), "minima": chance.random() < 0.6}
 
 
-def product_sizes(tile: NpuTile, m: int, n: int, k: int) -> tuple[int, int, int, int, int]:
+def product_sizes(tile: NpuTile, m: int, n: int, k: int, narrow: int = 0) -> tuple[int, int, int, int, int]:
     """Bytes of both operands of a product, lines of its sums, rows and columns of what these are."""
     shape = (n, m) if tile.array.dataflow == "input_stationary" else (m, n)
-    values, size = product_values(tile, m, n, k), tile.element_bytes
+    values, size = product_values(tile, m, n, k, narrow), tile.element_bytes
     return size * values.a, size * values.b, values.lines, *shape
 
 
@@ -147,7 +150,8 @@ class Writer:
     lists: int = PROGRAM_BASE
     indices: list[tuple[int, int, int]] = field(default_factory=list)
     """Where indices lie, how many, and rows of the table that they are of; from ``lists`` on, which grows downwards."""
-    parameters: list[tuple[int, int]] = field(default_factory=list)
+    parameters: list[tuple[int, int, int]] = field(default_factory=list)
+    """Where parameters of columns lie, how many lines of each, and values of a line."""
     scalars: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -171,7 +175,15 @@ class Writer:
 
     def row_bytes(self, cols: int) -> int:
         """Bytes from row to row of an operand of so many columns."""
-        return self.tile.element_bytes * row_values(self.tile, cols)
+        return self.tile.element_bytes * row_values(self.tile, cols, self.builder.narrow)
+
+    def line(self, cols: int) -> int:
+        """Values of a line of so many columns."""
+        return line_values(cols, self.tile.vector.lanes, self.builder.narrow)
+
+    def written(self, cols: int) -> int:
+        """Bytes of a row of so many columns that the vector unit writes."""
+        return self.tile.element_bytes * padded(cols, self.line(cols))
 
     def packing(self) -> Packing | None:
         """How a product's weights are packed, if they are."""
@@ -214,12 +226,12 @@ class Writer:
 
     def gemm(self) -> None:
         """Tiles of a product, summed over k, requantised, stored."""
-        array, rings = self.tile.array, self.rings
+        array, rings, builder = self.tile.array, self.rings, self.builder
         rows, cols, lanes, size = array.rows, array.cols, self.tile.vector.lanes, self.tile.element_bytes
         while True:
             loops = [self.chance.choice([1, 1, 2, 3]) for _ in range(3)]
             m, n, k = self.size(3 * rows + 3), self.size(2 * cols + 1), self.size(3 * rows + 1)
-            a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k)
+            a_bytes, b_bytes, sums, out_rows, out_cols = product_sizes(self.tile, m, n, k, builder.narrow)
             packing = self.packing()
             if packing is not None:
                 b_bytes = int(weight_bytes(array, packing, n, k))
@@ -228,19 +240,18 @@ class Writer:
                 by_input = array.dataflow == "input_stationary"
                 wide, row, beats = k, self.row_bytes(k), n if by_input else m
                 if array.dataflow == "output_stationary":  # A's transpose, whose last block is read whole
-                    wide, row, beats = m, size * padded(m, rows), k
+                    wide, row, beats = m, size * filled_values(m, rows, builder.narrow), k
                 pitch = self.row_bytes(wide + self.chance.randint(1, 2 * rows))
                 apart = (beats - 1) * pitch + row
                 a_bytes, b_bytes = (a_bytes, apart) if by_input else (apart, b_bytes)
             out_blocks, out_row = -(-out_cols // lanes), self.row_bytes(out_cols)
-            parameter_bytes = column_lines(self.dtype) * size * lanes * out_blocks
-            out_bytes = out_rows * out_row
+            taken, out_bytes = column_lines(self.dtype) * self.written(out_cols), out_rows * out_row
             operands = (
                 self.aligned(a_bytes) * loops[0] * loops[2],
                 self.aligned(b_bytes) * loops[1] * loops[2],
-                self.aligned(parameter_bytes) * loops[1],
+                self.aligned(taken) * loops[1],
             )
-            fits = max(a_bytes, b_bytes, parameter_bytes, out_bytes) <= self.slot
+            fits = max(a_bytes, b_bytes, taken, out_bytes) <= self.slot
             fits = fits and max(operands) <= self.operand_room
             fits = fits and self.aligned(out_bytes) * loops[0] * loops[1] <= self.result_room
             if fits and sums * sums_pitch(array) <= self.sums.slot_bytes:
@@ -248,21 +259,20 @@ class Writer:
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
         function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
         function = function if function in built_in(self.dtype) else VectorFunction.REQUANTIZE
-        parameter_bytes = size * vector_cost(function, self.dtype).parameter_bytes(out_cols, lanes)
-        p_base = self.operand(self.aligned(parameter_bytes) * loops[1])
+        taken = parameter_bytes(self.tile, function, out_cols, builder.narrow)
+        p_base = self.operand(self.aligned(taken) * loops[1])
         for number in range(loops[1]):
-            where = p_base + self.aligned(parameter_bytes) * number
+            where = p_base + self.aligned(taken) * number
             if function == VectorFunction.REQUANTIZE:
-                self.parameters.append((where, out_blocks))
+                self.parameters.append((where, out_blocks, self.line(out_cols)))
             else:
                 self.scalars.append(where)
         masked = function == VectorFunction.SOFTMAX and self.chance.random() < 0.7
         out = self.result(self.aligned(out_bytes) * loops[0] * loops[1])
-        builder = self.builder
         first, second = rings["moving"], rings["weights"]
         sums_ring, parameters = self.sums, rings["parameters"]
         with builder.loop(loops[1]) as over_n:
-            self.fetch(parameters, parameter_bytes, affine(p_base, (over_n, self.aligned(parameter_bytes))))
+            self.fetch(parameters, taken, affine(p_base, (over_n, self.aligned(taken))))
             with builder.loop(loops[0]) as over_m:
                 with builder.loop(loops[2]) as over_k:
                     step = self.aligned(a_bytes)
@@ -310,7 +320,7 @@ class Writer:
                 sums_ring.read()
                 rings["out"].written()
                 step = self.aligned(out_bytes)
-                self.put(out_rows, size * out_blocks * lanes, affine(out, (over_m, step), (over_n, step * loops[0])))
+                self.put(out_rows, self.written(out_cols), affine(out, (over_m, step), (over_n, step * loops[0])))
             parameters.read()
 
     def elementwise(self) -> None:
@@ -319,6 +329,7 @@ class Writer:
         function, element = self.chance.choice(self.functions), self.tile.element_bytes
         cost, second = vector_cost(function, self.dtype), SECOND_OPERAND.get(function, 0)
         transposes, unit, spec = function == VectorFunction.TRANSPOSE, row_unit(self.tile), function.spec
+        narrow = builder.narrow
         counts = spec.chooses or spec.weighs or (spec.epsilon and not self.dtype.is_integer)
         while True:
             turns, inputs = self.chance.choice([1, 2, 4]), 1
@@ -332,28 +343,28 @@ class Writer:
             elif spec.epsilon and not self.dtype.is_integer:
                 inputs = self.chance.choice(EPSILONS)
             results_width = spec.result_cols(width, self.dtype)
-            blocks, results = -(-width // lanes), -(-results_width // lanes)
-            size, parameter_bytes = rows * self.row_bytes(width), element * cost.parameter_bytes(width, lanes)
+            blocks = -(-width // lanes)
+            size, taken = rows * self.row_bytes(width), parameter_bytes(self.tile, function, width, narrow)
             out_bytes = width * self.row_bytes(rows) if transposes else size
             first_bytes, second_bytes = size, second * size
             if spec.weighs:
                 first_bytes, second_bytes = inputs * size, rows * self.row_bytes(inputs)
             elif spec.indexes:
                 out_bytes = rows * self.row_bytes(results_width)
-            fits = max(first_bytes, second_bytes, out_bytes, parameter_bytes) <= self.slot
+            fits = max(first_bytes, second_bytes, out_bytes, taken) <= self.slot
             operands = max(self.aligned(first_bytes), self.aligned(second_bytes)) * turns
-            operands = max(operands, self.aligned(parameter_bytes))
+            operands = max(operands, self.aligned(taken))
             stored = self.aligned(2 * out_bytes) * turns
             if fits and operands <= self.operand_room and stored <= self.result_room:
                 break
         first, other, out, parameters = (rings[name] for name in ("first", "second", "out", "parameters"))
-        if parameter_bytes:
-            place = self.operand(self.aligned(parameter_bytes))
+        if taken:
+            place = self.operand(self.aligned(taken))
             if cost.setup:
-                self.parameters.append((place, blocks))
+                self.parameters.append((place, blocks, self.line(width)))
             elif cost.once[0] == SCALAR_BYTES:
                 self.scalars.append(place)
-            self.fetch(parameters, parameter_bytes, affine(place))
+            self.fetch(parameters, taken, affine(place))
         with builder.loop(turns) as loop:
             sources = [(first, first_bytes)] + ([(other, second_bytes)] if second_bytes else [])
             for ring, count in sources:
@@ -368,13 +379,13 @@ class Writer:
                 out,
                 second=other if second_bytes else None,
                 inputs=inputs if counts else len(sources),
-                parameters=parameters if parameter_bytes else None,
+                parameters=parameters if taken else None,
                 wait=sum(ring.full_bit for ring, _ in sources) | out.free_bit,
                 post=out.full_bit,
                 release=sum(ring.free_bit for ring, _ in sources),
-                first_wait=parameters.full_bit if parameter_bytes else 0,
+                first_wait=parameters.full_bit if taken else 0,
                 first=loop.mask,
-                last_post=parameters.free_bit if parameter_bytes else 0,
+                last_post=parameters.free_bit if taken else 0,
                 last=loop.mask,
             )
             for ring, _ in sources:
@@ -382,11 +393,11 @@ class Writer:
             out.written()
             step = self.aligned(2 * out_bytes)
             where = affine(self.result(step * loop.count), (loop, step))
-            if transposes and rows < unit:  # the rest of a row has never been written
+            if transposes and element * rows < self.row_bytes(rows):  # the rest of a row has never been written
                 self.columns(width, element * rows, where)
             else:
-                self.put(*((width, element * rows) if transposes else (rows, element * results * lanes)), where)
-        if parameter_bytes:
+                self.put(*((width, element * rows) if transposes else (rows, self.written(results_width))), where)
+        if taken:
             parameters.read()
 
     def gather(self) -> None:
@@ -546,7 +557,9 @@ def random_program(
     # who has one of these draws other numbers from there on, and nobody else does
     place = random.Random(f"{chip.name} {seed} carried").randrange(2 * segments)
     carried = Carried(writer) if place < count else None
+    narrow = random.Random(f"{chip.name} {seed} lines")
     for number in range(count):
+        writer.builder.narrow = narrow.randint(0, 1)
         if carried is not None and number == place:
             with writer.builder.loop(chance.choice([1, 1, 2])):
                 carried.write()
@@ -558,18 +571,17 @@ def random_program(
     program = writer.builder.finish(("program",))
     numbers = np.random.default_rng(seed)
     memory = random_image(numbers, writer.dtype) if image is None else image.copy()
-    lanes = tile.vector.lanes
     if not writer.dtype.is_integer:
-        _float_parameters(writer, memory, numbers, lanes)
+        _float_parameters(writer, memory, numbers)
         writer.parameters, writer.scalars = [], []
     bias, shifts, shift = (2**31, (0, 64), (0, 64)) if extreme else (2**12, (8, 26), (6, 26))
-    for base, blocks in writer.parameters:
-        count = blocks * lanes
+    for base, blocks, line in writer.parameters:
+        count = blocks * line
         planes = parameter_planes(
             numbers.integers(-bias, bias, count),
             numbers.integers(-(2**15), 2**15, count),
             numbers.integers(*shifts, count),
-            lanes,
+            line,
         )
         memory[base : base + planes.size] = planes.reshape(-1)
     for base in writer.scalars:
@@ -582,15 +594,15 @@ def random_program(
     return LoadedProgram(program, memory, PROGRAM_BASE)
 
 
-def _float_parameters(writer: Writer, memory: Bytes, numbers: np.random.Generator, lanes: int) -> None:
+def _float_parameters(writer: Writer, memory: Bytes, numbers: np.random.Generator) -> None:
     """Biases, multipliers and scalars in fp32: of moderate size, and one in ten any pattern."""
 
     def drawn(count: int) -> Words:
         found = numbers.standard_normal(count).astype(np.float32).view(np.uint32)
         return np.where(numbers.random(count) < 0.1, numbers.integers(0, 1 << 32, count, np.uint32), found)
 
-    for base, blocks in writer.parameters:
-        planes = float_parameter_planes(drawn(blocks * lanes), drawn(blocks * lanes), lanes, writer.tile.element_bytes)
+    for base, blocks, line in writer.parameters:
+        planes = float_parameter_planes(drawn(blocks * line), drawn(blocks * line), line, writer.tile.element_bytes)
         memory[base : base + planes.size] = planes
     for base in writer.scalars:
         memory[base : base + 8] = drawn(2).view(np.uint8)

@@ -24,7 +24,7 @@ class SegmentWriter(Protocol):
     rings: dict[str, Ring]
     sums: Ring
     slot: int
-    parameters: list[tuple[int, int]]
+    parameters: list[tuple[int, int, int]]
     scalars: list[int]
 
     @property
@@ -44,6 +44,10 @@ class SegmentWriter(Protocol):
     def fetch(self, ring: Ring, count: int, address: Address) -> None: ...
 
     def put(self, rows: int, width: int, address: Address) -> None: ...
+
+    def line(self, cols: int) -> int: ...
+
+    def written(self, cols: int) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,9 @@ class Carried:
     def write(self) -> None:
         """One segment: some tiles, then the quotients."""
         writer, builder, rings = self.writer, self.writer.builder, self.writer.rings
-        sizes, lanes, size = self._sizes(), self.tile.vector.lanes, self.tile.element_bytes
+        sizes, narrow = self._sizes(), builder.narrow
         parameters = rings["parameters"]
-        scalars = writer.aligned(parameter_bytes(self.tile, VectorFunction.SOFTMAX_ONLINE, 1))
+        scalars = writer.aligned(parameter_bytes(self.tile, VectorFunction.SOFTMAX_ONLINE, 1, narrow))
         place = writer.operand(scalars)
         writer.scalars.append(place)
         writer.fetch(parameters, scalars, affine(place))
@@ -97,7 +101,7 @@ class Carried:
             else:
                 step = writer.aligned(2 * sizes.powers)
                 where = affine(writer.result(step * loop.count), (loop, step))
-                writer.put(sizes.rows, size * -(-sizes.keys // lanes) * lanes, where)
+                writer.put(sizes.rows, writer.written(sizes.keys), where)
         parameters.read()
         sums = self.context
         if self.keeps:
@@ -105,9 +109,9 @@ class Carried:
         else:
             sums = writer.sums
             self._scores(sizes, Loop(None, 1))
-        blocks = -(-sizes.columns // lanes)
+        blocks = -(-sizes.columns // self.tile.vector.lanes)
         place = writer.operand(writer.aligned(sizes.parameters))
-        writer.parameters.append((place, blocks))
+        writer.parameters.append((place, blocks, writer.line(sizes.columns)))
         writer.fetch(parameters, sizes.parameters, affine(place))
         builder.vector(
             VectorFunction.REQUANTIZE_ROWS,
@@ -127,7 +131,7 @@ class Carried:
         rings["out"].written()
         # products of other segments take all of a slot
         builder.barrier(Unit.MATMUL, wait=self.closed)
-        writer.put(sizes.rows, size * blocks * lanes, affine(writer.result(writer.aligned(2 * sizes.result))))
+        writer.put(sizes.rows, writer.written(sizes.columns), affine(writer.result(writer.aligned(2 * sizes.result))))
 
     def _shape(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of a product whose sums have these."""
@@ -135,7 +139,7 @@ class Carried:
 
     def _sizes(self) -> CarriedSizes:
         writer, tile, chance = self.writer, self.tile, self.writer.chance
-        array, size = tile.array, tile.element_bytes
+        array, size, narrow = tile.array, tile.element_bytes, writer.builder.narrow
         while True:
             turns, rows = chance.choice([1, 2, 2, 3, 4]), writer.size(MOST_ROWS)
             keys, depth, wide = (
@@ -143,8 +147,8 @@ class Carried:
                 writer.size(array.rows + 2),
                 writer.size(2 * array.cols),
             )
-            scores = product_values(tile, *self._shape(rows, keys), depth)
-            products = product_values(tile, *self._shape(rows, wide), keys) if self.keeps else scores
+            scores = product_values(tile, *self._shape(rows, keys), depth, narrow)
+            products = product_values(tile, *self._shape(rows, wide), keys, narrow) if self.keeps else scores
             columns = wide if self.keeps else keys
             made = CarriedSizes(
                 turns,
@@ -155,9 +159,9 @@ class Carried:
                 size * scores.a,
                 size * scores.b,
                 size * (products.a if self.by_input else products.b),
-                size * rows * row_values(tile, keys),
-                size * rows * row_values(tile, columns),
-                parameter_bytes(tile, VectorFunction.REQUANTIZE_ROWS, columns),
+                size * rows * row_values(tile, keys, narrow),
+                size * rows * row_values(tile, columns, narrow),
+                parameter_bytes(tile, VectorFunction.REQUANTIZE_ROWS, columns, narrow),
             )
             parts = (made.first, made.second, made.values, made.powers, made.result, made.parameters)
             stored = writer.aligned(2 * made.powers) * turns + writer.aligned(2 * made.result)

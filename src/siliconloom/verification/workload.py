@@ -12,13 +12,16 @@ from siliconloom.arch.assembler import violations
 from siliconloom.arch.budget import require_memory
 from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.layout import INDEX_BYTES, padded
-from siliconloom.arch.vector import COLUMN_LINES, Parameters, VectorFunction, column_lines
+from siliconloom.arch.layout import INDEX_BYTES, line_values, padded
+from siliconloom.arch.vector import Parameters, VectorFunction
 from siliconloom.arch.verified import VerifiedNpu
 from siliconloom.execution.image import room_of
 from siliconloom.mapper.chip.gather import table_rows
+from siliconloom.mapper.chip.gemm_layout import GemmLayout, padded_lines
+from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.mapper.chip.tasks import gemm_shape, unlaid
+from siliconloom.mapper.chip.tiling import GemmTiling
 from siliconloom.rtl.bench.runner import Spent
 from siliconloom.rtl.npu.geometry import geometry_of
 from siliconloom.sim.chip.engine import duration
@@ -138,41 +141,54 @@ def filled(mapped: MappedWorkload, seed: int) -> LoadedProgram:
         elif item.operator in tasks and item.role in ("scales", "functions", "parameters"):
             for unit in range(item.units):
                 place = address + unit * item.unit_bytes
-                for part in _parameters(tasks[item.operator], item.role, item.unit_bytes, tile, chance):
+                for part in _parameters(tasks[item.operator], item.role, tile, chance):
                     memory[place : place + len(part)] = part
                     place += len(part)
     return LoadedProgram(mapped.program, memory, base)
 
 
-def _parameters(
-    mapped: MappedTask, role: str, size: int, tile: NpuTile, chance: np.random.Generator
-) -> Iterator[Bytes]:
+def _parameters(mapped: MappedTask, role: str, tile: NpuTile, chance: np.random.Generator) -> Iterator[Bytes]:
     """Parameters of one operator's functions, one after the other as they lie in the object ``role``."""
     operator, lanes = mapped.task.operator, tile.vector.lanes
     if not tile.circuit_format.is_integer:
-        yield from _float_parameters(mapped, role, size, tile, chance)
+        yield from _float_parameters(mapped, role, tile, chance)
         return
-    block = lanes * COLUMN_LINES
     if isinstance(operator, Gemm):
         if role == "scales":
-            yield columns(size // block, WIDE * WIDE * operator.k**0.5, lanes, chance)
+            for cols in _columns_of(mapped, operator):
+                deviation = WIDE * WIDE * operator.k**0.5
+                yield _filled([columns(each, deviation, lanes, chance) for each in cols], mapped, operator, tile)
         elif role == "functions":
             for each in gemm_shape(operator, mapped.task).passes:
                 yield from once(each.function, lanes, chance)
     elif isinstance(operator, Attention) and role == "scales":
         scalars = b"".join(part.tobytes() for part in once(VectorFunction.SOFTMAX, lanes, chance))
         yield np.frombuffer(scalars, np.uint8)
-        yield columns((size - len(scalars)) // block, WIDE * NORMAL / 2, lanes, chance)
+        yield columns(operator.v_head_dim, WIDE * NORMAL / 2, lanes, chance)
     elif isinstance(operator, Vector) and role == "parameters":
         if Parameters.COLUMNS in operator.function.spec.parameters:
-            yield columns(size // block, NORMAL, lanes, chance)
+            yield columns(operator.cols, NORMAL, lanes, chance)
         else:
             yield from once(operator.function, lanes, chance)
 
 
-def _float_parameters(
-    mapped: MappedTask, role: str, size: int, tile: NpuTile, chance: np.random.Generator
-) -> Iterator[Bytes]:
+def _columns_of(mapped: MappedTask, operator: Gemm) -> Iterator[list[int]]:
+    """Of each product the columns whose parameters lie together, tile after tile; those of both of its halves."""
+    assert isinstance(mapped.tiling, GemmTiling)
+    shape = gemm_shape(operator, mapped.task)
+    halves, found = 2 if shape.output_halved else 1, list[int]()
+    for part in segments(shape.n, min(mapped.tiling.n, shape.n)):
+        found += [part.size // halves] * (part.count * halves)
+    yield from [found] * operator.batch
+
+
+def _filled(parts: list[Bytes], mapped: MappedTask, operator: Gemm, tile: NpuTile) -> Bytes:
+    """Parameters of the columns of one product, up to where those of the next one begin."""
+    made, shape = np.concatenate(parts), gemm_shape(operator, mapped.task)
+    return np.pad(made, (0, GemmLayout(tile, shape).scales(shape.stored_n) - len(made)))
+
+
+def _float_parameters(mapped: MappedTask, role: str, tile: NpuTile, chance: np.random.Generator) -> Iterator[Bytes]:
     """As `_parameters`, in floating point: results are about as large as operands."""
     operator, lanes, line = mapped.task.operator, tile.vector.lanes, tile.parameter_line
 
@@ -189,19 +205,30 @@ def _float_parameters(
     ):
         yield scalars()
     elif role == "scales" or isinstance(operator, Vector):
-        count = size // (line * column_lines(tile.circuit_format)) * lanes
         scale = operator.k**-0.5 if isinstance(operator, Gemm) else 1.0
-        bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
-        yield float_parameter_planes(bias, multiplier, lanes, tile.element_bytes)
+
+        def planes(cols: int) -> Bytes:
+            count = padded_lines(cols, lanes)
+            bias, multiplier = (x.astype(np.float32).view(np.uint32) for x in chance.normal(0, scale, (2, count)))
+            return float_parameter_planes(bias, multiplier, line_values(cols, lanes), tile.element_bytes)
+
+        if isinstance(operator, Attention):
+            yield scalars()
+            yield planes(operator.v_head_dim)
+        elif isinstance(operator, Vector):
+            yield planes(operator.cols)
+        elif isinstance(operator, Gemm):
+            for columns_of in _columns_of(mapped, operator):
+                yield _filled([planes(cols) for cols in columns_of], mapped, operator, tile)
 
 
-def columns(blocks: int, deviation: float, lanes: int, chance: np.random.Generator) -> Bytes:
-    """Biases, multipliers and shifts that bring values of a standard deviation to `AIM`."""
-    count = blocks * lanes
+def columns(cols: int, deviation: float, lanes: int, chance: np.random.Generator) -> Bytes:
+    """Biases, multipliers and shifts of so many columns, which bring values of a standard deviation to `AIM`."""
+    count = padded_lines(cols, lanes)
     multiplier = chance.integers(1 << 13, 1 << 14, count) * chance.choice([-1, 1], count)
     shift = np.clip(np.rint(np.log2(np.abs(multiplier) * deviation / AIM)), 0, 62).astype(np.int64)
     bias = np.rint(chance.normal(0, deviation / 4, count)).astype(np.int64)
-    return parameter_planes(bias, multiplier, shift, lanes).reshape(-1)
+    return parameter_planes(bias, multiplier, shift, line_values(cols, lanes)).reshape(-1)
 
 
 def once(function: VectorFunction, lanes: int, chance: np.random.Generator) -> Iterator[Bytes]:

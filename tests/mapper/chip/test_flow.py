@@ -61,17 +61,19 @@ def keys_and_values(mapped, memory, attention, layer):
     """Keys and values (sequence, head, position, column), read from the cache as ``docs/npu.md`` says they lie."""
     chip = mapped.chip
     side, beats = chip.tile.array.cols, chip.tile.array.load_rows
-    places = -(-attention.kv_len // side) * side
+    # a block has as many positions as the array has columns, or the next power of two of all of them
+    width = min(side, 1 << (attention.kv_len - 1).bit_length())
+    places = -(-attention.kv_len // width) * width
     depth = -(-attention.head_dim // beats) * beats
     pairs = attention.batch * attention.kv_heads
     at, item = object_of(mapped, attention.name, "keys")
     unit = memory[at + layer * item.unit_bytes : at + (layer + 1) * item.unit_bytes].view(np.int8)
     # folds of a block follow one another, and only the last one is filled up
-    blocks = unit.reshape(pairs, places // side, depth, side)[:, :, : attention.head_dim]
+    blocks = unit.reshape(pairs, places // width, depth, width)[:, :, : attention.head_dim]
     keys = blocks.transpose(0, 1, 3, 2).reshape(pairs, places, attention.head_dim)[:, : attention.kv_len]
     at, item = object_of(mapped, attention.name, "values")
     unit = memory[at + layer * item.unit_bytes : at + (layer + 1) * item.unit_bytes].view(np.int8)
-    panels = -(-attention.v_head_dim // side)
+    panels, places = -(-attention.v_head_dim // side), -(-places // beats) * beats
     line = item.unit_bytes // (pairs * panels * places)
     lines = unit.reshape(pairs, panels, places, line)[..., : min(side, attention.v_head_dim)]
     values = lines.transpose(0, 2, 1, 3).reshape(pairs, places, -1)[:, : attention.kv_len, : attention.v_head_dim]
@@ -158,8 +160,9 @@ def scales_of(mapped, memory, attention):
     multiplier = int(memory[at : at + 2].view("<i2")[0])
     shift = int(memory[at + 4])
     once = -(-8 // lanes) * lanes
-    blocks = -(-attention.v_head_dim // lanes)
-    planes = memory[at + once : at + once + blocks * 8 * lanes].reshape(blocks, 8, lanes).astype(np.int64)
+    line = min(lanes, 1 << (attention.v_head_dim - 1).bit_length())
+    blocks = -(-attention.v_head_dim // line)
+    planes = memory[at + once : at + once + blocks * 8 * line].reshape(blocks, 8, line).astype(np.int64)
     flat = planes.transpose(1, 0, 2).reshape(8, -1)[:, : attention.v_head_dim]
     bias = sum(flat[n] << 8 * n for n in range(4))
     bias = np.where(bias >= 1 << 31, bias - (1 << 32), bias)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.layout import packed, panel_rows
+from siliconloom.arch.layout import is_power, line_values, packed, panel_rows
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
+from siliconloom.mapper.chip.lowering import segments
 from siliconloom.mapper.chip.panels import PanelLayout
 from tests.mapper.chip.test_improvements import gemm
 
@@ -62,24 +63,40 @@ def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(rows, cols, bus
         first = number * -(-half // cols) * cols * height
         for column in range(half):
             at = first + column // cols * cols * height + column % cols
-            assert all(at + row * cols in held for row in range(k))
-    sizes = np.full((1, 1, 1), n, np.int64), np.full((1, 1, 1), k, np.int64)
-    narrow = panels.narrow(*sizes)
-    if narrow is None:
-        assert len(parts) == 1
-    else:
-        whole, lines, width = (int(each.item()) for each in narrow)
-        assert (whole, lines * width) == (
-            sum(part.width for part in parts if part.rows == 1 and part.pitch == part.width),
-            sum(part.rows * part.width for part in parts if part.pitch != part.width),
-        )
+            last = number == gated and column // cols == half // cols
+            line = line_values(half % cols, cols) if last else cols
+            assert all(at + row * line in held for row in range(k))
+    alike, others = panels.spread(np.full((1, 1, 1), n, np.int64), np.full((1, 1, 1), k, np.int64))
+    assert alike.item() == sum(part.width for part in parts if part.pitch == part.width)
+    apart = sum(part.rows * part.width for part in parts if part.pitch != part.width)
+    assert sum((rows * width).item() for rows, width, _ in others) == apart
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.sampled_from([4, 8, 32]),
+    bus=st.sampled_from([4, 16, 64]),
+    access=st.sampled_from([4, 16, 64]),
+    n=st.integers(1, 300),
+    k=st.integers(1, 70),
+    cols=st.sampled_from([4, 10, 16, 64]),
+    data=st.data(),
+)
+def test_tiles_of_parts_of_a_panel_take_no_more_room_than_one_tile(rows, bus, access, n, k, cols, data):
+    chip = chip_of(rows, cols, bus, access)
+    tile = data.draw(st.sampled_from([cols >> part for part in range(3 if is_power(cols) else 1)]))
+    panels = panels_of(chip, n, k)
+    parts = [panels.tile(part.size, k) * part.count for part in segments(n, tile)]
+    assert sum(parts) <= panels.tile(n, k)
+    layout = GemmLayout(chip.tile, panels.layout.shape)
+    assert sum(layout.columns(part.size) * part.count for part in segments(n, tile)) <= layout.scales(n)
 
 
 def test_a_tile_is_what_the_array_takes_where_nothing_is_narrower():
     chip = chip_of(8, 16, 16, 64)  # an access is longer than a line
     panels = panels_of(chip, 21, 24)
-    assert panels.parts(21, 24) == [(0, 0, 1, 768, 768)]
-    assert len(packed(chip.tile.array, np.zeros((24, 21), np.int8))) == 768
+    assert panels.parts(21, 24) == [(0, 0, 1, 576, 576)]
+    assert len(packed(chip.tile.array, np.zeros((24, 21), np.int8), narrow=1)) == 576
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 64, 2048), (1, 65, 300), (7, 200, 64)])

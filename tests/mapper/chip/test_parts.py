@@ -1,0 +1,76 @@
+"""Tiles that use a part of an array compute what tiles of all of it do, from the same operands."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siliconloom.arch.assembler import check_program
+from siliconloom.arch.document import Document
+from siliconloom.mapper.chip.described import mapping_of, mapping_text
+from siliconloom.mapper.chip.mapping import map_workload
+from siliconloom.mapper.chip.program import lower
+from siliconloom.sim.golden.npu import GoldenMachine
+from siliconloom.verification.workload import filled
+from tests.mapper.chip.improvements import workload
+from tests.mapper.chip.test_gather import small
+
+
+def of_tiles(mapped, graph, **sizes):
+    """The same workload with tiles of other sizes."""
+    text = yaml.safe_load(mapping_text(mapped))
+    text["tasks"][0]["gemm"] |= {"resident": False, **sizes}
+    text["layout"] |= dict.fromkeys(("weights", "moving", "results", "constants"), "1 KiB")
+    return lower(mapped.chip, graph, mapping_of(Document.parse(yaml.safe_dump(text)), mapped.chip, graph))
+
+
+def results(mapped, memory):
+    """What a program leaves of its only product."""
+    check_program(mapped.program, mapped.chip)
+    after = memory.copy()
+    GoldenMachine(mapped.chip, after).run(mapped.program)
+    (stored,) = mapped.results.values()
+    return after[stored.address : stored.address + stored.size]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    dataflow=st.sampled_from(["weight_stationary", "input_stationary", "output_stationary"]),
+    m=st.integers(1, 40),
+    n=st.integers(1, 20),
+    k=st.integers(1, 30),
+    rows=st.sampled_from([1, 2, 4, 8, 16]),
+    depth=st.sampled_from([2, 4, 8, 16, 30]),
+    order=st.sampled_from(["m_outer", "n_outer"]),
+    seed=st.integers(0, 99),
+)
+def test_tiles_of_a_part_of_the_rows_make_the_same_product(dataflow, m, n, k, rows, depth, order, seed):
+    """Blocks of rows on an array that keeps its sums lie where they do, whatever tiles take of them."""
+    load_rows = 1 if dataflow == "output_stationary" else 2
+    chip = small(8, **{"tile.array.dataflow": dataflow, "tile.array.load_rows": load_rows})
+    gemms = [{"name": "g", "m": m, "n": n, "k": k}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    mapped = map_workload(chip, graph)
+    # tiles of columns as deep as the product lie in memory alike, whatever rows they meet
+    whole = of_tiles(mapped, graph, m=m, n=n, k=k, order=order)
+    tall = of_tiles(mapped, graph, m=min(rows, m), n=n, k=k, order=order)
+    memory = filled(whole, seed).loaded()
+    np.testing.assert_array_equal(results(tall, memory), results(whole, memory))
+    if dataflow == "output_stationary":  # panels are as deep as tiles are, row by row: one is as good as several
+        deep = of_tiles(mapped, graph, m=min(rows, m), n=min(n, 8), k=min(depth, k), order=order)
+        there = of_tiles(mapped, graph, m=m, n=min(n, 8), k=k, order=order)
+        memory = filled(there, seed).loaded()
+        np.testing.assert_array_equal(results(deep, memory), results(there, memory))
+
+
+@pytest.mark.parametrize("columns", [2, 4, 8])
+def test_tiles_of_a_part_of_a_panel_are_lowered_and_checked(columns):
+    chip = small(8)
+    gemms = [{"name": "g", "m": 9, "n": 21, "k": 10}]
+    graph = workload(json.dumps({"kind": "gemms", "name": "list", "precision": "int8", "gemms": gemms}))
+    made = of_tiles(map_workload(chip, graph), graph, m=9, n=columns, k=10)
+    check_program(made.program, chip)
+    assert max(i.n for i in made.program.instructions if i.opcode.name == "MATMUL") == columns
