@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError, NotSupported
-from siliconloom.arch.layout import INDEX_BYTES
+from siliconloom.arch.layout import INDEX_BYTES, filled_values, off_lines
 from siliconloom.arch.progress import NOBODY, Watcher
 from siliconloom.execution.encoding import encoding_of
 from siliconloom.execution.floats import FloatParameters, FloatReading, depths_of
@@ -379,10 +379,11 @@ class _Golden:
         element = self.encoding.element
         lines = every[places[:, None] + np.arange(element.itemsize * width)]
         expected = np.ascontiguousarray(lines).view(element).reshape(products, tokens, width)
-        rows, blocks = self.tile.array.rows, -(-tokens // self.tile.array.rows)
+        rows = self.tile.array.rows
         address, item = self.objects[turned.owner.name, turned.role]
-        room = self.memory[address : address + item.size].view(element).reshape(products, blocks, width, rows)
-        held = room.transpose(0, 1, 3, 2).reshape(products, blocks * rows, width)[:, :tokens]
+        plane = filled_values(tokens, rows) * width
+        room = self.memory[address : address + item.size].view(element)[: products * plane].reshape(products, plane)
+        held = np.stack([off_lines(each, tokens, rows, narrow=1).T[:tokens] for each in room])
         name, differing = mapped.task.operator.name, int((held != expected).sum())
         return OperatorValues(name, name, (), execution, None, None, 0.0, expected.size, differing)
 
