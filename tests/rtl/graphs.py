@@ -48,7 +48,7 @@ def random_tile(number):
 
 
 def random_description(r):
-    """A workload and the keys that are set: products, or a decoder or an encoder of one or two layers."""
+    """A workload's description, and the keys that are set: products, or one or two layers of a model."""
     kind = r.choice(["gemms", "gpt2", "llama", "qwen2", "llama", "bert"])
     if kind == "gemms":
         gemms = [
