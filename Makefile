@@ -26,10 +26,10 @@ demo: $(VENV)/demo.stamp
 	@mkdir -p $(OUT)
 	@$(BIN)/loom warmup
 	@echo "== GPT-2, from its config.json, on the edge NPU: prefill of 1024 tokens"
-	@$(BIN)/loom sim npu-edge workloads/library/gpt2.config.json --set workload.sequence=1024 \
+	@$(BIN)/loom sim npu-edge-int8 workloads/library/gpt2.config.json --set workload.sequence=1024 \
 	  --report $(OUT)/gpt2-prefill.html --trace $(OUT)/gpt2-prefill.trace.json --json $(OUT)/gpt2-prefill.json
 	@echo "== GPT-2 on the edge NPU: one token at a context of 1024"
-	@$(BIN)/loom sim npu-edge workloads/library/gpt2.config.json --set workload.phase=decode --set workload.context=1024 \
+	@$(BIN)/loom sim npu-edge-int8 workloads/library/gpt2.config.json --set workload.phase=decode --set workload.context=1024 \
 	  --report $(OUT)/gpt2-decode.html --trace $(OUT)/gpt2-decode.trace.json --json $(OUT)/gpt2-decode.json
 	@echo "== Llama-3-8B on the datacentre NPU: prefill of 2048 tokens"
 	@$(BIN)/loom sim npu-datacenter llama3-8b --set workload.sequence=2048 \
@@ -43,14 +43,14 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/loom sim npu-balanced llama3-8b --set workload.phase=decode --set workload.context=4096 \
 	  --report $(OUT)/balanced-decode.html --json $(OUT)/balanced-decode.json
 	@echo "== The Verilog of the edge NPU"
-	@$(BIN)/loom rtl npu-edge -o $(OUT)/rtl
+	@$(BIN)/loom rtl npu-edge-int8 -o $(OUT)/rtl
 	@echo
 	@echo "== Programs on that Verilog, on the simulator and on the golden model"
-	@$(BIN)/loom verify npu-edge --seed 7
+	@$(BIN)/loom verify npu-edge-int8 --seed 7
 	@echo
 	@echo "== A language model on an edge NPU in bf16: values by the golden model, times by the simulator"
 	@if $(BIN)/loom models get smollm2-135m; then \
-	  $(BIN)/loom run npu-edge-bf16 smollm2-135m --prompt "What is the capital of France?" --tokens 12; \
+	  $(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12; \
 	else echo "without the model's weights nothing answers here"; fi
 	@echo
 	@echo "Where to look:"
@@ -62,7 +62,7 @@ demo: $(VENV)/demo.stamp
 # A model of 135 M parameters that answers on the edge NPU; downloads 93 MB the first time.
 speak: $(VENV)/demo.stamp
 	@$(BIN)/loom models get smollm2-135m
-	@$(BIN)/loom run npu-edge-bf16 smollm2-135m --prompt "What is the capital of France?" --tokens 12
+	@$(BIN)/loom run npu-edge smollm2-135m --prompt "What is the capital of France?" --tokens 12
 
 # Icarus comes from the system's packages; without it its benches are reported as skipped.
 test: $(VENV)/test.stamp

@@ -124,7 +124,7 @@ def measure(chip: Chip, programs: int) -> tuple[list[Point], dict[str, Any]]:
 def main() -> int:
     """Measure, print a table by module, and keep it where it is asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("chip", nargs="?", default="npu-edge")
+    parser.add_argument("chip", nargs="?", default="npu-edge-int8")
     parser.add_argument("--programs", type=int, default=PROGRAMS)
     parser.add_argument("--write", action="store_true")
     parser.add_argument(

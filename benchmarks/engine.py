@@ -124,7 +124,7 @@ def kernel() -> dict[str, float]:
     """Speed of the event kernel when every event is run, and what its compilation and a small warm run take."""
     simulation = simulate(CHIP, "llama3-70b", pairs(("workload.sequence=8192",)))
     found = max((run(simulation.plan.program, simulation.chip, exact=True) for _ in range(3)), key=lambda r: -r.wall_s)
-    small = min(measured([*LOOM, "sim", "npu-edge", "gpt2", "--set", "workload.layers=1"])[0] for _ in range(5))
+    small = min(measured([*LOOM, "sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1"])[0] for _ in range(5))
     return {
         "events": found.events,
         "events_per_s": found.events / found.wall_s,

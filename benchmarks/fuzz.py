@@ -38,9 +38,9 @@ LONGEST = 500
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 SLACK = 1e-9
 PREPARE = (
-    "compare npu-edge gpt2 --gpu h100,a100 --set workload.layers=1 --set workload.precision=int8",
+    "compare npu-edge-int8 gpt2 --gpu h100,a100 --set workload.layers=1 --set workload.precision=int8",
     "collective dgx-h100 all_reduce 1MiB",
-    "rtl npu-edge -o /dev/null",
+    "rtl npu-edge-int8 -o /dev/null",
     "dram hbm2 /dev/null",
     "reproduce flat",
 )

@@ -462,7 +462,7 @@ class Command:
 
 
 CHIPS = [
-    *["npu-edge"] * 8,
+    *["npu-edge-int8"] * 8,
     "npu-cxl",
     "gemmini-16",
     "tpu-v4",
@@ -481,7 +481,7 @@ def _sim(c: Command) -> None:
     chip = c.draw.maybe(0.9)
     name = c.machine(CHIPS if chip else SYSTEMS)
     c.arguments = ["sim", name, c.workload(), *c.arguments]
-    c.sets(library("arch")["npu-edge" if chip else "npu-x4-ring"])
+    c.sets(library("arch")["npu-edge-int8" if chip else "npu-x4-ring"])
     c.sets(
         {"phase": 0, "batch": 0, "sequence": 0, "context": 0, "precision": 0, "layers": 0, "name": 0, "model": 0},
         "workload.",
@@ -494,11 +494,11 @@ def _sim(c: Command) -> None:
 def _map(c: Command) -> None:
     if c.draw.maybe(0.4):
         files = [c.file("gemms.yaml", yaml.safe_dump(GEMMS).encode()), c.file("map.yaml", document(c.draw, MAPPING))]
-        c.arguments = [c.draw.choice(["map", "sim"]), "npu-edge", files[0], "--mapping", files[1]]
+        c.arguments = [c.draw.choice(["map", "sim"]), "npu-edge-int8", files[0], "--mapping", files[1]]
         c.option("-o", c.draw.choice(["-", "new.yaml", "map.yaml", "gemms.yaml"]), 0.2)
         return
     c.arguments = ["map", c.machine(CHIPS), c.workload(), *c.arguments]
-    c.sets(library("arch")["npu-edge"])
+    c.sets(library("arch")["npu-edge-int8"])
     c.flags("--program")
 
 
@@ -517,9 +517,9 @@ def _gpu(c: Command) -> None:
 
 
 def _compare(c: Command) -> None:
-    c.arguments = ["compare", c.machine(["npu-edge"]), c.workload(), *c.arguments]
+    c.arguments = ["compare", c.machine(["npu-edge-int8"]), c.workload(), *c.arguments]
     c.arguments += ["--gpu", c.draw.choice(["h100", "a100", "h100,a100", "h100,", ",", "b200", "nope"])]
-    c.option("--price", c.draw.choice(["h100=2.5", "npu-edge=1", "h100=1e308", "h100=nan", "x=1", "h100"]))
+    c.option("--price", c.draw.choice(["h100=2.5", "npu-edge-int8=1", "h100=1e308", "h100=nan", "x=1", "h100"]))
     c.option("--tensor", c.draw.choice([1, 2, 8, 0, 3]), 0.2)
     c.option("--stack", c.draw.choice(["vllm", "none", "vlm"]), 0.2)
     c.flags("--sustained", "--report r.html", share=0.1)
@@ -569,7 +569,7 @@ def _plan(c: Command) -> None:
             c.arguments += ["--set", "workload.sequence=16"]
         for text in ROOMY if c.draw.maybe(0.8) else []:
             c.arguments += ["--set", f"chip.{text}"]
-        c.sets(library("arch")["npu-edge"], "chip.")
+        c.sets(library("arch")["npu-edge-int8"], "chip.")
     keys = ("tensor", "pipeline", "data", "context", "microbatch", "schedule", "overlap", "attention")
     c.sets(dict.fromkeys(keys, 1), "plan.")
     c.sets(dict.fromkeys(("steps", "mtbf", "spares", "checkpoint"), 1), "run.")
@@ -616,13 +616,13 @@ def _others(c: Command) -> None:
             ["sweep"],
             ["--version"],
             ["sim", *[str(c.draw.scalar()) for _ in range(c.draw.randrange(4))]],
-            ["verify", "npu-edge", "--cases", str(c.draw.scalar() or "x")],
-            ["synth", "npu-edge", "--liberty", "none.lib"],
+            ["verify", "npu-edge-int8", "--cases", str(c.draw.scalar() or "x")],
+            ["synth", "npu-edge-int8", "--liberty", "none.lib"],
             ["gpu", "h100", "-"],
             ["warmup", "x"],
         ]
     )
-    if c.arguments[:2] in (["verify", "npu-edge"],):
+    if c.arguments[:2] in (["verify", "npu-edge-int8"],):
         c.arguments += ["--simulator", "icaruss"]
 
 

@@ -89,7 +89,7 @@ def rope():
 
 def layers():
     for spec in LAYERS:
-        runs = layer_runs(load_chip("npu-edge"), spec)
+        runs = layer_runs(load_chip("npu-edge-int8"), spec)
         errors = np.concatenate([(r.results - r.real).reshape(-1) for r in runs])
         yield f"a whole {spec.name} layer", "steps of 1/127 of the largest", errors, "36 tokens, random weights"
 

@@ -18,8 +18,8 @@ from siliconloom.evaluate.chip import simulate
 from siliconloom.workloads import Gemm, load_workload
 
 MODELS = (
-    ("npu-edge", "gpt2", ("workload.sequence=1024",)),
-    ("npu-edge", "gpt2", ("workload.phase=decode", "workload.context=1024")),
+    ("npu-edge-int8", "gpt2", ("workload.sequence=1024",)),
+    ("npu-edge-int8", "gpt2", ("workload.phase=decode", "workload.context=1024")),
     ("npu-datacenter", "llama3-8b", ("workload.sequence=2048",)),
     ("npu-datacenter", "llama3-8b", ("workload.phase=decode", "workload.context=4096")),
 )
@@ -27,7 +27,7 @@ MODELS = (
 
 def engine() -> dict[str, float]:
     """Events per second of the compiled kernel on a long run, and the seconds of its first compilation."""
-    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
+    simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")])
     best = 0.0
     for _ in range(3):
         run = simulate("npu-datacenter", "llama3-8b", [("workload.sequence", "2048")], exact=True).run

@@ -1,4 +1,4 @@
-"""How long the RTL takes: Verilog of the two NPUs in int8, the bench of `npu-edge` under Verilator, its speed, and verifies.
+"""How long the RTL takes: Verilog of the two NPUs in int8, the bench of `npu-edge-int8` under Verilator, its speed, and verifies.
 
 Run ``python benchmarks/rtl.py [--write]``; takes about four minutes on two cores. ``--write`` keeps the figures in
 ``benchmarks/results/rtl.json``.
@@ -25,9 +25,9 @@ from siliconloom.verification.npu import check_programs
 
 LIMITS = {
     "npu-datacenter Verilog, s": ("at most", 30),
-    "npu-edge bench: build, s": ("at most", 90),
-    "npu-edge bench: RTL cycles a second": ("at least", 5000),  # of which the simulator's start takes most
-    "npu-edge, second verify: all but its run, s": ("at most", 3),
+    "npu-edge-int8 bench: build, s": ("at most", 90),
+    "npu-edge-int8 bench: RTL cycles a second": ("at least", 5000),  # of which the simulator's start takes most
+    "npu-edge-int8, second verify: all but its run, s": ("at most", 3),
     "gpt2 layer of 32 tokens: verify but its build, s": ("at most", 180),
     "gpt2 layer of 32 tokens: RTL cycles a second": ("at least", 45000),
 }
@@ -35,8 +35,8 @@ LAYER = ("gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=32")
 
 
 def verified(*arguments: str) -> tuple[float, dict[str, Any]]:
-    """Seconds of ``loom verify npu-edge`` in a process of its own, and its record."""
-    command = [sys.executable, "-m", "siliconloom", "verify", "npu-edge", *arguments, "--json", "-"]
+    """Seconds of ``loom verify npu-edge-int8`` in a process of its own, and its record."""
+    command = [sys.executable, "-m", "siliconloom", "verify", "npu-edge-int8", *arguments, "--json", "-"]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return time.perf_counter() - began, json.loads(done.stdout)
@@ -51,22 +51,22 @@ def main() -> int:
 def measured() -> int:
     """Measure, print and perhaps keep all figures; returns the exit status."""
     found: dict[str, float] = {}
-    for name in ("npu-edge", "npu-datacenter"):
+    for name in ("npu-edge-int8", "npu-datacenter"):
         began = time.perf_counter()
         made = complete_rtl(load_chip(name, [("tile.array.operands", "[int8]")]))
         found[f"{name} Verilog, s"] = time.perf_counter() - began
         found[f"{name} Verilog, lines"] = sum(made.files[f].count("\n") for f in made.sidecar["verilog"])
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     programs = [(run.name, run.made) for spec in LAYERS for run in layer_runs(chip, spec)]
     spent = Spent()
     parities = check_programs(chip, programs, spent=spent)
     cycles = sum(parity.rtl_cycles for parity in parities)
-    found["npu-edge bench: build, s"] = spent.build
-    found["npu-edge bench: cycles of ten layer programs"] = cycles
-    found["npu-edge bench: RTL cycles a second"] = cycles / spent.run
+    found["npu-edge-int8 bench: build, s"] = spent.build
+    found["npu-edge-int8 bench: cycles of ten layer programs"] = cycles
+    found["npu-edge-int8 bench: RTL cycles a second"] = cycles / spent.run
     verified("--programs", "1")  # which compiles the bench
     seconds, record = verified("--programs", "1")
-    found["npu-edge, second verify: all but its run, s"] = seconds - record["time"]["run_s"]
+    found["npu-edge-int8, second verify: all but its run, s"] = seconds - record["time"]["run_s"]
     seconds, record = verified(*LAYER)
     found["gpt2 layer of 32 tokens: verify but its build, s"] = seconds - record["time"]["build_s"]
     found["gpt2 layer of 32 tokens: RTL cycles a second"] = record["totals"]["rtl_cycles"] / record["time"]["run_s"]

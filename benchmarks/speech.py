@@ -134,9 +134,9 @@ def main() -> int:
     for name in asked.format or FORMATS:
         began = time.perf_counter()
         if name in MIXED:
-            chip, stated = load_chip("npu-edge-bf16"), [("precision", MIXED[name])]
+            chip, stated = load_chip("npu-edge"), [("precision", MIXED[name])]
         else:
-            chip, stated = load_chip("npu-edge", [("tile.array.operands", f"[{name}]")]), []
+            chip, stated = load_chip("npu-edge-int8", [("tile.array.operands", f"[{name}]")]), []
         tile, (fitted, _) = chip.tile, fit_precision(chip, load_workload(MODEL, [("sequence", "4"), *stated]))
         assert isinstance(tile, NpuTile)
         walk = GraphWalk(fitted)

@@ -14,7 +14,7 @@ for size in (8, 16, 32, 64):
         ("workload.layers", "2"),
         ("workload.sequence", "512"),
     ]
-    result = simulate("npu-edge", "gpt2", overrides).result()
+    result = simulate("npu-edge-int8", "gpt2", overrides).result()
     print(
         f"{size:4d}x{size:<4d} {result['seconds'] * 1e3:9.2f} {result['utilization']:6.1%}  {result['bound']['name']}"
     )

@@ -25,7 +25,7 @@ from siliconloom.workloads.load import read_workload
 M, K, N = 64, 64, 96
 PRODUCT = f"kind: gemms\nprecision: int8\ngemms: [{{name: product, m: {M}, k: {K}, n: {N}}}]"
 
-chip = load_chip("npu-edge")
+chip = load_chip("npu-edge-int8")
 chance = np.random.default_rng(7)
 a = chance.integers(-128, 128, (M, K)).astype(np.int8)
 b = chance.integers(-128, 128, (K, N)).astype(np.int8)

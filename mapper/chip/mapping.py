@@ -226,7 +226,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord; see `refuse_training`, too."""
     refuse_training(chip, graph)
     check_packing(chip, graph)
-    if isinstance(chip.tile, NpuTile) and chip.tile.rounds:
+    if isinstance(chip.tile, NpuTile) and chip.tile.rounds and not _as_stated(chip.tile, graph):
         return _fit_elements(chip, chip.tile, graph)
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
     accepts = chip.tile.array.accepts if isinstance(chip.tile, NpuTile | SystolicTile) else operands.__contains__
@@ -241,6 +241,14 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         )
     note = f"{graph.name} is stored as {unfit[0].value}; {chip.name} computes it in {operands[0].value}"
     return graph.with_precision(operands[0]), (note,)
+
+
+def _as_stated(tile: NpuTile, graph: Graph) -> bool:
+    """Whether a format is stated that the array takes, though no circuit computes in it."""
+    own = tile.array.circuit_format
+    return graph.explicit_precision and all(
+        o.precision is not own and tile.array.accepts(o.precision) for o in graph.operators()
+    )
 
 
 def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple[str, ...]]:

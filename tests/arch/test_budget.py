@@ -88,7 +88,7 @@ def test_a_list_of_operations_is_refused_before_it_is_read_and_before_it_is_pred
 def test_a_trace_is_refused_before_it_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(budget, "own_memory", lambda: 0)
     file = tmp_path / "t.json"
-    line = ["sim", "npu-edge", "gpt2", "--set", "workload.layers=2", "--exact", "--trace", str(file)]
+    line = ["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=2", "--exact", "--trace", str(file)]
     assert main([*line, "--memory", "20 MB"]) == 2
     assert "loom: --trace: " in (error := capsys.readouterr().err)
     assert "--window FROM:TO has fewer" in error
@@ -125,7 +125,7 @@ BURST = 10_000_000
     [
         (["collective", "mesh-2d", "all_reduce", "64MiB", "--chips", "1024"], "100MB", "400MB"),
         (["plan", "dgx-h100", "gpt2"], "110MB", "400MB"),
-        (["sim", "npu-edge", "gpt2"], "50MB", "300MB"),
+        (["sim", "npu-edge-int8", "gpt2"], "50MB", "300MB"),
         (["rtl", "systolic-ws-8", "-o", "out"], "90MB", "400MB"),
     ],
     ids=["collective", "plan", "sim", "rtl"],

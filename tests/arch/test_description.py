@@ -4,7 +4,7 @@ from siliconloom.arch import DataType, DescriptionError, SystolicArray, chip_nam
 from siliconloom.evaluate.schemas import schema_of
 
 CONTRACT = [
-    "npu-edge",
+    "npu-edge-int8",
     "npu-datacenter",
     "tpu-v4",
     "gemmini-16",
@@ -24,7 +24,7 @@ def test_the_library_holds_nothing_unnamed():
 
 
 def test_published_peaks():
-    assert load_chip("npu-edge").tile.scratchpad.capacity == 256 * 1024
+    assert load_chip("npu-edge-int8").tile.scratchpad.capacity == 256 * 1024
     assert load_chip("npu-datacenter").tile.scratchpad.capacity == 32 * 2**20
     v4 = load_chip("tpu-v4")
     assert 2 * v4.peak_macs * v4.clock == pytest.approx(275e12, rel=0.01)
@@ -37,9 +37,9 @@ def test_bare_tiles_take_rows_and_cols():
 
 
 def test_the_digest_follows_the_meaning_not_the_text():
-    same = load_chip("npu-edge", [("clock", "1000 MHz")])
-    assert same.digest == load_chip("npu-edge").digest
-    assert load_chip("npu-edge", [("clock", "999 MHz")]).digest != same.digest
+    same = load_chip("npu-edge-int8", [("clock", "1000 MHz")])
+    assert same.digest == load_chip("npu-edge-int8").digest
+    assert load_chip("npu-edge-int8", [("clock", "999 MHz")]).digest != same.digest
 
 
 @pytest.mark.parametrize(

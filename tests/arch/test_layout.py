@@ -28,7 +28,7 @@ from siliconloom.arch.layout import (
 )
 def test_an_operand_lies_fold_by_fold(rows, cols, load_rows, k, outer):
     sets = {"tile.array.rows": rows, "tile.array.cols": cols, "tile.array.load_rows": load_rows}
-    array = load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()]).tile.array
+    array = load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()]).tile.array
     operand = np.random.default_rng(0).integers(-128, 128, (k, outer)).astype(np.int8)
     folds = [
         fold_tile(array, operand[fold : fold + rows, panel : panel + cols]).reshape(-1)
@@ -43,7 +43,7 @@ def test_an_operand_lies_fold_by_fold(rows, cols, load_rows, k, outer):
 def tile_of(rows, cols, lanes, dataflow="weight_stationary", load_rows=1):
     sets = {"dataflow": dataflow, "rows": rows, "cols": cols, "load_rows": load_rows}
     pairs = [(f"tile.array.{key}", str(value)) for key, value in sets.items()]
-    return load_chip("npu-edge", [*pairs, ("tile.vector.lanes", str(lanes))]).tile
+    return load_chip("npu-edge-int8", [*pairs, ("tile.vector.lanes", str(lanes))]).tile
 
 
 @given(cols=st.integers(1, 20), load_rows=st.sampled_from([1, 2, 4]), k=st.integers(1, 40), outer=st.integers(1, 50))

@@ -155,7 +155,7 @@ def test_without_a_linker_numba_serves(folder, monkeypatch, tmp_path):
 COMMAND = """
 import sys
 from siliconloom.cli import main
-status = main(["sim", "npu-edge", "gpt2-block-gemms", "--json", sys.argv[1]])
+status = main(["sim", "npu-edge-int8", "gpt2-block-gemms", "--json", sys.argv[1]])
 print([name for name in ("numba", "networkx") if name in sys.modules])
 sys.exit(status)
 """

@@ -15,7 +15,7 @@ END = Instruction(opcode=Opcode.END)
 
 def chip(lanes=16, dataflow="weight_stationary"):
     sets = {"tile.vector.lanes": lanes, "tile.array.dataflow": dataflow, "tile.array.load_rows": 1}
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 
 def copy(**fields):

@@ -90,7 +90,7 @@ def test_an_opcode_can_be_encoded_and_listed_while_it_is_registered(code, form, 
         with pytest.raises(IllegalProgram, match="k must be at least 1"):
             Program((Instruction(opcode=opcode), Instruction(opcode=Opcode.END)))
         with pytest.raises(IllegalProgram, match="no circuit for the unit plugged; there is load, store") as found:
-            check_program(program, load_chip("npu-edge"))
+            check_program(program, load_chip("npu-edge-int8"))
         assert (found.value.cause, found.value.instruction) == (Cause.ILLEGAL_INSTRUCTION, 0)
     assert unit not in list(Unit)
     with pytest.raises(LoomError, match=f"unknown opcode {code}"):
@@ -123,7 +123,7 @@ def test_whichever_module_is_imported_first_everything_is_registered(first):
 
 def test_an_opcode_of_a_unit_that_no_tile_has_is_refused():
     """The tile stops at it; the assembler used to let it pass."""
-    chip, end = load_chip("npu-edge"), Instruction(opcode=Opcode.END)
+    chip, end = load_chip("npu-edge-int8"), Instruction(opcode=Opcode.END)
     for i in (
         Instruction(opcode=Opcode.SEND, m=1, n=1),
         Instruction(opcode=Opcode.PIM, m=1, n=1),

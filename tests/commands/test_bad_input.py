@@ -54,11 +54,11 @@ def files(tmp_path):
     return tmp_path
 
 
-TRACED = ["sim", "npu-edge", "{}/gemms.yaml", "--trace", "{}/t.json", "--window"]
+TRACED = ["sim", "npu-edge-int8", "{}/gemms.yaml", "--trace", "{}/t.json", "--window"]
 MEMORY = ["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set"]
 CASES = [
     # windows of a trace
-    (["sim", "npu-edge", "{}/gemms.yaml", "--window", "1:2"], "add --trace FILE"),
+    (["sim", "npu-edge-int8", "{}/gemms.yaml", "--window", "1:2"], "add --trace FILE"),
     ([*TRACED, "1000"], "expected FROM:TO"),
     ([*TRACED, "2000:1000"], "it ends before it begins"),
     ([*TRACED, "5:5"], "it ends before it begins"),
@@ -121,7 +121,7 @@ CASES = [
     (["reproduce", "flat", "--json", "{}/no/such/folder/x.json"], "does not exist"),
     (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "nonsense"], "must look like path.to.key=value"),
     (["sim", "{}/gemms.yaml", "{}/chip.yaml"], "kind"),
-    (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge'?"),
+    (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge-int8'?"),
     (["sim", "{}/nowhere.yaml", "gpt2"], "no such file"),
     (["sim", "{}/bomb.yaml", "gpt2"], "expands to more than"),
     (["sim", "{}/nothing.yaml", "gpt2"], "empty"),
@@ -129,28 +129,31 @@ CASES = [
     (["sim", "{}/broken.yaml", "gpt2"], "not valid YAML"),
     (["sim", "{}", "gpt2"], "is a folder"),
     # workloads
-    (["sim", "npu-edge", "{}/empty.yaml"], "gemms: must have at least 1 entry"),
-    (["sim", "npu-edge", "{}/typo.yaml"], "did you mean 'm'?"),
-    (["sim", "npu-edge", "{}/negative.yaml"], "gemms.0.m"),
-    (["sim", "npu-edge", "{}/zero.yaml"], "gemms.0.m"),
-    (["sim", "npu-edge", "{}/huge.yaml"], "gemms.0.m"),
-    (["sim", "npu-edge", "{}/other.yaml"], "kind"),
-    (["sim", "npu-edge", "{}/bomb.yaml"], "expands to more than"),
-    (["sim", "npu-edge", "gtp2"], "did you mean 'gpt2'?"),
-    (["sim", "npu-edge", "gpt2", "--set", "workload.phase=decoding"], "did you mean 'decode'?"),
-    (["sim", "npu-edge", "gpt2", "--set", "workload.layers=100"], "12 layers"),
-    (["sim", "npu-edge", "gpt2", "--set", "workload.sequence=5000"], "1024"),
-    (["sim", "npu-edge", "gpt2", "--set", "workload.precision=bf16"], "bf16 operands are not among those of npu-edge"),
-    (["sim", "npu-edge", "bert-base", "--set", "workload.phase=decode"], "encoder"),
-    (["sim", "npu-edge", "llama3-70b"], "GiB of npu-edge's memory.dram"),
+    (["sim", "npu-edge-int8", "{}/empty.yaml"], "gemms: must have at least 1 entry"),
+    (["sim", "npu-edge-int8", "{}/typo.yaml"], "did you mean 'm'?"),
+    (["sim", "npu-edge-int8", "{}/negative.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge-int8", "{}/zero.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge-int8", "{}/huge.yaml"], "gemms.0.m"),
+    (["sim", "npu-edge-int8", "{}/other.yaml"], "kind"),
+    (["sim", "npu-edge-int8", "{}/bomb.yaml"], "expands to more than"),
+    (["sim", "npu-edge-int8", "gtp2"], "did you mean 'gpt2'?"),
+    (["sim", "npu-edge-int8", "gpt2", "--set", "workload.phase=decoding"], "did you mean 'decode'?"),
+    (["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=100"], "12 layers"),
+    (["sim", "npu-edge-int8", "gpt2", "--set", "workload.sequence=5000"], "1024"),
+    (
+        ["sim", "npu-edge-int8", "gpt2", "--set", "workload.precision=bf16"],
+        "bf16 operands are not among those of npu-edge-int8",
+    ),
+    (["sim", "npu-edge-int8", "bert-base", "--set", "workload.phase=decode"], "encoder"),
+    (["sim", "npu-edge-int8", "llama3-70b"], "GiB of npu-edge-int8's memory.dram"),
     (["sim", "systolic-ws-8", "gpt2"], "not supported"),
     (["workload", "{}/chip.yaml"], "kind"),
     (["workload", "gpt2", "--set", "tile.array.rows=3"], "tile"),
     (["schema", "chips"], "did you mean 'chip'?"),
     # outputs
-    (["sim", "npu-edge", "{}/gemms.yaml", "--json", "{}/no/such/folder/x.json"], "does not exist"),
-    (["sim", "npu-edge", "{}/gemms.yaml", "--trace", "{}/locked"], "is a folder"),
-    (["sim", "npu-edge", "{}/gemms.yaml", "--json", "/proc/x.json"], "cannot be written"),
+    (["sim", "npu-edge-int8", "{}/gemms.yaml", "--json", "{}/no/such/folder/x.json"], "does not exist"),
+    (["sim", "npu-edge-int8", "{}/gemms.yaml", "--trace", "{}/locked"], "is a folder"),
+    (["sim", "npu-edge-int8", "{}/gemms.yaml", "--json", "/proc/x.json"], "cannot be written"),
     (["rtl", "npu-edgee", "-o", "{}/out"], "did you mean 'npu-edge'?"),
     (["verify", "systolic-ws-8", "--simulator", "ikarus"], "did you mean 'icarus'?"),
 ]
@@ -172,7 +175,7 @@ def test_bad_input_is_one_clear_line(files, capsys, arguments, words):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sim"], ["sim", "npu-edge"], ["frobnicate"], ["sim", "a", "b", "--sett", "x"], []]
+    "arguments", [["sim"], ["sim", "npu-edge-int8"], ["frobnicate"], ["sim", "a", "b", "--sett", "x"], []]
 )
 def test_a_wrong_command_line_ends_with_status_2(capsys, arguments):
     assert main(arguments) == 2
@@ -184,7 +187,7 @@ def test_an_unwritable_folder_is_refused_before_the_work(files, capsys, monkeypa
     locked = files / "locked"
     locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
-    status = main(["sim", "npu-edge", str(files / "gemms.yaml"), "--json", str(locked / "x.json")])
+    status = main(["sim", "npu-edge-int8", str(files / "gemms.yaml"), "--json", str(locked / "x.json")])
     assert status == 2
     assert "cannot be written: permission denied" in capsys.readouterr().err
 
@@ -201,7 +204,7 @@ def test_an_interrupt_leaves_no_file(files, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", interrupted)
-    status = main(["sim", "npu-edge", str(files / "gemms.yaml"), "--json", str(files / "x.json")])
+    status = main(["sim", "npu-edge-int8", str(files / "gemms.yaml"), "--json", str(files / "x.json")])
     assert status == 130
     assert capsys.readouterr().err == "loom: interrupted; nothing was left half written\n"
     assert not list(files.glob("*x.json*"))
@@ -210,12 +213,12 @@ def test_an_interrupt_leaves_no_file(files, monkeypatch, capsys):
 @pytest.mark.parametrize("change", ["memory.dram.bandwidth=1e-9B/s", "memory.dram.latency=1000s"])
 def test_memories_that_no_machine_has_are_refused(capsys, change):
     """The first was rounded to none and divided by; the second gave more cycles than a cost holds."""
-    assert main(["sim", "npu-edge", "gpt2", "--set", change]) == 2
+    assert main(["sim", "npu-edge-int8", "gpt2", "--set", change]) == 2
     assert "than any machine this tool describes" in capsys.readouterr().err
 
 
 def test_the_longest_latency_has_a_time(capsys):
-    assert main(["sim", "npu-edge", "gpt2", "--set", "workload.layers=1", "--set", "memory.dram.latency=1s"]) == 0
+    assert main(["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--set", "memory.dram.latency=1s"]) == 0
 
 
 def test_tables_and_a_result_in_one_file_are_refused(tmp_path):
@@ -241,9 +244,9 @@ def test_the_latency_of_links_between_gpus_is_refused_where_measured_collectives
     ("line", "what"),
     [
         (["sim", "", "gpt2"], "chip"),
-        (["sim", "npu-edge", ""], "workload"),
+        (["sim", "npu-edge-int8", ""], "workload"),
         (["gpu", " "], "GPU"),
-        (["compare", "npu-edge", "gpt2", "--gpu", ""], "GPU"),
+        (["compare", "npu-edge-int8", "gpt2", "--gpu", ""], "GPU"),
         (["collective", "", "all_reduce", "1MiB"], "system"),
         (["plan", "", "gpt2"], "system"),
     ],

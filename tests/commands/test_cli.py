@@ -37,7 +37,9 @@ def loom_json(capsys, *arguments):
 
 
 def test_sim_prints_the_contracted_keys(capsys):
-    result = loom_json(capsys, "sim", "npu-edge", "gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=64")
+    result = loom_json(
+        capsys, "sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=64"
+    )
     assert set(result) >= {
         "schema",
         "cycles",
@@ -73,7 +75,7 @@ def test_exact_prints_the_same_and_says_what_it_ran(capsys):
 
 
 def test_a_window_of_a_trace_shows_every_event_in_it(capsys, tmp_path):
-    arguments = ["sim", "npu-edge", "gpt2", "--set", "workload.layers=3", "--set", "workload.sequence=64"]
+    arguments = ["sim", "npu-edge-int8", "gpt2", "--set", "workload.layers=3", "--set", "workload.sequence=64"]
     spans = {}
     for name, more in {"folded": [], "exact": ["--exact"], "window": ["--window", "2 ms:2.5 ms"]}.items():
         path = tmp_path / f"{name}.json"
@@ -141,10 +143,10 @@ def test_bare_arrays_time_every_operator(capsys, gemms):
 
 
 def test_map_names_the_bound_and_the_tiles(capsys):
-    summary = loom_json(capsys, "map", "npu-edge", "gpt2", "--set", "workload.layers=1")
+    summary = loom_json(capsys, "map", "npu-edge-int8", "gpt2", "--set", "workload.layers=1")
     assert summary["estimated_cycles"] >= summary["bound"]["lower_bound_cycles"]
     assert summary["program"]["bytes"] == 256 * summary["program"]["instructions"]
-    status, out, _ = loom(capsys, "map", "npu-edge", "gpt2", "--set", "workload.layers=1", "--program")
+    status, out, _ = loom(capsys, "map", "npu-edge-int8", "gpt2", "--set", "workload.layers=1", "--program")
     assert status == 0
     assert "matmul" in out
     assert "lower bound" in out
@@ -152,10 +154,10 @@ def test_map_names_the_bound_and_the_tiles(capsys):
 
 def test_tables_fit_the_terminal(capsys, gemms):
     for arguments in (
-        ("sim", "npu-edge", gemms),
-        ("map", "npu-edge", gemms),
+        ("sim", "npu-edge-int8", gemms),
+        ("map", "npu-edge-int8", gemms),
         ("workload", "gpt2"),
-        ("sim", "npu-edge", "gpt2"),
+        ("sim", "npu-edge-int8", "gpt2"),
     ):
         status, out, _ = loom(capsys, *arguments)
         assert status == 0
@@ -167,7 +169,7 @@ def test_files_are_written(capsys, tmp_path, gemms):
     status, _, err = loom(
         capsys,
         "sim",
-        "npu-edge",
+        "npu-edge-int8",
         gemms,
         "--json",
         str(paths["r.json"]),
@@ -231,7 +233,7 @@ def test_help_imports_nothing_heavy():
 def test_a_run_of_a_chip_imports_nothing_that_it_does_not_use():
     """Circuits, plans of systems and graphs for users take longer to import than the run takes."""
     code = (
-        "import sys; from siliconloom.cli import main; main(['sim', 'npu-edge', 'gpt2', '--json', '-']); "
+        "import sys; from siliconloom.cli import main; main(['sim', 'npu-edge-int8', 'gpt2', '--json', '-']); "
         "heavy = 'amaranth networkx siliconloom.rtl.library siliconloom.mapper.system siliconloom.mapper.experts '"
         "'gguf safetensors tokenizers jinja2'; "
         "print([m for m in heavy.split() if m in sys.modules])"
@@ -244,7 +246,7 @@ def test_results_do_not_depend_on_the_hash_seed(gemms):
     outputs = set()
     for seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-m", "siliconloom", "sim", "npu-edge", gemms, "--json", "-"],
+            [sys.executable, "-m", "siliconloom", "sim", "npu-edge-int8", gemms, "--json", "-"],
             capture_output=True,
             text=True,
             check=True,

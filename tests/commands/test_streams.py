@@ -65,7 +65,7 @@ def test_a_stream_that_takes_nothing_is_told_once(tmp_path, command, status, wor
 
 def test_a_terminal_that_is_not_unicode_gets_what_it_can_show(tmp_path):
     (tmp_path / "g.yaml").write_text(GEMMS.format("g"))
-    command = "loom compare npu-edge g.yaml --gpu h100 2>/dev/null"
+    command = "loom compare npu-edge-int8 g.yaml --gpu h100 2>/dev/null"
     status, out, _ = shell(command, tmp_path, PYTHONIOENCODING="ascii")
     assert status == 0
     assert "?" in out
@@ -122,16 +122,18 @@ def test_no_output_is_an_input_or_another_output(tmp_path):
     ]:
         with pytest.raises(LoomError, match=words):
             check_outputs(outputs, inputs)
-    check_outputs({"--json": "/dev/null", "--csv": "/dev/null", "--report": None}, [str(chip), None, "npu-edge"])
+    check_outputs({"--json": "/dev/null", "--csv": "/dev/null", "--report": None}, [str(chip), None, "npu-edge-int8"])
 
 
 def test_a_file_that_was_read_on_the_way_is_not_written_over(tmp_path, capsys):
     """A system's chip is an input, too, although the command line does not name it."""
     chip, system = tmp_path / "chip.yaml", tmp_path / "system.yaml"
     library = Path(siliconloom.__file__).parent / "arch" / "library"
-    chip.write_text((library / "npu-edge.yaml").read_text())
+    chip.write_text((library / "npu-edge-int8.yaml").read_text())
     text = (library / "npu-x4-ring.yaml").read_text()
-    system.write_text(text.replace("chip: npu-edge", f"chip: {chip}").replace("chip: npu-datacenter", f"chip: {chip}"))
+    system.write_text(
+        text.replace("chip: npu-edge-int8", f"chip: {chip}").replace("chip: npu-datacenter", f"chip: {chip}")
+    )
     assert str(chip) in system.read_text()
     before = chip.read_text()
     sets = ["--set", "workload.phase=decode", "--set", "workload.layers=1", "--set", "workload.precision=int8"]
@@ -146,7 +148,7 @@ def test_standard_output_does_not_go_to_an_input(tmp_path, options):
         (tmp_path / "g.yaml").write_text(GEMMS.format("g"))
         (tmp_path / "link.yaml").unlink(missing_ok=True)
         (tmp_path / "link.yaml").symlink_to("g.yaml")
-        status, _, error = shell(f"loom sim npu-edge {name} {options} >> g.yaml", tmp_path)
+        status, _, error = shell(f"loom sim npu-edge-int8 {name} {options} >> g.yaml", tmp_path)
         words = "is an input of this command, and standard output goes there, too"
         assert (status, error) == (2, f"loom: {name}: {words}\n")
         assert (tmp_path / "g.yaml").read_text() == GEMMS.format("g")
@@ -154,9 +156,9 @@ def test_standard_output_does_not_go_to_an_input(tmp_path, options):
 
 def test_nor_to_a_file_that_is_read_on_the_way(tmp_path):
     library = Path(siliconloom.__file__).parent / "arch" / "library"
-    chip = (library / "npu-edge.yaml").read_text()
+    chip = (library / "npu-edge-int8.yaml").read_text()
     (tmp_path / "chip.yaml").write_text(chip)
-    text = (library / "npu-x4-ring.yaml").read_text().replace("chip: npu-edge", "chip: chip.yaml")
+    text = (library / "npu-x4-ring.yaml").read_text().replace("chip: npu-edge-int8", "chip: chip.yaml")
     (tmp_path / "system.yaml").write_text(text)
     options = "--set workload.phase=decode --set workload.layers=1 --set workload.precision=int8 --json -"
     status, _, error = shell(f"loom sim system.yaml gpt2 {options} >> chip.yaml", tmp_path)
@@ -195,13 +197,17 @@ def test_data_on_standard_output_is_unicode_whatever_the_terminal_is(monkeypatch
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
-        ("loom sim npu-edge g.yaml --json - --report /dev/stdout > out", 2, "--json both name standard output"),
-        ("loom sim npu-edge g.yaml --json - --report /dev/fd/1 > out", 2, "--json both name standard output"),
-        ("loom sim npu-edge g.yaml --json - --report out > out", 2, "--json both name standard output"),
-        ("loom sim npu-edge g.yaml --json - --report /dev/stdout | cat; exit ${PIPESTATUS[0]}", 2, "standard output"),
-        ("loom sim npu-edge g.yaml --json - --report /dev/null > out", 0, ""),
-        ("loom sim npu-edge g.yaml --json new/", 2, "new/: names a folder, a file name was expected"),
-        ("loom sim npu-edge g.yaml --json new/.", 2, "new/.: names a folder"),
+        ("loom sim npu-edge-int8 g.yaml --json - --report /dev/stdout > out", 2, "--json both name standard output"),
+        ("loom sim npu-edge-int8 g.yaml --json - --report /dev/fd/1 > out", 2, "--json both name standard output"),
+        ("loom sim npu-edge-int8 g.yaml --json - --report out > out", 2, "--json both name standard output"),
+        (
+            "loom sim npu-edge-int8 g.yaml --json - --report /dev/stdout | cat; exit ${PIPESTATUS[0]}",
+            2,
+            "standard output",
+        ),
+        ("loom sim npu-edge-int8 g.yaml --json - --report /dev/null > out", 0, ""),
+        ("loom sim npu-edge-int8 g.yaml --json new/", 2, "new/: names a folder, a file name was expected"),
+        ("loom sim npu-edge-int8 g.yaml --json new/.", 2, "new/.: names a folder"),
         ("loom measure -o new.csv/", 2, "new.csv/: names a folder"),
         ("loom schema chip -o new/", 2, "new/: names a folder"),
     ],

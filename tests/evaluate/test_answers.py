@@ -19,7 +19,7 @@ from siliconloom.sim.chip.energy import COMPONENTS, STANDING, standing_power
 from siliconloom.workloads import load_workload
 
 SMALL = [("workload.layers", "1"), ("workload.sequence", "32")]
-CHIPS = ("npu-edge", "npu-datacenter", "npu-balanced", "tpu-v4", "npu-cxl", "systolic-ws-8")
+CHIPS = ("npu-edge-int8", "npu-datacenter", "npu-balanced", "tpu-v4", "npu-cxl", "systolic-ws-8")
 
 
 @settings(max_examples=12, deadline=None)
@@ -63,10 +63,10 @@ def test_tpu_v4_at_rest_and_at_work_stays_under_what_was_measured() -> None:
 
 @pytest.mark.parametrize("node", sorted(TECHNOLOGIES))
 def test_a_clock_beyond_every_product_of_the_node_is_refused(node: str) -> None:
-    load_chip("npu-edge", [("technology", node), ("clock", f"{FASTEST_CLOCK[node]} Hz")])
+    load_chip("npu-edge-int8", [("technology", node), ("clock", f"{FASTEST_CLOCK[node]} Hz")])
     for clock in (f"{FASTEST_CLOCK[node] + 1} Hz", "20 GHz"):
         with pytest.raises(DescriptionError) as caught:
-            load_chip("npu-edge", [("technology", node), ("clock", clock)])
+            load_chip("npu-edge-int8", [("technology", node), ("clock", clock)])
         assert caught.value.path == "clock"
         assert "5.2 GHz" in str(caught.value)
 
@@ -86,7 +86,7 @@ def test_a_note_names_the_buses_that_cannot_carry_a_memory(width, gigabytes, meg
         ("clock", f"{megahertz} MHz"),
         ("tile_count", str(tiles)),
     ]
-    found = simulate("npu-edge", "gpt2", [*SMALL, *sets]).result()
+    found = simulate("npu-edge-int8", "gpt2", [*SMALL, *sets]).result()
     noted = [note for note in found["notes"] if note.startswith("tile.dma.bytes_per_cycle")]
     carried = width * megahertz * 10**6 * tiles
     assert bool(noted) == (carried < gigabytes * 10**9)
@@ -99,12 +99,16 @@ def test_a_note_names_the_buses_that_cannot_carry_a_memory(width, gigabytes, meg
 @pytest.mark.parametrize(
     ("command", "sequence", "context"),
     [
-        ("sim npu-edge gpt2 --set workload.layers=1 --set workload.sequence=48", 48, 48),
-        ("sim npu-edge gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77", None, 77),
-        ("sim npu-edge gpt2-block-gemms --set clock=900MHz", None, None),
+        ("sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=48", 48, 48),
+        (
+            "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.phase=decode --set workload.context=77",
+            None,
+            77,
+        ),
+        ("sim npu-edge-int8 gpt2-block-gemms --set clock=900MHz", None, None),
         ("sim neupims gpt3-7b --set workload.layers=2 --set workload.phase=decode --set workload.context=30", None, 30),
         ("sim h100 llama3-8b --set workload.layers=2 --set workload.sequence=96", 96, 96),
-        ("compare npu-edge gpt2 --gpu h100 --set workload.layers=1 --set workload.sequence=48", 48, 48),
+        ("compare npu-edge-int8 gpt2 --gpu h100 --set workload.layers=1 --set workload.sequence=48", 48, 48),
         ("plan dgx-h100 llama3-8b --set workload.layers=2 --set plan.tensor=8 --set workload.sequence=512", 512, 512),
     ],
 )
@@ -126,7 +130,7 @@ def test_results_say_what_was_asked_and_what_energy_leaves_out(tmp_path, capsys,
 
 
 def test_reports_name_what_energy_leaves_out(tmp_path) -> None:
-    for command in (["sim", "npu-edge", "gpt2"], ["compare", "npu-edge", "gpt2", "--gpu", "h100"]):
+    for command in (["sim", "npu-edge-int8", "gpt2"], ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100"]):
         page = tmp_path / "page.html"
         assert main([*command, "--set", "workload.layers=1", "--report", str(page)]) == 0
         text = page.read_text()
@@ -135,12 +139,12 @@ def test_reports_name_what_energy_leaves_out(tmp_path) -> None:
 
 
 def test_a_program_longer_than_the_program_memory_is_refused_with_its_length() -> None:
-    words = len(simulate("npu-edge", "gpt2", SMALL).plan.program.instructions)
-    simulate("npu-edge", "gpt2", [*SMALL, ("tile.sequencer.program_words", str(words))])
+    words = len(simulate("npu-edge-int8", "gpt2", SMALL).plan.program.instructions)
+    simulate("npu-edge-int8", "gpt2", [*SMALL, ("tile.sequencer.program_words", str(words))])
     with pytest.raises(
         LoomError, match=f"the mapped program has {words} instructions, the program memory holds 16; one of"
     ):
-        simulate("npu-edge", "gpt2", [*SMALL, ("tile.sequencer.program_words", "16")])
+        simulate("npu-edge-int8", "gpt2", [*SMALL, ("tile.sequencer.program_words", "16")])
 
 
 def test_tiles_that_may_join_take_the_faster_way_on_a_lone_chip() -> None:

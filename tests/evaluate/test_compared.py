@@ -21,9 +21,15 @@ from siliconloom.workloads import load_workload
 LAYERS = ("layers", "2")
 DECODE = ("phase", "decode")
 ASKED = {
-    "chip": ("npu-edge", "gpt2", [LAYERS], [], ["--gpu", "h100,a100"]),
+    "chip": ("npu-edge-int8", "gpt2", [LAYERS], [], ["--gpu", "h100,a100"]),
     "array": ("systolic-ws-8", "gpt2-block-gemms", [], [], ["--gpu", "a100"]),
-    "prices": ("npu-edge", "gpt2", [LAYERS], [], ["--gpu", "h100", "--price", "h100=2.5", "--price", "npu-edge=0.1"]),
+    "prices": (
+        "npu-edge-int8",
+        "gpt2",
+        [LAYERS],
+        [],
+        ["--gpu", "h100", "--price", "h100=2.5", "--price", "npu-edge-int8=0.1"],
+    ),
     "shared": ("npu-datacenter", "llama3-8b", [LAYERS, DECODE], [], ["--gpu", "h100", "--tensor", "4"]),
     "served": ("npu-datacenter", "llama3-8b", [LAYERS], [], ["--gpu", "h100", "--stack", "vllm", "--sustained"]),
     "pim chip": ("neupims-device", "gpt3-7b", [LAYERS, DECODE, ("batch", "8")], [], ["--gpu", "a100"]),

@@ -73,7 +73,11 @@ def test_gpu_alone_says_what_it_is(capsys):
 
 
 def test_tables_of_gpus_fit_a_terminal(capsys, ops):
-    for arguments in (["gpu", "a100", ops], ["gpu", "a100"], ["compare", "npu-edge", "gpt2", "--gpu", "h100", *SMALL]):
+    for arguments in (
+        ["gpu", "a100", ops],
+        ["gpu", "a100"],
+        ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100", *SMALL],
+    ):
         status, out, _ = loom(capsys, *arguments)
         assert status == 0
         assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
@@ -109,10 +113,10 @@ def test_bad_operations_are_refused_in_one_line(capsys, tmp_path, csv, gpu, said
 
 def test_compare_puts_machines_side_by_side(capsys):
     prices = ("--price", "h100=3", "--price", "NPU-edge=0.5")
-    result = loom_json(capsys, "compare", "npu-edge", "gpt2", "--gpu", "H100,a100", *SMALL, *prices)
+    result = loom_json(capsys, "compare", "npu-edge-int8", "gpt2", "--gpu", "H100,a100", *SMALL, *prices)
     assert result["schema"] == "siliconloom.compare/2"
     ours, *theirs = result["machines"]
-    assert [ours["name"], *(m["name"] for m in theirs)] == ["npu-edge", "h100", "a100"]
+    assert [ours["name"], *(m["name"] for m in theirs)] == ["npu-edge-int8", "h100", "a100"]
     assert {"seconds", "error", "energy_j", "power_w", "utilization", "achieved", "tokens_per_second"} <= set(ours)
     for machine in theirs:
         assert machine["seconds"] >= machine["roofline_s"] > 0
@@ -123,7 +127,7 @@ def test_compare_puts_machines_side_by_side(capsys):
     assert theirs[1]["dollars_per_million_tokens"] is None
     for operator in result["operators"]:
         found = operator["machines"]
-        assert found["npu-edge"]["source"] == "simulated"
+        assert found["npu-edge-int8"]["source"] == "simulated"
         assert found["h100"] is None or found["h100"]["source"] == "modelled"
     kernels = sum(o["machines"]["h100"]["seconds"] for o in result["operators"] if o["machines"]["h100"])
     assert kernels + theirs[0]["overhead_s"] == pytest.approx(theirs[0]["seconds"])
@@ -157,7 +161,7 @@ def test_compare_counts_the_serving_stack_and_the_gpus(capsys):
     ],
 )
 def test_bad_comparisons_are_refused_in_one_line(capsys, more, said):
-    status, out, err = loom(capsys, "compare", "npu-edge", "gpt2", *SMALL, *more, "--json", "-")
+    status, out, err = loom(capsys, "compare", "npu-edge-int8", "gpt2", *SMALL, *more, "--json", "-")
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
@@ -275,7 +279,7 @@ def test_gpus_beside_gpus_say_how_their_times_were_found(capsys):
 
 
 def test_what_is_known_of_a_gpu_s_model_is_said_beside_other_chips(capsys):
-    found = loom_json(capsys, "compare", "npu-edge", "gpt2", "--gpu", "mi300x", *SMALL)
+    found = loom_json(capsys, "compare", "npu-edge-int8", "gpt2", "--gpu", "mi300x", *SMALL)
     assert any(note.startswith("mi300x: ") for note in found["notes"])
 
 

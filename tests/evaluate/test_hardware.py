@@ -52,7 +52,7 @@ def test_a_program_is_proven_when_the_assembler_takes_it_and_only_then(seed, mov
 
 def test_both_users_of_a_bank_are_named():
     """Whoever is second in the program is no more to blame than the first."""
-    done = simulate("npu-edge", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
+    done = simulate("npu-edge-int8", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
     (first, *_), program = violations(done.plan.program, done.chip), done.plan.program
     assert "bank conflict" in str(first.error)
     assert len(first.instructions) == 2
@@ -66,8 +66,8 @@ def test_both_users_of_a_bank_are_named():
     [
         ("systolic-ws-8", "gpt2-block-gemms", "proven", None),
         ("systolic-os-32", "gpt2-block-gemms", "proven", None),
-        ("npu-edge", "gpt2", "proven", None),
-        ("npu-edge", "mixtral-8x7b", "specified", "routing depends on data"),
+        ("npu-edge-int8", "gpt2", "proven", None),
+        ("npu-edge-int8", "mixtral-8x7b", "specified", "routing depends on data"),
         ("npu-datacenter", "gpt2", "proven", None),
         ("npu-datacenter", "gpt2 in int8", "specified", "no circuit for int8"),
     ],
@@ -109,7 +109,7 @@ def test_what_does_not_lie_as_circuits_read_it_is_not_proven(model, sets, operat
     (tmp_path / "config.json").write_text(json.dumps(small))
     file = str(tmp_path / "config.json") if model == "small" else model
     pairs = [tuple(each.split("=")) for each in sets]
-    chip = load_chip("npu-edge", [("memory.dram.capacity", "4 TiB"), ("tile.scratchpad.capacity", "4 MiB")])
+    chip = load_chip("npu-edge-int8", [("memory.dram.capacity", "4 TiB"), ("tile.scratchpad.capacity", "4 MiB")])
     done = simulate(chip, load_workload(file, pairs))
     (row,) = [r for r in done.result()["operators"] if r["name"].endswith(f".{operator}")]
     assert row["hardware_why"] in (why, "no circuit for rescale" if model == "deepseek-v3" else why)
@@ -133,15 +133,15 @@ def test_a_product_of_two_results_is_not_proven():
         tokens=16,
         dataflow=builder.dataflow,
     )
-    done = simulate(load_chip("npu-edge"), graph)
+    done = simulate(load_chip("npu-edge-int8"), graph)
     assert done.result()["hardware"]["why"] == {"no layout for a product of two results": 1}
     with pytest.raises(NotSupported, match="no layout for a product of two results"):
         refuse(done.chip, done.plan)
 
 
 def test_the_verilog_is_of_one_tile():
-    chip = effective(load_chip("npu-edge", [("tile_count", "2")]))
-    program = random_program(load_chip("npu-edge"), 3).program
+    chip = effective(load_chip("npu-edge-int8", [("tile_count", "2")]))
+    program = random_program(load_chip("npu-edge-int8"), 3).program
     assert hardware_of(chip, program, [None]) == ["the Verilog is of one tile (tile_count)"]
 
 

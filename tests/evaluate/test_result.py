@@ -14,7 +14,7 @@ from siliconloom.workloads import load_workload
 
 LAYERS = ("layers", "2")
 ASKED = {
-    "chip": ("npu-edge", "gpt2", [LAYERS], []),
+    "chip": ("npu-edge-int8", "gpt2", [LAYERS], []),
     "decode": ("npu-datacenter", "llama3-8b", [LAYERS, ("phase", "decode")], []),
     "array": ("systolic-ws-8", "gpt2-block-gemms", [], []),
     "hierarchy": ("sn40l", "llama2-7b", [LAYERS, ("phase", "decode")], []),
@@ -76,7 +76,7 @@ def test_digests_tell_descriptions_apart():
         return asked.machine_digest, asked.workload_digest
 
     for machine, change in (
-        ("npu-edge", ("tile.dma.outstanding", "2")),
+        ("npu-edge-int8", ("tile.dma.outstanding", "2")),
         ("h100", ("clock", "1 GHz")),
         ("dgx-h100", ("link.bandwidth", "20 GB/s")),
     ):

@@ -11,7 +11,7 @@ from siliconloom.workloads import load_workload
 
 TRAINING = ["--set", "workload.phase=training", "--set", "workload.batch=4", "--set", "workload.layers=1"]
 OURS = {
-    "npu": ["sim", "npu-edge", "gpt2"],
+    "npu": ["sim", "npu-edge-int8", "gpt2"],
     "npu in bf16": ["sim", "npu-datacenter", "gpt2"],
     "several tiles": ["sim", "tpu-v4", "gpt2"],
     "memory levels": ["sim", "sn40l", "gpt2"],
@@ -19,12 +19,12 @@ OURS = {
     "bare array": ["sim", "systolic-ws-8", "gpt2"],
     "ring": ["sim", "npu-x4-ring", "gpt2"],
     "system with pim": ["sim", "neupims", "gpt2"],
-    "map": ["map", "npu-edge", "gpt2"],
-    "compare": ["compare", "npu-edge", "gpt2", "--gpu", "h100"],
+    "map": ["map", "npu-edge-int8", "gpt2"],
+    "compare": ["compare", "npu-edge-int8", "gpt2", "--gpu", "h100"],
     "plan": ["plan", "npu-x4-ring", "gpt2"],
     "plan on pim": ["plan", "neupims", "gpt2"],
-    "run": ["run", "npu-edge", "gpt2"],
-    "verify": ["verify", "npu-edge", "gpt2"],
+    "run": ["run", "npu-edge-int8", "gpt2"],
+    "verify": ["verify", "npu-edge-int8", "gpt2"],
 }
 
 
@@ -65,7 +65,7 @@ def test_gpus_train(machine, capsys):
 
 
 def test_python_refuses_it_at_every_door():
-    chip, graph = load_chip("npu-edge"), load_workload("gpt2", [("phase", "training"), ("layers", "1")])
+    chip, graph = load_chip("npu-edge-int8"), load_workload("gpt2", [("phase", "training"), ("layers", "1")])
     prompt = load_workload("gpt2", [("layers", "1"), ("sequence", "16")])
     from siliconloom.arch.document import Document
 
@@ -75,5 +75,5 @@ def test_python_refuses_it_at_every_door():
         lambda: blocks_of(chip, graph, None),
         lambda: mapping_of(text, chip, graph),
     ):
-        with pytest.raises(NotSupported, match="training gpt2 on npu-edge"):
+        with pytest.raises(NotSupported, match="training gpt2 on npu-edge-int8"):
             door()

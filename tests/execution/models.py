@@ -49,7 +49,7 @@ def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", d
         "memory.dram.bandwidth": "25.6 GB/s",
         "memory.dram.latency": "30 ns",
     }
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 
 def config_of(family, heads, kv_heads, dim, layers, tied=True):

@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 
 def run(folder, *more):
-    return main(["run", "npu-edge", str(folder / "config.json"), *(each.format(folder) for each in more)])
+    return main(["run", "npu-edge-int8", str(folder / "config.json"), *(each.format(folder) for each in more)])
 
 
 def test_a_record_has_every_operator_and_its_errors(folder, capsys):
@@ -122,14 +122,14 @@ def test_constants_are_those_of_the_configuration_unless_said_otherwise(folder, 
 def test_a_mapping_file_is_the_program_that_is_run(folder):
     config = str(folder / "config.json")
     sets = ("--set", "workload.sequence=3")
-    assert main(["map", "npu-edge", config, *sets, "-o", str(folder / "m.yaml")]) == 0
+    assert main(["map", "npu-edge-int8", config, *sets, "-o", str(folder / "m.yaml")]) == 0
     assert run(folder, *sets, "--mapping", "{}/m.yaml") == 0
     (folder / "m.yaml").write_text("kind: mapping\n")
     assert run(folder, *sets, "--mapping", "{}/m.yaml") == 2
 
 
 def test_a_program_longer_than_the_program_memory_is_refused_and_noted_by_the_mapping(folder, capsys):
-    words = ["npu-edge", "gpt2", *(w for s in SHORT for w in ("--set", s))]
+    words = ["npu-edge-int8", "gpt2", *(w for s in SHORT for w in ("--set", s))]
     assert main(["run", *words]) == 2
     told = "tile.sequencer.program_words: the mapped program has "
     assert told in capsys.readouterr().err

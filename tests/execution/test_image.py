@@ -39,7 +39,7 @@ def test_a_product_of_any_size_is_numpys(m, k, n, tile, seed):
     (side, bus), chance = tile, np.random.default_rng(seed)
     sets = [(f"tile.array.{name}", str(side)) for name in ("rows", "cols", "load_rows")]
     sets += [("tile.vector.lanes", str(side)), ("tile.dma.bytes_per_cycle", str(bus))]
-    chip = load_chip("npu-edge", [*sets, ("memory.dram.access_bytes", str(bus))])
+    chip = load_chip("npu-edge-int8", [*sets, ("memory.dram.access_bytes", str(bus))])
     text = f"kind: gemms\nprecision: int8\ngemms: [{{name: product, m: {m}, k: {k}, n: {n}}}]"
     mapped = map_workload(chip, read_workload(Document.parse(text), "product"))
     a, b = (chance.integers(-128, 128, shape).astype(np.int8) for shape in ((m, k), (k, n)))

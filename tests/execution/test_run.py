@@ -283,4 +283,4 @@ def test_tokens_that_are_not_in_the_vocabulary_are_refused(small):
 def test_chips_whose_values_nothing_knows_are_refused(tmp_path, sets, why):
     graph = graph_of(tmp_path, config_of("gpt2", 2, 2, 8, 1), [("sequence", "4")])
     with pytest.raises(NotSupported, match=why):
-        image.refuse(mapped_to(load_chip("npu-edge", list(sets.items())), graph))
+        image.refuse(mapped_to(load_chip("npu-edge-int8", list(sets.items())), graph))

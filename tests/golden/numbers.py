@@ -21,10 +21,10 @@ NUMBERS = Path(__file__).with_name("numbers.yaml")
 DECODE = "--set workload.phase=decode"
 COMMANDS = (
     # chips: every tile kind, dataflow, memory hierarchy, phase and precision of the library
-    "sim npu-edge gpt2",
-    f"sim npu-edge gpt2 {DECODE} --set workload.context=1024",
-    "sim npu-edge gpt2-block-gemms",
-    "sim npu-edge llama3-8b --set workload.layers=2 --set workload.sequence=512",
+    "sim npu-edge-int8 gpt2",
+    f"sim npu-edge-int8 gpt2 {DECODE} --set workload.context=1024",
+    "sim npu-edge-int8 gpt2-block-gemms",
+    "sim npu-edge-int8 llama3-8b --set workload.layers=2 --set workload.sequence=512",
     "sim npu-datacenter llama3-8b --set workload.sequence=2048",
     f"sim npu-datacenter llama3-8b {DECODE} --set workload.context=4096",
     f"sim npu-datacenter deepseek-v3 {DECODE} --set workload.layers=5 --set workload.batch=16",

@@ -224,7 +224,7 @@ def _ring(sets: Sets) -> Any:
     return repr((runs, ring_memories(system.ring, system.protocol, case)))
 
 
-EDGE = "sim npu-edge gpt2 --set workload.layers=1 --set workload.sequence=32"
+EDGE = "sim npu-edge-int8 gpt2 --set workload.layers=1 --set workload.sequence=32"
 NEUPIMS = "sim neupims gpt3-7b --set workload.phase=decode --set workload.batch=16 --set workload.layers=4"
 TRAINING = "plan dgx-h100 gpt2-medium --set workload.phase=training --set workload.batch=16 --set workload.layers=8"
 PLAN = f"{TRAINING} --set plan.data=2 --set plan.tensor=2 --set plan.pipeline=2 --set plan.microbatch=1"
@@ -235,18 +235,18 @@ PREFILL = (
 BASES: dict[str, Callable[[Sets], Any]] = {
     "edge": command(EDGE),
     "mapped sums": _mapped(
-        "npu-edge --set tile.array.dataflow=output_stationary --set tile.array.load_rows=1",
+        "npu-edge-int8 --set tile.array.dataflow=output_stationary --set tile.array.load_rows=1",
         "gpt2 --set workload.layers=1 --set workload.sequence=32",
     ),
-    "mapped": _mapped("npu-edge", "gpt2 --set workload.layers=1 --set workload.sequence=32 --set tile_count=4"),
+    "mapped": _mapped("npu-edge-int8", "gpt2 --set workload.layers=1 --set workload.sequence=32 --set tile_count=4"),
     "placed": _mapped("tiers.yaml", "gpt2 --set workload.layers=2 --set workload.sequence=32"),
     "array": command("sim systolic-ws-8 gemms.yaml"),
     "tiers": command("sim tiers.yaml gpt2 --set workload.layers=1 --set workload.sequence=32"),
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device gemms.yaml --set workload.precision=fp16"),
-    "packed": command("sim npu-edge-bf16 gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
-    "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-bf16", sets))),
-    "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
+    "packed": command("sim npu-edge gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
+    "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
+    "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
     "pim": command("sim pim-hbm gemms.yaml --set workload.precision=bf16"),
     "neupims": command(NEUPIMS),

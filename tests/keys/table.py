@@ -98,7 +98,7 @@ ROWS = (
     ("DescribedPlace", "placed", "placement.15.", "operator!other role!other levels={far:2} levels!{near:1,far:2}"),
     # a system
     ("System", "system", "", "name=other algorithm=direct"),
-    ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge overrides={tile.vector.lanes:'32'}"),
+    ("ChipGroup", "neupims", "chips.0.", "chip=npu-edge-int8 overrides={tile.vector.lanes:'32'}"),
     ("ChipGroup", "system", "chips.0.", "count=8"),
     ("Policy", "neupims", "policy.", "tensor=2 pipeline=2 attention=npu weights=pim values=row communicate=false"),
     ("Policy", "neupims many", "policy.", "interleave=never"),

@@ -145,7 +145,7 @@ def test_the_topology_of_gpus_counts_where_several_share_a_step() -> None:
 
 def test_policies_of_memory_that_does_not_compute_are_refused() -> None:
     line = "plan npu-x4-ring gpt2 --set workload.layers=1 --set workload.sequence=32"
-    with pytest.raises(Refused, match=r"policy\.values: changes nothing: npu-edge has no pim"):
+    with pytest.raises(Refused, match=r"policy\.values: changes nothing: npu-edge-int8 has no pim"):
         command(line)([("policy.values", "row")])
 
 

@@ -23,7 +23,7 @@ MACHINES = {
     "h100": (),
     "dgx-h100": (("policy.tensor", "4"),),
     "dgx-a100": (("policy.tensor", "2"),),
-    "npu-edge": (("memory.dram.capacity", "1 GiB"),),
+    "npu-edge-int8": (("memory.dram.capacity", "1 GiB"),),
     "npu-x4-ring": (("chip.memory.dram.capacity", "1 GiB"),),
 }
 
@@ -105,7 +105,7 @@ link: {bandwidth: 50 GB/s, latency: 1 us}
         ("four", ["plan.documents=1024"], "plan.documents in one step of loom sim; loom plan has it"),
         ("four", ["topology.spines=2"], "topology.spines: changes nothing: a ring does not read it"),
         ("four", ["slow.stage=1"], "slow.stage=1: is of a plan's run, not of one step; loom plan has it"),
-        ("npu-edge", ["decode.tensor=2"], "loom plan has it"),
+        ("npu-edge-int8", ["decode.tensor=2"], "loom plan has it"),
         ("four", ["protocol.flit_bits=128"], "protocol.flit_bits: changes nothing: it is of the links' circuits"),
         ("dgx-h100", ["ring.pieces=2"], "ring.pieces: changes nothing: it is of the links' circuits"),
         ("four", ["algorithm=tree", "plan.tensor=4"], "algorithm tree among groups of chips"),
@@ -226,7 +226,7 @@ def test_the_arithmetic_of_a_plan_counts_memory_that_computes(tmp_path):
 @pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
-    st.sampled_from(["npu-edge", "npu-datacenter", "npu-balanced"]),
+    st.sampled_from(["npu-edge-int8", "npu-datacenter", "npu-balanced"]),
     st.sampled_from(["prefill", "decode"]),
     st.integers(1, 5),
     st.sampled_from([1, 4]),
@@ -273,7 +273,7 @@ def test_a_training_step_is_what_its_operators_add_up_to(zero, recompute, batch)
     [
         (["npu-datacenter", "gpt2", "plan.microbatch=1"], "plan.microbatch: npu-datacenter is one chip"),
         (["systolic-ws-8", "gpt2-block-gemms", "tile_count=2"], "not supported: 2 bare arrays"),
-        (["npu-edge", "gpt2", "tile.array.rows=0x" + "f" * 5000], "not valid YAML: not a value of the kind"),
+        (["npu-edge-int8", "gpt2", "tile.array.rows=0x" + "f" * 5000], "not valid YAML: not a value of the kind"),
     ],
 )
 def test_keys_that_change_nothing_and_numbers_that_cannot_be_shown_are_refused(arguments, told, capsys):

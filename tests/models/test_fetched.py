@@ -91,16 +91,16 @@ def test_other_words_are_refused(capsys, words, text):
 
 
 def test_words_need_the_weights_and_the_time_does_not(pip, capsys):
-    assert main(["run", "npu-edge", NAME, "--prompt", "hello"]) == 2
+    assert main(["run", "npu-edge-int8", NAME, "--prompt", "hello"]) == 2
     assert f"loom models get {NAME} downloads them (93 MB)" in capsys.readouterr().err
     assert load_workload(NAME, [("layers", "1"), ("sequence", "8")]).tokens == 8
-    assert main(["run", "npu-edge", NAME, "--weights", NAME, "--tokens", "1"]) == 2
+    assert main(["run", "npu-edge-int8", NAME, "--weights", NAME, "--tokens", "1"]) == 2
     assert f"{NAME}: No such file" in capsys.readouterr().err
     assert main(["models", "get", NAME]) == 0
     capsys.readouterr()
-    assert main(["run", "npu-edge", NAME, "--weights", NAME, "--tokens", "1"]) == 2
+    assert main(["run", "npu-edge-int8", NAME, "--weights", NAME, "--tokens", "1"]) == 2
     assert "no GGUF file: it begins with other bytes" in capsys.readouterr().err  # seven of them
-    assert main(["run", "npu-edge", "gpt2", "--prompt", "hello"]) == 2
+    assert main(["run", "npu-edge-int8", "gpt2", "--prompt", "hello"]) == 2
     assert "a GGUF file, a Hugging Face folder" in capsys.readouterr().err
-    assert main(["run", "npu-edge", "smollm-135m", "--prompt", "hello"]) == 2
+    assert main(["run", "npu-edge-int8", "smollm-135m", "--prompt", "hello"]) == 2
     assert f"did you mean '{NAME}'?" in capsys.readouterr().err

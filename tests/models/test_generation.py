@@ -124,12 +124,12 @@ def test_a_perplexity_is_that_of_every_next_token(tmp_path):
 
 
 def test_sharing_memory_costs_no_more_than_the_better_of_two_ways(tmp_path):
-    plan = plan_generation("npu-edge", "smollm2-135m", [("workload.layers", "2")], prompt=20, most=4)
+    plan = plan_generation("npu-edge-int8", "smollm2-135m", [("workload.layers", "2")], prompt=20, most=4)
     made = figures(plan.step("decode", 23), context=23)
     own = load_workload("smollm2-135m", [("layers", "2"), ("phase", "decode"), ("context", "23")])
     from siliconloom.evaluate.chip import simulate
 
-    alone = simulate("npu-edge", own)
+    alone = simulate("npu-edge-int8", own)
     assert made.cycles <= 1.1 * alone.run.cycles
     assert 0.5 < made.bandwidth <= 1
     assert plan.room == 23
@@ -148,7 +148,7 @@ def models(tmp_path_factory):
 
 
 def run(path, *more):
-    return main(["run", "npu-edge", str(path), "--prompt", "hello world", *more])
+    return main(["run", "npu-edge-int8", str(path), "--prompt", "hello world", *more])
 
 
 def record_of(capsys, path, *more):
@@ -188,7 +188,7 @@ def test_an_answer_of_one_token_has_one_program(models, capsys):
 
 
 def test_weights_of_a_file_are_those_of_a_plain_run(models, capsys):
-    assert main(["run", "npu-edge", str(models / "m.gguf"), "--tokens", "1,30,31", "--json", "-"]) == 0
+    assert main(["run", "npu-edge-int8", str(models / "m.gguf"), "--tokens", "1,30,31", "--json", "-"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["weights"].endswith("m.gguf")
     assert record["differing"] == 0
@@ -199,7 +199,7 @@ def test_weights_of_a_file_are_those_of_a_plain_run(models, capsys):
 def test_a_file_has_a_time_without_the_packages_that_its_values_need(models):
     code = (
         "import sys; from siliconloom.cli import main; "
-        f"status = main(['sim', 'npu-edge', {str(models / 'm.gguf')!r}, '--set', 'workload.sequence=8']); "
+        f"status = main(['sim', 'npu-edge-int8', {str(models / 'm.gguf')!r}, '--set', 'workload.sequence=8']); "
         "print([status, *(m for m in ('gguf', 'tokenizers', 'safetensors', 'jinja2') if m in sys.modules)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -234,7 +234,7 @@ def test_bad_input_is_one_line(models, capsys, kind):
 
 
 def test_a_system_message_needs_a_prompt(models, capsys):
-    assert main(["run", "npu-edge", str(models / "m.gguf"), "--system", "be brief"]) == 2
+    assert main(["run", "npu-edge-int8", str(models / "m.gguf"), "--system", "be brief"]) == 2
     assert "said before a --prompt" in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ names = st.text(min_size=1, max_size=20).filter(lambda t: t.isprintable())
 
 @pytest.fixture(scope="module")
 def simulation():
-    return simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "64")], trace_limit=5000)
+    return simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "64")], trace_limit=5000)
 
 
 class Checker(HTMLParser):

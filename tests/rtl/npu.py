@@ -23,9 +23,9 @@ SMALL = {
 
 
 def small_chip():
-    return load_chip("npu-edge", list(SMALL.items()))
+    return load_chip("npu-edge-int8", list(SMALL.items()))
 
 
 @cache
 def npu(reset="sync", whole=False):
-    return complete_rtl(load_chip("npu-edge") if whole else small_chip(), reset=reset)
+    return complete_rtl(load_chip("npu-edge-int8") if whole else small_chip(), reset=reset)

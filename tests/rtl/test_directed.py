@@ -77,7 +77,7 @@ def test_rows_in_floating_point_show_their_last_bits():
         assert (written << 1 >> 8 < 255).all(), name
 
 
-@pytest.mark.parametrize("name", ["npu-edge", "gemmini-16", "tpu-v4"])
+@pytest.mark.parametrize("name", ["npu-edge-int8", "gemmini-16", "tpu-v4"])
 def test_directed_programs_are_legal_on_chips_of_the_library(name):
     """One has banks that are larger than the memory of these programs, and more lanes than a sum has rows."""
     are_legal(load_chip(name, [("tile.array.operands", "[int8]")]))
@@ -110,8 +110,8 @@ def test_directed_programs_reach_every_level_either_sign_and_accumulate():
 
 
 def test_rows_are_as_long_as_those_of_large_models_where_a_tile_has_room():
-    """Widths of 8,192 and contexts of 4,096 on npu-edge; probabilities of so many keys that are not all zero."""
-    chip = load_chip("npu-edge")
+    """Widths of 8,192 and contexts of 4,096 on npu-edge-int8; probabilities of so many keys that are not all zero."""
+    chip = load_chip("npu-edge-int8")
     programs = dict(directed_programs(chip))
     longest = {
         name: max(i.n for i in programs[name].program.instructions if i.opcode == Opcode.VECTOR)
@@ -132,7 +132,7 @@ def test_rows_are_as_long_as_those_of_large_models_where_a_tile_has_room():
 def test_rows_as_long_as_those_of_large_models_agree_in_every_cycle_and_byte():
     if simulator_path("verilator") is None:
         pytest.skip("verilator is not installed")
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     for parity in check_programs(chip, directed_programs(chip)):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 

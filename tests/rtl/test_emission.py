@@ -47,8 +47,8 @@ SMALL = [
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "5"), ("tile.array.multiply_stages", "2"))),
     ("systolic-os-8", (("tile.array.rows", "3"), ("tile.array.cols", "1"))),
     ("systolic-os-8", (("tile.array.rows", "1"), ("tile.array.cols", "1"))),
-    ("npu-edge", tuple(npu.SMALL.items())),
-    ("npu-edge", (*npu.SMALL.items(), ("tile.array.operands", "fp16"))),
+    ("npu-edge-int8", tuple(npu.SMALL.items())),
+    ("npu-edge-int8", (*npu.SMALL.items(), ("tile.array.operands", "fp16"))),
     ("pim-hbm", ()),
     ("pim-hbm", PIM_SMALL),
 ]
@@ -77,7 +77,7 @@ def test_verilator_has_nothing_to_complain_about(name, overrides, tmp_path):
     made.write(tmp_path / "rtl")
     waivers = [name for name in made.files if name.endswith(".vlt")]
     floats = "fp" in dict(overrides).get("tile.array.operands", "")
-    assert bool(waivers) == (name in ("npu-edge", "pim-hbm") or floats)
+    assert bool(waivers) == (name in ("npu-edge-int8", "pim-hbm") or floats)
     done = subprocess.run(
         [tool("verilator"), "--lint-only", "-Wall", "--top-module", made.top, *waivers, "-f", f"{made.top}.f"],
         cwd=tmp_path / "rtl",
@@ -151,7 +151,7 @@ def test_every_module_stands_in_a_file_of_its_name_exactly_once(number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge", tuple(npu.SMALL.items()))]
+    ("name", "sets"), [("systolic-os-8", ()), ("pim-hbm", ()), ("npu-edge-int8", tuple(npu.SMALL.items()))]
 )
 def test_output_is_the_same_bytes_whatever_the_hash_seed(name, sets):
     """In two processes with hash seeds that differ, one of them this one, which has made the tile of many tests."""
@@ -233,7 +233,7 @@ def test_the_command_writes_files_or_nothing(tmp_path, capsys):
 )
 def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(sets, reason, tmp_path, capsys):
     words = [word for key, value in (*npu.SMALL.items(), *sets) for word in ("--set", f"{key}={value}")]
-    assert main(["rtl", "npu-edge", "-o", str(tmp_path / "out"), *words]) == 0
+    assert main(["rtl", "npu-edge-int8", "-o", str(tmp_path / "out"), *words]) == 0
     sidecar = json.loads((tmp_path / "out" / SIDECAR).read_text())
     told = capsys.readouterr().err
     assert sidecar["array_only"] is (reason is not None)
@@ -241,15 +241,17 @@ def test_a_fallback_to_the_array_is_told_on_standard_error_and_in_the_sidecar(se
         assert (sidecar["not_emitted"], told) == (None, "")
     else:
         assert reason in sidecar["not_emitted"]
-        begins = "loom: warning: npu-edge: only the systolic array of the tile was written: not supported: "
+        begins = "loom: warning: npu-edge-int8: only the systolic array of the tile was written: not supported: "
         assert told.startswith(begins)
         assert reason in told
 
 
 def test_several_tiles_are_refused_with_what_would_be_written(tmp_path, capsys):
-    assert main(["rtl", "npu-edge", "-o", str(tmp_path / "out"), "--set", "tile_count=4"]) == 2
+    assert main(["rtl", "npu-edge-int8", "-o", str(tmp_path / "out"), "--set", "tile_count=4"]) == 2
     told = capsys.readouterr().err
-    assert "not supported: RTL of a chip of several tiles (tile_count of npu-edge: 4), so nothing is written" in told
+    assert (
+        "not supported: RTL of a chip of several tiles (tile_count of npu-edge-int8: 4), so nothing is written" in told
+    )
     assert "tile_count=1 writes one of them" in told
     assert not (tmp_path / "out").exists()
 

@@ -135,7 +135,7 @@ def test_products_of_loom_sim_run_as_they_are_timed(dataflow, dtype, tmp_path):
         sets["tile.array.load_rows"] = 1
     else:
         sets["tile.array.add_stages"] = 1
-    chip = load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    chip = load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
     file = tmp_path / "list.yaml"
     file.write_text(PRODUCTS.replace("int8", dtype))
     record = verify(chip, workload=map_workload(chip, load_workload(str(file))))
@@ -146,7 +146,7 @@ def test_products_of_loom_sim_run_as_they_are_timed(dataflow, dtype, tmp_path):
 def product(folder, dtype, sets, **sizes):
     """A mapped product on a small tile."""
     chip = load_chip(
-        "npu-edge", [(key, str(value)) for key, value in (SETS | sets | {"tile.array.operands": dtype}).items()]
+        "npu-edge-int8", [(key, str(value)) for key, value in (SETS | sets | {"tile.array.operands": dtype}).items()]
     )
     file = folder / "product.yaml"
     gemm = ", ".join(f"{name}: {value}" for name, value in sizes.items())
@@ -186,7 +186,7 @@ def test_results_of_long_sums_are_numbers(dtype, tmp_path):
 )
 def test_other_formats_have_no_tile(operands, why):
     with pytest.raises(NotSupported, match=why):
-        geometry_of(load_chip("npu-edge", [("tile.array.operands", operands)]))
+        geometry_of(load_chip("npu-edge-int8", [("tile.array.operands", operands)]))
 
 
 def test_a_function_without_a_circuit_in_floating_point_is_not_passed_on_as_a_copy():
@@ -326,10 +326,10 @@ def test_ways_in_floating_point_that_do_not_fit_are_refused():
 
 
 def test_a_program_in_another_format_is_refused():
-    chip = load_chip("npu-edge", [("tile.array.operands", "bf16")])
+    chip = load_chip("npu-edge-int8", [("tile.array.operands", "bf16")])
     made = next(
         each
-        for each in (random_program(load_chip("npu-edge"), n) for n in range(100))
+        for each in (random_program(load_chip("npu-edge-int8"), n) for n in range(100))
         if any(i.opcode == Opcode.MATMUL for i in each.program.instructions)
     )
     with pytest.raises(IllegalProgram, match="no circuit for the number format int8; the tile has bf16"):

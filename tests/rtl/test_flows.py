@@ -343,7 +343,7 @@ def test_the_bridge_carries_beats_and_levels(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [("systolic-ws-8", ()), ("systolic-os-128", ()), ("npu-edge", tuple(npu.SMALL.items()))],
+    [("systolic-ws-8", ()), ("systolic-os-128", ()), ("npu-edge-int8", tuple(npu.SMALL.items()))],
     ids=["systolic-ws-8", "systolic-os-128", "npu"],
 )
 def test_the_pins_of_the_fpga_top_fit(name, overrides):
@@ -497,7 +497,7 @@ def test_a_memory_becomes_block_ram(tmp_path):
 
 
 def test_the_sidecar_lists_the_memories():
-    made = bundle("npu-edge", tuple(npu.SMALL.items()))
+    made = bundle("npu-edge-int8", tuple(npu.SMALL.items()))
     assert made.sidecar["memories"]
     for memory in made.sidecar["memories"]:
         text = made.files[memory["file"]]
@@ -589,7 +589,7 @@ def test_a_design_without_registers_has_no_register_files():
 # --- constraints, FuseSoC, the folder
 
 
-@pytest.mark.parametrize(("name", "reset"), [("systolic-ws-8", "sync"), ("npu-edge", "async_low")])
+@pytest.mark.parametrize(("name", "reset"), [("systolic-ws-8", "sync"), ("npu-edge-int8", "async_low")])
 def test_every_port_is_constrained_once(name, reset):
     chip = load_chip(name)
     design = design_of(chip, reset)

@@ -205,5 +205,5 @@ def test_what_came_while_the_folder_was_made_is_kept(tmp_path, monkeypatch):
 
 def test_no_module_is_called_like_a_word_of_the_language():
     assert {module_prefix(word) for word in KEYWORDS} & KEYWORDS == set()
-    assert module_prefix("npu-edge") == "npu_edge"
+    assert module_prefix("npu-edge-int8") == "npu_edge_int8"
     assert {"module", "begin", "input", "logic", "endclass"} <= KEYWORDS

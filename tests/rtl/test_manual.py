@@ -154,7 +154,7 @@ def test_the_document_names_nothing_that_the_folder_lacks():
     made = npu()
     text = made.files[FILE]
     named = set(re.findall(r"`((?:software|example|bench)/[\w./]*)`", text))
-    assert {"example/matmul.c", "software/npu_edge_program.h"} <= named
+    assert {"example/matmul.c", "software/npu_edge_int8_program.h"} <= named
     assert all(name in made.files or any(each.startswith(name) for each in made.files) for name in named)
     assert not re.search(r"\.py\b|arch/|docs/|sim/|siliconloom", text)
     assert "operands_full" in text

@@ -67,7 +67,7 @@ ODD = {"tile.array.rows": 6, "tile.array.cols": 10, "tile.array.load_rows": 2, "
 
 
 def tile_of(sets):
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 
 @pytest.fixture(scope="module")
@@ -300,8 +300,8 @@ def test_made_up_values_are_neither_cut_off_nor_zero(chip, tmp_path):
 @pytest.mark.parametrize(
     ("name", "sets", "why"),
     [
-        ("npu-edge", [("tile_count", "2")], "2 tiles"),
-        ("npu-edge", [("tile.scratchpad.banks", "2")], "bank conflict"),
+        ("npu-edge-int8", [("tile_count", "2")], "2 tiles"),
+        ("npu-edge-int8", [("tile.scratchpad.banks", "2")], "bank conflict"),
         ("npu-datacenter", [], "no circuit for the number format int8"),
         ("systolic-ws-8", [("tile.array.operands", "int16")], "RTL for int16 operands"),
     ],

@@ -40,7 +40,7 @@ from siliconloom.verification.vectors import bench_vectors
 from tests.arch.test_isa import instructions
 from tests.rtl.npu import SMALL, npu, small_chip
 
-TOP = "npu_edge"
+TOP = "npu_edge_int8"
 
 
 def need(*programs):
@@ -98,7 +98,7 @@ def test_the_bench_passes(reset, tmp_path):
 @pytest.mark.rtl
 def test_the_bench_of_a_tile_in_bf16_passes(tmp_path):
     sets = [*SMALL.items(), ("tile.array.operands", "bf16"), ("tile.scratchpad.capacity", "32 KiB")]
-    complete_rtl(load_chip("npu-edge", sets)).write(tmp_path / "rtl")
+    complete_rtl(load_chip("npu-edge-int8", sets)).write(tmp_path / "rtl")
     status, out = simulate(tmp_path / "rtl")
     assert (status, out[:5]) == (0, "PASS:"), out
 
@@ -206,7 +206,7 @@ def test_the_bench_passes_on_verilator(folder):
 
 
 def test_the_bench_uses_every_opcode_function_and_flag():
-    for chip in (small_chip(), load_chip("npu-edge"), random_npu(4)):
+    for chip in (small_chip(), load_chip("npu-edge-int8"), random_npu(4)):
         runs = bench_vectors(chip)
         assert len(runs) <= 8
         assert sum(each.cycles for each in runs) < 16_000
@@ -220,10 +220,10 @@ def test_the_bench_uses_every_opcode_function_and_flag():
 @pytest.mark.parametrize(
     "name",
     [
-        "npu-edge",
+        "npu-edge-int8",
         "tpu-v4",
         "gemmini-16",
-        "npu-edge-bf16",
+        "npu-edge",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("npu-balanced", "npu-datacenter")),
     ],
 )
@@ -468,12 +468,12 @@ def test_fusesoc_lints_and_simulates(tmp_path):
 @pytest.mark.rtl
 @pytest.mark.slow
 def test_fusesoc_lints_the_library_npu(tmp_path):
-    assert main(["rtl", "npu-edge", "-o", str(tmp_path / "out")]) == 0
+    assert main(["rtl", "npu-edge-int8", "-o", str(tmp_path / "out")]) == 0
     fusesoc(tmp_path, "lint")
 
 
 def test_a_tile_without_rtl_has_the_bench_of_its_array():
-    made = complete_rtl(load_chip("npu-edge", [("tile.scratchpad.capacity", "192 KiB")]))
+    made = complete_rtl(load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "192 KiB")]))
     assert "the systolic array of the tile alone" in made.sidecar["contains"]
     assert made.sidecar["bench"][0].endswith("_array.v")
     assert not any(name.endswith(".c") for name in made.files)

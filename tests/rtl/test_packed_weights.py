@@ -35,7 +35,7 @@ SMALL = {
 
 def small_chip(**changes):
     """An edge tile in small."""
-    return load_chip("npu-edge-bf16", list((SMALL | {"tile.array.load_rows": "2"} | changes).items()))
+    return load_chip("npu-edge", list((SMALL | {"tile.array.load_rows": "2"} | changes).items()))
 
 
 @pytest.mark.parametrize("minima", [True, False])

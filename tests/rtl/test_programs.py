@@ -85,7 +85,7 @@ def test_random_programs_on_random_tiles_agree_in_every_cycle_and_byte(number, s
 @pytest.mark.slow
 def test_the_edge_npu_is_verified_from_the_command_line(capsys):
     needs("verilator")
-    status = main(["verify", "npu-edge", "--seed", "3", "--programs", "4", "--json", "-"])
+    status = main(["verify", "npu-edge-int8", "--seed", "3", "--programs", "4", "--json", "-"])
     result = json.loads(capsys.readouterr().out)
     assert status == 0
     assert result["passed"]
@@ -105,7 +105,7 @@ def test_random_programs_use_every_vector_function(seed):
 
 
 def test_predictions_know_every_execution_of_a_loop():
-    chip, jumped = load_chip("npu-edge"), 0
+    chip, jumped = load_chip("npu-edge-int8"), 0
     for seed in range(200):
         made = random_program(chip, seed)
         jumped += run(made.program, chip).jumps
@@ -151,7 +151,7 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr("siliconloom.verification.npu.build_rtl", slower)
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     path = tmp_path / "v.json"
-    command = ["verify", "npu-edge", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]
+    command = ["verify", "npu-edge-int8", *sets, "--simulator", "icarus", "--programs", "3", "--seed", "1"]
     assert main([*command, "--json", str(path)]) == 1
     told = capsys.readouterr()
     record = read_verified(json.loads(path.read_text()))
@@ -160,7 +160,7 @@ def test_a_mismatch_ends_the_command_with_status_one(monkeypatch, capsys, tmp_pa
     assert "vector" in next(c for c in record.cases if c.divergence).divergence.instruction
     assert "FAILED" in told.out
     assert "first difference: vector execution 0, instruction" in " ".join(told.out.split())
-    assert told.err.strip().splitlines()[-1].startswith("loom: npu-edge: RTL and model disagree, see the table")
+    assert told.err.strip().splitlines()[-1].startswith("loom: npu-edge-int8: RTL and model disagree, see the table")
 
 
 LOAD = Instruction(opcode=Opcode.LOAD, m=1, n=8)

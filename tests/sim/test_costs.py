@@ -58,8 +58,8 @@ def test_an_answer_is_the_run_wherever_it_comes_from(tmp_path_factory, program, 
 
 
 def test_chips_that_do_the_same_are_simulated_once(tmp_path):
-    service, chip = CostService(tmp_path), load_chip("npu-edge")
-    requests = [(product(m), load_chip("npu-edge")) for m in (8, 16) * 500]
+    service, chip = CostService(tmp_path), load_chip("npu-edge-int8")
+    requests = [(product(m), load_chip("npu-edge-int8")) for m in (8, 16) * 500]
     answers = service.costs(requests)
     assert service.answers == Answers(found=2, remembered=998)
     assert [a.cycles for a in answers[:2]] == [run(product(m), chip).cycles for m in (8, 16)]
@@ -67,11 +67,11 @@ def test_chips_that_do_the_same_are_simulated_once(tmp_path):
 
 
 def test_a_key_is_of_everything_the_outcome_depends_on(monkeypatch):
-    chip, program = load_chip("npu-edge"), product(8)
+    chip, program = load_chip("npu-edge-int8"), product(8)
     keys = {
         cost_key(program, chip),
         cost_key(product(9), chip),
-        cost_key(program, load_chip("npu-edge", [("memory.dram.latency", "101 ns")])),
+        cost_key(program, load_chip("npu-edge-int8", [("memory.dram.latency", "101 ns")])),
         cost_key(Program(program.instructions, (Semaphore("full", 1),)), chip),
         cost_key(Program(program.instructions, (Semaphore("full", 0),)), chip),
         cost_key(Program(program.instructions, (Semaphore("full", 0, "buffer"),)), chip),
@@ -84,7 +84,7 @@ def test_a_key_is_of_everything_the_outcome_depends_on(monkeypatch):
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut off", None])
 def test_a_damaged_file_counts_as_absent_and_is_written_again(tmp_path, damage):
-    chip, program = load_chip("npu-edge"), product(8)
+    chip, program = load_chip("npu-edge-int8"), product(8)
     expected = CostService(tmp_path).cost(program, chip)
     (path,) = tmp_path.rglob("*.memo")
     whole = path.read_bytes()
@@ -95,7 +95,7 @@ def test_a_damaged_file_counts_as_absent_and_is_written_again(tmp_path, damage):
 
 
 def test_a_file_under_another_ones_name_counts_as_damaged(tmp_path):
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     expected = [CostService(tmp_path).cost(product(m), chip) for m in (8, 16)]
     paths = [next(tmp_path.rglob(f"{cost_key(product(m), chip)}.memo")) for m in (8, 16)]
     contents = [path.read_bytes() for path in paths]
@@ -109,7 +109,7 @@ def test_a_file_under_another_ones_name_counts_as_damaged(tmp_path):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4))
 def test_whatever_byte_is_damaged_the_answer_is_right_or_absent(tmp_path_factory, flips):
-    folder, chip, program = tmp_path_factory.getbasetemp() / "damaged", load_chip("npu-edge"), product(8)
+    folder, chip, program = tmp_path_factory.getbasetemp() / "damaged", load_chip("npu-edge-int8"), product(8)
     shutil.rmtree(folder, ignore_errors=True)
     expected = CostService(folder).cost(program, chip)
     (path,) = folder.rglob("*.memo")
@@ -125,11 +125,11 @@ def test_whatever_byte_is_damaged_the_answer_is_right_or_absent(tmp_path_factory
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
     (tmp_path / "file").write_text("")
     service = CostService(tmp_path / "file" / "below")
-    assert service.cost(product(8), load_chip("npu-edge")).cycles > 0
+    assert service.cost(product(8), load_chip("npu-edge-int8")).cycles > 0
 
 
 def test_the_oldest_files_go_first(tmp_path, monkeypatch):
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     for m in range(1, 9):
         CostService(tmp_path).cost(product(m), chip)
     paths = sorted(tmp_path.rglob("*.memo"))
@@ -141,7 +141,7 @@ def test_the_oldest_files_go_first(tmp_path, monkeypatch):
 
 
 def _fill(folder, seed):
-    chip, service = load_chip("npu-edge"), CostService(folder)
+    chip, service = load_chip("npu-edge-int8"), CostService(folder)
     order = np.random.default_rng(seed).permutation(60)
     return {int(m): service.cost(product(1 + int(m)), chip).cycles for m in order}
 
@@ -149,7 +149,7 @@ def _fill(folder, seed):
 def test_processes_share_a_folder(tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = pool.starmap(_fill, [(tmp_path, seed) for seed in range(4)])
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     assert all(answer == {m: run(product(1 + m), chip).cycles for m in range(60)} for answer in found)
     assert {p.suffix for p in tmp_path.glob("*/*")} == {".memo"}
     reader = CostService(tmp_path)
@@ -177,13 +177,13 @@ def test_a_process_that_is_killed_leaves_no_half_entry(tmp_path):
 
 def test_simulations_share_costs(tmp_path):
     service, sets = CostService(tmp_path), [("workload.layers", "2"), ("workload.sequence", "64")]
-    first, second = (simulate("npu-edge", "gpt2", sets, costs=service) for _ in range(2))
+    first, second = (simulate("npu-edge-int8", "gpt2", sets, costs=service) for _ in range(2))
     assert service.answers == Answers(found=1, remembered=1)
     assert equal(first.run, second.run)
 
 
 def test_a_search_never_loses_to_the_estimate():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     graph = load_workload("gpt2", [("phase", "decode"), ("layers", "2"), ("context", "300")])
     service = CostService(None)
     searched = map_workload(chip, graph, lambda p: service.cost(p, chip).cycles)

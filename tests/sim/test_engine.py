@@ -96,7 +96,7 @@ def test_a_deadlock_names_units_instructions_and_semaphores():
         (Semaphore("free"), Semaphore("full")),
     )
     with pytest.raises(LoomError) as caught:
-        run(program, load_chip("npu-edge"))
+        run(program, load_chip("npu-edge-int8"))
     assert str(caught.value) == (
         "deadlock: load at instruction 0 waits for free; matmul at instruction 1 waits for full"
     )
@@ -108,7 +108,7 @@ def test_a_semaphore_that_overflows_is_an_error():
         (Instruction(opcode=Opcode.LOOP, m=5000), post, Instruction(opcode=Opcode.NEXT), END), (Semaphore("full"),)
     )
     with pytest.raises(LoomError, match=r"overflows at instruction 1 .*load"):
-        run(program, load_chip("npu-edge"))
+        run(program, load_chip("npu-edge-int8"))
 
 
 def test_a_time_beyond_the_counter_is_an_error():
@@ -121,7 +121,7 @@ def test_a_time_beyond_the_counter_is_an_error():
 
 
 def test_an_empty_program_takes_the_fetch_of_its_end():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     outcome = run(Program((END,)), chip)
     first, interval = fetch_cycles(chip)
     assert outcome.cycles == first + interval == 100 + 256 // 64 + 2
@@ -130,7 +130,7 @@ def test_an_empty_program_takes_the_fetch_of_its_end():
 def test_unsupported_units_say_so():
     send = Instruction(opcode=Opcode.SEND, m=1, n=1)
     with pytest.raises(LoomError, match="not supported: send instructions"):
-        run(Program((send, END)), load_chip("npu-edge"))
+        run(Program((send, END)), load_chip("npu-edge-int8"))
     load = Instruction(opcode=Opcode.LOAD, m=1, n=1)
     with pytest.raises(LoomError, match="not supported: load instructions on a bare"):
         run(Program((load, END)), load_chip("systolic-ws-8"))
@@ -146,7 +146,7 @@ def test_a_trace_is_bounded_and_does_not_change_the_outcome(m, n, k):
             END,
         )
     )
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     traced, plain = run(program, chip, trace_limit=3), run(program, chip)
     assert traced.trace.shape == (3, 5)
     assert traced.cycles == plain.cycles

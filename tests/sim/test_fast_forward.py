@@ -80,7 +80,7 @@ def test_rooms_that_are_full_cost_jumps_and_nothing_else(program, chip, known, p
 def test_loops_that_no_clock_could_run_through_are_an_error_at_once():
     loops = [Instruction(opcode=Opcode.LOOP, m=2**24 - 1)] * 4
     ends = [Instruction(opcode=Opcode.NEXT)] * 4
-    for chip in ("npu-edge", "systolic-ws-8"):
+    for chip in ("npu-edge-int8", "systolic-ws-8"):
         with pytest.raises(LoomError, match="does not fit 62 bits"):
             run(Program((*loops, *ends, Instruction(opcode=Opcode.END))), load_chip(chip))
 
@@ -90,7 +90,7 @@ def test_a_semaphore_that_is_posted_too_often_overflows_all_the_same():
     loop, end = Instruction(opcode=Opcode.LOOP, m=1000), Instruction(opcode=Opcode.NEXT)
     program = Program((loop, loop, post, end, end, Instruction(opcode=Opcode.END)), (Semaphore("full"),))
     with pytest.raises(LoomError, match="overflows at instruction 2"):
-        run(program, load_chip("npu-edge"))
+        run(program, load_chip("npu-edge-int8"))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -171,7 +171,7 @@ def test_a_loop_that_never_recurs_keeps_few_snapshots(monkeypatch):
     loop, end = Instruction(opcode=Opcode.LOOP, m=3000), Instruction(opcode=Opcode.NEXT)
     program = Program((loop, post, end, Instruction(opcode=Opcode.END)), (Semaphore("full"),))
     capture = snapshot.capture.py_func
-    chip, taken = load_chip("npu-edge"), []
+    chip, taken = load_chip("npu-edge-int8"), []
 
     def counted(*arguments):
         taken.append(1)

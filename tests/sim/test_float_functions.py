@@ -158,7 +158,7 @@ def test_the_order_of_elements():
 def checked(sets, **fields):
     far = Address(base=1 << 16)
     norm = Instruction(opcode=Opcode.VECTOR, m=1, n=4, b=far, d=far, **fields)
-    check_program(Program((norm, Instruction(opcode=Opcode.END))), load_chip("npu-edge", sets))
+    check_program(Program((norm, Instruction(opcode=Opcode.END))), load_chip("npu-edge-int8", sets))
 
 
 def test_an_epsilon_is_a_positive_number_in_bf16_and_integers_have_none():

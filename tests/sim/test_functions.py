@@ -162,7 +162,7 @@ def test_a_weighted_sum_is_exact_and_rounded_once(rows, count, cols, seed, shift
 def test_an_argmax_is_an_index_that_a_gather_reads(lanes, rows, cols, seed, most):
     """The first of the largest values, in four bytes, each at the beginning of a row of its own."""
     tile = {"tile.array.rows": 4, "tile.array.cols": 4, "tile.array.load_rows": 1, "tile.vector.lanes": lanes}
-    chip = load_chip("npu-edge", [(key, str(value)) for key, value in tile.items()])
+    chip = load_chip("npu-edge-int8", [(key, str(value)) for key, value in tile.items()])
     machine = GoldenMachine(chip, np.zeros(16, np.uint8))
     values = np.random.default_rng(seed).integers(-most - 1, most + 1, (rows, cols)).astype(np.int8)
     pitch, place = row_values(chip.tile, cols), 1 << 16

@@ -36,17 +36,17 @@ def test_bandwidth_grows_with_the_time_between_refreshes(name):
 
 
 def test_a_level_takes_its_figures_from_its_channels():
-    chip = load_chip("npu-edge", LPDDR5)
+    chip = load_chip("npu-edge-int8", LPDDR5)
     channel, level = delivered(load_dram("lpddr5")), effective(chip).nearest
     assert level.bandwidth == 4 * channel.bandwidth < chip.nearest.bandwidth
     assert level.latency == chip.nearest.latency + channel.latency
     assert effective(effective(chip)) == effective(chip)
-    narrow = load_chip("npu-edge", [*LPDDR5, ("memory.dram.bandwidth", "20 GB/s")])
+    narrow = load_chip("npu-edge-int8", [*LPDDR5, ("memory.dram.bandwidth", "20 GB/s")])
     assert effective(narrow).nearest.bandwidth == 20 * 10**9
 
 
 def test_a_chip_without_dram_is_left_alone():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     assert effective(chip) is chip
 
 
@@ -76,26 +76,26 @@ memory:
 
 
 def test_a_simulation_shows_what_the_pins_move_and_what_streams_get(capsys):
-    result = simulate("npu-edge", "gpt2", LPDDR5 + SMALL).result()
+    result = simulate("npu-edge-int8", "gpt2", LPDDR5 + SMALL).result()
     level = result["memory"]["levels"]["dram"]
     assert level["dram"] == "lpddr5"
     assert level["pin_bandwidth"] == 51_200_000_000
     assert 0.9 * level["pin_bandwidth"] < level["bandwidth"] < level["pin_bandwidth"]
-    stated = simulate("npu-edge", "gpt2", [*LPDDR5[1:], *SMALL]).result()
+    stated = simulate("npu-edge-int8", "gpt2", [*LPDDR5[1:], *SMALL]).result()
     assert "dram" not in stated["memory"]["levels"]["dram"]
     assert result["cycles"] > stated["cycles"]
-    exact = simulate("npu-edge", "gpt2", LPDDR5 + SMALL, exact=True).result()
+    exact = simulate("npu-edge-int8", "gpt2", LPDDR5 + SMALL, exact=True).result()
     assert exact["cycles"] == result["cycles"]
-    assert main(["sim", "npu-edge", "gpt2", *as_arguments(LPDDR5 + SMALL)]) == 0
+    assert main(["sim", "npu-edge-int8", "gpt2", *as_arguments(LPDDR5 + SMALL)]) == 0
     assert "of lpddr5's pins" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
 def test_rtl_keeps_to_the_same_bandwidth(tmp_path):
     one = [("memory.dram.dram", "lpddr5"), ("memory.dram.capacity", "1 GiB"), ("memory.dram.bandwidth", "12 GB/s")]
-    stated = effective(load_chip("npu-edge", one))
+    stated = effective(load_chip("npu-edge-int8", one))
     path = tmp_path / "out.json"
-    assert main(["rtl", "npu-edge", *as_arguments(one), "-o", str(tmp_path / "rtl"), "--json", str(path)]) == 0
+    assert main(["rtl", "npu-edge-int8", *as_arguments(one), "-o", str(tmp_path / "rtl"), "--json", str(path)]) == 0
     assert stated.digest in path.read_text()
 
 
@@ -110,7 +110,7 @@ BAD = [
 @pytest.mark.parametrize(("sets", "words"), BAD, ids=[b[1] for b in BAD])
 def test_bad_input_is_one_clear_line(tmp_path, capsys, sets, words):
     path = tmp_path / "out.json"
-    assert main(["sim", "npu-edge", "gpt2", *as_arguments(sets), "--json", str(path)]) == 2
+    assert main(["sim", "npu-edge-int8", "gpt2", *as_arguments(sets), "--json", str(path)]) == 2
     error = [x for x in capsys.readouterr().err.splitlines() if not x.startswith("compiling")]
     assert words in error[0]
     assert "Traceback" not in " ".join(error)

@@ -149,7 +149,7 @@ RESCALE = Instruction(opcode=Opcode.MATMUL, m=2, n=3, k=4, accumulate=1, rescale
     ],
 )
 def test_what_no_function_has_left_is_not_carried(code, why):
-    machine = GoldenMachine(load_chip("npu-edge"), np.zeros(4096, np.uint8))
+    machine = GoldenMachine(load_chip("npu-edge-int8"), np.zeros(4096, np.uint8))
     with pytest.raises(LoomError, match=why):
         machine.run(Program((*code, Instruction(opcode=Opcode.END))))
 
@@ -164,7 +164,7 @@ def test_what_no_function_has_left_is_not_carried(code, why):
 def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
     wrong = Instruction(**(vars(RESCALE) | instruction))
     with pytest.raises(IllegalProgram, match=why):
-        check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge", sets))
+        check_program(Program((wrong, Instruction(opcode=Opcode.END))), load_chip("npu-edge-int8", sets))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_sums_that_no_circuit_rescales_are_refused(sets, instruction, why):
     ],
 )
 def test_flags_that_an_instruction_does_not_know_are_refused(instruction, change, why):
-    chip, end = load_chip("npu-edge"), Instruction(opcode=Opcode.END)
+    chip, end = load_chip("npu-edge-int8"), Instruction(opcode=Opcode.END)
     check_program(Program((instruction, end)), chip)
     with pytest.raises(IllegalProgram, match=why):
         check_program(Program((Instruction(**(vars(instruction) | change)), end)), chip)

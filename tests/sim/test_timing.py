@@ -104,14 +104,14 @@ def test_the_mapper_s_pace_is_that_of_equal_matmuls_back_to_back(array, m, n, k)
 @given(st.integers(1, 10_000), st.integers(0, 6))
 def test_a_wider_dma_never_makes_a_transfer_longer(moved, doublings):
     """DRAM time follows bytes: a last beat that is not full takes its share of a beat."""
-    narrow, wide = (load_chip("npu-edge", [("tile.dma.bytes_per_cycle", str(64 << d))]) for d in (0, doublings))
+    narrow, wide = (load_chip("npu-edge-int8", [("tile.dma.bytes_per_cycle", str(64 << d))]) for d in (0, doublings))
     assert transfer_cycles(wide, moved) <= transfer_cycles(narrow, moved) + 1
     assert transfer_cycles(wide, moved) >= moved * wide.clock / wide.nearest.bandwidth
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1), st.sampled_from([1, 3, 8]))
 def test_many_transfers_at_once_take_what_each_takes(transfers, ports):
-    chip = load_chip("npu-edge", [("memory.dram.ports", str(ports)), ("tile.dma.bytes_per_cycle", "128")])
+    chip = load_chip("npu-edge-int8", [("memory.dram.ports", str(ports)), ("tile.dma.bytes_per_cycle", "128")])
     rows, width = np.array(transfers).T
     together = access_cycles(chip, chip.nearest, rows, width)
     assert together.tolist() == [access_cycles(chip, chip.nearest, r, w) for r, w in transfers]
@@ -119,7 +119,7 @@ def test_many_transfers_at_once_take_what_each_takes(transfers, ports):
 
 @given(st.sampled_from(list(VectorFunction)), st.integers(1, 300), st.integers(1, 300))
 def test_the_vector_unit_never_beats_its_lanes(function, rows, cols):
-    unit = load_chip("npu-edge").tile.vector
+    unit = load_chip("npu-edge-int8").tile.vector
     assert vector_cycles(unit, function, rows, cols) >= rows * cols / unit.lanes
 
 

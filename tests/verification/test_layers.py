@@ -26,7 +26,7 @@ SMALL = [
 @pytest.mark.parametrize("spec", LAYERS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize(("chip", "tokens", "decode"), [((), 32, 4), (SMALL, 16, 2), (SMALL, 24, 9)])
 def test_programs_of_a_layer_compute_the_layer(spec, chip, tokens, decode):
-    described = load_chip("npu-edge", list(chip))
+    described = load_chip("npu-edge-int8", list(chip))
     runs = layer_runs(described, spec, tokens=tokens, decode=decode, seed=tokens)
     assert [each.name for each in runs] == [
         f"{spec.name}, prompt {tokens}",
@@ -44,7 +44,7 @@ def test_programs_of_a_layer_compute_the_layer(spec, chip, tokens, decode):
 def test_every_operator_of_a_layer_is_compared():
     """Among them what a prompt and a token leave in the cache, and what leaves the head."""
     for spec in LAYERS:
-        for each in layer_runs(load_chip("npu-edge"), spec, decode=1):
+        for each in layer_runs(load_chip("npu-edge-int8"), spec, decode=1):
             graph = each.run.mapped.graph
             compared = {name for row in each.run.rows for name in (row.task, *row.fused)}
             assert compared >= {operator.name for operator in graph.operators()}
@@ -56,7 +56,7 @@ def test_every_operator_of_a_layer_is_compared():
 
 def test_a_token_reads_the_keys_and_values_of_those_before_it():
     """Another prompt changes what the same token leaves behind."""
-    chip, graph = load_chip("npu-edge"), LLAMA_LAYER.token(12, DataType.INT8)
+    chip, graph = load_chip("npu-edge-int8"), LLAMA_LAYER.token(12, DataType.INT8)
     mapped = map_workload(chip, graph)
     tokens = np.random.default_rng(1).integers(0, 64, (1, 12))
     other = tokens.copy()
@@ -75,7 +75,7 @@ def test_a_layer_fits_the_datacentre_npu():
 
 
 def test_a_layer_takes_at_least_what_its_products_and_bytes_need():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     for spec in LAYERS:
         prompt, *rest = layer_runs(chip, spec)
         products = [o for o in spec.token(33, DataType.INT8).operators() if isinstance(o, Gemm) and o.name != "head"]
@@ -91,18 +91,18 @@ def test_layers_fit_any_bus(side, bus):
     """Rows that a wide bus may not take whole are moved in columns of them."""
     sizes = [(f"tile.array.{name}", str(side)) for name in ("rows", "cols")] + [("tile.vector.lanes", str(side))]
     buses = [("tile.dma.bytes_per_cycle", str(bus)), ("memory.dram.access_bytes", str(bus))]
-    chip = load_chip("npu-edge", sizes + buses)
+    chip = load_chip("npu-edge-int8", sizes + buses)
     for spec in LAYERS:
         layer_runs(chip, spec, decode=2)
 
 
 def test_buffers_that_are_too_small_are_refused():
-    chip = load_chip("npu-edge", [("tile.accumulator.capacity", "64 B")])
+    chip = load_chip("npu-edge-int8", [("tile.accumulator.capacity", "64 B")])
     with pytest.raises(LoomError, match=r"tile.accumulator.capacity"):
         layer_runs(chip, LAYERS[0])
 
 
 def test_what_no_circuit_computes_is_refused():
-    chip = load_chip("npu-edge", [("tile.array.operands", "fp32")])
+    chip = load_chip("npu-edge-int8", [("tile.array.operands", "fp32")])
     with pytest.raises(LoomError, match="values in fp32; there are circuits for int8, bf16"):
         layer_runs(chip, LAYERS[0])

@@ -29,7 +29,7 @@ from tests.rtl.test_pim import SMALL as SMALL_PIM
 icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is not installed")
 MACHINES = {
     "array": ("systolic-is-8", (("tile.array.rows", "3"), ("tile.array.cols", "2")), 4),
-    "npu": ("npu-edge", tuple(SMALL_NPU.items()), 4),
+    "npu": ("npu-edge-int8", tuple(SMALL_NPU.items()), 4),
     "pim": ("pim-hbm", tuple(SMALL_PIM), 2),
     "link": ("npu-x4-ring", (("protocol.credits", "32"),), 2),
 }
@@ -155,7 +155,9 @@ def test_tools_have_versions(simulator):
     assert re.fullmatch(r"\d+(\.\d+)+", tool_versions(simulator)[simulator])
 
 
-@pytest.mark.parametrize(("machine", "sets"), [("npu-edge", [("tile.dma.outstanding", "2")]), ("systolic-ws-8", [])])
+@pytest.mark.parametrize(
+    ("machine", "sets"), [("npu-edge-int8", [("tile.dma.outstanding", "2")]), ("systolic-ws-8", [])]
+)
 def test_a_machine_has_the_digest_that_its_results_have(machine, sets):
     graph = load_workload("gpt2-block-gemms" if sets == [] else "gpt2", [] if sets == [] else [("layers", "1")])
     result = evaluate(read_machine(machine, sets), graph).typed

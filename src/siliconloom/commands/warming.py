@@ -48,7 +48,7 @@ timeout: 20 us
 
 
 def _programs_of_tiles() -> None:
-    simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], trace_limit=100)
+    simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "16")], trace_limit=100)
 
 
 def _commands_of_memories() -> None:

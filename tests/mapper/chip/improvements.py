@@ -115,7 +115,7 @@ def workload(text):
 def made_chip(chip):
     """The chip of such key paths and numbers."""
     sets = {**chip, "memory.dram.latency": f"{chip['memory.dram.latency']} ns", "memory.dram.capacity": "64 GiB"}
-    return load_chip("npu-edge", [(path, _text(path, value)) for path, value in sets.items()])
+    return load_chip("npu-edge-int8", [(path, _text(path, value)) for path, value in sets.items()])
 
 
 def mapped(chip, graph):

@@ -167,7 +167,7 @@ def test_every_operator_takes_its_bound_and_at_most_all_of_a_unit(seed):
 
 def test_an_operator_that_overlaps_its_neighbours_still_takes_its_own_time():
     """Work beside others was given away: context took 3,145,706 cycles, 22 fewer than the array's beats."""
-    rows = simulate("npu-edge", "gpt2-block-gemms").result()["operators"]
+    rows = simulate("npu-edge-int8", "gpt2-block-gemms").result()["operators"]
     context = next(o for o in rows if o["name"] == "context")
     assert context["cycles"] >= context["bound_cycles"] == 12 * 1024 * 64 * 1024 // 256
 
@@ -177,8 +177,8 @@ def test_an_operator_that_overlaps_its_neighbours_still_takes_its_own_time():
     [
         ("npu-datacenter", 4096, 4096, 16, 1.1),  # an eighth of the rows in use: was 8.8 times the bound
         ("npu-datacenter", 4096, 64, 4096, 1.02),  # half of the columns: was 2.0
-        ("npu-edge", 4096, 4096, 16, 1.1),  # bound by the pass over the sums
-        ("npu-edge", 1000, 1000, 1000, 1.01),
+        ("npu-edge-int8", 4096, 4096, 16, 1.1),  # bound by the pass over the sums
+        ("npu-edge-int8", 1000, 1000, 1000, 1.01),
     ],
 )
 def test_the_bound_is_tight(chip, m, n, k, slack):
@@ -190,8 +190,10 @@ def test_the_bound_is_tight(chip, m, n, k, slack):
 
 
 def test_finite_buffers_make_a_product_read_more_than_once():
-    small = load_chip("npu-edge", [("tile.scratchpad.capacity", "32 KiB"), ("tile.accumulator.capacity", "4 KiB")])
+    small = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "32 KiB"), ("tile.accumulator.capacity", "4 KiB")])
     gemm = Gemm(m=2048, n=2048, k=2048, **COMMON)
     once = -(-(3 * 2048**2) * small.clock // small.nearest.bandwidth)
     assert operator_bound(small, gemm).memory_cycles > 5 * once
-    assert operator_bound(load_chip("npu-edge", [("tile.scratchpad.capacity", "8 MiB")]), gemm).memory_cycles == once
+    assert (
+        operator_bound(load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "8 MiB")]), gemm).memory_cycles == once
+    )

@@ -76,8 +76,8 @@ def test_tiles_that_join_are_read_as_they_are_written():
     assert done.joined
     text = Document.parse(mapping_text(done.plan, joined=True))
     assert simulate(done.described, done.graph, mapping=text).run.cycles == done.run.cycles
-    with pytest.raises(DescriptionError, match=r"joined: the tiles of npu-edge do not join"):
-        simulate("npu-edge", workload(json.dumps(GEMMS)), mapping=text)
+    with pytest.raises(DescriptionError, match=r"joined: the tiles of npu-edge-int8 do not join"):
+        simulate("npu-edge-int8", workload(json.dumps(GEMMS)), mapping=text)
 
 
 def changed(data, r):
@@ -101,7 +101,7 @@ def changed(data, r):
 def test_any_mapping_that_is_taken_does_every_product_once_and_no_faster_than_the_bound(seed):
     """Tiles that divide nothing evenly among them: no iteration is left out and none done twice."""
     r = random.Random(seed)
-    chip = effective(load_chip("npu-edge", [("tile_count", r.choice(["1", "4"]))]))
+    chip = effective(load_chip("npu-edge-int8", [("tile_count", r.choice(["1", "4"]))]))
     graph = workload(random_workload(r))
     text = yaml.safe_dump(changed(yaml.safe_load(mapping_text(map_workload(chip, graph))), r))
     try:
@@ -131,7 +131,7 @@ GEMMS = {
 
 
 def read(text, chip=(("tile_count", "2"),)):
-    machine = effective(load_chip("npu-edge", chip))
+    machine = effective(load_chip("npu-edge-int8", chip))
     return lower(
         machine, graph := workload(json.dumps(GEMMS)), mapping_of(Document.parse(text, "m.yaml"), machine, graph)
     )
@@ -155,7 +155,7 @@ def test_a_mapping_by_hand_is_taken():
         ("operator: first", "operator: frist", r"m.yaml:4:.*tasks.0.operator: is not in some .*'first'"),
         ("operator: second", "operator: first", r"m.yaml:5:.* tasks.1.operator: is there already"),
         ("fused: []", "fused: [second]", r"m.yaml:4:.*tasks.0.fused: nothing can be computed on the results of first"),
-        ("cut: {m: 2}", "cut: {m: 3}", r"m.yaml:4:.*tasks.0.cut: 3 parts for the 2 tiles of npu-edge"),
+        ("cut: {m: 2}", "cut: {m: 3}", r"m.yaml:4:.*tasks.0.cut: 3 parts for the 2 tiles of npu-edge-int8"),
         ("cut: {m: 2}", "cut: {rows: 2}", r"tasks.0.cut.rows: first is of kind gemm, which is cut along batch, m, n"),
         ("cut: {m: 2}", "cut: {m: 0}", r"tasks.0.cut.m: .*greater than or equal to 1"),
         ("gemm: {m: 32, n: 96", "gemm: {m: 33, n: 96", r"tasks.0.gemm.m: a tile's part of first has 32 \(got 33\)"),
@@ -165,7 +165,7 @@ def test_a_mapping_by_hand_is_taken():
         (SECOND, "vector: {rows: 1, cols: 1}", r"tasks.1.vector: second is of kind gemm"),
         (", " + SECOND, "", r"tasks.1.operator: one of gemm, attention and vector says"),
         ("second,", "second, repetition: 1,", r"tasks.1.repetition: second has no entry for its first"),
-        ("tasks:", "placement: []\ntasks:", r"placement: npu-edge has one memory level"),
+        ("tasks:", "placement: []\ntasks:", r"placement: npu-edge-int8 has one memory level"),
         ("kind: mapping", "kind: mapping\njoined: maybe", r"joined: "),
         ("vector: 12000 B", "vectors: 12000 B", r"unknown key 'vectors'.*'vector'"),
         ("weights: 40000 B", "weights: 74000 B", r"layout: a bank has rings of one kind .*18 banks.* has 16"),
@@ -182,7 +182,7 @@ def test_what_a_mapping_must_not_be_is_said_where_it_stands(old, new, told):
 @given(st.permutations(range(5)), st.sampled_from(["n_outer", "m_outer"]), st.booleans())
 def test_tiles_of_rows_are_computed_in_the_order_that_a_mapping_says(sequence, order, resident):
     """Every row of the result is stored once, those of a tile together, whichever operand stays."""
-    chip = effective(load_chip("npu-edge"))
+    chip = effective(load_chip("npu-edge-int8"))
     graph = workload(json.dumps(GEMMS | {"gemms": [{"name": "first", "m": 72, "n": 96, "k": 80}]}))
     tiles = {"m": 16, "n": 96, "k": 80, "order": order, "resident": resident, "sequence": list(sequence)}
     data = yaml.safe_load(TEXT) | {"tasks": [{"operator": "first", "gemm": tiles}]}
@@ -217,8 +217,8 @@ def test_an_operator_without_an_entry_is_named():
 def test_products_need_not_take_along_what_follows_them():
     """Fewer operators on a product's results: those left out are operators of their own, and cost their traffic."""
     chip, graph = (
-        effective(load_chip("npu-edge")),
-        load_workload("gpt2", GPT2).with_precision(load_chip("npu-edge").tile.array.operands[0]),
+        effective(load_chip("npu-edge-int8")),
+        load_workload("gpt2", GPT2).with_precision(load_chip("npu-edge-int8").tile.array.operands[0]),
     )
     data = yaml.safe_load(mapping_text(map_workload(chip, graph)))
     entry = next(e for e in data["tasks"] if e["operator"] == "layer.up")
@@ -270,20 +270,20 @@ def test_what_is_not_placed_and_what_finds_no_room_is_said():
 
 def test_sim_runs_the_mapping_that_map_wrote(tmp_path, capsys):
     file, asked = str(tmp_path / "m.yaml"), ["gpt2", "--set", "workload.layers=1", "--set", "workload.sequence=64"]
-    assert main(["map", "npu-edge", *asked, "-o", file]) == 0
+    assert main(["map", "npu-edge-int8", *asked, "-o", file]) == 0
     results = []
     for more in ([], ["--mapping", file]):
         capsys.readouterr()
-        assert main(["sim", "npu-edge", *asked, *more, "--json", "-"]) == 0
+        assert main(["sim", "npu-edge-int8", *asked, *more, "--json", "-"]) == 0
         results.append(json.loads(capsys.readouterr().out))
     own, given_ = results
     assert own["cycles"] == given_["cycles"]
     assert own["asked"]["mapping"] is None
     assert len(given_["asked"]["mapping"]) == 64
     before = (tmp_path / "m.yaml").read_text()
-    assert main(["map", "npu-edge", *asked, "--mapping", file, "-o", file]) == 2
+    assert main(["map", "npu-edge-int8", *asked, "--mapping", file, "-o", file]) == 2
     assert (tmp_path / "m.yaml").read_text() == before
-    assert main(["sim", "npu-edge", *asked, "--mapping", file, "--search"]) == 2
+    assert main(["sim", "npu-edge-int8", *asked, "--mapping", file, "--search"]) == 2
     assert main(["sim", "npu-x4-ring", *asked, "--mapping", file]) == 2
     assert "not supported: --mapping for a system" in capsys.readouterr().err
     assert main(["sim", "systolic-ws-8", *asked, "--mapping", file]) == 2

@@ -41,7 +41,7 @@ def small(bus, scratchpad="32 KiB", **more):
         "memory.dram.bandwidth": f"{bus} GB/s",
         **more,
     }
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 
 def gpt2(folder, width, vocabulary, positions, tokens):
@@ -103,14 +103,14 @@ def test_the_bytes_of_indices_are_counted(tmp_path):
 
 def test_other_operators_take_as_long_as_without_gathers():
     """Indices lie where results of a gather do not; nobody else's tiles are smaller."""
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     mapped = map_workload(chip, load_workload("llama3-8b", [("layers", "1"), ("sequence", "64")]))
     bank = chip.tile.scratchpad.capacity // chip.tile.scratchpad.banks
     assert 2 * mapped.layout.results % bank == 0, "results have all of their banks"
 
 
 def test_an_index_beyond_the_table_is_refused():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     memory = np.zeros(1 << 12, np.uint8)
     machine = GoldenMachine(chip, memory)
     machine.scratchpad[0x8000 : 0x8000 + 12] = np.array([4, 0, 5], "<u4").view(np.uint8)
@@ -131,12 +131,12 @@ def test_an_index_beyond_the_table_is_refused():
 )
 def test_a_gather_that_the_tile_would_stop_at_is_refused(changes, rule):
     with pytest.raises(IllegalProgram, match=rule) as found:
-        check_program(Program((replace(GATHER, **changes), END)), load_chip("npu-edge"))
+        check_program(Program((replace(GATHER, **changes), END)), load_chip("npu-edge-int8"))
     assert (found.value.cause, found.value.instruction) == (Cause.MISALIGNED_TRANSFER, 0)
 
 
 def test_indices_are_read_through_the_dma_s_port_and_by_nobody_else():
-    chip = load_chip("npu-edge")
+    chip = load_chip("npu-edge-int8")
     store = Instruction(opcode=Opcode.STORE, m=1, n=64, a=GATHER.b)
     check_program(Program((GATHER, store, END)), chip)
     copy = Instruction(opcode=Opcode.VECTOR, m=1, n=16, a=GATHER.b, c=Address(base=0x10000))

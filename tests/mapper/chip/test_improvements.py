@@ -46,7 +46,7 @@ def gemm(m, n, k):
 
 def test_the_setup_of_each_column_block_is_part_of_a_tiling_s_cost():
     """A tile of four rows spent two thirds of the vector unit's time on parameters: 3,182,221 cycles."""
-    assert simulate(load_chip("npu-edge"), gemm(4096, 4096, 16)).run.cycles <= 1_126_700
+    assert simulate(load_chip("npu-edge-int8"), gemm(4096, 4096, 16)).run.cycles <= 1_126_700
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_one_tile_more_makes_no_chip_slower(number):
 
 def test_search_keeps_transfers_within_their_field():
     """A resident weight tile of 19,922,944 bytes was one row of a transfer, whose width has 24 bits."""
-    chip = load_chip("npu-edge", [("tile.scratchpad.capacity", "64 MiB"), ("tile.accumulator.capacity", "1 MiB")])
+    chip = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "64 MiB"), ("tile.accumulator.capacity", "1 MiB")])
     assert simulate(chip, gemm(64, 8192, 8192), search=True).run.cycles > 0
 
 

@@ -137,13 +137,13 @@ def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip, 
     ],
 )
 def test_the_edge_npu_runs_all_of_gpt2(sets):
-    done = simulate("npu-edge", load_workload("gpt2", [("layers", "2"), *sets]))
+    done = simulate("npu-edge-int8", load_workload("gpt2", [("layers", "2"), *sets]))
     assert done.result()["hardware"]["word"] == "proven"
-    assert simulate("npu-edge", "gpt2-block-gemms").result()["hardware"]["word"] == "proven"
+    assert simulate("npu-edge-int8", "gpt2-block-gemms").result()["hardware"]["word"] == "proven"
 
 
 def test_too_few_banks_are_shared_and_the_result_says_so():
-    done = simulate("npu-edge", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
+    done = simulate("npu-edge-int8", "gpt2-block-gemms", [("tile.scratchpad.banks", "2")])
     assert set(done.result()["hardware"]["why"]) == {"bank conflict"}
 
 
@@ -177,7 +177,7 @@ def test_transfers_cover_every_byte_once_and_begin_where_they_must(bus, rows, wi
 
 def test_what_is_gated_takes_two_halves_of_the_sums():
     """A gated activation requantises both halves of its columns, each with parameters of its own."""
-    plan = map_workload(load_chip("npu-edge"), load_workload("llama3-8b", [("layers", "1"), ("sequence", "16")]))
+    plan = map_workload(load_chip("npu-edge-int8"), load_workload("llama3-8b", [("layers", "1"), ("sequence", "16")]))
     names = plan.program.operators
     functions = [
         i.function.value
@@ -192,5 +192,5 @@ def test_what_is_gated_takes_two_halves_of_the_sums():
 def test_every_operator_is_proven_whatever_stays_in_the_array(dataflow, phase):
     sets = [("tile.array.dataflow", dataflow), ("tile.array.load_rows", "1")]
     graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
-    hardware = simulate(load_chip("npu-edge", sets), graph).result()["hardware"]
+    hardware = simulate(load_chip("npu-edge-int8", sets), graph).result()["hardware"]
     assert (hardware["word"], hardware["why"]) == ("proven", {})

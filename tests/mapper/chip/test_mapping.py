@@ -20,7 +20,7 @@ from siliconloom.sim.chip.engine import Counter, Stopwatch, duration, run
 from siliconloom.sim.dram.memory import effective
 from siliconloom.workloads import load_workload, workload_names
 
-NPUS = ("npu-edge", "npu-datacenter", "gemmini-16", "tpu-v4")
+NPUS = ("npu-edge-int8", "npu-datacenter", "gemmini-16", "tpu-v4")
 WIDE = ("gpt-145b", "gpt-1t")  # as the smaller ones; rows of 25,600 do not fit small chips' buffers
 TRANSFORMERS = [n for n in workload_names() if n not in ("gpt2-block-gemms", "resnet50-conv", *WIDE)]
 HUGE = [("memory.dram.capacity", "4 TiB")], [("memory.hbm.capacity", "4 TiB")]
@@ -70,7 +70,7 @@ def test_decode_is_lowered(workload):
 @cache
 def edge(rows, cols, dataflow, load_rows, scratchpad, accumulator):
     return load_chip(
-        "npu-edge",
+        "npu-edge-int8",
         [
             ("tile.array.rows", str(rows)),
             ("tile.array.cols", str(cols)),
@@ -136,7 +136,7 @@ def check_local_addresses(plan):
             assert end <= (tile.accumulator if sums else tile.scratchpad).capacity
 
 
-@pytest.mark.parametrize(("chip", "workload"), [("npu-edge", "gpt2"), ("npu-datacenter", "llama3-8b")])
+@pytest.mark.parametrize(("chip", "workload"), [("npu-edge-int8", "gpt2"), ("npu-datacenter", "llama3-8b")])
 def test_the_program_does_not_grow_with_the_matrices_or_the_layers(chip, workload):
     sizes = set()
     for layers, sequence in ((1, 256), (4, 512), (8, 1024)):
@@ -153,7 +153,7 @@ def test_layers_cost_what_layers_cost():
     cycles = {}
     for layers in (2, 3, 6):
         graph = load_workload("gpt2", [("layers", str(layers)), ("sequence", "128")])
-        cycles[layers] = simulate("npu-edge", graph).run.cycles
+        cycles[layers] = simulate("npu-edge-int8", graph).run.cycles
     assert cycles[6] - cycles[3] == pytest.approx(3 * (cycles[3] - cycles[2]), rel=0.01)
 
 
@@ -176,21 +176,21 @@ def test_the_chosen_tiling_is_close_to_the_best_of_a_random_sample_by_simulation
 
 
 def test_more_bandwidth_more_lanes_and_more_memory_never_hurt_much():
-    base = simulate("npu-edge", "gpt2", [("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
+    base = simulate("npu-edge-int8", "gpt2", [("workload.layers", "1"), ("workload.sequence", "256")]).run.cycles
     for path, value in (
         ("memory.dram.bandwidth", "102.4 GB/s"),
         ("tile.vector.lanes", "64"),
         ("tile.scratchpad.capacity", "1 MiB"),
     ):
         better = simulate(
-            "npu-edge", "gpt2", [(path, value), ("workload.layers", "1"), ("workload.sequence", "256")]
+            "npu-edge-int8", "gpt2", [(path, value), ("workload.layers", "1"), ("workload.sequence", "256")]
         ).run.cycles
         assert better <= 1.02 * base
 
 
 def test_sliding_windows_and_causal_masks_skip_work():
     overrides = [("layers", "1"), ("sequence", "1024")]
-    masked = simulate("npu-edge", load_workload("gpt2", overrides)).result()
+    masked = simulate("npu-edge-int8", load_workload("gpt2", overrides)).result()
     full = next(o for o in load_workload("gpt2", overrides).operators() if o.kind == "attention").unmasked_macs
     attention = next(o for o in masked["operators"] if o["kind"] == "attention")
     assert attention["macs"] < 0.51 * full
@@ -201,7 +201,7 @@ def test_sliding_windows_and_causal_masks_skip_work():
 @pytest.mark.parametrize(
     ("chip", "workload", "rule"),
     [
-        ("npu-edge", "llama3-70b", "needs .* GiB of npu-edge's memory.dram, which has 8 GiB"),
+        ("npu-edge-int8", "llama3-70b", "needs .* GiB of npu-edge-int8's memory.dram, which has 8 GiB"),
         ("systolic-ws-8", "gpt2", "not supported: .* operators on a bare systolic tile"),
     ],
 )
@@ -211,17 +211,17 @@ def test_what_does_not_fit_is_said(chip, workload, rule):
 
 
 def test_buffers_that_are_too_small_are_named():
-    chip = load_chip("npu-edge", [("tile.scratchpad.capacity", "1 KiB")])
+    chip = load_chip("npu-edge-int8", [("tile.scratchpad.capacity", "1 KiB")])
     with pytest.raises(LoomError, match=r"tile\.scratchpad\.capacity .* cannot hold two tiles"):
         map_workload(chip, load_workload("gpt2"))
 
 
 def test_a_stated_precision_is_kept_or_refused(tmp_path):
-    with pytest.raises(LoomError, match=r"bf16 operands are not among those of npu-edge \(int8\)"):
-        map_workload(load_chip("npu-edge"), load_workload("gpt2", [("precision", "bf16")]))
-    plan = map_workload(load_chip("npu-edge"), load_workload("gpt2", [("sequence", "16"), ("layers", "1")]))
-    assert plan.notes == ("gpt2 is stored as bf16; npu-edge computes it in int8",)
-    assert map_workload(load_chip("npu-edge"), gemms(tmp_path, [(4, 4, 4)], "int4")).notes == ()
+    with pytest.raises(LoomError, match=r"bf16 operands are not among those of npu-edge-int8 \(int8\)"):
+        map_workload(load_chip("npu-edge-int8"), load_workload("gpt2", [("precision", "bf16")]))
+    plan = map_workload(load_chip("npu-edge-int8"), load_workload("gpt2", [("sequence", "16"), ("layers", "1")]))
+    assert plan.notes == ("gpt2 is stored as bf16; npu-edge-int8 computes it in int8",)
+    assert map_workload(load_chip("npu-edge-int8"), gemms(tmp_path, [(4, 4, 4)], "int4")).notes == ()
 
 
 def test_pim_tiles_are_not_guessed_at():
@@ -256,7 +256,7 @@ def test_bare_arrays_run_gemm_lists_in_order(name, tmp_path):
 @pytest.mark.parametrize(
     ("chip", "workload", "sets"),
     [
-        ("npu-edge", "gpt2", [("layers", "2"), ("sequence", "40")]),
+        ("npu-edge-int8", "gpt2", [("layers", "2"), ("sequence", "40")]),
         ("npu-datacenter", "llama3-8b", [("layers", "2"), ("phase", "decode"), ("context", "300")]),
         ("npu-cxl", "mixtral-8x7b", [("layers", "2"), ("sequence", "24")]),
         ("gemmini-16", "bert-base", [("layers", "2"), ("sequence", "40")]),

@@ -38,7 +38,7 @@ def test_a_weighted_sum_takes_a_cycle_for_each_operand_and_a_top_k_a_pass_for_ea
 
 
 def test_requantising_loads_its_parameters():
-    rows, _ = rows_of("npu-edge", "gpt2-block-gemms")
+    rows, _ = rows_of("npu-edge-int8", "gpt2-block-gemms")
     for o in rows.values():
         shape = o["shape"]
         operands = shape["batch"] * (shape["m"] * shape["k"] + shape["k"] * shape["n"])
@@ -46,11 +46,11 @@ def test_requantising_loads_its_parameters():
 
 
 def test_new_keys_are_transposed_once_one_element_a_cycle():
-    rows, _ = rows_of("npu-edge", "gpt2", layers=2, sequence=128)
+    rows, _ = rows_of("npu-edge-int8", "gpt2", layers=2, sequence=128)
     moved = rows["layer.kv_append.keys"]
     assert moved["busy_cycles"]["vector"] >= 2 * 128 * 768
     assert moved["read_bytes"] >= 2 * 128 * 768
-    rows, _ = rows_of("npu-edge", "gpt2", layers=2, phase="decode", context=128)
+    rows, _ = rows_of("npu-edge-int8", "gpt2", layers=2, phase="decode", context=128)
     assert rows["layer.kv_append.keys"]["read_bytes"] < 2 * 1024, "older keys lie transposed in the cache"
 
 
@@ -59,7 +59,7 @@ def test_attention_whose_sums_may_wrap_is_not_called_proven(context, word, tmp_p
     model = {"model_type": "gpt2", "n_embd": 16, "n_head": 1, "n_layer": 1, "n_positions": 1 << 18, "vocab_size": 4}
     (tmp_path / "config.json").write_text(json.dumps(model))
     graph = load_workload(str(tmp_path / "config.json"), [("phase", "decode"), ("context", str(context))])
-    hardware = simulate(load_chip("npu-edge"), graph).result()["hardware"]
+    hardware = simulate(load_chip("npu-edge-int8"), graph).result()["hardware"]
     assert hardware["word"] == word
     wraps = [
         reason
@@ -74,7 +74,7 @@ def test_an_array_that_keeps_its_inputs_is_given_transposed_products(phase):
     """So its results lie as rows do, and it takes as long as one that keeps its weights."""
     graph = load_workload("gpt2", [("layers", "1"), ("phase", "decode" if phase[0] == "context" else "prefill"), phase])
     kept = [
-        simulate(load_chip("npu-edge", [("tile.array.dataflow", f"{kind}_stationary")]), graph).result()
+        simulate(load_chip("npu-edge-int8", [("tile.array.dataflow", f"{kind}_stationary")]), graph).result()
         for kind in ("weight", "input")
     ]
     assert kept[0]["cycles"] == kept[1]["cycles"]
@@ -88,7 +88,7 @@ def test_experts_gather_the_rows_of_their_tokens():
     assert not any(name.endswith("expert_down.gather") for name in rows), "those are in order already"
 
 
-@pytest.mark.parametrize("chip", ["npu-edge", "gemmini-16", "tpu-v4", "npu-datacenter"])
+@pytest.mark.parametrize("chip", ["npu-edge-int8", "gemmini-16", "tpu-v4", "npu-datacenter"])
 def test_latent_attention_runs_everywhere(chip):
     rows, simulation = rows_of(chip, "deepseek-v3", layers=1, phase="decode", batch=2, context=256)
     attention = next(o for o in rows.values() if o["kind"] == "attention")

@@ -25,7 +25,7 @@ def chip_of(rows, cols, bus, access, dataflow="weight_stationary"):
         "tile.dma.bytes_per_cycle": bus,
         "memory.dram.access_bytes": access,
     }
-    return load_chip("npu-edge", [(key, str(value)) for key, value in sets.items()])
+    return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 
 def panels_of(chip, n, k, gated=False):
