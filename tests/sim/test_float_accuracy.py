@@ -9,6 +9,10 @@ numerics = pytest.importorskip("benchmarks.float_numerics")
 
 @pytest.mark.parametrize("dtype", numerics.FORMATS)
 def test_results_are_as_near_as_the_document_says(dtype):
-    """Half a step is rounding alone; powers of tiles are rounded to the format on their way into the array."""
+    """Half a step is rounding alone; powers of tiles are rounded to the format on their way into the array.
+
+    Small numbers count as their own tanh, which takes nearly half a step of fp16 where that ends.
+    """
     for name, found in numerics.errors(dtype).items():
-        assert np.abs(found).max() < (1.5 if "attention" in name else 0.6), name
+        most = 1.5 if "attention" in name else 1.0 if name == "tanh" else 0.6
+        assert np.abs(found).max() < most, name
