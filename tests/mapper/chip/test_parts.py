@@ -39,7 +39,7 @@ def results(mapped, memory):
 @settings(max_examples=30, deadline=None)
 @given(
     dataflow=st.sampled_from(["weight_stationary", "input_stationary", "output_stationary"]),
-    m=st.integers(1, 40),
+    m=st.integers(1, 32),
     n=st.integers(1, 20),
     k=st.integers(1, 30),
     rows=st.sampled_from([1, 2, 4, 8, 16]),
