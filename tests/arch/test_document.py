@@ -128,7 +128,7 @@ def test_deep_nesting_is_refused():
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(LoomError, match=r"nowhere\.yaml: no such file"):
         find_file("nowhere.yaml", LIBRARY, "chip")
-    with pytest.raises(LoomError, match="did you mean 'npu-edge-int8'"):
+    with pytest.raises(LoomError, match="did you mean 'npu-edge'"):
         find_file("npu-egde", LIBRARY, "chip")
     with pytest.raises(LoomError, match="is a folder"):
         Document.load(tmp_path)

@@ -121,7 +121,7 @@ CASES = [
     (["reproduce", "flat", "--json", "{}/no/such/folder/x.json"], "does not exist"),
     (["sim", "{}/chip.yaml", "{}/gemms.yaml", "--set", "nonsense"], "must look like path.to.key=value"),
     (["sim", "{}/gemms.yaml", "{}/chip.yaml"], "kind"),
-    (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge-int8'?"),
+    (["sim", "npu-edgy", "gpt2"], "did you mean 'npu-edge'?"),
     (["sim", "{}/nowhere.yaml", "gpt2"], "no such file"),
     (["sim", "{}/bomb.yaml", "gpt2"], "expands to more than"),
     (["sim", "{}/nothing.yaml", "gpt2"], "empty"),
