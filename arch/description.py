@@ -38,9 +38,7 @@ class WeightFormats(Description):
     The layout of packed weights, their scales and minima, stands in `arch.packing`.
     """
 
-    formats: tuple[Literal[DataType.INT4, DataType.INT8], ...] = Field(
-        min_length=1, description="codes of packed weights"
-    )
+    formats: tuple[DataType, ...] = Field(min_length=1, description="codes of packed weights: int4, int8")
     minima: bool = Field(
         default=True, description="groups have a minimum beside their scale, and codes no sign (Q4_1, GPTQ)"
     )
@@ -49,6 +47,15 @@ class WeightFormats(Description):
     @classmethod
     def _one_format(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> WeightFormats:
+        other = next((d for d in self.formats if d not in (DataType.INT4, DataType.INT8)), None)
+        if other is not None:
+            raise rule_at("formats", "must be int4 or int8", other.value)
+        if len(set(self.formats)) < len(self.formats):
+            raise rule_at("formats", "must not say a format twice", self.formats[0].value)
+        return self
 
 
 class SystolicArray(Description):
@@ -151,10 +158,16 @@ class VectorUnit(Description):
     latency: int = Field(
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
     )
-    format: Literal[DataType.FP32] | None = Field(
+    format: DataType | None = Field(
         default=None,
-        description="of elements, where they are wider than the array's operands, which are rounded as they enter it",
+        description="of elements, fp32: wider than the array's operands, and rounded as they enter it",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> VectorUnit:
+        if self.format not in (None, DataType.FP32):
+            raise rule_at("format", "must be fp32, or null", self.format.value)
+        return self
 
 
 class Dma(Description):

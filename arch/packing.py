@@ -238,8 +238,9 @@ def unpacked(weights: Packed, packing: Packing, dtype: DataType) -> Patterns:
 def quantised(values: NDArray[np.floating[Any]], packing: Packing, minima: bool) -> Packed:
     """Weights nearest to real ones (k x n), with the range of every group, or its peak where there are no minima.
 
-    What was made of such groups in the first place, with every end of the range in use, comes out as it was. Without
-    minima a scale takes the sign with which the peak becomes the code of most negative value, as Q4_0 does.
+    Scales and minima beyond the largest fp16 number are that number. What was made of such groups in the first place,
+    with every end of the range in use, comes out as it was. Without minima a scale takes the sign with which the peak
+    becomes the code of most negative value, as Q4_0 does.
     """
     k, n = values.shape
     group, bits = packing.group, packing.dtype.bits
@@ -248,19 +249,25 @@ def quantised(values: NDArray[np.floating[Any]], packing: Packing, minima: bool)
     blocks = np.asarray(whole, np.float64).reshape(-1, group, n)
     if minima:
         low, high = blocks.min(axis=1), blocks.max(axis=1)
-        scales = ((high - low) / ((1 << bits) - 1)).astype(np.float16)
-        least = low.astype(np.float16)
+        scales = _halves((high - low) / ((1 << bits) - 1))
+        least = _halves(low)
         lowest, highest, offset = 0, (1 << bits) - 1, least.astype(np.float64)
     else:
         at = np.abs(blocks).argmax(axis=1)[:, None]
         peak = np.take_along_axis(blocks, at, axis=1)[:, 0]
         half = 1 << bits - 1
-        scales = (peak / -half if bits < 8 else np.abs(peak) / (half - 1)).astype(np.float16)
+        scales = _halves(peak / -half if bits < 8 else np.abs(peak) / (half - 1))
         least, lowest, highest, offset = None, -half, half - 1, np.zeros_like(peak)
     steps = scales.astype(np.float64)
     divisors = np.where(steps == 0, 1, steps)
     codes = np.clip(np.rint((blocks - offset[:, None]) / divisors[:, None]), lowest, highest).astype(np.int16)
     return Packed(codes.reshape(-1, n)[:k], scales.view(np.uint16), None if least is None else least.view(np.uint16))
+
+
+def _halves(values: NDArray[np.float64]) -> NDArray[np.float16]:
+    """Fp16 numbers nearest to real ones, finite ones of finite ones."""
+    most = float(np.finfo(np.float16).max)
+    return np.clip(values, -most, most).astype(np.float16)
 
 
 def _bytes_of(values: NDArray[np.integer[Any]], dtype: DataType) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
+from siliconloom.workloads.operators import Gemm
 from siliconloom.workloads.precision import Group, PrecisionName, Stated, check_groups, formats_of, group_of
 from siliconloom.workloads.transformer import forward_graph
 
@@ -276,8 +277,13 @@ def _formats(
 
 
 def _check_patterns(document: Document, entry: Transformer, dataflow: Dataflow) -> None:
-    for pattern in entry.operator_precision:
-        if not any(fnmatchcase(name, pattern) for name in dataflow):
+    operators = [dataflow[name] for name in dataflow]
+    for pattern, stated in entry.operator_precision.items():
+        found = [operator for operator in operators if fnmatchcase(operator.name, pattern)]
+        if not found:
             blocks = ", ".join(dict.fromkeys(str(name) for name in dataflow))
             rule = f"no operator matches '{pattern}'; there are {blocks}"
             raise document.error(rule, ("operator_precision", pattern))
+        if stated.weights and not any(isinstance(operator, Gemm) and operator.weight for operator in found):
+            rule = f"no operator that '{pattern}' matches has weights to pack"
+            raise document.error(rule, ("operator_precision", pattern), value=stated.value)

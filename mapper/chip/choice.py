@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.mapper.chip.attention_cost import (
@@ -101,6 +102,10 @@ Measure = Callable[[Task, tuple[str, ...], Layout, Chosen], int]
 """Cycles of one execution of a task by itself, its objects in the levels that `Part.levels` lists."""
 
 
+def _packing(task: Task) -> Packing | None:
+    return task.operator.packing if isinstance(task.operator, Gemm) else None
+
+
 def choose_layouts(
     chip: Chip,
     tile: NpuTile,
@@ -143,7 +148,8 @@ def choose_layouts(
     fitting = [number for number in range(len(divisions)) if all(pool.under[number] for pool in alike.values())]
     if not fitting:
         blocked = [name for (name, _), pool in pools.items() if not any(pool.under)]
-        raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator")
+        group = max((packing.group for _, task, _ in shapes if (packing := _packing(task))), default=0)
+        raise too_small(chip, f"operator {blocked[0]}" if blocked else "any operator", group)
     whole = sum(pool.count * min(chosen.cycles for chosen in pool.all) for pool in alike.values())
     for pool in alike.values():
         pool.worth = WORTH * whole / len(alike) / pool.count

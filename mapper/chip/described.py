@@ -41,7 +41,7 @@ from siliconloom.mapper.chip.placement import Counts, Demand, Placement, assign_
 from siliconloom.mapper.chip.program import MappedWorkload
 from siliconloom.mapper.chip.sharing import CUT_DIMENSIONS, Cut, Share, part_of
 from siliconloom.mapper.chip.tasks import Task, gemm_shape
-from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling, grains
+from siliconloom.mapper.chip.tiling import GemmTiling, gemm_tiling, grains, is_part
 from siliconloom.mapper.chip.transfers import LONGEST_ROW
 from siliconloom.mapper.chip.vector_cost import VectorTiling, vector_tiling
 from siliconloom.mapper.chip.vector_shape import VectorLayout, vector_shape
@@ -415,8 +415,11 @@ class _Reader:
         wholes = shape.m, shape.n, shape.k
         for key, size, whole, grain in zip("mnk", sizes, wholes, grains(self.tile, shape), strict=True):
             unit = grain * halves if key == "n" else grain
-            if size != whole and size % unit and unit % size:
-                rule = f"tiles of {name} are whole panels and folds of the array: multiples of {unit}, or {whole}"
+            if size != whole and size % unit and not is_part(self.tile, shape, key, size):
+                groups = f", and groups of {shape.packing.group} rows" if key == "k" and shape.packing else ""
+                rule = (
+                    f"tiles of {name} are whole panels and folds of the array{groups}: multiples of {unit}, or {whole}"
+                )
                 raise self.document.error(rule, (*at, key), value=size)
 
     def _check_sizes(self, name: str, at: tuple[str | int, ...], sizes: Iterable[tuple[str, int, int]]) -> None:

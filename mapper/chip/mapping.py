@@ -258,10 +258,17 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
     notes = (f"{chip.name} multiplies in {own.value}; all else is in {wide.value}",)
     if graph.precision is wide and graph.packings:
         return graph, notes
+    other = next((o for o in graph.operators() if o.precision not in (graph.precision, own)), None)
+    if other is not None:
+        raise NotSupported(
+            f"{other.name} in {other.precision.value} among others in {graph.precision.value} on {chip.name}, which "
+            f"multiplies in {own.value} (operator_precision)"
+        )
     stated = sorted({o.precision for o in graph.operators() if o.precision is not own})
     if stated and graph.explicit_precision:
+        listed = ", ".join(tile.array.operands)
         raise LoomError(
-            f"{graph.name}: {stated[0].value} operands are not among those of {chip.name} ({own.value}); "
+            f"{graph.name}: {stated[0].value} operands are not among those of {chip.name} ({listed}); "
             f"set workload.precision to {own.value}, or pack weights"
         )
     stored = (f"{graph.name} is stored as {stated[0].value}",) if stated else ()

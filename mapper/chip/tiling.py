@@ -163,6 +163,19 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     return 1, array.cols, lcm(array.rows, group)
 
 
+def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
+    """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on.
+
+    Of columns where their panels may be narrow; of depth whole beats, and groups of packed weights.
+    """
+    array, grain = oriented(tile).array, dict(zip("mnk", grains(tile, shape), strict=True))[key]
+    if grain % size or not is_power(grain // size):
+        return False
+    if key == "n":
+        return shape.packed and shape.packing is None and not shape.output_halved and is_power(grain)
+    return key == "m" or size % max(array.load_rows, shape.packing.group if shape.packing else 1) == 0
+
+
 def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[Int, Int, Int]:
     """Sizes of tiles to try along m, n and k; with ``parts`` also those that use a part of the array only."""
     m, n, k = grains(tile, shape)

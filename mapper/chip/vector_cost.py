@@ -193,11 +193,13 @@ def _cost(chip: Chip, shape: VectorShape, rows: int, cols: int) -> VectorTiling:
     return VectorTiling(rows, cols, read, written, port, vector, fetch + constants + max(paces))
 
 
-def too_small(chip: Chip, what: str) -> LoomError:
-    """Make the error for work that fits no division of the tile's buffers."""
+def too_small(chip: Chip, what: str, group: int = 0) -> LoomError:
+    """Make the error for work that fits no division of the tile's buffers; tiles have whole ``group``s of weights."""
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     return LoomError(
         f"{chip.name}: tile.scratchpad.capacity ({tile.scratchpad.capacity} B) and tile.accumulator.capacity "
         f"({tile.accumulator.capacity} B) cannot hold two tiles of each operand of {what}; enlarge them"
+        + f", or take groups of fewer than {group} rows (workload.weight_group)"
+        * (group > tile.array.rows)
     )

@@ -26,7 +26,7 @@ STANDING = ("static", "clock", "background")
 EXCLUDED = (
     "networks and links",
     "DMA and sequencer",
-    "registers and wires inside the array",
+    "registers, wires and conversions of the array",
     "board: regulators, fans, host",
 )
 """What no component counts."""
@@ -73,8 +73,9 @@ def energy(chip: Chip, dtype: DataType, counters: Int, traffic: Int) -> dict[str
     """Joules per component of counters (one row of `Run.counters` and of `Run.traffic`, or their sums)."""
     technology, tile = TECHNOLOGIES[chip.technology], chip.tile
     joules = dict.fromkeys(COMPONENTS, 0.0)
-    own = tile.array.circuit_format if isinstance(tile, NpuTile) and tile.rounds else None
-    joules["array"] = int(counters[Counter.MACS]) * technology.mac(own or dtype)
+    rounded = isinstance(tile, NpuTile) and tile.rounds and dtype is tile.circuit_format
+    operand = tile.array.circuit_format if isinstance(tile, NpuTile) and rounded else None
+    joules["array"] = int(counters[Counter.MACS]) * technology.mac(operand or dtype)
     if isinstance(tile, PimTile) or not isinstance(tile, NpuTile):
         return joules
     wide = dtype.accumulator

@@ -161,3 +161,11 @@ def test_arrays_that_cannot_take_packed_weights_say_why(changes, rule):
     given = {"rows": 8, "cols": 8, "dataflow": "weight_stationary", "operands": ["bf16"], "load_rows": 2}
     with pytest.raises(ValueError, match=rule):
         SystolicArray.model_validate(given | {"weights": {"formats": ["int4"]}} | changes)
+
+
+@given(st.integers(0, 100), st.booleans(), st.sampled_from([DataType.INT4, DataType.INT8]))
+def test_finite_weights_stay_finite(seed, minima, dtype):
+    """However large: scales and minima have the range of fp16."""
+    values = np.random.default_rng(seed).standard_normal((16, 3)) * 10.0 ** np.random.default_rng(seed).integers(0, 9)
+    found = packed.unpacked(packed.quantised(values, Packing(dtype, 8), minima), Packing(dtype, 8), DataType.BF16)
+    assert np.isfinite(values_of(found, DataType.BF16)).all()

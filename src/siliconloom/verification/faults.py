@@ -184,6 +184,10 @@ def _illegal(faults: _Faults) -> None:
     if faults.tile.array.weights is not None and faults.tile.array.load_rows > 1:
         part = Packing(faults.tile.array.weights.formats[0], 1)
         faults.add("weights in groups of a part of a beat", [replace(plain, packing=part)], illegal, 0)
+    if faults.tile.array.weights is not None and is_power(faults.tile.array.cols):
+        group = Packing(faults.tile.array.weights.formats[0], max(32, faults.tile.array.load_rows))
+        within = replace(plain, packing=group, b=Address(base=1))
+        faults.add("packed weights within a header's part of a line", [within], misaligned, 0)
     for code in CODES[1:]:
         if code is not None and code not in faults.tile.weight_formats:
             faults.add(

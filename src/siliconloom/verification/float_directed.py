@@ -379,10 +379,11 @@ def packed_weights(chip: Chip) -> LoadedProgram:
     array, beat = rows.tile.array, rows.tile.array.load_rows
     cols, depth = array.cols + 1, 2 * array.rows + max(array.rows // 2, 1) + 1
     for number, dtype in enumerate(rows.tile.weight_formats):
-        groups = (beat, 4 * max(beat, 2)) if dtype.is_integer else (0,)
+        # the last one has more beats than any of the programs of layers
+        groups = (beat, 4 * max(beat, 2), 64 * beat) if dtype.is_integer else (0,)
         for group in groups:
             packing = Packing(dtype, group)
-            k = depth - number
+            k = depth - number + (group if group == groups[-1] else 0)
             while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 8) and k > 1:
                 k -= 1
             held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
