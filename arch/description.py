@@ -159,8 +159,7 @@ class VectorUnit(Description):
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
     )
     format: DataType | None = Field(
-        default=None,
-        description="of elements, fp32: wider than the array's operands, and rounded as they enter it",
+        default=None, description="of elements, fp32: wider than the array's operands, and rounded as they enter it"
     )
 
     @model_validator(mode="after")

@@ -288,3 +288,25 @@ def test_sim_runs_the_mapping_that_map_wrote(tmp_path, capsys):
     assert "not supported: --mapping for a system" in capsys.readouterr().err
     assert main(["sim", "systolic-ws-8", *asked, "--mapping", file]) == 2
     assert main(["map", "systolic-ws-8", "gpt2-block-gemms", "-o", file]) == 2
+
+
+@pytest.mark.parametrize(
+    ("chip", "tile", "rule"),
+    [
+        ("npu-edge", {"k": 16}, "groups of 32 rows: multiples of 32, or 128 (got 16)"),
+        ("npu-edge", {"n": 8}, "multiples of 16, or 64 (got 8)"),
+        ("npu-edge-int8", {"k": 2}, "multiples of 16, or 128 (got 2)"),
+        ("npu-edge-int8", {"k": 12}, "multiples of 16, or 128 (got 12)"),
+    ],
+)
+def test_parts_of_panels_and_folds_that_no_layout_has_are_refused(chip, tile, rule):
+    """Fewer rows than a beat or a group of packed weights, fewer columns than a panel that is never narrow."""
+    stated = {"precision": "w4a16", "weight_group": 32} if chip == "npu-edge" else {"precision": "int8"}
+    gemms = {"kind": "gemms", "name": "one", **stated, "gemms": [{"name": "one", "m": 8, "n": 64, "k": 128}]}
+    machine, graph = effective(load_chip(chip)), workload(json.dumps(gemms))
+    data = yaml.safe_load(mapping_text(map_workload(machine, graph)))
+    data["tasks"][0]["gemm"] |= {"m": 8, "n": 64, "k": 128, "order": "m_outer", "resident": False} | tile
+    data["tasks"][0].pop("cut", None)
+    with pytest.raises(DescriptionError) as caught:
+        mapping_of(Document.parse(yaml.safe_dump(data)), machine, graph)
+    assert rule in str(caught.value)
