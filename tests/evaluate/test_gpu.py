@@ -112,7 +112,7 @@ def test_bad_operations_are_refused_in_one_line(capsys, tmp_path, csv, gpu, said
 
 
 def test_compare_puts_machines_side_by_side(capsys):
-    prices = ("--price", "h100=3", "--price", "NPU-edge=0.5")
+    prices = ("--price", "h100=3", "--price", "NPU-edge-int8=0.5")
     result = loom_json(capsys, "compare", "npu-edge-int8", "gpt2", "--gpu", "H100,a100", *SMALL, *prices)
     assert result["schema"] == "siliconloom.compare/2"
     ours, *theirs = result["machines"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import Chip, LoomError, load_chip
 from siliconloom.arch.assembler import violations
-from siliconloom.arch.description import TILE_FORMATS
+from siliconloom.arch.description import ARRAY_FORMATS
 from siliconloom.arch.isa import Opcode
 from siliconloom.arch.layout import window_of
 from siliconloom.evaluate.chip import simulate
@@ -115,7 +115,7 @@ def test_every_program_of_every_tile_is_taken_by_the_assembler(chip, model, deco
     k=st.integers(1, 130),
     batch=st.integers(1, 3),
     chip=tiles(),
-    dtype=st.sampled_from(TILE_FORMATS),
+    dtype=st.sampled_from(ARRAY_FORMATS),
 )
 def test_products_of_any_size_are_legal(tmp_path_factory, m, n, k, batch, chip, dtype):
     """In the format that the tile computes in."""
