@@ -31,7 +31,15 @@ from siliconloom.arch.layout import (
     window_of,
 )
 from siliconloom.arch.packing import weight_bytes
-from siliconloom.arch.vector import FROM_SUMS, SCALAR_BYTES, VectorFunction, built_in, column_lines, vector_cost
+from siliconloom.arch.vector import (
+    FROM_SUMS,
+    ROW_LIMIT,
+    SCALAR_BYTES,
+    VectorFunction,
+    built_in,
+    column_lines,
+    vector_cost,
+)
 from siliconloom.mapper.chip.builder import SLOTS, Loop, ProgramBuilder, Ring, affine
 from siliconloom.sim.golden.npu import LoadedProgram, float_parameter_planes, parameter_planes, scalar_bytes
 from siliconloom.verification.segments import Carried
@@ -258,7 +266,8 @@ class Writer:
                 break
         a_base, b_base = self.operand(a_bytes * loops[0] * loops[2]), self.operand(b_bytes * loops[1] * loops[2])
         function = self.chance.choice([VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX])
-        function = function if function in built_in(self.dtype) else VectorFunction.REQUANTIZE
+        known = function in built_in(self.dtype) and out_rows <= ROW_LIMIT
+        function = function if known else VectorFunction.REQUANTIZE
         taken = parameter_bytes(self.tile, function, out_cols, builder.narrow)
         p_base = self.operand(self.aligned(taken) * loops[1])
         for number in range(loops[1]):

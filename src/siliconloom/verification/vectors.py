@@ -23,6 +23,8 @@ PROGRAMS, MORE = 8, 9
 """Programs of one bench at most, and where so many do not have every function."""
 CANDIDATES = 256
 """Seeds that the bench's programs are chosen from."""
+FURTHER = range(CANDIDATES, 6 * CANDIDATES)
+"""Further seeds, where the programs of these lack a function."""
 SEGMENTS = 4
 """Segments of a candidate at most."""
 LONGEST = 3_000
@@ -36,14 +38,17 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     """
     assert isinstance(chip.tile, NpuTile)
     image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
-    made = {seed: random_program(chip, seed, SEGMENTS, image=image) for seed in range(CANDIDATES)}
-    made = {seed: each for seed, each in made.items() if len(each.program.instructions) <= PROGRAM_WORDS}
-    cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}
-    longest = max(LONGEST, min(cycles.values()))
-    found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
-    chosen = choose(found, cycles, PROGRAMS)
-    if not functions_used([made[seed].program for seed in chosen]) >= set(BUILT):
-        chosen = choose(found, cycles, MORE)
+    made: dict[int, LoadedProgram] = {}
+    chosen: list[int] = []
+    for seeds, most in ((range(CANDIDATES), PROGRAMS), (range(CANDIDATES, CANDIDATES), MORE), (FURTHER, MORE)):
+        more = {seed: random_program(chip, seed, SEGMENTS, image=image) for seed in seeds}
+        made |= {seed: each for seed, each in more.items() if len(each.program.instructions) <= PROGRAM_WORDS}
+        cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}
+        longest = max(LONGEST, min(cycles.values()))
+        found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
+        chosen = list(choose(found, cycles, most))
+        if functions_used([made[seed].program for seed in chosen]) >= set(BUILT):
+            break
     return [predict(chip, made[seed]) for seed in chosen]
 
 
