@@ -228,6 +228,16 @@ class Instruction:
             entries["unit"] = entries["opcode"].unit
         return made
 
+    @property
+    def weights(self) -> int:
+        """The code of the format of packed weights, 0 where they are as the other operand."""
+        return CODES.index(self.packing and self.packing.dtype)
+
+    @property
+    def group(self) -> int:
+        """The power of two that the rows of a group of packed weights are."""
+        return _power(self.packing.group) if self.packing and self.packing.group else 0
+
     def adds(self, indices: Sequence[int]) -> bool:
         """Whether it adds to what is there at the loop ``indices``, rather than put something in its place."""
         first = all(index == 0 for level, index in enumerate(indices) if self.overwrite >> level & 1)
@@ -481,10 +491,6 @@ def _reader(name: str) -> Reader:
         return lambda i: DTYPES.index(i.dtype)
     if head == "function":
         return lambda i: i.function.code
-    if head == "weights":
-        return lambda i: CODES.index(i.packing and i.packing.dtype)
-    if head == "group":
-        return lambda i: _power(i.packing.group) if i.packing and i.packing.group else 0
     if part.startswith("stride"):
         address, level = attrgetter(head), int(part[6:])
         return lambda i: int(address(i).strides[level])
