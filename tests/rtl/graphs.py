@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from siliconloom.arch import NotSupported
+from siliconloom.arch.datatype import DataType
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.sim.chip.engine import duration
 from siliconloom.verification.npu import check_programs
@@ -17,10 +18,12 @@ from siliconloom.verification.programs import random_npu
 from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import load_workload
 
+GROUP = 4
+"""Rows of a group of packed weights."""
 GRAPHS = 4
 """Graphs on each tile."""
-TILES = 50
-"""Tiles, so that there are 200 pairs of a tile and a graph."""
+TILES, INTEGER = 70, 50
+"""Tiles, so that there are 280 pairs of a tile and a graph; the first ones compute in int8, the others pack weights."""
 CELLS, LANES = 64, 8
 """Cells of an array, and lanes of a vector unit, at most: larger ones take Icarus minutes."""
 MOST_LEFT = 60
@@ -30,11 +33,18 @@ CYCLES = 12_000
 
 
 def random_tile(number):
-    """A small tile of any shape and timing, with room for what a mapper lays out."""
+    """A small tile of any shape and timing, with room for what a mapper lays out.
+
+    From `INTEGER` on those in bf16 and fp16 whose weights are packed in groups of four rows; some have fp32 elements.
+    """
+    dtype = DataType.INT8 if number < INTEGER else (DataType.BF16, DataType.FP16)[number % 2]
+    made = (random_npu(10_000 * number + n, any_sides=number % 2 == 1, dtype=dtype) for n in range(1000))
     chip = next(
         each
-        for each in (random_npu(10_000 * number + n, any_sides=number % 2 == 1) for n in range(1000))
-        if each.tile.array.rows * each.tile.array.cols <= CELLS and each.tile.vector.lanes <= LANES
+        for each in made
+        if each.tile.array.rows * each.tile.array.cols <= CELLS
+        and each.tile.vector.lanes <= LANES
+        and (number < INTEGER or (each.tile.array.weights is not None and each.tile.array.load_rows <= GROUP))
     )
     tile = chip.tile
     changed = {
@@ -86,12 +96,28 @@ def random_description(r):
     return model, [*sets, ("batch", str(r.choice([1, 1, 2, 3])))]
 
 
+def packed(model, sets, bits):
+    """The description with weights packed in so many bits, its depths filled up to whole groups."""
+    stated = {"precision": f"w{bits}a16", "weight_group": GROUP}
+    if "model_type" not in model:
+        gemms = [{**each, "k": -(-each["k"] // GROUP) * GROUP} for each in model["gemms"]]
+        return {**model, **stated, "gemms": gemms}, sets
+    widths = {key: model[key] for key in ("n_embd", "hidden_size", "intermediate_size") if key in model}
+    # heads stay even: a multiple of two groups for each of four heads at most
+    return {**model, **{key: -(-width // (8 * GROUP)) * 8 * GROUP for key, width in widths.items()}}, [
+        *sets,
+        *((key, str(value)) for key, value in stated.items()),
+    ]
+
+
 def random_pairs(number):
     """The number's tile, and `GRAPHS` mapped workloads that it runs, with how many were refused or too long."""
     chip, r, found, left = random_tile(number), random.Random(f"graphs {number}"), [], 0
     with tempfile.TemporaryDirectory() as folder:
         while len(found) < GRAPHS and left < MOST_LEFT:
             model, sets = random_description(r)
+            if number >= INTEGER:
+                model, sets = packed(model, sets, r.choice(chip.tile.array.weights.formats).bits)
             file = Path(folder) / ("config.json" if "model_type" in model else "list.yaml")
             file.write_text(json.dumps(model))
             graph = load_workload(str(file), sets)

@@ -83,7 +83,7 @@ def test_random_programs_use_every_function_and_make_numbers_of_every_kind():
     used, kinds = set(), []
     for number in range(TILES):
         chip = tile_of(number)
-        for n in range(2 * PROGRAMS):
+        for n in range(6 * PROGRAMS):
             made = random_program(chip, n)
             used |= {i.function for i in made.program.instructions if i.opcode == Opcode.VECTOR}
             before, after = made.loaded(), made.loaded()

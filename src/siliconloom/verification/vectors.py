@@ -19,12 +19,10 @@ from siliconloom.verification.coverage import choose, features
 from siliconloom.verification.programs import PROGRAM_WORDS, RESULTS, random_image, random_program
 
 TRACE = 1_000_000
-PROGRAMS, MORE = 8, 9
-"""Programs of one bench at most, and where so many do not have every function."""
 CANDIDATES = 256
 """Seeds that the bench's programs are chosen from."""
-FURTHER = range(CANDIDATES, 6 * CANDIDATES)
-"""Further seeds, where the programs of these lack a function."""
+TRIES = ((range(CANDIDATES), 8), (range(0), 9), (range(CANDIDATES, 6 * CANDIDATES), 9))
+"""Further seeds, and programs of one bench at most: the next try where those so far lack a function."""
 SEGMENTS = 4
 """Segments of a candidate at most."""
 LONGEST = 3_000
@@ -39,11 +37,13 @@ def bench_vectors(chip: Chip) -> list[ProgramVectors]:
     assert isinstance(chip.tile, NpuTile)
     image = random_image(np.random.default_rng(0), chip.tile.circuit_format)
     made: dict[int, LoadedProgram] = {}
+    cycles: dict[int, int] = {}
     chosen: list[int] = []
-    for seeds, most in ((range(CANDIDATES), PROGRAMS), (range(CANDIDATES, CANDIDATES), MORE), (FURTHER, MORE)):
-        more = {seed: random_program(chip, seed, SEGMENTS, image=image) for seed in seeds}
-        made |= {seed: each for seed, each in more.items() if len(each.program.instructions) <= PROGRAM_WORDS}
-        cycles = {seed: int(run(each.program, chip).cycles) for seed, each in made.items()}
+    for seeds, most in TRIES:
+        for seed in seeds:
+            program = random_program(chip, seed, SEGMENTS, image=image)
+            if len(program.program.instructions) <= PROGRAM_WORDS:
+                made[seed], cycles[seed] = program, int(run(program.program, chip).cycles)
         longest = max(LONGEST, min(cycles.values()))
         found = {seed: features(chip, each) for seed, each in made.items() if cycles[seed] <= longest}
         chosen = list(choose(found, cycles, most))
