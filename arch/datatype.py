@@ -18,11 +18,14 @@ class FloatLayout:
     infinities
         The largest exponent is that of infinities and NaN, as IEEE 754 has it. Otherwise it is one of numbers, and only
         the pattern of all ones is a NaN (OCP 8-bit Floating Point Specification, revision 1.0, table 1, E4M3).
+    nans
+        Some pattern is a NaN; E2M1 has none (OCP Microscaling Formats, version 1.0, section 5.3.3).
     """
 
     exponent_bits: int
     fraction_bits: int
     infinities: bool = True
+    nans: bool = True
 
     @property
     def bias(self) -> int:
@@ -53,6 +56,7 @@ class DataType(StrEnum):
     FP16 = "fp16"
     FP32 = "fp32"
     FP8_E5M2 = "fp8_e5m2"
+    FP4_E2M1 = "fp4_e2m1"
 
     @classmethod
     def _missing_(cls, value: object) -> DataType | None:
@@ -83,14 +87,32 @@ class DataType(StrEnum):
 class Packing(NamedTuple):
     """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`).
 
-    Floating-point weights have neither scales nor groups; ``group`` is 0.
+    Weights of 16 bits have neither scales nor groups; ``group`` is 0.
     """
 
     dtype: DataType
     group: int
 
+    @property
+    def scale_bits(self) -> int:
+        """Width of what every column of a group is scaled by: an fp16 number, a power of two, or nothing."""
+        return scale_bits(self.dtype) if self.group else 0
+
     def __str__(self) -> str:
         return f"{self.dtype.value} in groups of {self.group}" if self.group else self.dtype.value
+
+
+INTEGER_CODES = (DataType.INT4, DataType.INT8)
+"""Whole numbers as codes of packed weights, with fp16 scales."""
+MX_ELEMENTS = (DataType.FP4_E2M1, DataType.FP8_E4M3, DataType.FP8_E5M2)
+"""Elements of MX blocks, whose scale is a power of two (OCP Microscaling Formats, version 1.0)."""
+MX_BLOCK = 32
+"""Elements of an MX block (the same, table 1)."""
+
+
+def scale_bits(dtype: DataType) -> int:
+    """Width of the scales of packed weights whose codes are ``dtype``; 0 of a format that has none."""
+    return 16 if dtype in INTEGER_CODES else 8 if dtype in MX_ELEMENTS else 0
 
 
 _LAYOUTS = {
@@ -99,6 +121,7 @@ _LAYOUTS = {
     DataType.BF16: FloatLayout(8, 7),
     DataType.FP16: FloatLayout(5, 10),
     DataType.FP32: FP32_LAYOUT,
+    DataType.FP4_E2M1: FloatLayout(2, 1, infinities=False, nans=False),
 }
 _BITS = {DataType.INT4: 4, DataType.INT8: 8, DataType.INT16: 16, DataType.INT32: 32} | {
     dtype: 1 + layout.exponent_bits + layout.fraction_bits for dtype, layout in _LAYOUTS.items()

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, scale_bits
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
 from siliconloom.arch.dram import Dram, NamedDram
 from siliconloom.arch.names import LIBRARY
@@ -38,9 +38,13 @@ class WeightFormats(Description):
     The layout of packed weights, their scales and minima, stands in `arch.packing`.
     """
 
-    formats: tuple[DataType, ...] = Field(min_length=1, description="codes of packed weights: int4, int8")
+    formats: tuple[DataType, ...] = Field(
+        min_length=1,
+        description="codes of packed weights: int4, int8 with fp16 scales; fp4_e2m1, fp8_e4m3, fp8_e5m2 in MX blocks",
+    )
     minima: bool = Field(
-        default=True, description="groups have a minimum beside their scale, and codes no sign (Q4_1, GPTQ)"
+        default=True,
+        description="groups of int4 and int8 have a minimum beside their scale, and codes no sign (Q4_1, GPTQ)",
     )
 
     @field_validator("formats", mode="before")
@@ -50,12 +54,30 @@ class WeightFormats(Description):
 
     @model_validator(mode="after")
     def _check(self) -> WeightFormats:
-        other = next((d for d in self.formats if d not in (DataType.INT4, DataType.INT8)), None)
+        other = next((d for d in self.formats if not scale_bits(d)), None)
         if other is not None:
-            raise rule_at("formats", "must be int4 or int8", other.value)
+            known = ", ".join(d.value for d in (*INTEGER_CODES, *MX_ELEMENTS))
+            raise rule_at("formats", f"must be among {known}", other.value)
         if len(set(self.formats)) < len(self.formats):
             raise rule_at("formats", "must not say a format twice", self.formats[0].value)
+        if "minima" in self.model_fields_set and self.minima and not self.codes:
+            raise rule_at("minima", "MX blocks have none; there is no int4 or int8 among the formats", "true")
         return self
+
+    @property
+    def codes(self) -> tuple[DataType, ...]:
+        """Formats of whole numbers, with fp16 scales."""
+        return tuple(d for d in self.formats if d in INTEGER_CODES)
+
+    @property
+    def blocks(self) -> tuple[DataType, ...]:
+        """Formats of the elements of MX blocks."""
+        return tuple(d for d in self.formats if d in MX_ELEMENTS)
+
+    @property
+    def has_minima(self) -> bool:
+        """Whether groups of any format have minima."""
+        return self.minima and bool(self.codes)
 
 
 class SystolicArray(Description):
@@ -94,6 +116,8 @@ class SystolicArray(Description):
 
     @model_validator(mode="after")
     def _check(self) -> SystolicArray:
+        if DataType.FP4_E2M1 in self.operands:
+            raise rule_at("operands", "is the format of MX blocks alone, in weights.formats", DataType.FP4_E2M1.value)
         if self.rows % self.load_rows:
             raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}")
         if self.load_rows > 1 and self.dataflow == "output_stationary":

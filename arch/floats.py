@@ -120,7 +120,7 @@ def values_of(patterns: Patterns, dtype: DataType) -> NDArray[np.float32]:
 
 def _special(layout: FloatLayout, field: Patterns, fraction: Patterns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which patterns are infinities, and which are no numbers."""
-    top = field == (1 << layout.exponent_bits) - 1
+    top = (field == (1 << layout.exponent_bits) - 1) & layout.nans
     if layout.infinities:
         return top & (fraction == 0), top & (fraction != 0)
     return np.zeros_like(top), top & (fraction == (1 << layout.fraction_bits) - 1)
@@ -129,9 +129,10 @@ def _special(layout: FloatLayout, field: Patterns, fraction: Patterns) -> tuple[
 def narrowed(words: Words, dtype: DataType) -> Patterns:
     """Patterns of the numbers of ``dtype`` nearest to fp32 patterns, halves to even, in bytes or words of its width.
 
-    Beyond the largest number there is infinity, or NaN in a format that has no infinities. Results below the smallest
-    normal number are subnormal where the format keeps them, and zeros of their sign otherwise; every NaN is a quiet one
-    with no other bit of its fraction set (E4M3: all ones).
+    Beyond the largest number there is infinity, or NaN in a format that has no infinities, or the largest number where
+    there is no NaN either. Results below the smallest normal number are subnormal where the format keeps them, and
+    zeros of their sign otherwise; every NaN is a quiet one with no other bit of its fraction set (E4M3: all ones), and
+    the largest number where there is none.
     """
     layout = dtype.layout
     flat = flushed(np.asarray(words, np.uint32))

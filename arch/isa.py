@@ -27,7 +27,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
@@ -49,7 +49,7 @@ SEMAPHORE_LIMIT = 4095
 Unit: type[UnitCode] = UnitCode
 """`arch.opcodes.Unit`, as a variable: for type checkers ``x = Unit[name]`` is a member then, and no name of a type."""
 DTYPES = tuple(DataType)
-CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8, DataType.BF16, DataType.FP16)
+CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8, DataType.BF16, DataType.FP16, *MX_ELEMENTS)
 """Formats of packed weights by their code in a word; the first: weights are as the other operand."""
 CODE_BITS = 3
 GROUP_BITS = 4
@@ -509,7 +509,7 @@ def _packing(values: dict[str, int]) -> Packing | None:
         if values.get("group", 0):
             raise LoomError(f"a group of {1 << values['group']} rows of weights that are not packed")
         return None
-    if not dtype.is_integer:
+    if not scale_bits(dtype):
         if values["group"]:
             raise LoomError(f"a group of {1 << values['group']} rows of weights in {dtype.value}, which have no scales")
         return Packing(dtype, 0)

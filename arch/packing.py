@@ -7,7 +7,12 @@ Codes are whole numbers without a sign where there are minima, and in two's comp
 with minima (groups of 32), Q4_0 and Q8_0 are ones without; GPTQ's scales and zero points are scales and minima (of
 128).
 
-In memory a group is a *header*, the scales of C columns and then their minima, followed by its rows: as in
+MX blocks (OCP Microscaling Formats, version 1.0) are groups of 32 whose codes are numbers in fp4_e2m1, fp8_e4m3 or
+fp8_e5m2, and whose scale is one byte x, 2^(x - 127), or no number where x is 255; there are no minima. A scale of
+2^-127, which is below the smallest normal fp32 number, counts as zero, as such numbers do everywhere
+(`arch.floats`).
+
+In memory a group is a *header*, the scales of C columns and then any minima, followed by its rows: as in
 `arch.layout` beats of p x C values, of four or eight bits each, the first one in the low bits. Headers and rows are
 filled up so that both begin with a part of a line that the array's port reads at once, where lines are powers of two.
 A panel begins with a header, whatever its number of rows; the last group has the rows that are left.
@@ -25,19 +30,25 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.floats import Patterns, Words, float_product, float_sum, narrowed, widened
+from siliconloom.arch.floats import NAN, Patterns, Words, float_product, float_sum, narrowed, patterns_of, widened
 from siliconloom.arch.layout import fold_beats, padded, panel_beats, panel_rows
 from siliconloom.arch.vector import Count
 
 SCALE = DataType.FP16
-"""Format of scales and minima."""
+"""Format of the scales and minima of whole numbers."""
 SCALE_BYTES = SCALE.bits // 8
+NO_SCALE = 255
+"""The scale of an MX block that is no number."""
+SCALE_BIAS = 127
 
 
 class Packed(NamedTuple):
-    """Weights of k rows and n columns: codes (k x n), fp16 patterns of scales and minima (groups x n)."""
+    """Weights of k rows and n columns: codes (k x n), patterns of scales and minima (groups x n).
+
+    Codes are whole numbers, or patterns of the elements of MX blocks; scales are fp16, or bytes of MX blocks.
+    """
 
     codes: NDArray[np.integer[Any]]
     scales: NDArray[np.uint16]
@@ -55,16 +66,21 @@ def beat_bytes(array: SystolicArray, dtype: DataType) -> int:
     return array.load_rows * array.cols * dtype.bits // 8
 
 
-def header_bytes(array: SystolicArray) -> int:
+def has_minima(array: SystolicArray, dtype: DataType) -> bool:
+    """Whether groups of codes of this format have minima."""
+    return array.weights is not None and array.weights.minima and dtype in INTEGER_CODES
+
+
+def header_bytes(array: SystolicArray, dtype: DataType) -> int:
     """Scales, and minima, of the columns of a panel."""
     if array.weights is None:
         return 0
-    return (1 + array.weights.minima) * SCALE_BYTES * array.cols
+    return (1 + has_minima(array, dtype)) * scale_bits(dtype) // 8 * array.cols
 
 
-def header_lines(array: SystolicArray) -> int:
+def header_lines(array: SystolicArray, dtype: DataType) -> int:
     """Reads that bring a header."""
-    return -(-header_bytes(array) // line_bytes(array))
+    return -(-header_bytes(array, dtype) // line_bytes(array))
 
 
 def granule(array: SystolicArray, dtype: DataType) -> int:
@@ -72,12 +88,12 @@ def granule(array: SystolicArray, dtype: DataType) -> int:
     line = line_bytes(array)
     if line & line - 1:
         return 1
-    return max(min(header_bytes(array), line), beat_bytes(array, dtype)) if dtype.is_integer else line
+    return max(min(header_bytes(array, dtype), line), beat_bytes(array, dtype)) if scale_bits(dtype) else line
 
 
 def header_room(array: SystolicArray, dtype: DataType) -> int:
     """Bytes from where a header begins to the first of its rows."""
-    return padded(header_bytes(array), granule(array, dtype))
+    return padded(header_bytes(array, dtype), granule(array, dtype))
 
 
 def group_beats(array: SystolicArray, packing: Packing) -> int:
@@ -133,7 +149,7 @@ def loads(array: SystolicArray, k: Count, packing: Packing | None = None) -> Loa
     every, last = fold_beats(array, array.rows), fold_beats(array, rest)
     if packing is None or not packing.group:
         return Loads(every, full, every, 0 * full, last, _either(full, every, last))
-    group, lines = group_beats(array, packing), header_lines(array)
+    group, lines = group_beats(array, packing), header_lines(array, packing.dtype)
     before = -(-full * every // group)
     least = every // group
     many = before - least * full
@@ -156,7 +172,7 @@ def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> 
         begun = 0
         if packing is not None and packing.group:
             group = group_beats(array, packing)
-            begun = header_lines(array) * (-(-(place + beats) // group) - -(-place // group))
+            begun = header_lines(array, packing.dtype) * (-(-(place + beats) // group) - -(-place // group))
         found.append(beats + begun)
         place += beats
     return found
@@ -171,7 +187,7 @@ def packed_weights(array: SystolicArray, packing: Packing, weights: Packed) -> N
     codes[:k, :n] = weights.codes
     groups = -(-height // packing.group)
     parts = [weights.scales] + ([weights.minima] if weights.minima is not None else [])
-    head = np.zeros((groups, len(parts), wide), np.uint16)
+    head = np.zeros((groups, len(parts), wide), _scale_type(dtype))
     for number, each in enumerate(parts):
         head[: len(each), number, :n] = each
     room, unit = header_room(array, dtype), granule(array, dtype)
@@ -194,22 +210,23 @@ def unpacked_weights(array: SystolicArray, packing: Packing, held: NDArray[np.ui
     """The opposite of `packed_weights`; columns of whole panels."""
     assert array.weights is not None
     dtype, panels, height = packing.dtype, -(-n // array.cols), panel_rows(array, k)
-    room, unit, kinds = header_room(array, dtype), granule(array, dtype), 1 + array.weights.minima
+    room, unit, minima = header_room(array, dtype), granule(array, dtype), has_minima(array, dtype)
+    kinds = 1 + minima
     lines = held.reshape(panels, -1)
     codes = np.zeros((height, panels * array.cols), np.int16)
     heads = list[NDArray[np.uint16]]()
     at = 0
     for start in range(0, height, packing.group):
-        head = np.ascontiguousarray(lines[:, at : at + header_bytes(array)]).view("<u2")
-        heads.append(head.reshape(panels, kinds, array.cols).transpose(1, 0, 2).reshape(kinds, -1))
+        head = np.ascontiguousarray(lines[:, at : at + header_bytes(array, dtype)]).view(_scale_type(dtype))
+        heads.append(head.reshape(panels, kinds, array.cols).transpose(1, 0, 2).reshape(kinds, -1).astype(np.uint16))
         at += room
         rows = min(packing.group, height - start)
         taken = rows * array.cols * dtype.bits // 8
-        values = _codes_of(lines[:, at : at + taken], dtype, array.weights.minima)
+        values = _codes_of(lines[:, at : at + taken], dtype, signed=dtype in INTEGER_CODES and not minima)
         codes[start : start + rows] = values.reshape(panels, rows, array.cols).transpose(1, 0, 2).reshape(rows, -1)
         at += padded(taken, unit)
     parts = np.stack(heads, axis=1)
-    return Packed(codes[:k], parts[0], parts[1] if array.weights.minima else None)
+    return Packed(codes[:k], parts[0], parts[1] if minima else None)
 
 
 def set_scales(
@@ -219,7 +236,7 @@ def set_scales(
     lines = held.reshape(-1, panel_bytes(array, packing, k))
     room, unit, at = header_room(array, packing.dtype), granule(array, packing.dtype), 0
     for number, own in enumerate(scales):
-        head = np.ascontiguousarray(own.reshape(-1, array.cols)).view(np.uint8)
+        head = np.ascontiguousarray(own.reshape(-1, array.cols).astype(_scale_type(packing.dtype))).view(np.uint8)
         lines[:, at : at + head.shape[1]] = head
         rows = min(packing.group, panel_rows(array, k) - number * packing.group)
         at += room + padded(rows * array.cols * packing.dtype.bits // 8, unit)
@@ -228,25 +245,71 @@ def set_scales(
 def unpacked(weights: Packed, packing: Packing, dtype: DataType) -> Patterns:
     """Patterns of the operands' format that packed weights stand for, as the circuit at the array's edge has them."""
     rows = np.arange(len(weights.codes)) // packing.group
-    numbers: Words = weights.codes.astype(np.float32).view(np.uint32)
-    found = float_product(widened(weights.scales, SCALE)[rows], numbers)
+    found = float_product(scale_words(weights.scales, packing.dtype)[rows], code_words(weights.codes, packing.dtype))
     if weights.minima is not None:
         found = float_sum(found, widened(weights.minima, SCALE)[rows])
     return narrowed(found, dtype)
 
 
+def scale_words(scales: NDArray[np.integer[Any]], dtype: DataType) -> Words:
+    """Fp32 patterns of the scales of codes of a format."""
+    if dtype in INTEGER_CODES:
+        return widened(scales, SCALE)
+    return np.where(scales == NO_SCALE, NAN, scales.astype(np.uint32) << 23).astype(np.uint32)
+
+
+def code_words(codes: NDArray[np.integer[Any]], dtype: DataType) -> Words:
+    """Fp32 patterns of the numbers that codes are."""
+    return codes.astype(np.float32).view(np.uint32) if dtype in INTEGER_CODES else widened(codes, dtype)
+
+
+def _scale_type(dtype: DataType) -> str:
+    return f"<u{scale_bits(dtype) // 8}"
+
+
+def _blocks_of(values: NDArray[np.floating[Any]], group: int) -> NDArray[np.float64]:
+    """Groups of rows (groups, rows, columns); the last row again where the last group has fewer."""
+    short = -len(values) % group
+    whole = np.concatenate([values, np.repeat(values[-1:], short, axis=0)]) if short else values
+    return np.asarray(whole, np.float64).reshape(-1, group, values.shape[1])
+
+
+def _in_blocks(values: NDArray[np.floating[Any]], packing: Packing) -> Packed:
+    """MX blocks of real weights: the scale has the exponent of the largest, less that of the largest element.
+
+    What is beyond the largest element then is that element (OCP Microscaling Formats, version 1.0, section 6.3).
+    """
+    blocks, dtype = _blocks_of(values, packing.group), packing.dtype
+    peak = np.abs(blocks).max(axis=1)
+    largest = float(widened(np.array([_largest(dtype)]), dtype).view(np.float32)[0])
+    exponent = np.frexp(np.where(peak > 0, peak, 1.0))[1] - np.frexp(largest)[1] + SCALE_BIAS
+    scales = np.clip(exponent, 1, NO_SCALE - 1).astype(np.uint16)
+    steps = 2.0 ** (scales.astype(np.float64) - SCALE_BIAS)
+    elements = np.clip(blocks / steps[:, None], -largest, largest)
+    codes = patterns_of(elements, dtype).astype(np.int16)
+    return Packed(codes.reshape(-1, values.shape[1])[: len(values)], scales, None)
+
+
+def _largest(dtype: DataType) -> int:
+    """The pattern of the largest number of a short format."""
+    layout = dtype.layout
+    top = (1 << dtype.bits - 1) - 1
+    return top - (1 << layout.fraction_bits) if layout.infinities else top - layout.nans
+
+
 def quantised(values: NDArray[np.floating[Any]], packing: Packing, minima: bool) -> Packed:
     """Weights nearest to real ones (k x n), with the range of every group, or its peak where there are no minima.
+
+    MX blocks have neither, and take a power of two as their scale.
 
     Scales and minima beyond the largest fp16 number are that number. What was made of such groups in the first place,
     with every end of the range in use, comes out as it was. Without minima a scale takes the sign with which the peak
     becomes the code of most negative value, as Q4_0 does.
     """
+    if packing.dtype not in INTEGER_CODES:
+        return _in_blocks(values, packing)
     k, n = values.shape
-    group, bits = packing.group, packing.dtype.bits
-    short = -k % group
-    whole = np.concatenate([values, np.repeat(values[-1:], short, axis=0)]) if short else values
-    blocks = np.asarray(whole, np.float64).reshape(-1, group, n)
+    bits, blocks = packing.dtype.bits, _blocks_of(values, packing.group)
     if minima:
         low, high = blocks.min(axis=1), blocks.max(axis=1)
         scales = _halves((high - low) / ((1 << bits) - 1))
@@ -278,24 +341,28 @@ def _bytes_of(values: NDArray[np.integer[Any]], dtype: DataType) -> NDArray[np.u
     return np.asarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4, np.uint8)
 
 
-def _codes_of(held: NDArray[np.uint8], dtype: DataType, minima: bool) -> NDArray[np.int16]:
+def _codes_of(held: NDArray[np.uint8], dtype: DataType, *, signed: bool) -> NDArray[np.int16]:
     """The opposite of `_bytes_of`."""
     values = held.astype(np.int16)
     if dtype.bits == 4:
         values = np.stack([values & 15, values >> 4], axis=-1).reshape(len(held), -1)
     half = 1 << dtype.bits - 1
-    return values if minima else np.where(values >= half, values - 2 * half, values).astype(np.int16)
+    return np.where(values >= half, values - 2 * half, values).astype(np.int16) if signed else values
 
 
 __all__ = [
+    "NO_SCALE",
     "SCALE",
+    "SCALE_BIAS",
     "Loads",
     "Packed",
     "Packing",
     "beat_bytes",
+    "code_words",
     "fold_loads",
     "granule",
     "group_beats",
+    "has_minima",
     "header_bytes",
     "header_lines",
     "header_room",
@@ -304,6 +371,7 @@ __all__ = [
     "packed_weights",
     "panel_bytes",
     "quantised",
+    "scale_words",
     "set_scales",
     "unpacked",
     "unpacked_weights",

@@ -275,7 +275,7 @@ class FunctionSpec:
     @cached_property
     def _float_costs(self) -> dict[int, VectorCost]:
         """What it takes in floating point, by the bits of a format."""
-        return {dtype.bits: self._cost(dtype) for dtype in DataType if not dtype.is_integer}
+        return {dtype.bits: self._cost(dtype) for dtype in DataType if not dtype.is_integer and dtype.bits >= 8}
 
     def parameters_in(self, dtype: DataType) -> tuple[Parameters, ...]:
         """Groups of parameters in a format, in the order in which they lie at ``d``."""

@@ -161,7 +161,7 @@ class Gemm(Operator):
 
     @property
     def weight_bytes(self) -> int:
-        """As of any operator; of packed matrices codes, and an fp16 scale for every column of a group."""
+        """As of any operator; of packed matrices codes, and a scale for every column of a group."""
         if self.packing is None:
             return self.precision.size(self.parameters)
         matrices = self.batch if self.stored is None else self.stored
@@ -173,7 +173,7 @@ class Gemm(Operator):
         if self.packing is None:
             return self.precision.size(self.k * self.n)
         groups = -(-self.k // self.packing.group) if self.packing.group else 0
-        return self.packing.dtype.size(self.k * self.n) + DataType.FP16.size(groups * self.n)
+        return self.packing.dtype.size(self.k * self.n) + groups * self.n * self.packing.scale_bits // 8
 
     @property
     def input_elements(self) -> int:

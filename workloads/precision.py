@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.document import Document
 from siliconloom.workloads.fields import DEFAULT_PRECISION
 from siliconloom.workloads.operators import Gemm, Operator
@@ -18,10 +18,10 @@ WIDE = 16
 
 
 class PrecisionName(StrEnum):
-    """What ``precision`` may say: a format of all operands, or W8A8, W8A16 and W4A16.
+    """What ``precision`` may say: a format of all operands, or W8A8, W8A16, W4A16 and MX weights.
 
-    W8A8 is int8. With W8A16 and W4A16 weights are packed in int8 and int4 and activations have the 16-bit format that
-    the model is stored in, or the chip's.
+    W8A8 is int8. With W8A16 and W4A16 weights are packed in int8 and int4, with MXFP4 and MXFP8 in MX blocks (OCP
+    Microscaling Formats), and activations have the 16-bit format that the model is stored in, or the chip's.
     """
 
     INT4 = "int4"
@@ -36,10 +36,13 @@ class PrecisionName(StrEnum):
     W8A8 = "w8a8"
     W8A16 = "w8a16"
     W4A16 = "w4a16"
+    MXFP4 = "mxfp4"
+    MXFP8_E4M3 = "mxfp8_e4m3"
+    MXFP8_E5M2 = "mxfp8_e5m2"
 
     @classmethod
     def _missing_(cls, value: object) -> PrecisionName | None:
-        return cls.FP8_E4M3 if value == "fp8" else None
+        return {"fp8": cls.FP8_E4M3, "mxfp8": cls.MXFP8_E4M3}.get(str(value))
 
     @property
     def dtype(self) -> DataType | None:
@@ -51,7 +54,21 @@ class PrecisionName(StrEnum):
     @property
     def weights(self) -> DataType | None:
         """Format of packed weights."""
-        return {PrecisionName.W8A16: DataType.INT8, PrecisionName.W4A16: DataType.INT4}.get(self)
+        return _WEIGHTS.get(self)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether weights lie in MX blocks, whose rows are given."""
+        return self.weights in MX_ELEMENTS
+
+
+_WEIGHTS = {
+    PrecisionName.W8A16: DataType.INT8,
+    PrecisionName.W4A16: DataType.INT4,
+    PrecisionName.MXFP4: DataType.FP4_E2M1,
+    PrecisionName.MXFP8_E4M3: DataType.FP8_E4M3,
+    PrecisionName.MXFP8_E5M2: DataType.FP8_E5M2,
+}
 
 
 class Stated(NamedTuple):
@@ -76,7 +93,8 @@ def formats_of(
         assert precision.dtype is not None
         return precision.dtype, None
     wide = stored is not None and not stored.is_integer and stored.bits == WIDE
-    return (stored if stored is not None and wide else DataType.BF16), Packing(precision.weights, group)
+    rows = MX_BLOCK if precision.in_blocks else group
+    return (stored if stored is not None and wide else DataType.BF16), Packing(precision.weights, rows)
 
 
 def group_of(document: Document, stated: Iterable[PrecisionName], group: int | None, meant: bool = True) -> int:
@@ -86,8 +104,11 @@ def group_of(document: Document, stated: Iterable[PrecisionName], group: int | N
     """
     if group is None:
         return DEFAULT_GROUP
-    if meant and not any(precision.weights for precision in stated):
-        raise document.error("groups are of packed weights (precision w4a16 or w8a16)", ("weight_group",), value=group)
+    if meant and not any(precision.weights and not precision.in_blocks for precision in stated):
+        rule = "groups are of packed weights (precision w4a16 or w8a16)"
+        if any(precision.in_blocks for precision in stated):
+            rule += f"; an MX block has {MX_BLOCK} rows"
+        raise document.error(rule, ("weight_group",), value=group)
     if group & group - 1:
         raise document.error("must be a power of two", ("weight_group",), value=group)
     return group
@@ -100,7 +121,8 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
             continue
         most = operator.k & -operator.k
         rule = f"groups must divide the {operator.k} rows of {operator.name}'s weights, as {most} does"
-        raise document.error(rule, ("weight_group",), value=operator.packing.group)
+        key = "precision" if operator.packing.dtype in MX_ELEMENTS else "weight_group"
+        raise document.error(rule, (key,), value=operator.packing.group)
 
 
 __all__ = ["DEFAULT_GROUP", "Group", "PrecisionName", "Stated", "check_groups", "formats_of", "group_of"]

@@ -6,6 +6,7 @@ from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
+from siliconloom.arch.datatype import scale_bits
 from siliconloom.arch.layout import filled_values, is_power, line_values, moving_values, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT
@@ -75,7 +76,7 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.packing.dtype not in tile.weight_formats:
         built = ", ".join(tile.weight_formats) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
-    if i.packing.dtype.is_integer and (not is_power(group) or group % beat or not group):
+    if scale_bits(i.packing.dtype) and (not is_power(group) or group % beat or not group):
         rule = f"rows of a group of packed weights are a power of two, and whole beats of {beat} (got {group})"
         raise illegal(i, number, rule)
 

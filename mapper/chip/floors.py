@@ -46,7 +46,7 @@ def _product_floor(array: SystolicArray, operator: Gemm) -> int:
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
     loads = -(-k // array.load_rows)
     if operator.packing is not None and operator.packing.group:
-        loads += -(-k // operator.packing.group) * header_lines(array)
+        loads += -(-k // operator.packing.group) * header_lines(array, operator.packing.dtype)
     return -(-outer // cols) * max(-(-k // rows) * beats, loads)
 
 

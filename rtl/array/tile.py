@@ -5,6 +5,8 @@ The timing of both tiles is that of ``sim.timing.systolic``, cycle for cycle; th
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from amaranth import Cat, Const, Module, Signal
@@ -17,7 +19,7 @@ from siliconloom.arch.description import SystolicArray
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
-from siliconloom.rtl.array.weights import BeatKind, WeightEdge, weight_marks
+from siliconloom.rtl.array.weights import WeightEdge, header_kind, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
 
@@ -175,8 +177,9 @@ class StationaryTile(SystolicTileCircuit):
         if self.array.weights is None:
             m.d.comb += fires.eq(taken)
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
-        keep = taken & (loaded.kind == BeatKind.HEADER)
-        m.d.comb += fires.eq(taken & (loaded.kind != BeatKind.HEADER))
+        header = reduce(or_, (loaded.kind == kind for kind in sorted(set(map(header_kind, self.array.weights.formats)))))
+        keep = taken & header
+        m.d.comb += fires.eq(taken & ~header)
         edge = self.library.make(WeightEdge, self.array)
         marks = {name: loaded[name] for name in weight_marks(self.array)}
         return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o

@@ -2,22 +2,34 @@
 
 The layout is that of `arch.packing`, whose `unpacked` gives the same numbers. A code becomes a short floating-point
 number, exactly; it is multiplied by its scale, exactly in fp32, and the minimum, where there is one, is added; the sum
-is rounded to the operands' format.
+is rounded to the operands' format. MX blocks go the same way: their scale is a power of two, and where other weights
+have minima theirs is -0.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import INTEGER_CODES, DataType
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.packing import SCALE, header_lines
 from siliconloom.rtl.array.arithmetic import Widening, arithmetic_of
-from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, float_product, float_sum, narrowed, product_parts
+from siliconloom.rtl.cells.floating import (
+    BIAS,
+    BITS,
+    EXPONENT,
+    float_product,
+    float_sum,
+    narrowed,
+    product_parts,
+    widened,
+)
 from siliconloom.rtl.library import Circuit, Library
 
 CODE = 8
@@ -25,22 +37,41 @@ CODE = 8
 
 
 class BeatKind(IntEnum):
-    """What a beat of the stationary operand is: operands, codes of a format, or a line of a header."""
+    """What a beat of the stationary operand is: operands, codes of a format, or a line of a header.
+
+    ``SCALES`` is the header of an MX block. Those behind ``HEADER`` are only where an array takes such blocks.
+    """
 
     OPERANDS = 0
     INT4 = 1
     INT8 = 2
     HEADER = 3
+    SCALES = 4
+    FP4_E2M1 = 5
+    FP8_E4M3 = 6
+    FP8_E5M2 = 7
 
 
-KIND_BITS = 2
+def code_kind(dtype: DataType) -> BeatKind:
+    """The kind of a beat of codes."""
+    return BeatKind[dtype.name]
+
+
+def header_kind(dtype: DataType) -> BeatKind:
+    """The kind of a header before codes of a format."""
+    return BeatKind.HEADER if dtype in INTEGER_CODES else BeatKind.SCALES
+
+
+def kind_bits(array: SystolicArray) -> int:
+    """Bits that tell the kinds of an array's beats apart."""
+    return 3 if array.weights is not None and array.weights.blocks else 2
 
 
 def weight_marks(array: SystolicArray) -> dict[str, int]:
     """What a beat of an array's stationary operand says of itself, with widths: its kind, how many rows are used."""
     if array.weights is None:
         return {}
-    return {"kind": KIND_BITS} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
+    return {"kind": kind_bits(array)} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
 
 
 class WeightLane(Circuit):
@@ -49,24 +80,30 @@ class WeightLane(Circuit):
     Members
     -------
     code : In(8)
-        A whole number: without a sign where there are minima, else in two's complement.
+        A whole number: without a sign where there are minima, else in two's complement; or an element of an MX block.
+    kind : In
+        `BeatKind` of the code, where the array takes MX blocks.
     scale, minimum : In
         As leading bits of their fp32 numbers (`Widening`); the minimum where there is one.
     o : Out
         The operand as it is stored.
     """
 
-    def __init__(self, library: Library, dtype: DataType, minima: bool) -> None:
-        self.dtype, self.minima = dtype, minima
+    def __init__(self, library: Library, array: SystolicArray) -> None:
+        assert array.weights is not None
+        self.dtype, self.weights, self.minima = arithmetic_of(array).dtype, array.weights, array.weights.has_minima
         self.fraction = SCALE.layout.fraction_bits
         wide = 1 + EXPONENT + self.fraction
-        ports = {"code": In(CODE), "scale": In(wide), **({"minimum": In(wide)} if minima else {}), "o": Out(dtype.bits)}
-        super().__init__(library, library.name("weight", dtype.value, "minimum" if minima else "signed"), ports)
+        ports = {"code": In(CODE)} | ({"kind": In(kind_bits(array))} if array.weights.blocks else {})
+        ports |= {"scale": In(wide), **({"minimum": In(wide)} if self.minima else {}), "o": Out(self.dtype.bits)}
+        codes = ("minimum" if self.minima else "signed",) if array.weights.codes else ()
+        name = library.name("weight", self.dtype.value, *codes, *(d.value for d in array.weights.blocks))
+        super().__init__(library, name, ports)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         fraction = self.fraction
-        number = self._number(m)
+        number = self._of_kind(m)
         significand = Signal(2 * fraction + 2, name="significand")
         m.d.comb += significand.eq(Cat(number[:fraction], 1) * Cat(self.scale[:fraction], 1))
         parts = product_parts(number, self.scale, fraction)
@@ -76,8 +113,20 @@ class WeightLane(Circuit):
         m.d.comb += self.o.eq(narrowed(m, "operand", value, self.dtype.layout))
         return m
 
+    def _of_kind(self, m: Module) -> Value:
+        """The code as the leading bits of its fp32 number, whatever kind it is of."""
+        found: Value | None = self._number(m) if self.weights.codes else None
+        for dtype in self.weights.blocks:
+            short = widened(m, dtype.value, self.code[: dtype.bits], dtype.layout)
+            wide = Cat(Const(0, self.fraction - dtype.layout.fraction_bits), short)
+            found = wide if found is None else Mux(self.kind == code_kind(dtype), wide, found)
+        assert found is not None
+        number = Signal(len(found), name="number")
+        m.d.comb += number.eq(found)
+        return number
+
     def _number(self, m: Module) -> Value:
-        """The code as the leading bits of its fp32 number."""
+        """A whole number as the leading bits of its fp32 number."""
         negative = Signal(name="negative")
         magnitude = Signal(CODE, name="magnitude")
         if self.minima:
@@ -108,7 +157,8 @@ class WeightEdge(Circuit):
 
     def __init__(self, library: Library, array: SystolicArray) -> None:
         assert array.weights is not None
-        self.array, self.arithmetic, self.minima = array, arithmetic_of(array), array.weights.minima
+        self.array, self.arithmetic, self.minima = array, arithmetic_of(array), array.weights.has_minima
+        self.lines = max(header_lines(array, dtype) for dtype in array.weights.formats)
         self.lanes = array.load_rows * array.cols
         ports = {
             "data": In(self.lanes * self.arithmetic.dtype.bits),
@@ -116,18 +166,19 @@ class WeightEdge(Circuit):
             "keep": In(1),
             "o": Out(self.lanes * self.arithmetic.bits),
         }
-        super().__init__(library, library.name("weights"), ports, reset=header_lines(array) > 1)
+        super().__init__(library, library.name("weights"), ports, reset=self.lines > 1)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
         array, dtype = self.array, self.arithmetic.dtype
         assert array.weights is not None
         scales, minima = self._header(m)
-        lane = self.library.make(WeightLane, dtype, self.minima)
+        lane = self.library.make(WeightLane, array)
+        kind = {"kind": self.kind} if array.weights.blocks else {}
         made = []
         for number in range(self.lanes):
             column = number % array.cols
-            ports = {"scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
+            ports = {**kind, "scale": scales[column], **({"minimum": minima[column]} if self.minima else {})}
             made.append(self.place(m, lane, f"lane_{number}", code=self._code(m, number), **ports).o)
         if array.load_rows > 1:
             plain = (self.data[dtype.bits * lane :][: dtype.bits] for lane in range(self.lanes))
@@ -142,35 +193,59 @@ class WeightEdge(Circuit):
         return m
 
     def _code(self, m: Module, number: int) -> Value:
-        """The code of a lane, of either format that the array has."""
+        """The code of a lane, of whatever format that the array has."""
         assert self.array.weights is not None
         formats = self.array.weights.formats
         nibble, byte = self.data[4 * number : 4 * number + 4], self.data[8 * number : 8 * number + 8]
         high = Const(0, 4) if self.minima else nibble[-1].replicate(4)
-        if DataType.INT8 not in formats:
+        short = [dtype for dtype in formats if dtype.bits == 4]
+        if len(short) == len(formats):
             return Cat(nibble, high)
-        if DataType.INT4 not in formats:
+        if not short:
             return byte
-        return Mux(self.kind == BeatKind.INT4, Cat(nibble, high), byte)
+        return Mux(reduce(or_, (self.kind == code_kind(dtype) for dtype in short)), Cat(nibble, high), byte)
 
     def _header(self, m: Module) -> tuple[list[Value], list[Value]]:
         """Scales and minima of each column, as leading bits of their fp32 numbers."""
-        cols, width = self.array.cols, SCALE.bits
+        assert self.array.weights is not None
+        if not self.array.weights.codes:
+            return self._scales(m), []
+        cols, width, lines = self.array.cols, SCALE.bits, self.lines
         count = cols * (1 + self.minima)
         patterns = [self.data[width * at % len(self.data) :][:width] for at in range(count)]
         widening = self.library.make(Widening, SCALE)
-        kept, lines = list[Value](), header_lines(self.array)
+        kept, keep = list[Value](), Signal(name="keep_header")
+        m.d.comb += keep.eq(self.keep & (self.kind == BeatKind.HEADER) if self.array.weights.blocks else self.keep)
         line = Signal(range(max(lines, 2)), name="line")
         if lines > 1:
-            with m.If(self.keep):
+            with m.If(keep):
                 m.d.sync += line.eq(Mux(line == lines - 1, 0, line + 1))
         for at, pattern in enumerate(patterns):
             wide = self.place(m, widening, f"header_{at}", i=pattern).o
             register = Signal(len(wide), name=f"kept_{at}", reset_less=True)
-            with m.If(self.keep & (line == width * at // len(self.data))):
+            with m.If(keep & (line == width * at // len(self.data))):
                 m.d.sync += register.eq(wide)
+            if self.array.weights.blocks:
+                none = Const(1 << len(wide) - 1, len(wide))
+                with m.If(self.keep & (self.kind == BeatKind.SCALES)):
+                    m.d.sync += register.eq(self._power(at) if at < cols else none)
             kept.append(register)
         return kept[:cols], kept[cols:]
 
+    def _scales(self, m: Module) -> list[Value]:
+        """Scales of each column, of MX blocks alone."""
+        kept = list[Value]()
+        for at in range(self.array.cols):
+            register = Signal(1 + EXPONENT + SCALE.layout.fraction_bits, name=f"kept_{at}", reset_less=True)
+            with m.If(self.keep):
+                m.d.sync += register.eq(self._power(at))
+            kept.append(register)
+        return kept
 
-__all__ = ["KIND_BITS", "BeatKind", "WeightEdge", "WeightLane", "weight_marks"]
+    def _power(self, column: int) -> Value:
+        """The scale of a column of an MX block: an exponent, of which all ones are no number."""
+        byte = self.data[8 * column : 8 * column + 8]
+        return Cat(byte.all(), Const(0, SCALE.layout.fraction_bits - 1), byte, Const(0, 1))
+
+
+__all__ = ["BeatKind", "WeightEdge", "WeightLane", "code_kind", "header_kind", "kind_bits", "weight_marks"]

@@ -55,12 +55,13 @@ def widened(m: Module, name: str, value: Value, layout: FloatLayout) -> Value:
             with m.If(fraction[top] & ~fraction[top + 1 :].any()):
                 places = fraction_bits - top
                 m.d.comb += [exponent.eq(1 - layout.bias + BIAS - places), wide.eq(fraction << places)]
-    with m.Elif(field.all()):
-        if layout.infinities:
-            m.d.comb += exponent.eq((1 << EXPONENT) - 1)
-        else:
-            with m.If(fraction.all()):
+    if layout.nans:
+        with m.Elif(field.all()):
+            if layout.infinities:
                 m.d.comb += exponent.eq((1 << EXPONENT) - 1)
+            else:
+                with m.If(fraction.all()):
+                    m.d.comb += exponent.eq((1 << EXPONENT) - 1)
     return Cat(wide, exponent, sign)
 
 

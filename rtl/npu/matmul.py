@@ -30,7 +30,7 @@ from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.arch.vector import ROW_LIMIT
 from siliconloom.rtl.array.arithmetic import Narrowing
 from siliconloom.rtl.array.tile import OutputTile, StationaryTile
-from siliconloom.rtl.array.weights import KIND_BITS, weight_marks
+from siliconloom.rtl.array.weights import kind_bits, weight_marks
 from siliconloom.rtl.cells.plumbing import RegisterSlice
 from siliconloom.rtl.cells.queue import Queue
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -295,7 +295,7 @@ class MatmulControl(Circuit):
             part, is_packed = self.packed.part(m, address, self.loaded.data), Signal(name="load_packed")
             m.d.sync += is_packed.eq(self.packed.kind != 0)
             line = Mux(is_packed, part[: len(line)], line)
-            kind = Signal(KIND_BITS, name="load_mark")
+            kind = Signal(kind_bits(array), name="load_mark")
             m.d.sync += kind.eq(reading.kind)
             m.d.comb += counts.eq(~reading.head)
         else:

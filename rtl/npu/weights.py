@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType
+from siliconloom.arch.datatype import DataType, scale_bits
 from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS
 from siliconloom.arch.layout import is_power
 from siliconloom.arch.packing import beat_bytes, granule, header_bytes, header_lines, header_room
-from siliconloom.rtl.array.weights import BeatKind
+from siliconloom.rtl.array.weights import BeatKind, code_kind, header_kind, kind_bits
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
 
@@ -45,8 +45,9 @@ class PackedReads:
 
     def __init__(self, geometry: Geometry, formats: tuple[DataType, ...]) -> None:
         self.geometry, self.array, self.formats = geometry, geometry.array, formats
-        self.groups = [dtype for dtype in formats if dtype.is_integer]
-        self.line, self.lines = geometry.stationary, header_lines(geometry.array)
+        self.groups = [dtype for dtype in formats if scale_bits(dtype)]
+        self.line = geometry.stationary
+        self.lines = {dtype: header_lines(geometry.array, dtype) for dtype in self.groups}
         self.powers = is_power(self.line)
 
     def refuses(self, entry: Any) -> Value:
@@ -68,35 +69,49 @@ class PackedReads:
 
     def begin(self, m: Module, taken: Value, entry: Any) -> None:
         """The issue of an instruction: it begins with a header."""
-        self.kind, self.heads = Signal(CODE_BITS, name="load_kind"), Signal(range(self.lines + 1), name="load_heads")
+        most = max(self.lines.values(), default=0)
+        self.kind, self.heads = Signal(CODE_BITS, name="load_kind"), Signal(range(most + 1), name="load_heads")
         self.group, self.left = (Signal(1 << GROUP_BITS, name=f"load_group_{name}") for name in ("beats", "left"))
         beats = Signal(1 << GROUP_BITS, name="load_group")
         m.d.comb += beats.eq((1 << entry.group) >> log2(self.array.load_rows))
         with m.If(taken):
             m.d.sync += [
                 self.kind.eq(entry.weights),
-                self.heads.eq(Mux(self._grouped(entry.weights), self.lines, 0)),
+                self.heads.eq(self._lines(entry.weights)),
                 self.group.eq(beats),
                 self.left.eq(beats),
             ]
+
+    def _lines(self, kind: Value) -> Value:
+        """Reads that bring a header; none of weights without groups."""
+        found: Value = Const(0, range(max(self.lines.values(), default=0) + 1))
+        for lines in sorted(set(self.lines.values())):
+            which = [kind == CODES.index(dtype) for dtype, its in self.lines.items() if its == lines]
+            found = Mux(reduce(or_, which), lines, found)
+        return found
 
     def reading(self) -> LoadRead:
         """The next read."""
         beats = {dtype: beat_bytes(self.array, dtype) for dtype in self.formats}
         head = self.heads != 0
-        room = self._by_kind({dtype: header_room(self.array, dtype) // self.lines for dtype in self.groups}, self.line)
+        room = {dtype: header_room(self.array, dtype) // lines for dtype, lines in self.lines.items()}
+        size = {dtype: header_bytes(self.array, dtype) // lines for dtype, lines in self.lines.items()}
         codes = self._by_kind(beats, self.line)
         return LoadRead(
             head,
-            Mux(head, BeatKind.HEADER, self._kind()),
-            Mux(head, header_bytes(self.array) // max(self.lines, 1), codes),
-            Mux(head, room, codes),
+            self._kind(head),
+            Mux(head, self._by_kind(size, 0), codes),
+            Mux(head, self._by_kind(room, self.line), codes),
             self._by_kind({dtype: granule(self.array, dtype) for dtype in self.formats}, self.line),
         )
 
-    def _kind(self) -> Value:
-        """Of a beat of values: what floating-point weights bring are operands."""
-        return Mux(self._grouped(self.kind), self.kind, BeatKind.OPERANDS)
+    def _kind(self, head: Value) -> Value:
+        """What a beat is: values of weights without groups are operands."""
+        found: Value = Const(BeatKind.OPERANDS, kind_bits(self.array))
+        for dtype in self.groups:
+            its = Mux(head, header_kind(dtype), code_kind(dtype))
+            found = Mux(self.kind == CODES.index(dtype), its, found)
+        return found
 
     def advance(self, m: Module, reads: Value, reading: LoadRead, panel_ends: Value) -> Value:
         """Count a read; whether the group ends with it."""
@@ -107,7 +122,7 @@ class PackedReads:
         with m.Elif(reads):
             m.d.sync += self.left.eq(self.left - 1)
             with m.If(ends):
-                m.d.sync += [self.heads.eq(self.lines), self.left.eq(self.group)]
+                m.d.sync += [self.heads.eq(self._lines(self.kind)), self.left.eq(self.group)]
         return ends
 
     def next(self, m: Module, address: Value, reading: LoadRead, ends: Value) -> Value:

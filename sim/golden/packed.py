@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import packing as layout
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.floats import Words, narrowed, widened
 from siliconloom.arch.kernels import kernel
@@ -40,9 +40,10 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
     lines = np.ascontiguousarray(held.reshape(panels, -1))
     found = np.empty((k, panels * array.cols), np.float32)
     room, unit = layout.header_room(array, packing.dtype), layout.granule(array, packing.dtype)
-    code, minima = packing.dtype.bits, array.weights.minima
-    places = np.array([packing.group, height, room, unit, array.cols, code, minima], np.int64)
-    unpack_panels(lines, _scales(), places, found)
+    code, minima = packing.dtype.bits, layout.has_minima(array, packing.dtype)
+    scale = packing.scale_bits // 8
+    places = np.array([packing.group, height, room, unit, array.cols, code, minima, scale], np.int64)
+    unpack_panels(lines, _scales(packing.dtype), _codes(packing.dtype, minima), places, found)
     words = found.view(np.uint32)
     if dtype is DataType.BF16:
         round_to_bf16(words.reshape(-1))
@@ -51,21 +52,31 @@ def weights_of(array: SystolicArray, packing: Packing, held: Bytes, n: int, k: i
 
 
 @cache
-def _scales() -> NDArray[np.float32]:
-    """The number of every fp16 pattern."""
-    return widened(np.arange(1 << 16, dtype=np.uint16), layout.SCALE).view(np.float32)
+def _scales(dtype: DataType) -> NDArray[np.float32]:
+    """The number of every pattern of a scale of codes of a format."""
+    return layout.scale_words(np.arange(1 << scale_bits(dtype), dtype=np.uint16), dtype).view(np.float32)
+
+
+@cache
+def _codes(dtype: DataType, minima: bool) -> NDArray[np.float32]:
+    """The number of every pattern of a code."""
+    codes = np.arange(1 << dtype.bits)
+    if dtype in INTEGER_CODES and not minima:
+        codes = np.where(codes >= len(codes) // 2, codes - len(codes), codes)
+    return layout.code_words(codes, dtype).view(np.float32)
 
 
 @kernel()
-def unpack_panels(lines: Bytes, scales: Any, places: Any, found: Any) -> None:
+def unpack_panels(lines: Bytes, scales: Any, numbers: Any, places: Any, found: Any) -> None:
     """What codes stand for, before they are rounded: products are exact in fp32, sums rounded once.
 
-    ``scales`` has the number of every fp16 pattern. A scale is a multiple of 2^-24, and so is every sum: nothing is
-    below the smallest normal number.
+    ``scales`` has the number of every pattern of a scale, ``numbers`` that of every code. Scales in fp16 are multiples
+    of 2^-24, and so is every sum; those of MX blocks may make products below the smallest normal number, which are
+    zeros.
     """
     group, height, room, unit, cols = places[0], places[1], places[2], places[3], places[4]
-    bits, minima = places[5], places[6]
-    half = 1 << (bits - 1)
+    bits, minima, scale_bytes = places[5], places[6], places[7]
+    smallest = np.float32(2.0**-126)
     for panel in range(lines.shape[0]):
         line = lines[panel]
         at, start = 0, 0
@@ -80,10 +91,13 @@ def unpack_panels(lines: Bytes, scales: Any, places: Any, found: Any) -> None:
                         code = np.int64(line[body + index])
                     else:
                         code = np.int64(line[body + (index >> 1)]) >> (4 * (index & 1)) & 15
-                    if minima == 0 and code >= half:
-                        code -= 2 * half
-                    head = at + 2 * column
-                    value = scales[line[head] | np.int64(line[head + 1]) << 8] * np.float32(code)
+                    head = at + scale_bytes * column
+                    scale = np.int64(line[head])
+                    if scale_bytes == 2:
+                        scale |= np.int64(line[head + 1]) << 8
+                    value = scales[scale] * numbers[code]
+                    if abs(value) < smallest:
+                        value = value * np.float32(0)
                     if minima != 0:
                         head += 2 * cols
                         value = value + scales[line[head] | np.int64(line[head + 1]) << 8]

@@ -1,12 +1,13 @@
 """Packed weights: their layout, what codes stand for, and how long they take to load."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from siliconloom.arch import packing as packed
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.description import SystolicArray, WeightFormats
 from siliconloom.arch.floats import patterns_of, values_of, widened
 from siliconloom.arch.layout import fold_beats
@@ -20,7 +21,8 @@ def arrays(draw):
     beat = draw(st.sampled_from([1, 2, 4, 8]))
     rows, cols = beat * draw(st.integers(1, 6)), draw(st.sampled_from([2, 4, 7, 8, 12, 16, 20]))
     assume(beat * cols % 2 == 0)
-    weights = WeightFormats(formats=("int4", "int8"), minima=draw(st.booleans()))
+    formats = draw(st.sampled_from([INTEGER_CODES, (*INTEGER_CODES, *MX_ELEMENTS)]))
+    weights = WeightFormats(formats=formats, minima=draw(st.booleans()))
     return SystolicArray(
         rows=rows,
         cols=cols,
@@ -34,9 +36,11 @@ def arrays(draw):
 @st.composite
 def packings(draw, array):
     group = draw(st.sampled_from([size for size in (1, 2, 4, 8, 16, 32, 64) if size % array.load_rows == 0]))
-    return Packing(draw(st.sampled_from([DataType.INT4, DataType.INT8])), group)
+    return Packing(draw(st.sampled_from(array.weights.formats)), group)
 
 
+CUT = {DataType.FP4_E2M1: 1 - 6 / 8, DataType.FP8_E4M3: 1 - 448 / 512, DataType.FP8_E5M2: 1 - 57344 / 65536}
+"""The part of the largest number of a block that its largest element may leave out: scales are powers of two."""
 sizes = st.tuples(st.integers(1, 30), st.integers(1, 45), st.integers(1, 130))
 
 
@@ -44,7 +48,7 @@ sizes = st.tuples(st.integers(1, 30), st.integers(1, 45), st.integers(1, 130))
 def test_what_is_packed_is_found_again(data, array, shape):
     packing, (_, n, k) = data.draw(packings(array)), shape
     values = np.random.default_rng(k).standard_normal((k, n))
-    weights = packed.quantised(values, packing, array.weights.minima)
+    weights = packed.quantised(values, packing, packed.has_minima(array, packing.dtype))
     held = packed.packed_weights(array, packing, weights)
     assert len(held) == packed.weight_bytes(array, packing, n, k)
     found = packed.unpacked_weights(array, packing, held, n, k)
@@ -61,14 +65,20 @@ def test_values_are_near_and_groups_do_not_know_of_each_other(data, array, shape
     numbers = np.random.default_rng(n)
     values = numbers.standard_normal((k, n)) * 2.0 ** numbers.integers(-4, 4, (k, n))
     dtype = array.circuit_format
-    found = values_of(packed.unpacked(packed.quantised(values, packing, array.weights.minima), packing, dtype), dtype)
+    minima = packed.has_minima(array, packing.dtype)
+    found = values_of(packed.unpacked(packed.quantised(values, packing, minima), packing, dtype), dtype)
     for start in range(0, k, packing.group):
         own = slice(start, start + packing.group)
         peak = np.abs(values[own]).max(0)
-        spread = np.ptp(values[own], axis=0) if array.weights.minima else 2 * peak
+        if packing.dtype in MX_ELEMENTS:
+            # half a place of the largest number, or the quarter of it that is beyond the largest element, at most
+            most = peak * np.maximum(2.0 ** -(1 + packing.dtype.layout.fraction_bits), CUT[packing.dtype])
+            assert (np.abs(found[own] - values[own]) <= most * (1 + 2.0**-6)).all()
+            continue
+        spread = np.ptp(values[own], axis=0) if minima else 2 * peak
         steps = (1 << packing.dtype.bits) - 1
         # half a step, a last code that is cut off without minima, and the rounding of scales, minima and operands
-        most = spread / steps * (1.01 if array.weights.minima else 1.6) + peak * 2.0**-7
+        most = spread / steps * (1.01 if minima else 1.6) + peak * 2.0**-7
         assert (np.abs(found[own] - values[own]) <= most).all()
 
 
@@ -123,11 +133,11 @@ def test_headers_take_their_cycles(data, array, shape):
     found = packed.loads(array, k, packing)
     assert found.beats == sum(listed)
     assert found.first == listed[0]
-    lines = packed.header_lines(array)
+    lines = packed.header_lines(array, packing.dtype)
     plain = [fold_beats(array, min(array.rows, k - start)) for start in range(0, k, array.rows)]
     # a group's rows may end within a beat only where the panel ends
     assert sum(listed) - sum(plain) == lines * -(-sum(plain) // packed.group_beats(array, packing))
-    assert lines == -(-packed.header_bytes(array) // packed.line_bytes(array))
+    assert lines == -(-packed.header_bytes(array, packing.dtype) // packed.line_bytes(array))
     folds, run = gemm_folds(array, m, n, k, packing), gemm_run(array, m, n, k, packing)
     timeline = ArrayTimeline(array)
     last = [timeline.fold(fold, 0) for fold in folds][-1]
@@ -137,14 +147,46 @@ def test_headers_take_their_cycles(data, array, shape):
     assert pace[0] == product_pace(array, m, n, k, packing)
 
 
-def test_bits_of_a_weight():
-    """An edge tile's W4A16 in groups of 32 has five bits a weight, as Q4_1 has, and 4.25 in groups of 128."""
-    weights = WeightFormats(formats=("int4",))
-    array = SystolicArray(
-        rows=16, cols=16, dataflow="weight_stationary", operands=["bf16"], load_rows=8, weights=weights
+@given(st.integers(0, 1000), st.sampled_from(MX_ELEMENTS))
+def test_elements_of_mx_blocks_are_those_of_another_library(seed, dtype):
+    """Every pattern, and every rounding, by ``ml_dtypes``; a block's own numbers come back bit for bit."""
+    theirs = {"fp4_e2m1": "float4_e2m1fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}[dtype.value]
+    patterns = np.arange(1 << dtype.bits, dtype=np.uint8)
+    wanted = patterns.view(getattr(ml_dtypes, theirs)).astype(np.float32)
+    np.testing.assert_array_equal(values_of(patterns, dtype), wanted)
+    numbers = np.random.default_rng(seed)
+    exponents = numbers.integers(1, 255, (2, 1, 5))
+    scales = exponents.astype(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+    elements = numbers.choice(wanted[np.isfinite(wanted)], (2, 32, 5)).astype(np.float64)
+    elements[:, 3] = np.max(wanted[np.isfinite(wanted)])
+    found = packed.quantised((elements * scales).reshape(64, 5), Packing(dtype, 32), minima=False)
+    np.testing.assert_array_equal(found.scales, exponents[:, 0])
+    np.testing.assert_array_equal(values_of(found.codes, dtype), elements.reshape(64, 5))
+    between = numbers.uniform(-1.2, 1.2, 500).astype(np.float32) * np.float32(elements.max())
+    near = np.clip(between, -elements.max(), elements.max()).astype(getattr(ml_dtypes, theirs)).astype(np.float32)
+    np.testing.assert_array_equal(
+        values_of(patterns_of(np.clip(between, -elements.max(), elements.max()), dtype), dtype), near
     )
-    for group, bits in ((32, 5.0), (128, 4.25)):
-        size = packed.weight_bytes(array, Packing(DataType.INT4, group), 4096, 4096)
+
+
+def test_bits_of_a_weight():
+    """An edge tile's W4A16 in groups of 32 has five bits a weight, as Q4_1 has, and 4.25 in groups of 128.
+
+    MXFP4 has 4.25 as it should where its headers are not filled up to longer beats.
+    """
+    weights = WeightFormats(formats=("int4", "fp4_e2m1"))
+    kinds = (
+        (8, DataType.INT4, 32, 5.0),
+        (8, DataType.INT4, 128, 4.25),
+        (2, DataType.FP4_E2M1, 32, 4.25),
+        (4, DataType.FP4_E2M1, 32, 4.5),
+        (8, DataType.FP4_E2M1, 32, 5.0),
+    )
+    for load_rows, dtype, group, bits in kinds:
+        array = SystolicArray(
+            rows=16, cols=16, dataflow="weight_stationary", operands=["bf16"], load_rows=load_rows, weights=weights
+        )
+        size = packed.weight_bytes(array, Packing(dtype, group), 4096, 4096)
         assert 8 * size / 4096**2 == bits
 
 

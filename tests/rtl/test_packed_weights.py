@@ -6,12 +6,13 @@ from amaranth.sim import Simulator
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.assembler import check_program
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing
+from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.faults import IllegalProgram
 from siliconloom.arch.floats import widened
 from siliconloom.arch.isa import Address, Instruction, Opcode, Program, decode, encode
-from siliconloom.arch.packing import SCALE, Packed, unpacked
-from siliconloom.rtl.array.weights import WeightLane
+from siliconloom.arch.packing import NO_SCALE, SCALE, Packed, scale_words, unpacked
+from siliconloom.rtl.array.weights import WeightLane, code_kind
 from siliconloom.rtl.cells.floating import BITS
 from siliconloom.rtl.library import Library
 from siliconloom.verification import npu as verification
@@ -38,6 +39,43 @@ def small_chip(**changes):
     return load_chip("npu-edge", list((SMALL | {"tile.array.load_rows": "2"} | changes).items()))
 
 
+def array_of(dtype, formats, minima):
+    weights = {"formats": formats} | ({"minima": minima} if "int8" in formats else {})
+    given = {"rows": 4, "cols": 4, "dataflow": "weight_stationary", "operands": [dtype], "weights": weights}
+    return SystolicArray.model_validate(given)
+
+
+@pytest.mark.parametrize("codes", [[], ["int8"]])
+@pytest.mark.parametrize("dtype", [DataType.BF16, DataType.FP16])
+def test_every_element_of_an_mx_block_stands_for_the_number_that_numpy_says(dtype, codes):
+    """Every pattern of every format by every scale, from what is flushed to what is infinite and to no number."""
+    array = array_of(dtype, [*codes, *MX_ELEMENTS], True)
+    lane = WeightLane(Library("lane"), array)
+    places = BITS - (1 + 8 + SCALE.layout.fraction_bits)
+    exponents = [*range(0, 30), *range(90, 160, 3), *range(236, 256)]
+    wanted, found = list[int](), list[int]()
+
+    async def bench(context):
+        for kind in MX_ELEMENTS:
+            patterns = np.arange(1 << kind.bits)
+            context.set(lane.kind, code_kind(kind))
+            if codes:
+                context.set(lane.minimum, 1 << len(lane.minimum) - 1)
+            for scale in exponents:
+                pattern = int(scale_words(np.array([scale]), kind)[0]) >> places
+                context.set(lane.scale, pattern | (scale == NO_SCALE))
+                held = Packed(patterns[None], np.full((1, len(patterns)), scale), None)
+                wanted.extend(unpacked(held, Packing(kind, 1), dtype)[0].tolist())
+                for code in patterns.tolist():
+                    context.set(lane.code, code)
+                    found.append(context.get(lane.o))
+
+    simulator = Simulator(lane.elaborate(None))
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert found == wanted
+
+
 @pytest.mark.parametrize("minima", [True, False])
 @pytest.mark.parametrize("dtype", [DataType.BF16, DataType.FP16])
 def test_every_code_stands_for_the_number_that_numpy_says(dtype, minima, seed):
@@ -47,7 +85,7 @@ def test_every_code_stands_for_the_number_that_numpy_says(dtype, minima, seed):
     special = np.array([0x0000, 0x8000, 0x0001, 0x7C00, 0xFC00, 0x7E00, 0x3C00, 0x7BFF], np.uint16)
     scales = np.concatenate([special, numbers.integers(0, 1 << 16, count - len(special)).astype(np.uint16)])
     least = numbers.permutation(scales)
-    lane = WeightLane(Library("lane"), dtype, minima)
+    lane = WeightLane(Library("lane"), array_of(dtype, ["int4", "int8"], minima))
     module = lane.elaborate(None)
     codes = np.arange(256) if minima else np.arange(-128, 128)
     wanted = unpacked(
@@ -116,6 +154,7 @@ def test_random_tiles_have_every_kind_of_weights():
         DataType.INT8,
         DataType.BF16,
         DataType.FP16,
+        *MX_ELEMENTS,
     }
     packed = [tile.array.weights for tile in tiles if tile.array.weights]
     assert {each.minima for each in packed} == {True, False}

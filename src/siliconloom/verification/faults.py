@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import (
@@ -191,7 +191,10 @@ def _illegal(faults: _Faults) -> None:
     for code in CODES[1:]:
         if code is not None and code not in faults.tile.weight_formats:
             faults.add(
-                f"weights in {code.value}", [replace(plain, packing=Packing(code, 32 * code.is_integer))], illegal, 0
+                f"weights in {code.value}",
+                [replace(plain, packing=Packing(code, 32 * (scale_bits(code) > 0)))],
+                illegal,
+                0,
             )
     faults.add("too many columns", [replace(norm, n=(1 << 15) + 1)], illegal, 0)
     largest = replace(vector, function=VectorFunction.ARGMAX, n=(1 << 18) + 1)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
-from siliconloom.arch.packing import set_scales, unpacked_weights, weight_bytes
+from siliconloom.arch.packing import NO_SCALE, SCALE_BIAS, set_scales, unpacked_weights, weight_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (
@@ -380,7 +380,7 @@ def packed_weights(chip: Chip) -> LoadedProgram:
     cols, depth = array.cols + 1, 2 * array.rows + max(array.rows // 2, 1) + 1
     for number, dtype in enumerate(rows.tile.weight_formats):
         # the last one has more beats than any of the programs of layers
-        groups = (beat, 4 * max(beat, 2), 64 * beat) if dtype.is_integer else (0,)
+        groups = (beat, 4 * max(beat, 2), 64 * beat) if scale_bits(dtype) else (0,)
         for group in groups:
             packing = Packing(dtype, group)
             k = depth - number + (group if group == groups[-1] else 0)
@@ -393,7 +393,13 @@ def packed_weights(chip: Chip) -> LoadedProgram:
                 scales = unpacked_weights(array, packing, held, cols, k).scales
                 drawn = rows.numbers.standard_normal(scales.shape) * 2.0 ** rows.numbers.integers(-9, 3, scales.shape)
                 drawn[0, :2] = np.inf, np.nan
-                set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
+                if dtype in INTEGER_CODES:
+                    set_scales(array, packing, held, drawn.astype(np.float16).view(np.uint16), k)
+                else:
+                    exponents = rows.numbers.integers(SCALE_BIAS - 9, SCALE_BIAS + 4, scales.shape)
+                    odd = rows.numbers.choice([0, 1, NO_SCALE - 1, NO_SCALE], scales.shape)
+                    few = rows.numbers.random(scales.shape) < 0.2
+                    set_scales(array, packing, held, np.where(few, odd, exponents).astype(np.uint16), k)
             rows.put(held, rows.weights)
             rows.anything(rows.size * product_values(rows.tile, 2, cols, k).a, rows.moving)
             ends = Address(base=rows.moving), Address(base=rows.weights)

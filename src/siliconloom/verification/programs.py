@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
@@ -135,7 +135,10 @@ def random_weights(seed: int, dataflow: str, dtype: DataType, load_rows: int, co
     able = dtype in (DataType.BF16, DataType.FP16) and dataflow == "weight_stationary" and is_power(load_rows)
     if not able or load_rows * cols % 2 or chance.random() < 0.3:
         return None
-    return {"formats": chance.choice([["int4"], ["int8"], ["int4", "int8"]]), "minima": chance.random() < 0.6}
+    codes = chance.choice([["int4"], ["int8"], ["int4", "int8"], []])
+    blocks = ["fp4_e2m1", "fp8_e4m3", "fp8_e5m2"]
+    elements = chance.sample(blocks, chance.choice([1, 1, 2, 3])) if not codes or chance.random() < 0.4 else []
+    return {"formats": [*codes, *elements]} | ({"minima": chance.random() < 0.6} if codes else {})
 
 
 def product_sizes(tile: NpuTile, m: int, n: int, k: int, narrow: int = 0) -> tuple[int, int, int, int, int]:
@@ -199,7 +202,7 @@ class Writer:
         if not self.tile.weight_formats or self.chance.random() < 0.3:
             return None
         dtype = self.chance.choice(self.tile.weight_formats)
-        if not dtype.is_integer:
+        if not scale_bits(dtype):
             return Packing(dtype, 0)
         powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
         return Packing(dtype, self.chance.choice(powers))
