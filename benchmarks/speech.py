@@ -40,8 +40,18 @@ from siliconloom.workloads import Gemm, load_workload
 MODEL = "smollm2-135m"
 SHORT = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8")
 """Formats of elements and operands alike."""
-MIXED = {"bf16, elements fp32": "bf16", "w8a16, elements fp32": "w8a16", "w4a16, elements fp32": "w4a16"}
-"""Precisions of an array in bf16 between elements in fp32, by what they are called."""
+MIXED = {
+    f"{precision}, elements fp32": (chip, precision)
+    for chip, precision in (
+        ("npu-edge", "bf16"),
+        ("npu-edge", "w8a16"),
+        ("npu-edge", "w4a16"),
+        ("npu-edge-mx", "mxfp8_e4m3"),
+        ("npu-edge-mx", "mxfp8_e5m2"),
+        ("npu-edge-mx", "mxfp4"),
+    )
+}
+"""Chips and precisions of an array in bf16 between elements in fp32, by what they are called."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (
     "What is the capital of France?",
@@ -134,7 +144,7 @@ def main() -> int:
     for name in asked.format or FORMATS:
         began = time.perf_counter()
         if name in MIXED:
-            chip, stated = load_chip("npu-edge"), [("precision", MIXED[name])]
+            chip, stated = load_chip(MIXED[name][0]), [("precision", MIXED[name][1])]
         else:
             chip, stated = load_chip("npu-edge-int8", [("tile.array.operands", f"[{name}]")]), []
         tile, (fitted, _) = chip.tile, fit_precision(chip, load_workload(MODEL, [("sequence", "4"), *stated]))

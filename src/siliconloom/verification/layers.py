@@ -31,6 +31,7 @@ from siliconloom.sim.chip.engine import Stopwatch
 from siliconloom.sim.golden.npu import LoadedProgram
 from siliconloom.workloads import Graph, Operator
 from siliconloom.workloads.load import read_workload
+from siliconloom.workloads.precision import PrecisionName
 
 GROUP = 16
 """Rows of a group of packed weights, where a beat has no more: they divide all products of the layers."""
@@ -165,8 +166,8 @@ def _precision(chip: Chip) -> str:
     if tile.array.weights is None:
         return (tile.array.circuit_format or tile.circuit_format).value
     code = min(tile.array.weights.formats, key=lambda dtype: dtype.bits)
-    group = max(GROUP, tile.array.load_rows)
-    return f"w{code.bits}a16\nweight_group: {group}"
+    stated = next(precision for precision in PrecisionName if precision.weights is code)
+    return stated.value if stated.in_blocks else f"{stated.value}\nweight_group: {max(GROUP, tile.array.load_rows)}"
 
 
 def _mapped(chip: Chip, graph: Graph) -> MappedWorkload:
