@@ -15,7 +15,6 @@ from siliconloom.arch.vector import BUILT_IN_FLOATS, FunctionSpec, VectorFunctio
 from siliconloom.mapper.chip.mapping import map_workload
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.library import Library
-from siliconloom.rtl.npu.float_vector import FloatVectorUnit
 from siliconloom.rtl.npu.float_ways import (
     FLOAT_CIRCUITS,
     FLOAT_WAYS,
@@ -26,6 +25,7 @@ from siliconloom.rtl.npu.float_ways import (
     register_float_way,
 )
 from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.vector.float_unit import FloatVectorUnit
 from siliconloom.rtl.npu.ways import CIRCUITS, register_circuit
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.floating import FLOAT_GOLDEN, in_floats

@@ -2,7 +2,7 @@
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
-from siliconloom.rtl.npu.matmul import MatmulControl
+from siliconloom.rtl.npu.matmul.control import MatmulControl
 
 UNIT_CIRCUITS.add(
     Unit.MATMUL,

@@ -2,9 +2,9 @@
 
 from siliconloom.arch.isa import Unit
 from siliconloom.rtl.npu.circuits import UNIT_CIRCUITS, Port, UnitCircuit
-from siliconloom.rtl.npu.float_vector import FloatVectorUnit
 from siliconloom.rtl.npu.geometry import Geometry
-from siliconloom.rtl.npu.vector import VectorUnitCircuit
+from siliconloom.rtl.npu.vector.float_unit import FloatVectorUnit
+from siliconloom.rtl.npu.vector.integer_unit import IntegerVectorUnit
 
 
 def _line(geometry: Geometry) -> int:
@@ -14,7 +14,7 @@ def _line(geometry: Geometry) -> int:
 UNIT_CIRCUITS.add(
     Unit.VECTOR,
     UnitCircuit(
-        make=VectorUnitCircuit,
+        make=IntegerVectorUnit,
         floats=FloatVectorUnit,
         reads={"first": Port("first", _line, 20), "second": Port("second", _line, 30)},
         writes={"vector": Port("write", _line, 10)},

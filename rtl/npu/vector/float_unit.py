@@ -1,14 +1,12 @@
 """The vector unit of a tile that computes in floating point: lines of short elements, fp32 between the multipliers.
 
-Phases and addresses are those of `rtl.npu.vector`, and so is every cycle. A line of parameters has an element for each
-lane: where elements have two bytes, fp32 numbers take half as many lines, and the others are not used. What is computed
-is `sim.golden.floating`, bit for bit. Sums over a row are taken block by block, of each block as a tree over the lanes,
-adjacent pairs first.
+Phases and addresses are those of the unit of integers, and so is every cycle. A line of parameters has an element for
+each lane: where elements have two bytes, fp32 numbers take half as many lines, and the others are not used. What is
+computed is `sim.golden.floating`, bit for bit. Sums over a row are taken block by block, of each block as a tree over
+the lanes, adjacent pairs first.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value, signed
@@ -24,20 +22,19 @@ from siliconloom.rtl.npu.float_lane import STATE, FloatLane, FloatRowScalars, pl
 from siliconloom.rtl.npu.float_ways import float_ways, functions_in
 from siliconloom.rtl.npu.geometry import SIZE_BITS, Geometry, log2
 from siliconloom.rtl.npu.lane import NEED_BITS, Largest
-from siliconloom.rtl.npu.vector import (
-    LAST_STAGE,
-    Arriving,
-    BlockPlace,
-    Rows,
-    Slot,
-    VectorConditions,
-    VectorPhase,
-    VectorUnitCircuit,
-)
+from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.control import control
+from siliconloom.rtl.npu.vector.lines import write_line, write_results
+from siliconloom.rtl.npu.vector.parameters import Arriving, arriving_parameters
+from siliconloom.rtl.npu.vector.phases import BlockPlace, VectorPhase
+from siliconloom.rtl.npu.vector.rows import Rows, peaks_of, row_memory
+from siliconloom.rtl.npu.vector.slots import LAST_STAGE, Slot, choice_of, kept_columns
+from siliconloom.rtl.npu.vector.sums import sums_of
+from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
 class FloatVectorUnit(VectorUnitCircuit):
-    """As `VectorUnitCircuit`, in floating point; raises `LoomError` for a function that no way of the lane makes."""
+    """As `IntegerVectorUnit`, in floating point; raises `LoomError` for a function that no way of the lane makes."""
 
     def __init__(self, library: Library, geometry: Geometry) -> None:
         self.ways = float_ways()
@@ -52,18 +49,18 @@ class FloatVectorUnit(VectorUnitCircuit):
         m.d.comb += self.taken.eq(self.instruction.valid & self.instruction.ready)
         ways = {way.name: functions_in(way) for way in self.ways}
         what = VectorConditions(m, entry, self.instruction.payload, ways, set(BUILT_IN_FLOATS), dtype)
-        phase, place, slots = self._control(m, what)
+        phase, place, slots = control(m, self, what)
         column, highest = Signal(SIZE_BITS, name="column_1"), Signal(signed(self._highest_bits), name="highest")
         m.d.sync += column.eq(place.column)
-        choice = self._choice(m, phase, slots, column, highest)
-        keep = self._keep(m, what, phase, slots, choice)
+        choice = choice_of(m, self, phase, slots, column, highest)
+        keep = kept_columns(m, self, what, phase, slots, choice)
         rows = self._float_rows(m, what, slots)
         peak = Signal(NEED_BITS, name="peak_6")
-        arriving = self._parameters(m, what, phase)
+        arriving = arriving_parameters(m, self, what, phase)
         lanes = self._float_lanes(m, what, phase, place, slots, keep, arriving, rows, peak)
         self._float_reduce(m, what, phase, slots, rows, lanes, peak, keep, highest)
         self._line(m, phase, lanes, choice.index, column, keep)
-        self._results(m, slots[LAST_STAGE])
+        write_results(m, self, slots[LAST_STAGE], self._element(slots[LAST_STAGE]))
         return m
 
     @property
@@ -74,8 +71,9 @@ class FloatVectorUnit(VectorUnitCircuit):
     def _float_rows(self, m: Module, what: VectorConditions, slots: list[Slot]) -> Rows:
         """The row memory, and what the states in it are made of."""
         first, second, peak_10 = Signal(32), Signal(32), Signal(NEED_BITS)
-        states = self._row_memory(
+        states = row_memory(
             m,
+            self,
             what,
             slots,
             self.library.make(FloatRowScalars),
@@ -105,8 +103,8 @@ class FloatVectorUnit(VectorUnitCircuit):
         count, kind = self.geometry.lanes, self.library.make(FloatLane, self.geometry.dtype)
         bits = self.geometry.dtype.bits
         ways = Mux(phase.selecting, 0, Cat(*(what.is_[name] for name in what.ways)))
-        transposes, sums = what.is_["transpose"], self._sums(m, place)
-        place_of_beat = slots[1].beat[: self._wide]
+        transposes, sums = what.is_["transpose"], sums_of(m, self, place)
+        place_of_beat = slots[1].beat[: self.wide]
         one, weight, adds = Signal(bits), Signal(bits), Signal()
         m.d.comb += [
             one.eq(self.first_line.word_select(place_of_beat, bits)),
@@ -130,8 +128,8 @@ class FloatVectorUnit(VectorUnitCircuit):
                 negative=1 - lane % 2,
                 reduce=slots[2].reduce,
                 adds_4=adds,
-                m0=arriving.m0,
-                m1=arriving.m1,
+                m0=arriving.scalars[:32],
+                m1=arriving.scalars[32:64],
                 plane=arriving.planes,
                 plane_data=self.second_line[bits * lane : bits * (lane + 1)],
                 swap=arriving.swap,
@@ -170,7 +168,7 @@ class FloatVectorUnit(VectorUnitCircuit):
             compared.append(widest)
         kind = self.library.make(Largest, self.geometry.lanes, self._highest_bits)
         m.d.sync += highest.eq(self.place(m, kind, "largest", i=Cat(*compared)).o)
-        peaks, falls = self._peaks(m, what, slots, rows, highest)
+        peaks, falls = peaks_of(m, self, what, slots, rows, highest)
         m.d.comb += peak.eq(peaks[0])
         first, second = (self._tree(m, name, [getattr(each, name) for each in lanes]) for name in ("first", "part"))
         older = Mux(slots[9].opens, Mux(what.goes_on, rows.part(9, "total"), 0), rows.second)
@@ -212,7 +210,7 @@ class FloatVectorUnit(VectorUnitCircuit):
             part = found.word_select((at + lane)[: log2(parts)], bits) if parts > 1 else found
             values.append(Signal(bits, name=f"written_{lane}"))
             m.d.comb += values[-1].eq(Mux(phase.indexing, Mux(kept[lane], part, 0), each.result))
-        self._write_line(m, values)
+        write_line(m, self, values)
 
     def _angle(self, before: Signal, lane: int) -> Value:
         """The number whose parts a lane has in the line before this one, and in this one."""
@@ -222,15 +220,11 @@ class FloatVectorUnit(VectorUnitCircuit):
             return low
         return Cat(Const(0, 32 - 2 * bits), low, high)
 
-    def _write_element(self, end: Slot) -> Any:
-        """Enable the bytes of one element of a line."""
+    def _element(self, end: Slot) -> Value:
+        """Bytes of one element of a line."""
         size = self.geometry.element
-        within = end.target[log2(size) : log2(size) + self._wide]
-        return self.write.enable.eq(Const((1 << size) - 1, size) << ((end.lane | within) << log2(size)))
-
-    def _scalars(self, m: Module, held: Signal) -> tuple[Value, Value, Value]:
-        """Two multipliers in fp32."""
-        return held[:32], held[32:64], Const(0, 6)
+        within = end.target[log2(size) : log2(size) + self.wide]
+        return Const((1 << size) - 1, size) << ((end.lane | within) << log2(size))
 
 
 __all__ = ["FloatLane", "FloatVectorUnit"]

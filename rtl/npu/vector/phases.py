@@ -1,0 +1,145 @@
+"""What the vector unit does in a cycle, and at which place of the operand it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth import Const, Module, Mux, Signal
+from amaranth.hdl import Value
+
+from siliconloom.arch.vector import COLUMN_LINES, INPUT_LIMIT
+from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS
+from siliconloom.rtl.npu.vector.conditions import VectorConditions
+from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
+
+
+@dataclass(frozen=True)
+class VectorPhase:
+    """What the unit does in this cycle.
+
+    Parameters
+    ----------
+    once, setup
+        Lines of parameters still to be read: of the instruction, of the block of columns.
+    active, reducing
+        An instruction sends out addresses; in the first pass of a row function.
+    draining, timer
+        The pipeline empties; cycles until it has.
+    reads_once, sets_up, slots
+        The address of this cycle is one of the instruction's parameters, of a block's, of operands.
+    rounds, selecting, opening
+        Rounds that choose are still to be made; there are some; it is the first one.
+    whole
+        All elements of a row are chosen.
+    indexing
+        Bytes of what was found are written.
+    """
+
+    once: Signal
+    setup: Signal
+    active: Signal
+    reducing: Signal
+    draining: Signal
+    timer: Signal
+    reads_once: Signal
+    sets_up: Signal
+    slots: Signal
+    rounds: Signal
+    selecting: Signal
+    opening: Signal
+    whole: Signal
+    indexing: Signal
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """Where in the operand a slot is: ``row``, first ``column`` of its block, ``beat`` of what it takes there.
+
+    ``row_last``, ``block_last`` and ``beat_last`` say that it is the last one; ``inner_last`` and ``outer_last`` the
+    same of the inner and of the outer of the loops over rows and blocks. ``offset`` is the block's first column in its
+    panel of sums, ``panels`` the lines of sums from there to the next block's.
+    """
+
+    row: Signal
+    column: Signal
+    beat: Signal
+    row_last: Signal
+    block_last: Signal
+    beat_last: Signal
+    inner_last: Signal
+    outer_last: Signal
+    offset: Signal
+    panels: Signal
+
+
+def phases(m: Module, unit: VectorUnitCircuit, what: VectorConditions) -> tuple[VectorPhase, BlockPlace]:
+    """Phases: parameters that are read once; passes, a block's parameters ahead of each block; draining."""
+    entry, cols = what.entry, unit.geometry.lanes
+    once, setup, active, reducing = Signal(range(512)), Signal(range(COLUMN_LINES + 1)), Signal(), Signal()
+    draining, timer = Signal(), Signal(range(unit.geometry.vector_latency + 1))
+    row, column, beat = Signal(SIZE_BITS), Signal(SIZE_BITS), Signal(range(INPUT_LIMIT))
+    rounds = Signal(SIZE_BITS, name="rounds")
+    selecting, opening, whole, indexing = (Signal(name=name) for name in ("selecting", "opening", "whole", "indexing"))
+    reads_once, sets_up, slots = Signal(), Signal(), Signal()
+    row_last, block_last, beat_last, inner_last, outer_last = (
+        Signal(name=n) for n in ("row_last", "block_last", "beat_last", "inner_last", "outer_last")
+    )
+    m.d.comb += [
+        unit.instruction.ready.eq(~active & ~draining),
+        unit.working.eq(active | draining),
+        reads_once.eq(active & (once != 0)),
+        sets_up.eq(active & (once == 0) & (setup != 0)),
+        slots.eq(active & (once == 0) & (setup == 0)),
+        row_last.eq(row == entry.m - 1),
+        block_last.eq(column + cols >= entry.n),
+        beat_last.eq(
+            Mux(
+                what.is_["transpose"],
+                beat == cols - 1,
+                Mux(what.weighs, beat == (entry.k - 1)[: len(beat)], ~what.turns | beat[0]),
+            )
+        ),
+        selecting.eq(rounds != 0),
+        indexing.eq(what.indexes & ~reducing),
+        inner_last.eq(Mux(reducing, block_last, row_last)),
+        outer_last.eq(Mux(reducing, row_last, block_last)),
+    ]
+    phase = VectorPhase(
+        once,
+        setup,
+        active,
+        reducing,
+        draining,
+        timer,
+        reads_once,
+        sets_up,
+        slots,
+        rounds,
+        selecting,
+        opening,
+        whole,
+        indexing,
+    )
+    offset, panels = panels_of(m, unit, entry, column)
+    place = BlockPlace(row, column, beat, row_last, block_last, beat_last, inner_last, outer_last, offset, panels)
+    return phase, place
+
+
+def panels_of(m: Module, unit: VectorUnitCircuit, entry: Any, column: Signal) -> tuple[Signal, Signal]:
+    """Where a block begins in its panel of sums, and lines from there to where the next one does."""
+    cols, lanes = unit.geometry.array.cols, unit.geometry.lanes
+    offset, panels = Signal(range(max(cols, 2)), name="offset"), Signal(LOCAL_BITS, name="panels")
+    whole, rest = divmod(lanes, cols)
+    onward = Mux(offset + rest >= cols, entry.m, 0) if rest else 0
+    m.d.comb += panels.eq(entry.m * whole + onward)
+    return offset, panels
+
+
+def next_offset(unit: VectorUnitCircuit, offset: Signal) -> Value:
+    """The `BlockPlace.offset` of the next block."""
+    cols, rest = unit.geometry.array.cols, unit.geometry.lanes % unit.geometry.array.cols
+    return Mux(offset + rest >= cols, offset + rest - cols, offset + rest) if rest else Const(0)
+
+
+__all__ = ["BlockPlace", "VectorPhase", "next_offset", "phases"]
