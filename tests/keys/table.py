@@ -147,7 +147,7 @@ ROWS = (
         "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
         "idle_power=60 matrix.bf16=1024",
     ),
-    ("Gpu", "gpu", "", "vector.fp32=8"),
+    ("Gpu", "gpu", "", "vector.fp32=8 integer=8"),
     ("GpuCache", "gpu", "l2.", "capacity=4MiB"),
     ("GpuMemory", "gpu", "memory.", "bandwidth=1000GB/s"),
     ("GpuMemory", "known gpu", "memory.", "capacity=40GiB kind=hbm2e latency_cycles=900"),
