@@ -155,6 +155,8 @@ def predict_model(
     unfused
         Attention is products with their scores in memory.
     """
+    if graph.compressions:
+        raise NotSupported(f"kernels for compressed weights in the GPU model ({gpu.name}, weight_compression)")
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
     if unfused:

@@ -246,6 +246,9 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "rows": command("sim rows.yaml gemms.yaml"),
     "joined": command("sim neupims-device gemms.yaml --set workload.precision=fp16"),
     "packed": command("sim npu-edge gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
+    "compressed": command(
+        "sim npu-edge-int8 gemms.yaml --set tile.dma.decompression=32 --set workload.weight_compression=0.7"
+    ),
     "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),
     "pim rtl": lambda sets: repr(pim_geometry(load_chip("pim-hbm", sets))),
