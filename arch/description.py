@@ -199,6 +199,12 @@ class Dma(Description):
     bytes_per_cycle: int = Field(default=64, ge=1, le=65536, description="width of all data buses together")
     port_bytes: int = Field(default=128, ge=1, le=128, description="widest AXI bus; a wider DMA has several")
     outstanding: int = Field(default=64, ge=1, le=1024, description="transfers of a direction that may await their end")
+    decompression: int | None = Field(
+        default=None,
+        ge=1,
+        le=65536,
+        description="bytes a cycle of a decompressor of weights on the way to the scratchpad; specified, no circuit",
+    )
     id_bits: int = Field(default=4, ge=1, le=32, description="width of the AXI buses' identifiers in the Verilog")
 
 

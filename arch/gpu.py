@@ -76,6 +76,9 @@ class Gpu(Description):
         min_length=1, description="dense floating-point operations per cycle of a multiprocessor's matrix units"
     )
     vector: dict[Precision, int] = Field(min_length=1, description="the same of its vector units")
+    integer: int | None = Field(
+        default=None, ge=1, le=4096, description="32-bit logic and shift instructions per cycle of a multiprocessor"
+    )
     exponentials: int = Field(ge=1, le=1024, description="special functions per cycle of a multiprocessor")
     first_level: GpuFirstLevel
     l2: GpuCache

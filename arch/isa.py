@@ -170,6 +170,9 @@ class Instruction:
         has let the row's peak rise, of those functions the one whose results lie in the slot that ``a`` is in.
     packing
         Of a matmul whose stationary operand is packed: its format (`arch.packing`).
+    compression
+        Of a load: bytes of main memory that become one byte of local memory, where they are compressed without loss.
+        For timing only, not encoded: no circuit makes them larger.
     narrow
         Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
         of two, see `arch.layout`.
@@ -200,6 +203,7 @@ class Instruction:
     overwrite: int = 0
     rescale: int = 0
     packing: Packing | None = None
+    compression: float | None = None
     narrow: int = 0
     m: int = 0
     n: int = 0

@@ -49,12 +49,13 @@ class LowerBound(ResultSection):
 
     lower_bound_s: float
     lower_bound_cycles: int
-    name: str = Field(description="what binds: compute, memory, vector, bank, activation, roofline")
+    name: str = Field(description="what binds: compute, memory, vector, decompression, bank, activation, roofline")
     achieved: float = Field(description="of the time taken, the share that the bound explains")
     key: str | None = Field(default=None, description="key path of what binds")
     compute_cycles: int | None = None
     memory_cycles: int | None = None
     vector_cycles: int | None = None
+    decompression_cycles: int | None = Field(default=None, description="of compressed weights, where there are any")
     bank_cycles: int | None = None
     activation_cycles: int | None = None
     level_cycles: dict[str, int] | None = None

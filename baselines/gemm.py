@@ -5,6 +5,9 @@ wave may be partly empty (tile and wave quantisation; NVIDIA, "Matrix Multiplica
 kernels of many tile sizes, and may cut k into splits that are summed afterwards; the fastest one is taken, as its
 heuristics try to. What limits a kernel is the slowest of the tensor cores, the L2's bandwidth and the DRAM's; near
 the crossing they hinder each other, so that the three are joined by a norm rather than a maximum.
+
+Weights may be stored as codes (W4A16, W8A16): fewer bytes from DRAM and L2, the same arithmetic, and instructions of
+the CUDA cores beside the tensor cores that make operands of codes, in every tile anew (`baselines.dequantization`).
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32
 LEAST_SPLIT_BYTES = 512.0
 """Shortest k of a split, in bytes."""
 
-COMPUTE, L2, DRAM, LAUNCH = 0, 1, 2, 3
-BOUNDS = ("compute", "l2", "memory", "launch")
+COMPUTE, L2, DRAM, LAUNCH, DEQUANTIZE = 0, 1, 2, 3, 4
+BOUNDS = ("compute", "l2", "memory", "launch", "dequantization")
 
 
 def tiles(rows: tuple[int, ...], columns: tuple[int, ...], most: int) -> Float:
@@ -51,6 +54,8 @@ def gemm_times(
     k: Any,
     batch: Any,
     element: Any,
+    stored: Any,
+    dequantize: Any,
     rate: Any,
     output: Any,
     shapes: Any,
@@ -66,6 +71,10 @@ def gemm_times(
     ----------
     element, output
         Bytes of an operand's and of a result's element.
+    stored
+        Bytes of a weight in memory, its share of scales with it; ``element`` where it is an operand.
+    dequantize
+        Cycles of a multiprocessor in which a weight's code becomes an operand; 0 where it is one.
     rate
         Floating-point operations per cycle of one multiprocessor's tensor cores in the row's precision.
     shapes, splits
@@ -82,7 +91,8 @@ def gemm_times(
         best, why = math.inf, 0
         rows, columns, depth = m[i], n[i], k[i]
         step = K_BYTES / element[i]
-        weights = batch[i] * columns * depth * element[i]
+        weights = batch[i] * columns * depth * stored[i]
+        narrower = stored[i] / element[i]
         inputs = batch[i] * rows * depth * element[i]
         results = batch[i] * rows * columns * output[i]
         moved = weights + results
@@ -108,14 +118,15 @@ def gemm_times(
                 compute = (waves * per_step * part + math.ceil(waves) * wave) / clock
                 if launch + compute >= best:  # nothing of what is added below is negative
                     continue
-                through_l2 = waves * (bm + bn) * part * element[i] / (l2_rate * clock)
+                through_l2 = waves * (bm + bn * narrower) * part * element[i] / (l2_rate * clock)
+                unpacking = waves * bn * part * dequantize[i] / clock
                 after = 0.0
                 if s > 1:
                     after = reduction * 2.0 * s * batch[i] * rows * columns * 4.0 / l2_all
-                slowest = max(compute, through_l2, from_dram)
+                slowest = max(compute, through_l2, from_dram, unpacking)
                 if launch + slowest + after >= best:
                     continue
-                busy = (compute**norm + through_l2**norm + from_dram**norm) ** (1.0 / norm)
+                busy = (compute**norm + through_l2**norm + from_dram**norm + unpacking**norm) ** (1.0 / norm)
                 total = launch + busy + after
                 if total < best:
                     best = total
@@ -124,6 +135,8 @@ def gemm_times(
                         why = L2
                     if from_dram >= compute and from_dram >= through_l2:
                         why = DRAM
+                    if unpacking > compute and unpacking > through_l2 and unpacking > from_dram:
+                        why = DEQUANTIZE
                     if launch > busy:
                         why = LAUNCH
         time[i] = best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from siliconloom.arch import DataType
+from siliconloom.arch import DataType, NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines.model import DTYPES, ModelPrediction, predict_model
 from siliconloom.baselines.tiled import Product, gather_product, product_reduce, product_scatter
@@ -63,6 +63,8 @@ class GpuMachine:
 
     def fused_rest(self, operation: str, product: Gemm, chips: int) -> float:
         """See `baselines.tiled`: what is left of a message beside the tiles of its product."""
+        if product.packing is not None:
+            raise NotSupported(f"{product.name}, whose weights are packed, fused with a message")
         size = product.precision.size(1000) / 1000
         dtype = DTYPES.get(product.precision.value, product.precision.value)
         kernel = Product(product.m, product.n, product.k, dtype=dtype, element=size)

@@ -155,8 +155,8 @@ def predict_model(
     unfused
         Attention is products with their scores in memory.
     """
-    if graph.packings:
-        raise NotSupported(f"kernels for weights in {graph.packings[0]} in the GPU model ({gpu.name})")
+    if graph.compressions:
+        raise NotSupported(f"kernels for compressed weights in the GPU model ({gpu.name}, weight_compression)")
     training = graph.phase is Phase.TRAINING
     kernels = kernels_of(graph, groups)
     if unfused:
@@ -206,7 +206,7 @@ def _floor(gpu: Gpu, o: Operations) -> Float:
     Of a collective, its bytes over the links.
     """
     size = o.element_bytes()
-    weights = np.where(o.among(Op.GEMM), o.batch * o.n * o.k, 0) * size
+    weights = o.weight_bytes()
     cache = np.where(o.among(Op.ATTENTION_DECODE), 2 * o.batch * o.kv_len * o.kv_heads * o.head_dim, 0) * size
     peaks = np.array([gpu.peak_flops(str(p)) or np.inf for p in PRECISIONS])[o.dtype]
     found: Float = np.maximum.reduce(
@@ -219,13 +219,20 @@ def _is(operator: Operator, functions: tuple[VectorFunction, ...]) -> bool:
     return isinstance(operator, Vector) and operator.function in functions
 
 
+def _stored(product: Gemm) -> dict[str, Any]:
+    """Columns that say how a product's weights are stored."""
+    if product.packing is None:
+        return {}
+    return {"weights": product.packing.dtype.value, "group": product.packing.group}
+
+
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
     dtype = DTYPES.get(operator.precision.value)
     if dtype is None:
         raise NotSupported(f"{operator.name} in {operator.precision.value} on a GPU")
     if isinstance(operator, Gemm):
         sizes = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
-        return {"op": "gemm", **sizes, "dtype": dtype}
+        return {"op": "gemm", **sizes, "dtype": dtype, **_stored(operator)}
     if isinstance(operator, Attention):
         seen = operator.kv_len if operator.window is None else operator.q_len + operator.window - 1
         keys = min(operator.kv_len, seen)

@@ -10,6 +10,8 @@ q_len, kv_len  query tokens, and keys that they look at (those before them inclu
 heads          query heads; kv_heads key and value heads; head_dim elements of a head
 causal         whether a query looks only at keys up to its own
 dtype          number format of the operands, a `Precision`
+weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
+group          rows of B that share a 16-bit scale in each column; 0 where a column has one scale
 gpus           GPUs that take part
 bytes          of a collective: the larger of its send and receive buffer on one GPU (what nccl-tests calls size)
 =============  ==============================================================================================
@@ -106,6 +108,21 @@ _SIZE = {
 }
 PRECISIONS = tuple(Precision)
 """A precision's code is its place here."""
+
+
+class WeightFormat(StrEnum):
+    """In what B lies in memory: the operands' format, or codes that the kernel makes operands of."""
+
+    OPERANDS = "operands"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+WEIGHT_FORMATS = tuple(WeightFormat)
+"""A format's code is its place here."""
+_CODE_BYTES = {WeightFormat.OPERANDS: 0.0, WeightFormat.INT8: 1.0, WeightFormat.INT4: 0.5}
+SCALE_BYTES = 2.0
+"""Of the scale of a column of a group."""
 ALIASES = {
     "float64": "fp64",
     "double": "fp64",
@@ -126,7 +143,7 @@ ALIASES = {
 class Operations:
     """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
 
-    ``op`` and ``dtype`` are codes: places in `OPS` and `PRECISIONS`.
+    ``op``, ``dtype`` and ``weights`` are codes: places in `OPS`, `PRECISIONS` and `WEIGHT_FORMATS`.
     """
 
     op: Code
@@ -143,6 +160,8 @@ class Operations:
     dtype: Code
     gpus: Int
     bytes: Int
+    weights: Code
+    group: Int
 
     def __len__(self) -> int:
         return len(self.op)
@@ -168,6 +187,20 @@ class Operations:
         """Bytes of one operand element of every row."""
         return np.array([p.size for p in PRECISIONS])[self.dtype]
 
+    def packed(self) -> Bool:
+        """Mask of the products whose weights are stored as codes."""
+        found: Bool = self.weights != WEIGHT_FORMATS.index(WeightFormat.OPERANDS)
+        return found
+
+    def weight_bytes(self) -> Float:
+        """Bytes of B of every product: operands, or codes and the scales of their groups; 0 of other rows."""
+        elements = self.batch.astype(np.float64) * self.n * self.k
+        groups = np.where(self.group > 0, -(-self.k // np.maximum(self.group, 1)), 1)
+        scales = self.batch.astype(np.float64) * self.n * groups * SCALE_BYTES
+        codes = elements * np.array([_CODE_BYTES[f] for f in WEIGHT_FORMATS])[self.weights]
+        found: Float = np.where(self.packed(), codes + scales, elements * self.element_bytes())
+        return np.where(self.among(Op.GEMM), found, 0.0)
+
     def row(self, index: int) -> dict[str, Any]:
         """One row as plain values, without the columns that it does not mean."""
         found: dict[str, Any] = {"op": str(OPS[self.op[index]])}
@@ -176,13 +209,17 @@ class Operations:
                 found[name] = value
         if found["op"] == Op.ATTENTION_PREFILL:
             found["causal"] = bool(self.causal[index])
-        return found | {"dtype": str(PRECISIONS[self.dtype[index]])}
+        found["dtype"] = str(PRECISIONS[self.dtype[index]])
+        if stored := int(self.weights[index]):
+            found |= {"weights": str(WEIGHT_FORMATS[stored]), "group": int(self.group[index])}
+        return found
 
     def describe(self, index: int) -> str:
         """One row in a few words, for messages: ``gemm m=4096 n=4096 k=4096 bf16``."""
         row = self.row(index)
         sizes = [f"{name}={value}" for name, value in row.items() if name in SIZES]
-        return " ".join([row["op"], *sizes, row["dtype"]])
+        packed = [f"weights {row['weights']} in groups of {row['group'] or 'all'}"] if "weights" in row else []
+        return " ".join([row["op"], *sizes, row["dtype"], *packed])
 
 
 COLUMNS = tuple(f.name for f in fields(Operations))
@@ -205,7 +242,7 @@ def read_operations(path: Path | str) -> Operations:
 
     Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
     is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
-    is bf16.
+    is bf16, ``weights`` are in the operands' format, ``group`` is the whole column.
 
     Raises
     ------
@@ -224,6 +261,8 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
         columns[name] = cells.integers(name, _buffer if name == "bytes" else _size, -1)
     columns["causal"] = cells.integers("causal", _truth, -1)
     columns["dtype"] = _codes(cells, "dtype", PRECISIONS, ALIASES, PRECISIONS, empty=Precision.BF16)
+    columns["weights"] = _codes(cells, "weights", WEIGHT_FORMATS, {}, WEIGHT_FORMATS, empty=WeightFormat.OPERANDS)
+    columns["group"] = cells.integers("group", _size, 0)
     return _complete(columns, cells)
 
 
@@ -269,6 +308,15 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         "{op} needs at least 2 GPUs",
         sizes["gpus"],
     )
+    gemm = op == OPS.index(Op.GEMM)
+    columns["weights"] = np.where(gemm, columns["weights"], 0).astype(np.int8)
+    packed = columns["weights"] > 0
+    columns["group"] = np.where(packed, columns["group"], 0)
+    wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
+    if (packed & ~wide).any():
+        row = int(np.argmax(packed & ~wide))
+        given = cells.columns["weights"][row]
+        raise cells.error("products with packed weights have operands in fp16 or bf16", row, "weights", value=given)
     some = np.maximum(sizes["kv_heads"], 1)
     _refuse(
         cells,
@@ -393,6 +441,8 @@ __all__ = [
     "PRECISIONS",
     "Precision",
     "SIZES",
+    "WEIGHT_FORMATS",
+    "WeightFormat",
     "join",
     "make_operations",
     "operations_from_cells",

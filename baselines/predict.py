@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines import attention, collective, gemm
+from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
 from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, KERNELS, OPS, PRECISIONS, Op, Operations
@@ -28,6 +29,9 @@ keys of a block, blocks resident on a multiprocessor, whether ungrouped heads ar
 MOST_HEAD = 256
 WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
+PACKED_ERROR = {"mma": 0.2, "wgmma": 0.4}
+"""Of products with packed weights, by kernel library: a guess, for no kernel of that kind is among the measured tables.
+Published ones are made of mma, on Hopper, too, where they reach less; the card ``marlin`` shows how far we are off."""
 RESULT_BYTES = 2.0
 """Results of 8-bit and 4-bit products are 16-bit."""
 
@@ -104,6 +108,7 @@ def predict(
             chosen = operations.select(mask)
             seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
             error[mask] = typical
+    error[operations.packed()] = np.maximum(error[operations.packed()], PACKED_ERROR[efficiency.kernels])
     floor = least_seconds(operations, gpu)
     seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
     if not graph:
@@ -147,6 +152,8 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
         k,
         batch,
         element,
+        o.weight_bytes() / (batch * n * k),
+        unpacking_cycles(gpu, o),
         _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
         np.maximum(element, RESULT_BYTES),
         gemm.TILES[efficiency.kernels],

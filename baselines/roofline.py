@@ -76,7 +76,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
 
     A product's operands and result, attention's queries, keys, values and result, an element-wise operation's
-    `ELEMENTWISE_PASSES`; all in the row's precision.
+    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
@@ -85,7 +85,12 @@ def compulsory_bytes(operations: Operations) -> Float:
     elements = np.where(operations.among(Op.GEMM), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
-    return elements * operations.element_bytes()
+    packed = operations.packed()
+    if not packed.any():
+        return elements * operations.element_bytes()
+    rest = o["batch"] * o["m"] * (o["k"] + o["n"]) * operations.element_bytes()
+    found: Float = np.where(packed, rest + operations.weight_bytes(), elements * operations.element_bytes())
+    return found
 
 
 def link_bytes(operations: Operations) -> Float:

@@ -30,6 +30,7 @@ from siliconloom.baselines.operations import (
     MODELS,
     OPS,
     SIZES,
+    WEIGHT_FORMATS,
     Float,
     Int,
     Op,
@@ -243,7 +244,8 @@ def table_text(table: Table) -> str:
             str(c).lower() if p else ""
             for c, p in zip(o.causal.tolist(), o.among(Op.ATTENTION_PREFILL).tolist(), strict=True)
         ],
-        **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in SIZES},
+        **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group")},
+        "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],
         **{name: [str(v or "") for v in getattr(table, name).tolist()] for name in ("input_tokens", "output_tokens")},
         **{name: [str(v) for v in getattr(table, name).tolist()] for name in ("gpu", "software", "model")},
         **{name: [_digits(v) for v in getattr(table, name).tolist()] for name in ("time_us", "power_w", "clock_mhz")},

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from siliconloom.arch.description import Chip, PimTile
+from siliconloom.arch.description import Chip, NpuTile, PimTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.array.design import systolic_design
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -74,6 +74,8 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[Progr
 
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
+    if isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None:
+        raise NotSupported(f"RTL of {chip.name} with a decompressor of weights (tile.dma.decompression)")
     tile = chip.tile
     if chip.tile_count > 1:
         raise NotSupported(

@@ -42,6 +42,8 @@ class Builder:
         Of stored matrices but the head's and the routers', which stay as they are (so GPTQ and AWQ store models).
     epsilon
         Of norms.
+    compression
+        Bytes in memory of a byte of stored matrices, but routers' and those whose rows an embedding reads.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class Builder:
         patterns: Mapping[str, Stated] | None = None,
         epsilon: float = 0.0,
         packing: Packing | None = None,
+        compression: float | None = None,
     ) -> None:
         self.dataflow = Dataflow()
         self.precision, self.patterns, self.epsilon, self.packing = precision, dict(patterns or {}), epsilon, packing
+        self.compression = compression
         self._block, self._section, self._repeat, self._layer = "", Section.LIST, 1, 0
         self._prefix = ""
 
@@ -70,9 +74,16 @@ class Builder:
         packing = None if role in (Role.HEAD, Role.ROUTER) else self.packing
         for stated in self._stated(self._full(name)):
             packing = stated.packing
+        compression = None if role is Role.ROUTER or self._read_by_row(self._full(name)) else self.compression
         if not options.get("weight", True):
-            packing = None
-        return self._add(Gemm(m=m, n=n, k=k, packing=packing, **options, **self._common(name, role)), operands)
+            packing = compression = None
+        own = {**options, **self._common(name, role)}
+        return self._add(Gemm(m=m, n=n, k=k, packing=packing, compression=compression, **own), operands)
+
+    def _read_by_row(self, full: str) -> bool:
+        """Whether an operator before reads rows of the parameters of the one of that name."""
+        operators = (self.dataflow[name] for name in self.dataflow)
+        return any(isinstance(operator, Vector) and operator.tied == full for operator in operators)
 
     def attention(self, name: str, *operands: Value, **shape: Any) -> Value:
         """Add an `Attention`."""

@@ -163,9 +163,17 @@ class Graph:
         return tuple(dict.fromkeys(o.packing for o in self.operators() if isinstance(o, Gemm) and o.packing))
 
     @property
+    def compressions(self) -> tuple[float, ...]:
+        """Bytes in memory of a byte of weights, of those that are compressed without loss."""
+        return tuple(
+            dict.fromkeys(o.compression for o in self.operators() if isinstance(o, Gemm) and o.compression is not None)
+        )
+
+    @property
     def formats(self) -> str:
-        """The format of operands, and those of packed weights."""
-        return ", weights ".join([self.precision.value, *map(str, self.packings)])
+        """The format of operands, those of packed weights, and how far weights are compressed."""
+        smaller = [f"compressed to {ratio:g}" for ratio in self.compressions]
+        return ", weights ".join([self.precision.value, *map(str, self.packings), *smaller])
 
     def with_precision(self, dtype: DataType) -> Graph:
         """Return the same graph at another operand format, as if it had been stated.
@@ -240,6 +248,11 @@ def _row(operator: Operator) -> dict[str, Any]:
         "repeat": operator.repeat,
         "precision": operator.precision.value,
         **({"weights": str(operator.packing)} if isinstance(operator, Gemm) and operator.packing else {}),
+        **(
+            {"compression": operator.compression}
+            if isinstance(operator, Gemm) and operator.compression is not None
+            else {}
+        ),
         "macs": operator.macs,
         "flops": operator.flops,
         "weight_bytes": operator.weight_bytes,

@@ -13,7 +13,16 @@ from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
-from siliconloom.workloads.precision import DEFAULT_GROUP, Group, PrecisionName, check_groups, formats_of, group_of
+from siliconloom.workloads.precision import (
+    DEFAULT_GROUP,
+    Compression,
+    Group,
+    PrecisionName,
+    check_compression,
+    check_groups,
+    formats_of,
+    group_of,
+)
 
 Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
 Repeat = Annotated[int, Field(ge=1, le=2**16, strict=True)]
@@ -44,6 +53,7 @@ class GemmList(Description):
     source: str = ""
     precision: PrecisionName | None = None
     weight_group: Group | None = None
+    weight_compression: Compression | None = None
     gemms: tuple[GemmEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -121,6 +131,7 @@ def gemm_graph(document: Document, name: str) -> Graph:
     entries = document.validate(GemmList)
     stated = [p for p in (entries.precision, *(entry.precision for entry in entries.gemms)) if p is not None]
     group = group_of(document, stated, entries.weight_group)
+    check_compression(document, stated, entries.weight_compression)
     operators = []
     for entry in entries.gemms:
         precision, packing = formats_of(entry.precision or entries.precision, None, group)
@@ -137,6 +148,7 @@ def gemm_graph(document: Document, name: str) -> Graph:
                 weight=entry.weight,
                 bias=entry.bias,
                 packing=packing if entry.weight else None,
+                compression=entries.weight_compression if entry.weight else None,
             )
         )
     check_groups(document, operators)

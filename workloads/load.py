@@ -22,7 +22,16 @@ from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
 from siliconloom.workloads.operators import Gemm
-from siliconloom.workloads.precision import Group, PrecisionName, Stated, check_groups, formats_of, group_of
+from siliconloom.workloads.precision import (
+    Compression,
+    Group,
+    PrecisionName,
+    Stated,
+    check_compression,
+    check_groups,
+    formats_of,
+    group_of,
+)
 from siliconloom.workloads.transformer import forward_graph
 
 DEFAULT_SEQUENCE = 2048
@@ -42,7 +51,9 @@ class Transformer(Description):
     ``sample: greedy`` lets the token of the largest logit follow the head, in prefill and decode.
     ``operator_precision`` maps shell-style patterns of operator names (``*.attention``) to formats. ``weight_group``
     are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number); a file may
-    state them for whoever packs its weights.
+    state them for whoever packs its weights. ``weight_compression`` are the bytes in memory of a byte of weights that
+    are compressed without loss (0.68 for DFloat11's of bf16): of all products but routers, and but a head whose rows
+    an embedding reads.
     """
 
     kind: Literal["transformer"]
@@ -62,6 +73,7 @@ class Transformer(Description):
     precision: PrecisionName | None = None
     operator_precision: dict[str, PrecisionName] = Field(default={})
     weight_group: Group | None = None
+    weight_compression: Compression | None = None
 
 
 def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -181,10 +193,14 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         model = _with_all_experts(document, model)
     run = _run(document, entry, model)
     precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
+    stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
+    check_compression(document, stated, entry.weight_compression, entry.phase)
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
     if sample and model.pooler:
         raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
-    dataflow = forward_graph(model, run, precision, patterns, sample=sample, packing=packing)
+    dataflow = forward_graph(
+        model, run, precision, patterns, sample=sample, packing=packing, compression=entry.weight_compression
+    )
     graph = Graph(
         name=entry.name or title,
         phase=entry.phase,

@@ -6,6 +6,7 @@ of packed values at the operator's ``precision``; results are written back at th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -132,6 +133,8 @@ class Gemm(Operator):
         Stored matrices that one token uses (experts per token); ``None`` means ``batch``.
     packing
         How the stored matrices are packed; ``None`` where they have the format of the other operand.
+    compression
+        Bytes in memory of a byte of the stored matrices, where they are compressed without loss.
     """
 
     m: int
@@ -143,6 +146,7 @@ class Gemm(Operator):
     stored: int | None = None
     chosen: int | None = None
     packing: Packing | None = None
+    compression: float | None = None
 
     kind: ClassVar[str] = "gemm"
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
@@ -162,7 +166,7 @@ class Gemm(Operator):
     @property
     def weight_bytes(self) -> int:
         """As of any operator; of packed matrices codes, and a scale for every column of a group."""
-        if self.packing is None:
+        if self.packing is None and self.compression is None:
             return self.precision.size(self.parameters)
         matrices = self.batch if self.stored is None else self.stored
         return matrices * (self.matrix_bytes + self.precision.size(self.n * self.bias))
@@ -170,6 +174,13 @@ class Gemm(Operator):
     @property
     def matrix_bytes(self) -> int:
         """Bytes of one B, at least: a chip's own layout may hold more of packed ones."""
+        if self.compression is not None:
+            return math.ceil(self.expanded_bytes * self.compression)
+        return self.expanded_bytes
+
+    @property
+    def expanded_bytes(self) -> int:
+        """Bytes of one B that is not compressed, or not any more."""
         if self.packing is None:
             return self.precision.size(self.k * self.n)
         groups = -(-self.k // self.packing.group) if self.packing.group else 0

@@ -10,7 +10,9 @@ from pydantic import Field
 
 from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.document import Document
+from siliconloom.arch.errors import NotSupported
 from siliconloom.workloads.fields import DEFAULT_PRECISION
+from siliconloom.workloads.graph import Phase
 from siliconloom.workloads.operators import Gemm, Operator
 
 WIDE = 16
@@ -78,6 +80,7 @@ class Stated(NamedTuple):
     packing: Packing | None
 
 
+Compression = Annotated[float, Field(gt=0, le=1)]
 Group = Annotated[int, Field(ge=2, le=2**15, strict=True)]
 DEFAULT_GROUP = 128
 """Rows of a group where none are stated: GPTQ's and AWQ's."""
@@ -114,6 +117,18 @@ def group_of(document: Document, stated: Iterable[PrecisionName], group: int | N
     return group
 
 
+def check_compression(
+    document: Document, stated: Iterable[PrecisionName], compression: float | None, phase: Phase | None = None
+) -> None:
+    """Refuse compressed weights that are packed, too, and such that training would have to compress again."""
+    if compression is None:
+        return
+    if any(precision.weights for precision in stated):
+        raise NotSupported("weights that are packed and compressed (weight_compression)")
+    if phase is Phase.TRAINING:
+        raise NotSupported("training with compressed weights (weight_compression)")
+
+
 def check_groups(document: Document, operators: Iterable[Operator]) -> None:
     """Refuse groups that do not divide the rows of a product's weights."""
     for operator in operators:
@@ -125,4 +140,14 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
         raise document.error(rule, (key,), value=operator.packing.group)
 
 
-__all__ = ["DEFAULT_GROUP", "Group", "PrecisionName", "Stated", "check_groups", "formats_of", "group_of"]
+__all__ = [
+    "DEFAULT_GROUP",
+    "Compression",
+    "Group",
+    "PrecisionName",
+    "Stated",
+    "check_compression",
+    "check_groups",
+    "formats_of",
+    "group_of",
+]

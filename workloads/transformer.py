@@ -25,6 +25,7 @@ def forward_graph(
     *,
     sample: bool = False,
     packing: Packing | None = None,
+    compression: float | None = None,
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
@@ -32,7 +33,7 @@ def forward_graph(
     softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
     largest logit follows the head.
     """
-    builder = Builder(precision, patterns, model.epsilon, packing)
+    builder = Builder(precision, patterns, model.epsilon, packing, compression)
     x = _embedding(builder, model, run)
     names: dict[str, int] = {}
     for label, repeat, layers in layer_blocks(model.layers):

@@ -6,7 +6,7 @@ the memory port to itself.
 
 from collections.abc import Iterator
 
-from siliconloom.arch.access import Access, where
+from siliconloom.arch.access import Access, illegal, where
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.isa import Instruction, gather_operands, transfer_operands
@@ -34,6 +34,8 @@ def gathers(i: Instruction, tile: NpuTile) -> Iterator[Access]:
 
 def check_alignment(i: Instruction, tile: NpuTile, number: int) -> None:
     """A row longer than the bus begins at its multiples on both sides; a shorter one stays within one window."""
+    if i.compression is not None:
+        raise illegal(i, number, "no circuit for decompression; weights lie in memory as the array takes them")
     bus = tile.dma.bytes_per_cycle
     for name, address, pitch in (("memory", i.memory, i.pitch), ("local", i.a, i.local_pitch)):
         places = [address.base, *address.strides, address.slot, *([pitch] if i.m > 1 else [])]

@@ -33,6 +33,8 @@ class Bound:
         workload's bound. With several memory levels: of the level that needs the longest for what lies in it, once.
     vector_cycles
         Passes of the vector unit over all elements, over its lanes, with the parameters that it reads for each block.
+    decompression_cycles
+        Bytes that the decompressors of all tiles must make of compressed weights in use, over their rate.
     level_cycles
         The same as ``memory_cycles``, for each level.
     """
@@ -41,20 +43,23 @@ class Bound:
     memory_cycles: int
     vector_cycles: int
     level_cycles: dict[str, int] = field(default_factory=dict)
+    decompression_cycles: int = 0
 
     @property
     def lower_bound_cycles(self) -> int:
-        return max(self.compute_cycles, self.memory_cycles, self.vector_cycles)
+        return max(self.compute_cycles, self.memory_cycles, self.vector_cycles, self.decompression_cycles)
 
     @property
     def name(self) -> str:
-        """What binds: compute, memory or vector."""
-        return max((self.compute_cycles, "compute"), (self.memory_cycles, "memory"), (self.vector_cycles, "vector"))[1]
+        """What binds: compute, memory, vector or decompression."""
+        pipes = ("compute", "decompression", "memory", "vector")
+        return max((getattr(self, f"{pipe}_cycles"), pipe) for pipe in pipes)[1]
 
     def as_dict(self) -> dict[str, Any]:
         """The figures and what binds, as results show them."""
         names = ("compute_cycles", "memory_cycles", "vector_cycles", "level_cycles", "lower_bound_cycles", "name")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        return found | ({"decompression_cycles": self.decompression_cycles} if self.decompression_cycles else {})
 
 
 def operator_bound(chip: Chip, operator: Operator, fused: Sequence[Vector] = ()) -> Bound:
@@ -62,7 +67,8 @@ def operator_bound(chip: Chip, operator: Operator, fused: Sequence[Vector] = ())
 
     ``fused`` is computed on its results before they leave the tile.
     """
-    return _bound(chip, _near(chip, _least_traffic(chip, operator, fused)), *_unit_cycles(chip, operator, fused))
+    data = _near(chip, _least_traffic(chip, operator, fused))
+    return _bound(chip, data, *_unit_cycles(chip, operator, fused), _decompression_cycles(chip, operator))
 
 
 def placed_bound(chip: Chip, operator: Operator, placement: Placement | None, fused: Sequence[Vector] = ()) -> Bound:
@@ -71,10 +77,16 @@ def placed_bound(chip: Chip, operator: Operator, placement: Placement | None, fu
     if placement is None:
         one = operator_bound(chip, operator, fused)
         levels = {name: times * cycles for name, cycles in one.level_cycles.items()}
-        return Bound(times * one.compute_cycles, times * one.memory_cycles, times * one.vector_cycles, levels)
+        return Bound(
+            times * one.compute_cycles,
+            times * one.memory_cycles,
+            times * one.vector_cycles,
+            levels,
+            times * one.decompression_cycles,
+        )
     data = _level_bytes(chip, operator, placement, fused, activations=True)
     compute, vector = _unit_cycles(chip, operator, fused)
-    return _bound(chip, data, compute * times, vector * times)
+    return _bound(chip, data, compute * times, vector * times, _decompression_cycles(chip, operator) * times)
 
 
 def mean_bound(chip: Chip, operator: Operator, placement: Placement | None, fused: Sequence[Vector] = ()) -> Bound:
@@ -84,7 +96,11 @@ def mean_bound(chip: Chip, operator: Operator, placement: Placement | None, fuse
     whole, times = placed_bound(chip, operator, placement, fused), operator.repeat
     levels = {name: -(-cycles // times) for name, cycles in whole.level_cycles.items()}
     return Bound(
-        -(-whole.compute_cycles // times), max(levels.values(), default=0), -(-whole.vector_cycles // times), levels
+        -(-whole.compute_cycles // times),
+        max(levels.values(), default=0),
+        -(-whole.vector_cycles // times),
+        levels,
+        -(-whole.decompression_cycles // times),
     )
 
 
@@ -102,15 +118,16 @@ def graph_bound(chip: Chip, graph: Graph, placement: Placement | None = None) ->
         data = _near(chip, sum(_least_traffic(chip, o, ()) * o.repeat for o in operators))
     else:
         data = _near(chip, sum((used_weight_bytes(o) + _cache_bytes(o)) * o.repeat for o in operators))
-    compute = vector = 0
+    compute = vector = made = 0
     for operator in operators:
         cycles, passes = _unit_cycles(chip, operator, ())
         compute += cycles * operator.repeat
+        made += _decompression_cycles(chip, operator) * operator.repeat
         # what follows a product may be computed on its sums, in the pass that takes them from the accumulator
         after = (graph.dataflow[name] for name in graph.dataflow.successors(operator.name))
         followed = any(isinstance(follower, Vector) for follower in after)
         vector += 0 if isinstance(operator, Gemm) and followed else passes * operator.repeat
-    return _bound(chip, data, compute, vector)
+    return _bound(chip, data, compute, vector, made)
 
 
 def _near(chip: Chip, data: int) -> dict[str, int]:
@@ -180,11 +197,19 @@ def _level_bytes(
     return data
 
 
-def _bound(chip: Chip, data: dict[str, int], compute: int, vector: int) -> Bound:
+def _decompression_cycles(chip: Chip, operator: Operator) -> int:
+    """Cycles in which the decompressors of all tiles make what one execution reads of compressed weights."""
+    if not (isinstance(operator, Gemm) and operator.compression is not None and isinstance(chip.tile, NpuTile)):
+        return 0
+    rate = (chip.tile.dma.decompression or 1) * chip.tile_count
+    return -(-operator.batch * operator.expanded_bytes // rate)
+
+
+def _bound(chip: Chip, data: dict[str, int], compute: int, vector: int, decompression: int = 0) -> Bound:
     levels = {
         name: -(-data.get(name, 0) * chip.clock // _reached(chip, memory)) for name, memory in chip.memory.items()
     }
-    return Bound(compute, max(levels.values(), default=0), vector, levels)
+    return Bound(compute, max(levels.values(), default=0), vector, levels, decompression)
 
 
 def _reached(chip: Chip, memory: Memory) -> int:

@@ -247,19 +247,26 @@ class ProgramBuilder:
         offset: int = 0,
         local_pitch: int | None = None,
         joins: bool = True,
+        compression: float | None = None,
     ) -> None:
         """Load ``rows`` x ``row_bytes`` into the ring's slot; several loads fill one slot with opens/closes.
 
-        Rows that adjoin on both sides become one long row, if it ``joins``.
+        Rows that adjoin on both sides become one long row, if it ``joins``. What is compressed is one row, and begins
+        anywhere in main memory: the decompressor finds its place.
         """
+        if compression is None:
+            made = self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins)
+        else:
+            made = pieces(None, rows, row_bytes, pitch, row_bytes if local_pitch is None else local_pitch, 0)
         self._transfer(
             Opcode.LOAD,
             ring.write_slot,
-            self._pieces(ring, rows, row_bytes, pitch, local_pitch, memory, offset, joins),
+            made,
             memory,
             offset,
             {"wait": wait | (ring.free_bit if opens else 0), "first_wait": first_wait, "first": first},
             {"post": ring.full_bit if closes else 0},
+            compression,
         )
         if closes:
             ring.written()
@@ -487,6 +494,7 @@ class ProgramBuilder:
         offset: int,
         begins: dict[str, int],
         ends: dict[str, int],
+        compression: float | None = None,
     ) -> None:
         """One instruction a piece; the first has what ``begins`` the whole transfer, the last what ``ends`` it."""
         for piece in made:
@@ -497,6 +505,7 @@ class ProgramBuilder:
                 **piece.fields,
                 memory=replace(memory, base=memory.base + piece.offset) if piece.offset else memory,
                 a=local,
+                **({} if compression is None else {"compression": compression}),
                 **(begins if piece is made[0] else {}),
                 **(ends if piece is made[-1] else {}),
             )

@@ -245,6 +245,7 @@ class GemmLowering:
                 closes=part is parts[-1],
                 offset=part.local,
                 local_pitch=part.pitch,
+                compression=shape.compression,
             )
 
     def _open_scales(self, batch: Walk, n: Walk | None) -> None:

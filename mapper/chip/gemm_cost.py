@@ -22,7 +22,14 @@ from siliconloom.mapper.chip.orientation import oriented
 from siliconloom.mapper.chip.panels import PanelLayout
 from siliconloom.mapper.chip.transfers import moved_rows
 from siliconloom.sim.timing.pace import first_load, matmul_pace
-from siliconloom.sim.timing.units import access_cycles, fetch_cycles, moved_bytes, vector_cycles
+from siliconloom.sim.timing.units import (
+    access_cycles,
+    fetch_cycles,
+    load_cycles,
+    moved_bytes,
+    stored_bytes,
+    vector_cycles,
+)
 
 Int = NDArray[np.int64]
 Order = Literal["n_outer", "m_outer"]
@@ -320,6 +327,12 @@ class _Panels(_Tiles):
         self.panels = panels
 
     def _both(self, rows: Int, cols: Int) -> tuple[Int, Int]:
+        ratio = self.panels.layout.shape.compression
+        if ratio is not None:
+            local = np.asarray(self.panels.layout.b_tile(cols, rows))
+            stored = stored_bytes(self.memory, np.ones_like(local), local, ratio)
+            held: Int = np.asarray(load_cycles(self.chip, self.memory, np.ones_like(local), local, ratio))
+            return np.asarray(moved_bytes(self.memory, *stored)), held
         if not self.panels.ends:
             return super()._both(rows, cols)
         whole, others = self.panels.spread(cols, rows)

@@ -37,7 +37,8 @@ class GemmShape:
     gated activation, which gives one result for two sums; ``residual`` says whether a tile of the results' shape is
     added from memory, and ``listed`` that the product stands by itself: its operands come from outside. ``step`` is 1
     where every row of the first operand is read, and else how many there are to one that is. With ``common`` all
-    products have the same first operand. ``packing`` is that of the second operand, where its values are packed.
+    products have the same first operand. ``packing`` is that of the second operand, where its values are packed, and
+    ``compression`` the bytes in main memory of one of its bytes, where they are compressed.
     """
 
     batch: int
@@ -53,6 +54,7 @@ class GemmShape:
     step: int = 1
     common: bool = False
     packing: Packing | None = None
+    compression: float | None = None
 
     @property
     def stored_n(self) -> int:

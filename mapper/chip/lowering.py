@@ -196,6 +196,7 @@ class Nest:
         closes: bool = True,
         offset: int = 0,
         local_pitch: int | None = None,
+        compression: float | None = None,
     ) -> None:
         """Load into ``ring``; the first load that ``depends`` on earlier results waits for them."""
         semaphores, levels = 0, 0
@@ -214,6 +215,7 @@ class Nest:
             closes=closes,
             offset=offset,
             local_pitch=local_pitch,
+            compression=compression,
         )
 
     def store(

@@ -226,6 +226,13 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Take the chip's preferred format for a model that states none of its own accord; see `refuse_training`, too."""
     refuse_training(chip, graph)
     check_packing(chip, graph)
+    fitted, notes = _fit_formats(chip, graph)
+    expands = "compressed weights are expanded on the way to the scratchpad; what that needs of energy is not counted"
+    return fitted, (*notes, expands) if graph.compressions else notes
+
+
+def _fit_formats(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """As `fit_precision`, of a graph whose weights the chip takes as they are stored."""
     if isinstance(chip.tile, NpuTile) and chip.tile.rounds and not _as_stated(chip.tile, graph):
         return _fit_elements(chip, chip.tile, graph)
     operands = chip.tile.operands if not isinstance(chip.tile, NpuTile | SystolicTile) else chip.tile.array.operands
@@ -276,7 +283,9 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
 
 
 def check_packing(chip: Chip, graph: Graph) -> None:
-    """Refuse weights that are packed in a way that a chip has no circuit for."""
+    """Refuse weights that are packed in a way that a chip has no circuit for, or compressed where nothing expands."""
+    if graph.compressions and not (isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None):
+        raise NotSupported(f"compressed weights; {chip.name} has no decompressor of them (tile.dma.decompression)")
     for packing in graph.packings:
         tile = chip.tile
         own = tile.weight_formats if isinstance(tile, NpuTile) else ()

@@ -7,6 +7,7 @@ its panels up.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -51,8 +52,9 @@ class PanelLayout:
         self.by_folds = array.dataflow == "weight_stationary"
         access = max(memory.access_bytes for memory in chip.memory.values())
         self.ends: tuple[PanelRows, ...] = ()
-        """Last panels of the halves; none where elements are no whole bytes, or packed."""
-        if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and shape.packing is None:
+        """Last panels of the halves; none where elements are no whole bytes, packed or compressed."""
+        plain = shape.packing is None and shape.compression is None
+        if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and plain:
             size = shape.dtype.bits // 8
             self.ends = tuple(
                 _last_rows(array.cols, size, layout.beat, access, half == self.halves - 1)
@@ -60,9 +62,9 @@ class PanelLayout:
             )
 
     def tile(self, n: Any, k: Any) -> Any:
-        """All of a tile."""
+        """All of a tile, in main memory."""
         if not self.ends:
-            return self.layout.b_tile(n, k)
+            return self._stored(self.layout.b_tile(n, k))
         columns, rest = n // self.halves, n // self.halves % self.array.cols
         widths = sum(rows.memory[rest] for rows in self.ends)
         taken = self._rows(k) * (self.halves * (columns // self.array.cols) * self.line + widths)
@@ -71,7 +73,7 @@ class PanelLayout:
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""
         if not self.ends:
-            every = int(self.tile(n, k))
+            every = int(self.layout.b_tile(n, k))
             return [PanelPart(0, 0, 1, every, every)]
         columns, rows = n // self.halves, int(self._rows(k))
         whole, rest = columns // self.array.cols * self.line * rows, columns % self.array.cols
@@ -103,6 +105,14 @@ class PanelLayout:
             if apart.any():
                 others.append((rows * apart, np.where(apart, width, 0), pitch))
         return rows * alike, others
+
+    def _stored(self, size: Any) -> Any:
+        """Bytes in main memory of whole tiles: compressed beat by beat, so that tiles of a tile adjoin."""
+        ratio = self.layout.shape.compression
+        if ratio is None:
+            return size
+        beat = self.array.load_rows * self.line
+        return size // beat * math.ceil(beat * ratio) + -(-(size % beat) * math.ceil(beat * ratio) // beat)
 
     def _rows(self, k: Count) -> Count:
         return panel_rows(self.array, k) if self.by_folds else k

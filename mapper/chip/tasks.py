@@ -254,4 +254,5 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         step=task.step,
         common=task.common,
         packing=part.packing,
+        compression=part.compression,
     )

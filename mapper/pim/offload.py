@@ -237,8 +237,10 @@ def weight_macros(tile: PimTile, rows: int, length: int, dtype: DataType) -> lis
 
 
 def can_compute(operator: object) -> bool:
-    """Tell whether an operator is a product with stored weights that memory can compute."""
-    return isinstance(operator, Gemm) and operator.weight and operator.batch == 1 and operator.stored is None
+    """Tell whether an operator is a product with stored weights that memory can compute: operands as they are."""
+    if not (isinstance(operator, Gemm) and operator.weight and operator.batch == 1 and operator.stored is None):
+        return False
+    return operator.packing is None and operator.compression is None
 
 
 def _pieces(columns: int, row_columns: int, buffer: int) -> list[tuple[int, int]]:

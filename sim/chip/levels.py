@@ -10,7 +10,7 @@ from siliconloom.arch.description import Chip
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Opcode, Program
 from siliconloom.arch.opcodes import Format
-from siliconloom.sim.timing.units import moved_bytes
+from siliconloom.sim.timing.units import compressed_bytes, moved_bytes, stored_bytes
 
 NO_LEVEL = -1
 """Level of an instruction that moves nothing."""
@@ -39,7 +39,8 @@ def reaches(program: Program) -> list[Reach | None]:
         steps = [stride * (count - 1) for stride, count in zip(i.memory.strides, counts, strict=False)]
         steps.append(i.pitch * ((i.k if i.opcode.spec.format is Format.GATHER else i.m) - 1))
         low, high = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
-        found.append(Reach(i.memory.base + low, i.memory.base + high + i.n - 1))
+        taken = i.n if i.compression is None else compressed_bytes(i.n, i.compression)
+        found.append(Reach(i.memory.base + low, i.memory.base + high + taken - 1))
     return found
 
 
@@ -89,8 +90,9 @@ def level_traffic(program: Program, chip: Chip, executions: np.ndarray) -> np.nd
         times = int(executions[number]) * program.tiles_of(number, chip.tile_count)
         store = i.opcode.unit.spec.memory == "write"
         row = traffic[i.operator, level]
-        row[WRITE if store else READ] += times * moved_bytes(memories[level], i.m, i.n)
-        row[USEFUL_WRITE if store else USEFUL_READ] += times * i.m * i.n
+        rows, row_bytes = stored_bytes(memories[level], i.m, i.n, i.compression)
+        row[WRITE if store else READ] += times * moved_bytes(memories[level], rows, row_bytes)
+        row[USEFUL_WRITE if store else USEFUL_READ] += times * rows * row_bytes
     return traffic
 
 

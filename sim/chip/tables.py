@@ -53,7 +53,7 @@ TIMED_COLUMNS = ("duration", "completion", "first_load", "stream", "folds", "adv
 """Columns computed by the unit timing: port or unit cycles, extra cycles to completion, and the array's fold run."""
 COLUMNS = {name: number for number, name in enumerate(PLAIN_COLUMNS + TIMED_COLUMNS)}
 PLAIN = attrgetter(*PLAIN_COLUMNS)
-ASKED = attrgetter("opcode", "function", "dtype", "m", "n", "k", "packing")
+ASKED = attrgetter("opcode", "function", "dtype", "m", "n", "k", "packing", "compression")
 """What `Timing.times` may ask of an instruction."""
 NO_TIME = (0,) * len(TIMED_COLUMNS)
 UNTIMED = frozenset((Opcode.END, Opcode.LOOP, Opcode.NEXT, Opcode.BARRIER))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,6 +76,39 @@ def access_cycles(chip: Chip, memory: Memory, rows: Count, row_bytes: Count) -> 
         return max(cycles, -(-busiest * share // rate))
     paced: NDArray[np.int64] = np.ceil(busiest * (share / rate)).astype(np.int64)  # the product need not fit 64 bits
     return np.maximum(cycles, paced)
+
+
+def stored_bytes(memory: Memory, rows: Count, row_bytes: Count, compression: float | None) -> tuple[Count, Count]:
+    """Rows and bytes of each that lie in memory for ``rows`` x ``row_bytes`` of local memory, compressed or not.
+
+    What is compressed is one row without gaps.
+    """
+    if compression is None:
+        return rows, row_bytes
+    return rows * 0 + 1, compressed_bytes(rows * row_bytes, compression)
+
+
+def compressed_bytes(size: Count, compression: float) -> Count:
+    """Bytes in memory of ``size`` bytes that are compressed without loss, at least one."""
+    if isinstance(size, int):
+        return max(math.ceil(size * compression), 1)
+    found: NDArray[np.int64] = np.maximum(np.ceil(size * compression).astype(np.int64), 1)
+    return found
+
+
+def load_cycles(chip: Chip, memory: Memory, rows: Count, row_bytes: Count, compression: float | None = None) -> Count:
+    """Cycles for which a load of ``rows`` x ``row_bytes`` of local memory holds a tile's memory port.
+
+    What is compressed passes the decompressor of the DMA, which gives so many bytes a cycle; the slower of memory and
+    decompressor sets the pace.
+    """
+    held = access_cycles(chip, memory, *stored_bytes(memory, rows, row_bytes, compression))
+    if compression is None:
+        return held
+    assert isinstance(chip.tile, NpuTile)
+    assert chip.tile.dma.decompression is not None
+    made: Count = -(-rows * row_bytes // chip.tile.dma.decompression)
+    return max(held, made) if isinstance(held, int) and isinstance(made, int) else np.maximum(held, made)
 
 
 def _largest(a: Count, b: int) -> Count:

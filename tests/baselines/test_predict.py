@@ -10,9 +10,10 @@ from siliconloom.arch.gpu import load_gpu
 from siliconloom.arch.names import gpu_names
 from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
+from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, predict
-from siliconloom.baselines.roofline import least_seconds, link_bytes
+from siliconloom.baselines.roofline import compulsory_bytes, least_seconds, link_bytes
 
 GPUS = {name: load_gpu(name) for name in gpu_names()}
 BOUNDS = {*gemm.BOUNDS, *attention.BOUNDS, *collective.BOUNDS}
@@ -219,3 +220,49 @@ def test_backward_attention_is_only_of_kernels_that_are_known():
         backward_seconds(GPUS["a100"], head_dim=256, **sizes)
     assert BLOCKS[64].shared_bytes(64) == 640 * 1024  # the sum worked out by hand from the warps' layouts
     assert BLOCKS[128].shared_bytes(128) == 608 * 1024
+
+
+PACKED = {"weights": "int4", "group": 128}
+cuda = st.sampled_from(sorted(name for name, gpu in GPUS.items() if gpu.integer))
+stored = st.fixed_dictionaries({"weights": st.sampled_from(["int4", "int8"]), "group": st.sampled_from([0, 32, 128])})
+
+
+@given(cuda, products, stored, st.sampled_from(["fp16", "bf16"]))
+def test_packed_weights_are_no_faster_than_their_roofline_nor_slower_than_unpacking_alone(gpu, row, packing, dtype):
+    dense = row | {"dtype": dtype}
+    packed = seconds(gpu, dense | packing)
+    floor = least_seconds(make_operations([dense | packing]), GPUS[gpu])[0]
+    assert floor <= packed * (1 + 1e-12)
+    per_weight = unpacking_cycles(GPUS[gpu], make_operations([dense | packing]))[0]
+    weights = -(-row["m"] // 256) * row["batch"] * row["n"] * row["k"]
+    least = weights * per_weight / (GPUS[gpu].multiprocessors * GPUS[gpu].clock)
+    assert packed >= least * (1 - 1e-9)
+
+
+def test_codes_and_scales_of_a_group_are_what_is_read():
+    made = make_operations(
+        [{"op": "gemm", "m": 1, "n": 1024, "k": 1024} | p for p in ({}, PACKED, {"weights": "int8", "group": 32})]
+    )
+    elements = 1024 * 1024
+    assert made.weight_bytes().tolist() == [2 * elements, 4.125 / 8 * elements, 8.5 / 8 * elements]
+    assert (compulsory_bytes(made) - made.weight_bytes()).tolist() == [4 * 1024] * 3
+
+
+def test_a_slow_path_for_integers_binds_by_unpacking():
+    slow = GPUS["a100"].model_copy(update={"integer": 1})
+    row = {"op": "gemm", "m": 16, "n": 8192, "k": 8192, "dtype": "fp16", **PACKED}
+    assert found(slow, row).bound == ["dequantization"]
+    assert found("a100", row).bound == ["memory"]
+    assert seconds(slow, row) > 3 * seconds("a100", row)
+
+
+@pytest.mark.parametrize(("gpu", "lacks"), [("mi300x", "integer"), ("b200", "integer"), ("v100", "integer")])
+def test_a_gpu_without_a_rate_for_unpacking_refuses_packed_weights(gpu, lacks):
+    with pytest.raises(NotSupported, match=f"weights in int4 with fp16 operands on {gpu}, .* no {lacks}"):
+        found(gpu, {"op": "gemm", "m": 16, "n": 256, "k": 256, "dtype": "fp16", **PACKED})
+
+
+def test_products_with_packed_weights_carry_a_guess_as_their_error():
+    rows = [{"op": "gemm", "m": 16, "n": 4096, "k": 4096} | p for p in ({}, PACKED)]
+    assert found("h100", *rows).error.tolist() == [0.048, 0.4]
+    assert found("a10", *rows).error.tolist() == [0.2, 0.2]

@@ -34,6 +34,7 @@ ROWS = (
     ("WeightFormats", "packed rtl", "tile.array.weights.", "formats=[int4] minima=false"),
     ("Dma", "edge", "tile.dma.", "bytes_per_cycle=16 outstanding=1"),
     ("SystolicArray", "npu rtl", "tile.array.", "dataflow=input_stationary"),
+    ("Dma", "compressed", "tile.dma.", "decompression=1"),
     ("Dma", "npu rtl", "tile.dma.", "port_bytes=32 id_bits=8"),
     ("Sequencer", "edge", "tile.sequencer.", "issue_cycles=60 loop_cycles=60 queue_depth=1 program_words!8"),
     ("Sequencer", "npu rtl", "tile.sequencer.", "program_words=512"),
@@ -147,7 +148,7 @@ ROWS = (
         "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
         "idle_power=60 matrix.bf16=1024",
     ),
-    ("Gpu", "gpu", "", "vector.fp32=8"),
+    ("Gpu", "gpu", "", "vector.fp32=8 integer=8"),
     ("GpuCache", "gpu", "l2.", "capacity=4MiB"),
     ("GpuMemory", "gpu", "memory.", "bandwidth=1000GB/s"),
     ("GpuMemory", "known gpu", "memory.", "capacity=40GiB kind=hbm2e latency_cycles=900"),
@@ -194,7 +195,13 @@ ROWS = (
         "tCCD_L=9 tWR=60 tWTR_S=8 tWTR_L=30 tRTP=40 tRTRS=40&organization.ranks=2 tRFC=900 tREFI=1500",
     ),
     # workloads
-    ("GemmList", "gemms", "", "name=other precision=bf16 precision=w4a16&&weight_group=4 weight_group!16"),
+    (
+        "GemmList",
+        "gemms",
+        "",
+        "name=other precision=bf16 precision=w4a16&&weight_group=4 weight_group!16 weight_compression=0.7",
+    ),
+    ("GemmList", "compressed", "workload.", "weight_compression=0.9"),
     ("GemmList", "packed", "workload.", "weight_group=8"),
     ("GemmEntry", "gemms", "gemms.1.", "name=other m=8 n=8 k=8 batch=1 repeat=4 weight=false bias=true precision=bf16"),
     ("ConvolutionList", "images", "", "name=other precision=bf16 batch=1"),
@@ -212,7 +219,7 @@ ROWS = (
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
         "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
         "cache_length=96 cache_length!32 "
-        "precision=w8a16&&weight_group=16 weight_group!16 "
+        "precision=w8a16&&weight_group=16 weight_group!16 weight_compression=0.7 "
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),

@@ -22,6 +22,8 @@ VALUES = {
     "matrix.bf16": "1024",
     "matrix.fp64": "1024",
     "vector.fp32": "8",
+    "vector.bf16": "8",
+    "integer": "8",
     "exponentials": "4",
     "power": "200",
     "idle_power": "60",
@@ -61,6 +63,8 @@ COMMANDS = {
 OTHERWISE = {
     "matrix.fp64": "of another precision than the workload's",
     "vector.fp32": "of another precision than the workload's",
+    "vector.bf16": "of packed weights, which the workload has none of",
+    "integer": "of packed weights, which the workload has none of",
     "memory.capacity": "a limit: what does not fit is refused",
     "name": "a plan and a comparison with one GPU name the system, or the machine",
 }

@@ -4,20 +4,21 @@ from siliconloom.arch.layout import INDEX_BYTES
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.timing import GATHER_START, LOAD_WRITE, STORE_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
-from siliconloom.sim.timing.units import access_cycles, moved_bytes
+from siliconloom.sim.timing.units import load_cycles, moved_bytes, stored_bytes
 
 
 def _times(work: Work, pipeline: int) -> dict[str, int]:
     i, memory = work.instruction, work.memory
     return {
-        "duration": access_cycles(work.chip, memory, i.m, i.n),
+        "duration": load_cycles(work.chip, memory, i.m, i.n, i.compression),
         "completion": work.chip.cycles(memory.latency) + pipeline,
     }
 
 
 def _counts(work: Work, moved: Counter, useful: Counter, local: Counter) -> dict[Counter, int]:
     i = work.instruction
-    return {moved: moved_bytes(work.memory, i.m, i.n), useful: i.m * i.n, local: i.m * i.n}
+    rows, row_bytes = stored_bytes(work.memory, i.m, i.n, i.compression)
+    return {moved: moved_bytes(work.memory, rows, row_bytes), useful: rows * row_bytes, local: i.m * i.n}
 
 
 def _loaded(work: Work) -> dict[Counter, int]:

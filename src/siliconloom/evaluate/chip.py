@@ -181,9 +181,10 @@ def path_notes(chip: Chip) -> list[str]:
 
 
 def binding_key(chip: Chip, bound: Bound) -> str:
-    """Key path of what sets a bound: the array, the vector unit, or the narrowest pipe to the level that binds."""
-    if bound.name != "memory":
-        return "tile.array" if bound.name == "compute" else "tile.vector.lanes"
+    """Key path of what sets a bound: a unit of the tile, or the narrowest pipe to the level that binds."""
+    keys = {"compute": "tile.array", "vector": "tile.vector.lanes", "decompression": "tile.dma.decompression"}
+    if bound.name in keys:
+        return keys[bound.name]
     level = max(bound.level_cycles, key=lambda name: bound.level_cycles[name])
     return narrowest(chip, level, chip.memory[level])[0]
 

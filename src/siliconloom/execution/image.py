@@ -57,6 +57,8 @@ def refuse(mapped: MappedWorkload) -> None:
         raise NotSupported(
             f"values of {name} in {other.precision.value} (operator {other.name}); {chip.name} computes in {own.value}"
         )
+    if mapped.graph.compressions:
+        raise NotSupported(f"values of {name} with compressed weights, which no circuit expands (weight_compression)")
     why = dict(mapped.apart)
     for i in mapped.program.instructions:
         if i.opcode is Opcode.VECTOR and i.function not in built_in(own):

@@ -1,0 +1,82 @@
+"""Instructions that make a 16-bit operand of a weight's code, beside the tensor cores.
+
+A kernel for packed weights (MARLIN; Frantar et al., 2024) brings codes to the registers of a warp, where instructions
+of the CUDA cores make of them what the tensor cores take. They are counted in vLLM's ``csrc/quantization/marlin/
+dequant.h`` for four weights at a time: logic or byte permutations put a code into the fraction of a 16-bit number, a
+subtraction or multiply-add of two numbers at once takes away what that number stands for. In groups the scales of
+their columns follow, by one permutation that doubles a scale and two multiplications. The code of eight weights
+of four bits is one word, whose other half is shifted down.
+
+Rates are a description's: integer instructions and 16-bit arithmetic per cycle of a multiprocessor. All of them share
+the issue of its four schedulers, one warp instruction a cycle each (CUDA C++ Programming Guide, compute capabilities
+7.x to 9.0).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.gpu import Gpu
+from siliconloom.baselines.operations import PRECISIONS, WEIGHT_FORMATS, Operations, Precision, WeightFormat
+
+ISSUE = 128
+"""Instructions of threads that a multiprocessor's four schedulers issue in a cycle."""
+FOUR = 4
+"""Weights that the counts are of."""
+
+
+class Instructions(NamedTuple):
+    """Instructions of a thread for four weights: integer ones, those on two 16-bit numbers, those on one fp32."""
+
+    integer: float
+    half: float
+    single: float = 0.0
+
+
+UNPACKED = {
+    (WeightFormat.INT4, Precision.FP16): Instructions(2 + 0.5, 2),
+    (WeightFormat.INT4, Precision.BF16): Instructions(2 + 1 + 0.5, 2),
+    (WeightFormat.INT8, Precision.FP16): Instructions(2, 2),
+    (WeightFormat.INT8, Precision.BF16): Instructions(4 + 2, 0, 4),
+}
+SCALED = Instructions(1, 2)
+
+
+def unpacking_cycles(gpu: Gpu, operations: Operations) -> NDArray[np.float64]:
+    """Cycles of one multiprocessor in which a weight's code becomes an operand, in every row; 0 of other rows.
+
+    A column that has one scale is multiplied with it in the end, as a part of storing the result.
+
+    Raises
+    ------
+    NotSupported
+        Of a GPU whose description has no rate of integer instructions, or none of 16-bit arithmetic.
+    """
+    found = np.zeros(len(operations))
+    packed = operations.packed()
+    rows = zip(operations.weights[packed].tolist(), operations.dtype[packed].tolist(), strict=True)
+    cycles = [_cycles(gpu, WEIGHT_FORMATS[stored], PRECISIONS[dtype]) for stored, dtype in rows]
+    if cycles:
+        grouped = (operations.group[packed] > 0) & (operations.group[packed] < operations.k[packed])
+        found[packed] = np.where(grouped, [scaled for _, scaled in cycles], [plain for plain, _ in cycles])
+    return found
+
+
+def _cycles(gpu: Gpu, stored: WeightFormat, dtype: Precision) -> tuple[float, float]:
+    """Of one weight: without a scale, and with one."""
+    key = str(dtype)
+    if gpu.integer is None or key not in gpu.vector or "fp32" not in gpu.vector:
+        lacking = "integer" if gpu.integer is None else f"vector.{key}"
+        rule = f"weights in {stored} with {key} operands on {gpu.name}, whose description has no {lacking}"
+        raise NotSupported(f"{rule}: instructions a cycle that make operands of codes")
+    half, single = gpu.vector[key] / 4, gpu.vector["fp32"] / 2
+    plain = UNPACKED[stored, dtype]
+    scaled = Instructions(*(a + b for a, b in zip(plain, SCALED, strict=True)))
+    of_pipes = [
+        max(i.integer / gpu.integer, i.half / half + i.single / single, sum(i) / ISSUE) / FOUR for i in (plain, scaled)
+    ]
+    return of_pipes[0], of_pipes[1]
