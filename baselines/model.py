@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import MX_ELEMENTS
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
@@ -223,6 +224,8 @@ def _stored(product: Gemm) -> dict[str, Any]:
     """Columns that say how a product's weights are stored."""
     if product.packing is None:
         return {}
+    if product.packing.dtype in MX_ELEMENTS:
+        raise NotSupported(f"weights in MX blocks of {product.packing.dtype.value} on a GPU (operator {product.name})")
     return {"weights": product.packing.dtype.value, "group": product.packing.group}
 
 

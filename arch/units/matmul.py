@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
+from siliconloom.arch.datatype import scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.datatype import scale_bits
 from siliconloom.arch.layout import filled_values, is_power, line_values, moving_values, product_values, sums_pitch
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT

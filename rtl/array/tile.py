@@ -177,7 +177,9 @@ class StationaryTile(SystolicTileCircuit):
         if self.array.weights is None:
             m.d.comb += fires.eq(taken)
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
-        header = reduce(or_, (loaded.kind == kind for kind in sorted(set(map(header_kind, self.array.weights.formats)))))
+        header = reduce(
+            or_, (loaded.kind == kind for kind in sorted(set(map(header_kind, self.array.weights.formats))))
+        )
         keep = taken & header
         m.d.comb += fires.eq(taken & ~header)
         edge = self.library.make(WeightEdge, self.array)

@@ -134,3 +134,11 @@ def test_precision_of_single_operators(tmp_path: Path) -> None:
     formats = {name: operator.precision for name, operator in changed.digraph.nodes(data="operator")}
     assert formats["layer.qkv"] is DataType.FP32
     assert formats["layer.attention"] is DataType.BF16
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("mxfp4", 4.25), ("mxfp8", 8.25), ("w4a16", 4.125), ("w8a16", 8.125)])
+def test_packed_weights_have_the_bits_of_their_format(precision: str, bits: float) -> None:
+    """MX blocks of 32 have a byte each (OCP Microscaling Formats, 1.0, table 1), groups of 128 an fp16 scale."""
+    graph = load_workload("llama3-8b", [("precision", precision)])
+    product = next(o for o in graph.operators() if isinstance(o, Gemm) and o.packing is not None)
+    assert 8 * product.matrix_bytes == bits * product.k * product.n

@@ -140,6 +140,8 @@ def test_bad_configurations(config: dict[str, object], expected: str, load_confi
         (LLAMA, ("operator_precision", "{'*.attention': w4a16}"), "no operator that '*.attention' matches has weights"),
         (LLAMA, ("precision", "w4a8"), "must be one of int4"),
         (LLAMA, ("weight_group", "32"), "groups are of packed weights (precision w4a16 or w8a16) (got 32)"),
+        (LLAMA, ("precision", "mxfp6"), "must be one of int4"),
+        (LLAMA | {"hidden_size": 48, "intermediate_size": 80}, ("precision", "mxfp4"), "groups must divide the 48 rows"),
         (GPT2, ("sequence", "1025"), "learned positions for 1024 tokens only (got 1025)"),
         (GPT2, ("context", "1025"), "not supported: context in prefill (chunked prefill after earlier tokens)"),
         (BERT, ("sequence", "513"), "learned positions for 512 tokens only (got 513)"),
