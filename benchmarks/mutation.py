@@ -30,7 +30,7 @@ def main() -> int:
     """Build, run every bug through its benches, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--part", action="append", help="array, npu, float, packed, link, ring, pim; all of them where left out"
+        "--part", action="append", help="array, npu, float, packed, narrow, link, ring, pim; all of them where left out"
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -220,6 +220,38 @@ def packed_chips() -> dict[str, Any]:
     return made
 
 
+def narrow_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs and faults on two tiles with lines of eight values, so that narrow ones have three widths."""
+    from siliconloom.verification.directed import directed_programs
+    from siliconloom.verification.programs import random_program
+
+    stages: list[Stage] = []
+    for name, chip in narrow_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(16)]
+        stages += [
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+            (f"{name}: faults", run.faults),
+        ]
+    return stages
+
+
+def narrow_chips() -> dict[str, Any]:
+    """Two tiles of 8x8 in int8: one keeps weights and loads two rows a beat, one keeps sums."""
+    chip, made = npu_chips()["two-ports"], {}
+    for name, dataflow, load_rows in NARROW:
+        array = {"rows": 8, "cols": 8, "dataflow": dataflow, "load_rows": load_rows}
+        parts = {
+            "array": chip.tile.array.model_copy(update=array),
+            "vector": chip.tile.vector.model_copy(update={"lanes": 8}),
+            "scratchpad": chip.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
+            "accumulator": chip.tile.accumulator.model_copy(update={"capacity": 4096}),
+        }
+        made[name] = chip.model_copy(update={"tile": chip.tile.model_copy(update=parts)})
+    return made
+
+
 def refusals(run: _Tile) -> list[str]:
     """What is wrong with the causes of products whose weights the tile does not know."""
     from siliconloom.verification.faults import fault_cases
@@ -235,6 +267,8 @@ def refusals(run: _Tile) -> list[str]:
 
 PACKED = (("two-lines", "bf16", 1, True, "fp32"), ("signed", "fp16", 2, False, None))
 """Tiles with packed weights: format of operands, rows a beat, minima, format of elements."""
+NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
+"""Tiles with narrow lines: what stays in the array, and rows a beat."""
 FLOATS = ("bf16", "fp8_e4m3")
 """Formats of the part of tiles in floating point."""
 
@@ -423,6 +457,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "npu": npu_stages,
     "float": float_stages,
     "packed": packed_stages,
+    "narrow": narrow_stages,
     "array": array_stages,
     "link": link_stages,
     "ring": ring_stages,
@@ -432,6 +467,7 @@ FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
     "float": FLOATS,
     "packed": tuple(name for name, *_ in PACKED),
+    "narrow": tuple(name for name, *_ in NARROW),
     "array": ARRAYS,
     "link": ("short", "long"),
     "ring": ("int8", "int32"),

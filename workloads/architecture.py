@@ -148,6 +148,8 @@ class Architecture:
         Columns of the token table; where it differs from ``hidden``, projections stand on both sides.
     positions, max_length
         Rows of the learned position table (0: none), and the longest sequence it serves (``None``: any).
+    first_position, padding
+        Row of that table that a sequence begins with, and the token that fills sequences up, where it has no position.
     trained_length
         Positions that a model with rotary ones was made for, which longer sequences only leave behind.
     token_types
@@ -179,6 +181,8 @@ class Architecture:
     embedding_width: int
     positions: int = 0
     max_length: int | None = None
+    first_position: int = 0
+    padding: int | None = None
     trained_length: int | None = None
     token_types: int = 0
     embedding_norm: Norm | None = None

@@ -19,6 +19,9 @@ from siliconloom.workloads.architecture import (
 from siliconloom.workloads.configuration import MAX_LAYERS, Configuration
 from siliconloom.workloads.llama_family import head_width, rotary_fraction, rotary_width, trained_length
 
+ROBERTA_PADDING = 1
+"""Number of the token that fills up a sequence of RoBERTa: its configuration's default, and every released model's."""
+
 
 def gpt2(config: Configuration) -> Architecture:
     """GPT-2, and GPT-3, whose alternating sparse attention is left out (arXiv:2005.14165, section 2.1)."""
@@ -54,7 +57,7 @@ def gpt2(config: Configuration) -> Architecture:
 
 
 def opt(config: Configuration) -> Architecture:
-    """OPT; its position table has two more rows than positions, and 350M has its norms after the sums."""
+    """OPT; its positions begin with the third row of their table, and 350M has its norms after the sums."""
     hidden = config.required("hidden_size")
     layers = config.required("num_hidden_layers", high=MAX_LAYERS)
     heads = config.required("num_attention_heads")
@@ -81,6 +84,7 @@ def opt(config: Configuration) -> Architecture:
         layers=(layer,) * layers,
         positions=positions + 2,
         max_length=positions,
+        first_position=2,
         final_norm=norm if final else None,
         tied=config.flag("tie_word_embeddings", True),
         dtype=config.dtype(),
@@ -130,22 +134,25 @@ def phi(config: Configuration) -> Architecture:
 
 def bert(config: Configuration) -> Architecture:
     """BERT with its pooler and no language-model head: what transformers calls ``BertModel``."""
-    return _encoder(config, "bert", vocabulary=30522, offset=0)
+    return _encoder(config, "bert", vocabulary=30522)
 
 
 def roberta(config: Configuration) -> Architecture:
-    """RoBERTa: BERT whose positions start behind the padding index, so that its table serves two fewer."""
-    return _encoder(config, "roberta", vocabulary=50265, offset=2)
+    """RoBERTa: BERT whose positions begin with the row behind the padding token's number, which has none itself."""
+    if config.data.get("pad_token_id") not in (None, ROBERTA_PADDING):
+        raise NotSupported(f"roberta whose padding is another token than {ROBERTA_PADDING} (pad_token_id)")
+    return _encoder(config, "roberta", vocabulary=50265, padding=ROBERTA_PADDING)
 
 
-def _encoder(config: Configuration, model_type: str, vocabulary: int, offset: int) -> Architecture:
+def _encoder(config: Configuration, model_type: str, vocabulary: int, padding: int | None = None) -> Architecture:
+    first = 0 if padding is None else padding + 1
     for key in ("is_decoder", "add_cross_attention"):
         if config.flag(key, False):
             raise NotSupported(f"{model_type} as a decoder ({key})")
     hidden = config.required("hidden_size")
     layers = config.required("num_hidden_layers", high=MAX_LAYERS)
     heads = config.required("num_attention_heads")
-    positions = config.integer("max_position_embeddings", default=512, low=offset + 1)
+    positions = config.integer("max_position_embeddings", default=512, low=first + 1)
     layer = Layer(
         attention=_attention(config, hidden, heads, causal=False),
         norm=LAYER_NORM,
@@ -164,7 +171,9 @@ def _encoder(config: Configuration, model_type: str, vocabulary: int, offset: in
         embedding_width=hidden,
         layers=(layer,) * layers,
         positions=positions,
-        max_length=positions - offset,
+        max_length=positions - first,
+        first_position=first,
+        padding=padding,
         token_types=config.integer("type_vocab_size", default=2),
         embedding_norm=LAYER_NORM,
         pooler=True,

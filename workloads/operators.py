@@ -355,6 +355,9 @@ class Vector(Operator):
         Elements that a top-k takes of each row.
     epsilon
         What a norm adds to the mean square of a row. Circuits in integers have none.
+    first, padding
+        Of a gather by positions: the row of its table that a sequence begins with; a token that has no position, but
+        the row before that one, where there is such a token.
     """
 
     function: VectorFunction
@@ -366,6 +369,8 @@ class Vector(Operator):
     tied: str | None = None
     chosen: int = 1
     epsilon: float = 0.0
+    first: int = 0
+    padding: int | None = None
 
     kind: ClassVar[str] = "vector"
     _dimensions: ClassVar[tuple[str, ...]] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
@@ -94,10 +95,11 @@ def _embedding(builder: Builder, model: Architecture, run: TokenStep) -> Value:
     if width != model.hidden:
         x = builder.gemm("project", Role.WHOLE, x, m=tokens, n=model.hidden, k=width)
     summands = [x]
-    for name, rows in (("positions", model.positions), ("token_types", model.token_types)):
+    begins: dict[str, Any] = {"first": model.first_position, "padding": model.padding}
+    for name, rows, more in (("positions", model.positions, begins), ("token_types", model.token_types, {})):
         if rows:
             shape = {"rows": tokens, "cols": model.hidden, "weights": rows * model.hidden}
-            summands.append(builder.vector(name, Role.EMBEDDING, gather, **shape))
+            summands.append(builder.vector(name, Role.EMBEDDING, gather, **shape, **more))
     if len(summands) > 1:
         add = VectorFunction.ADD
         x = builder.vector("add", Role.EMBEDDING, add, *summands, rows=tokens, cols=model.hidden)

@@ -11,6 +11,9 @@ from siliconloom.workloads import load_workload
 
 VOCABULARY = 43
 POSITIONS = 40
+ENCODERS = ("bert", "roberta")
+PADDING = 1
+"""Number of the token that fills up a sequence of RoBERTa."""
 ROPE_BASE, EPSILON = 10000.0, 1e-5
 
 
@@ -55,11 +58,11 @@ def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", d
 def config_of(family, heads, kv_heads, dim, layers, tied=True):
     """A configuration as transformers writes it; ``family`` is gpt2, llama, qwen2 or mixtral, of all of two experts.
 
-    An encoder (bert) has fewer keys.
+    An encoder (bert, roberta) has fewer keys.
     """
-    if family == "bert":
+    if family in ENCODERS:
         return {
-            "model_type": "bert",
+            "model_type": family,
             "hidden_size": heads * dim,
             "num_attention_heads": heads,
             "num_hidden_layers": layers,
@@ -100,7 +103,7 @@ def tensors_of(config, seed=0):
     def factors(width):
         return chance.normal(1, 0.2, width).astype(np.float32)
 
-    if config["model_type"] == "bert":
+    if config["model_type"] in ENCODERS:
         return _bert_tensors(config, matrix, factors)
     if config["model_type"] == "gpt2":
         width = config["n_embd"]
@@ -166,6 +169,19 @@ def _bert_tensors(config, matrix, factors):
     return made
 
 
+def position_ids(config, tokens):
+    """Rows of the position table that one sequence takes, as transformers' modules count them."""
+    if config["model_type"] == "opt":  # OPTLearnedPositionalEmbedding, of a mask of ones
+        return np.arange(len(tokens)) + 2
+    if config["model_type"] == "roberta":  # create_position_ids_from_input_ids
+        padding = PADDING
+        ids = []
+        for token in tokens:
+            ids.append(padding if token == padding else max([padding, *ids]) + 1)
+        return np.array(ids)
+    return np.arange(len(tokens))
+
+
 def pooled_of(config, tensors, tokens):
     """What BERT's pooler makes of one sequence, as transformers' module computes it, in float64."""
     t = {name.removeprefix("bert."): value.astype(np.float64) for name, value in tensors.items()}
@@ -177,7 +193,7 @@ def pooled_of(config, tensors, tokens):
         return _layer_norm(x, t[f"{name}.weight"], t[f"{name}.bias"])
 
     words, positions, types = (t[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type"))
-    x = normed("embeddings.LayerNorm", words[tokens] + positions[: len(tokens)] + types[0])
+    x = normed("embeddings.LayerNorm", words[tokens] + positions[position_ids(config, tokens)] + types[0])
     for layer in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{layer}"
         each = [dense(f"{at}.attention.self.{name}", x) for name in ("query", "key", "value")]

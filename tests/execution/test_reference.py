@@ -5,14 +5,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siliconloom.arch.errors import NotSupported
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.execution.files import FileWeights
 from siliconloom.execution.reference import Reference
 from siliconloom.execution.run import lengths
 from siliconloom.execution.walk import At, GraphWalk
 from siliconloom.execution.weights import RandomWeights
 from siliconloom.workloads import load_workload
-from tests.execution.models import VOCABULARY, config_of, graph_of, logits_of, pooled_of, safetensors, tensors_of
+from tests.execution.models import (
+    ENCODERS,
+    PADDING,
+    POSITIONS,
+    VOCABULARY,
+    config_of,
+    graph_of,
+    logits_of,
+    pooled_of,
+    position_ids,
+    safetensors,
+    tensors_of,
+)
 
 FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "mixtral"]
 
@@ -63,6 +75,7 @@ def test_logits_are_those_of_the_model_whose_weights_the_file_has(
 
 @settings(max_examples=15, deadline=None)
 @given(
+    family=st.sampled_from(ENCODERS),
     heads=st.sampled_from([2, 4]),
     dim=st.sampled_from([4, 8]),
     layers=st.integers(1, 3),
@@ -72,11 +85,11 @@ def test_logits_are_those_of_the_model_whose_weights_the_file_has(
     seed=st.integers(0, 99),
 )
 def test_an_encoder_is_the_one_whose_weights_the_file_has(
-    tmp_path_factory, heads, dim, layers, length, batch, older, seed
+    tmp_path_factory, family, heads, dim, layers, length, batch, older, seed
 ):
-    """Every token sees all others; the pooler takes the first one."""
+    """Every token sees all others; the pooler takes the first one. Of RoBERTa some tokens are padding."""
     folder = tmp_path_factory.mktemp("model")
-    config = config_of("bert", heads, heads, dim, layers)
+    config = config_of(family, heads, heads, dim, layers)
     graph = graph_of(folder, config, [("sequence", str(length)), ("batch", str(batch))])
     tensors = tensors_of(config, seed)
     stored = tensors | {"cls.seq_relationship.weight": np.ones((2, 2), np.float32)}  # of a head that is left out
@@ -87,7 +100,8 @@ def test_an_encoder_is_the_one_whose_weights_the_file_has(
         }
     file = folder / "w.safetensors"
     file.write_bytes(safetensors(stored))
-    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (batch, length))
+    numbers = np.random.default_rng(seed)
+    tokens = np.where(numbers.random((batch, length)) < 0.2, PADDING, numbers.integers(0, VOCABULARY, (batch, length)))
     found = read(graph, FileWeights(graph, str(file)), tokens).results[At("pooler.tanh", 0)]
     for sequence, own in zip(tokens, found, strict=True):
         np.testing.assert_allclose(own, pooled_of(config, tensors, sequence), rtol=1e-9, atol=1e-9)
@@ -110,6 +124,52 @@ def test_a_token_after_others_is_the_last_one_of_a_prompt(tmp_path_factory, fami
     for at, value in one.results.items():
         expected = whole.results[at].reshape(batch, -1, value.shape[1])[:, -1]
         np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
+
+
+OPT = {
+    "model_type": "opt",
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "ffn_dim": 32,
+    "max_position_embeddings": 12,
+    "vocab_size": VOCABULARY,
+}
+
+
+@pytest.mark.parametrize("sets", [{"sequence": "12"}, {"phase": "decode", "context": "7"}])
+def test_positions_of_opt_begin_with_the_third_row_of_their_table(tmp_path, sets):
+    """In a prompt of all positions, and of the token that comes after six others."""
+    graph = graph_of(tmp_path, OPT, list(sets.items()))
+    weights, walk, tokens = RandomWeights(graph, 3), GraphWalk(graph), np.arange(7 if "context" in sets else 12)[None]
+    new = lengths(graph)[2]
+    past = walk.run(Reference(weights, 1, 1), tokens[:, :-new]) if new == 1 else None
+    found = Reference(weights, new, 1)
+    walk.run(found, tokens[:, -new:], past)
+    words, positions = (
+        weights.table(At(name, 0), graph.dataflow[name]).astype(float)
+        for name in ("embedding.tokens", "embedding.positions")
+    )
+    expected = words[tokens[0]] + positions[position_ids(OPT, tokens[0])]
+    np.testing.assert_allclose(found.results[At("embedding.add", 0)], expected[-new:], rtol=1e-12)
+    numbers = walk.numbers(graph.dataflow["embedding.positions"], tokens[:, -new:], tokens.shape[1] - new)
+    assert list(numbers) == list(position_ids(OPT, tokens[0])[-new:])
+
+
+def test_positions_of_roberta_begin_behind_the_number_of_its_padding_token(tmp_path):
+    """Padding has the row before the first position, and takes none; the table serves two tokens fewer than rows."""
+    config, padding = config_of("roberta", 2, 2, 8, 1) | {"pad_token_id": PADDING}, PADDING
+    longest = POSITIONS - 2
+    graph = graph_of(tmp_path, config, [("sequence", str(longest))])
+    tokens = np.full((1, longest), 9)
+    tokens[0, 3:5] = padding
+    numbers = GraphWalk(graph).numbers(graph.dataflow["embedding.positions"], tokens, 0)
+    assert list(numbers) == list(position_ids(config, tokens[0]))
+    assert list(numbers[:6]) == [2, 3, 4, 1, 1, 5]
+    with pytest.raises(LoomError, match=f"learned positions for {longest} tokens only"):
+        graph_of(tmp_path, config, [("sequence", str(longest + 1))])
+    with pytest.raises(NotSupported, match=r"roberta whose padding is another token than 1 \(pad_token_id\)"):
+        graph_of(tmp_path, config | {"pad_token_id": 0})
 
 
 @pytest.mark.parametrize(

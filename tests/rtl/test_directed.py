@@ -9,7 +9,7 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import WORD_BYTES, Address, Opcode
 from siliconloom.arch.layout import row_values
-from siliconloom.arch.vector import VectorFunction
+from siliconloom.arch.vector import BUILT, Parameters, VectorFunction
 from siliconloom.rtl.bench.programs import ProgramCase, run_programs
 from siliconloom.rtl.bench.runner import simulator_path
 from siliconloom.rtl.emit import build_rtl
@@ -63,6 +63,43 @@ def test_directed_programs_are_legal_on_any_tile_and_their_results_depend_on_wha
 @pytest.mark.parametrize("seed", range(0, 40, 13))
 def test_directed_programs_are_legal_on_any_tile_in_floating_point(seed, dtype):
     are_legal(random_npu(seed, seed % 2 == 1, DataType(dtype)))
+
+
+def test_narrow_operands_begin_behind_another_line_of_the_whole_one():
+    """Of every function the first or second operand, the parameters or the result, and both operands of a product."""
+    chip = load_chip("npu-edge-int8")
+    lanes = chip.tile.vector.lanes
+    made = dict(directed_programs(chip))["narrow lines"]
+    computed = [i for i in made.program.instructions if i.opcode in (Opcode.VECTOR, Opcode.MATMUL)]
+    assert all(i.narrow for i in computed)
+    behind = {i.function if i.opcode == Opcode.VECTOR else i.opcode: set() for i in computed}
+    for i in computed:
+        lines = {"b": lanes * chip.tile.array.load_rows} if i.opcode == Opcode.MATMUL else {}
+        places = {name: getattr(i, name).base % lines.get(name, lanes) for name in "abcd"}
+        behind[i.function if i.opcode == Opcode.VECTOR else i.opcode] |= {n for n, place in places.items() if place}
+    assert behind == {
+        VectorFunction.COPY: {"a", "c"},
+        VectorFunction.TRANSPOSE: {"c"},
+        VectorFunction.ROPE: {"a", "b", "c"},
+        VectorFunction.COMBINE: {"b"},
+        VectorFunction.ARGMAX: {"c"},
+        Opcode.MATMUL: {"a", "b"},
+        VectorFunction.REQUANTIZE: {"c", "d"},
+    }
+
+
+def test_every_function_with_a_table_has_one_of_its_own_and_every_element():
+    chip = load_chip("npu-edge-int8")
+    made = dict(directed_programs(chip))["every table"]
+    functions = [i.function for i in made.program.instructions if i.opcode == Opcode.VECTOR]
+    assert set(functions) == {f for f in BUILT if Parameters.TABLE in f.spec.parameters}
+    after = made.loaded()
+    GoldenMachine(chip, after).run(made.program)
+    stores = [i for i in made.program.instructions if i.opcode == Opcode.STORE]
+    results = [after[i.memory.base : i.memory.base + i.n] for i in stores]
+    assert all(i.n >= 256 for i in stores)
+    assert all(len(np.unique(result)) > 50 for result in results)
+    assert len({result.tobytes() for result in results}) == len(functions)
 
 
 def test_rows_in_floating_point_show_their_last_bits():

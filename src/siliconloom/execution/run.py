@@ -258,7 +258,7 @@ def _check_tokens(walk: GraphWalk, tokens: Integers, batch: int, length: int) ->
     for name, kind in kinds.items():
         table = graph.dataflow[name]
         assert isinstance(table, Vector)
-        rows = table.weights // table.cols
+        rows = table.weights // table.cols - table.first
         if kind == "positions" and rows < length:
             raise LoomError(f"{graph.name} has {rows} positions (got {length} tokens)")
 

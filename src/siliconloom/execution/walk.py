@@ -256,7 +256,12 @@ class GraphWalk:
         if kind == "tokens":
             return tokens.reshape(-1)
         positions = self._positions(tokens, past)
-        return positions if kind == "positions" else np.zeros_like(positions)
+        if kind != "positions":
+            return np.zeros_like(positions)
+        if operator.padding is not None:  # of the tokens that have one; an encoder has no past
+            counts = tokens != operator.padding
+            positions = (np.cumsum(counts, axis=1) * counts).reshape(-1) - 1
+        return positions + operator.first
 
     def numbers(self, operator: Vector, tokens: Integers, start: int) -> Integers:
         """Which rows of its table a gather takes, for tokens of shape (batch, length) from position ``start`` on."""

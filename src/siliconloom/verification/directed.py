@@ -1,7 +1,7 @@
 """Programs that reach what random ones do not: every loop level, strides down, `accumulate`, long rows, pages.
 
 Each is written for any npu tile that has RTL, and legal; `directed_programs` names them. Those of numbers in floating
-point are in `verification.float_directed`.
+point are in `verification.float_directed`, those of narrow lines in `verification.narrow_directed`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from siliconloom.sim.golden.npu import (
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, PACKED
+from siliconloom.verification.narrow_directed import every_table, narrow_lines
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
 PAGE = 4096
@@ -511,7 +512,13 @@ DIRECTED = {
     "carried rows": carried_rows,
 }
 """Programs for tiles of any format."""
-INTEGER = {"long rows": long_rows, "long softmax": long_softmax, "chosen elements": chosen_elements}
+INTEGER = {
+    "long rows": long_rows,
+    "long softmax": long_softmax,
+    "chosen elements": chosen_elements,
+    "narrow lines": narrow_lines,
+    "every table": every_table,
+}
 """And for those that compute in int8."""
 
 

@@ -33,7 +33,14 @@ from siliconloom.verification.programs import RESULTS, product_sizes, random_ima
 
 EPSILONS = (0.0, 1e-5, 3.0, 1e20)
 """Added to mean squares: nothing, little, as much as these are, so much that nothing else counts."""
-ENDS = (0.0, -0.0, np.inf, -np.inf, np.nan, *(s * x for x in (1.0, 0.004, 3.5, 17.0, 60.0, 220.0) for s in (1, -1)))
+ENDS = (
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    *(s * x for x in (1.0, 0.004, 0.0225, 3.5, 17.0, 60.0, 220.0) for s in (1, -1)),
+)
 """Elements at which activations are at either end, in between, and no numbers."""
 LONGEST = 1024
 """Columns of the longest rows."""
