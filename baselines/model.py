@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siliconloom.arch.datatype import Sparsity
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
@@ -221,9 +222,11 @@ def _is(operator: Operator, functions: tuple[VectorFunction, ...]) -> bool:
 
 def _stored(product: Gemm) -> dict[str, Any]:
     """Columns that say how a product's weights are stored."""
-    if product.packing is None:
-        return {}
-    return {"weights": product.packing.dtype.value, "group": product.packing.group}
+    packing, sparsity = product.packing, product.sparsity
+    if sparsity is not None and sparsity != Sparsity(2, 4):
+        raise NotSupported(f"{product.name}: weights {sparsity} sparse on a GPU; kernels have 2:4 (weight_sparsity)")
+    packed = {} if packing is None else {"weights": packing.dtype.value, "group": packing.group}
+    return packed | ({} if sparsity is None else {"sparsity": "2of4"})
 
 
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
