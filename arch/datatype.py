@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,42 @@ class DataType(StrEnum):
         return -(-elements * self.bits // 8)
 
 
+class Sparsity(NamedTuple):
+    """Which weights are kept: of every ``of`` blocks below one another ``kept``, the others are zeros and not stored.
+
+    2:4 is two of four blocks of one weight (NVIDIA A100 whitepaper, 2020: two bits say where a kept one stood). Larger
+    blocks have as many rows as columns, and a bit each.
+    """
+
+    kept: int
+    of: int
+    block: int = 1
+
+    def rows(self, k: Any) -> Any:
+        """Weights of a column of ``k`` that are stored; an integer, or integers of an array."""
+        turn, most = self.of * self.block, self.kept * self.block
+        rest = k % turn
+        return k // turn * most + (rest - (rest > most) * (rest - most))
+
+    def metadata_bits(self, k: Any, n: Any) -> Any:
+        """Bits that say where the kept ones of ``k`` rows and ``n`` columns stood."""
+        if self.block == 1:
+            return self.rows(k) * n * (self.of - 1).bit_length()
+        return -(-k // self.block) * -(-n // self.block)
+
+    def __str__(self) -> str:
+        return f"{self.kept}:{self.of}" + (f" in blocks of {self.block}" if self.block > 1 else "")
+
+
 class Packing(NamedTuple):
     """A format of packed weights: that of a code, and the rows of a group, a power of two (see `arch.packing`).
 
-    Weights of 16 bits have neither scales nor groups; ``group`` is 0.
+    Weights of 16 bits have neither scales nor groups; ``group`` is 0. ``sparsity``: only some are stored.
     """
 
     dtype: DataType
     group: int
+    sparsity: Sparsity | None = None
 
     @property
     def scale_bits(self) -> int:
@@ -99,7 +127,8 @@ class Packing(NamedTuple):
         return scale_bits(self.dtype) if self.group else 0
 
     def __str__(self) -> str:
-        return f"{self.dtype.value} in groups of {self.group}" if self.group else self.dtype.value
+        groups = f" in groups of {self.group}" if self.group else ""
+        return f"{self.dtype.value}{groups}" + (f", {self.sparsity}" if self.sparsity else "")
 
 
 INTEGER_CODES = (DataType.INT4, DataType.INT8)

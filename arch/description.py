@@ -23,6 +23,16 @@ LEVEL_ALIGNMENT = 1 << 16
 ADDRESS_BITS = 48
 """Bits of a main-memory address in an instruction."""
 
+Pattern = Literal["2of4", "block"]
+SEXAGESIMAL = 2 * 60 + 4
+"""What YAML 1.1 reads 2:4 as, where it has no quotation marks."""
+
+
+def pattern_of(value: object) -> object:
+    """A pattern of zeros by its name, or by the usual notation of the first."""
+    return "2of4" if value in ("2:4", SEXAGESIMAL) else value
+
+
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 
@@ -80,6 +90,29 @@ class WeightFormats(Description):
         return self.minima and bool(self.codes)
 
 
+class SparseWeights(Description):
+    """Patterns of zeros that an array's stationary operand may have; specified, no circuit.
+
+    Kept weights and where they stood lie in memory and scratchpad. An array that ``skips`` has no rows of elements for
+    zeros: an element is given the moving value that belongs to its weight. Another one makes zeros of them as they
+    enter.
+    """
+
+    patterns: tuple[Pattern, ...] = Field(min_length=1, description="2of4: two of four in a column; block: whole ones")
+    skips: bool = Field(default=True, description="zeros take no row of elements")
+
+    @field_validator("patterns", mode="before")
+    @classmethod
+    def _one_pattern(cls, value: object) -> object:
+        return list(map(pattern_of, value if isinstance(value, list | tuple) else [value]))
+
+    @model_validator(mode="after")
+    def _check(self) -> SparseWeights:
+        if len(set(self.patterns)) < len(self.patterns):
+            raise rule_at("patterns", "must not say a pattern twice", self.patterns[0])
+        return self
+
+
 class SystolicArray(Description):
     """A grid of multiply-accumulate elements fed from its edges.
 
@@ -108,6 +141,9 @@ class SystolicArray(Description):
     weights: WeightFormats | None = Field(
         default=None, description="packed formats of the stationary operand (weight stationary, bf16 or fp16)"
     )
+    sparsity: SparseWeights | None = Field(
+        default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
+    )
 
     @field_validator("operands", mode="before")
     @classmethod
@@ -124,6 +160,11 @@ class SystolicArray(Description):
             raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
         if self.add_stages and self.dataflow == "output_stationary":
             raise ValueError("add_stages is meant for weight and input stationary arrays, it must be 0 here")
+        if self.sparsity is not None:
+            if self.dataflow != "weight_stationary":
+                raise rule_at("sparsity", "sparse weights are for weight stationary arrays", self.dataflow)
+            if self.circuit_format is None:
+                raise rule_at("sparsity", "sparse weights have a format of a circuit", self.operands[0].value)
         if self.weights is not None:
             if self.dataflow != "weight_stationary":
                 raise rule_at("weights", "packed weights are for weight stationary arrays", self.dataflow)

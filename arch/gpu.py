@@ -79,6 +79,9 @@ class Gpu(Description):
     integer: int | None = Field(
         default=None, ge=1, le=4096, description="32-bit logic and shift instructions per cycle of a multiprocessor"
     )
+    sparse: int | None = Field(
+        default=None, ge=1, le=2, description="times the dense rate of matrix units with 2:4 sparse weights"
+    )
     exponentials: int = Field(ge=1, le=1024, description="special functions per cycle of a multiprocessor")
     first_level: GpuFirstLevel
     l2: GpuCache

@@ -235,6 +235,8 @@ class Instruction:
     @property
     def weights(self) -> int:
         """The code of the format of packed weights, 0 where they are as the other operand."""
+        if self.packing is not None and self.packing.dtype not in CODES:  # sparse weights, which no word says
+            return 0
         return CODES.index(self.packing and self.packing.dtype)
 
     @property

@@ -96,6 +96,13 @@ def header_room(array: SystolicArray, dtype: DataType) -> int:
     return padded(header_bytes(array, dtype), granule(array, dtype))
 
 
+def worked_rows(array: SystolicArray, k: Count, packing: Packing | None) -> Count:
+    """Rows of weights that take rows of elements: all, or those that are stored where the array skips the others."""
+    if packing is None or packing.sparsity is None or array.sparsity is None or not array.sparsity.skips:
+        return k
+    return cast(Count, packing.sparsity.rows(k))
+
+
 def group_beats(array: SystolicArray, packing: Packing) -> int:
     """Beats that bring the rows of a whole group."""
     return packing.group // array.load_rows
@@ -104,6 +111,10 @@ def group_beats(array: SystolicArray, packing: Packing) -> int:
 def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     """Bytes of a panel of ``k`` rows."""
     dtype, beats = packing.dtype, panel_beats(array, k)
+    if packing.sparsity is not None:
+        bits: Any = packing.sparsity.metadata_bits(k, array.cols)
+        stored: Any = panel_beats(array, packing.sparsity.rows(k)) * beat_bytes(array, dtype)
+        return cast(Count, stored + -(-bits // 8))
     if not packing.group:
         return beats * beat_bytes(array, dtype)
     whole = group_beats(array, packing)
@@ -145,6 +156,7 @@ def loads(array: SystolicArray, k: Count, packing: Packing | None = None) -> Loa
     A header comes before the first beat of every group. Whole folds of B beats have ceil or floor of B over a group's
     beats of them; together those of their last beat's place.
     """
+    k = worked_rows(array, k, packing)
     full, rest = k // array.rows, k % array.rows
     every, last = fold_beats(array, array.rows), fold_beats(array, rest)
     if packing is None or not packing.group:
@@ -166,6 +178,7 @@ def _either(some: Count, first: Any, other: Any) -> Any:
 
 def fold_loads(array: SystolicArray, k: int, packing: Packing | None = None) -> list[int]:
     """Cycles of loading each fold of a panel, one after the other."""
+    k = int(worked_rows(array, k, packing))
     found, place = list[int](), 0
     for start in range(0, k, array.rows):
         beats = fold_beats(array, min(array.rows, k - start))
@@ -376,4 +389,5 @@ __all__ = [
     "unpacked",
     "unpacked_weights",
     "weight_bytes",
+    "worked_rows",
 ]

@@ -63,8 +63,8 @@ class GpuMachine:
 
     def fused_rest(self, operation: str, product: Gemm, chips: int) -> float:
         """See `baselines.tiled`: what is left of a message beside the tiles of its product."""
-        if product.packing is not None:
-            raise NotSupported(f"{product.name}, whose weights are packed, fused with a message")
+        if product.stored_as is not None:
+            raise NotSupported(f"{product.name}, whose weights are packed or sparse, fused with a message")
         size = product.precision.size(1000) / 1000
         dtype = DTYPES.get(product.precision.value, product.precision.value)
         kernel = Product(product.m, product.n, product.k, dtype=dtype, element=size)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.datatype import MX_ELEMENTS
+from siliconloom.arch.datatype import MX_ELEMENTS, Sparsity
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.arch.vector import VectorFunction
@@ -222,11 +222,13 @@ def _is(operator: Operator, functions: tuple[VectorFunction, ...]) -> bool:
 
 def _stored(product: Gemm) -> dict[str, Any]:
     """Columns that say how a product's weights are stored."""
-    if product.packing is None:
-        return {}
-    if product.packing.dtype in MX_ELEMENTS:
-        raise NotSupported(f"weights in MX blocks of {product.packing.dtype.value} on a GPU (operator {product.name})")
-    return {"weights": product.packing.dtype.value, "group": product.packing.group}
+    packing, sparsity = product.packing, product.sparsity
+    if sparsity is not None and sparsity != Sparsity(2, 4):
+        raise NotSupported(f"{product.name}: weights {sparsity} sparse on a GPU; kernels have 2:4 (weight_sparsity)")
+    if packing is not None and packing.dtype in MX_ELEMENTS:
+        raise NotSupported(f"{product.name}: weights in MX blocks of {packing.dtype.value} on a GPU")
+    packed = {} if packing is None else {"weights": packing.dtype.value, "group": packing.group}
+    return packed | ({} if sparsity is None else {"sparsity": "2of4"})
 
 
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:

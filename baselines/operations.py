@@ -12,6 +12,7 @@ causal         whether a query looks only at keys up to its own
 dtype          number format of the operands, a `Precision`
 weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
 group          rows of B that share a 16-bit scale in each column; 0 where a column has one scale
+sparsity       which weights of B are kept, a `SparsePattern`; the others are zeros and not stored
 gpus           GPUs that take part
 bytes          of a collective: the larger of its send and receive buffer on one GPU (what nccl-tests calls size)
 =============  ==============================================================================================
@@ -121,6 +122,19 @@ class WeightFormat(StrEnum):
 WEIGHT_FORMATS = tuple(WeightFormat)
 """A format's code is its place here."""
 _CODE_BYTES = {WeightFormat.OPERANDS: 0.0, WeightFormat.INT8: 1.0, WeightFormat.INT4: 0.5}
+
+
+class SparsePattern(StrEnum):
+    """Zeros among the weights of B: none that are known, or two of every four in a column (2:4)."""
+
+    DENSE = "dense"
+    TWO_OF_FOUR = "2of4"
+
+
+PATTERNS = tuple(SparsePattern)
+"""A pattern's code is its place here."""
+KEPT, WHERE_BYTES = 0.5, 0.25
+"""Of 2:4: share of weights that are kept, and bytes that say where one stood (two bits)."""
 SCALE_BYTES = 2.0
 """Of the scale of a column of a group."""
 ALIASES = {
@@ -162,6 +176,7 @@ class Operations:
     bytes: Int
     weights: Code
     group: Int
+    sparsity: Code
 
     def __len__(self) -> int:
         return len(self.op)
@@ -192,13 +207,22 @@ class Operations:
         found: Bool = self.weights != WEIGHT_FORMATS.index(WeightFormat.OPERANDS)
         return found
 
+    def sparse(self) -> Bool:
+        """Mask of the products whose weights are sparse."""
+        found: Bool = self.sparsity != PATTERNS.index(SparsePattern.DENSE)
+        return found
+
     def weight_bytes(self) -> Float:
-        """Bytes of B of every product: operands, or codes and the scales of their groups; 0 of other rows."""
-        elements = self.batch.astype(np.float64) * self.n * self.k
+        """Bytes of B of every product: operands, or codes and the scales of their groups; 0 of other rows.
+
+        Of sparse ones those that are kept, and where they stood.
+        """
+        elements = self.batch.astype(np.float64) * self.n * self.k * np.where(self.sparse(), KEPT, 1.0)
         groups = np.where(self.group > 0, -(-self.k // np.maximum(self.group, 1)), 1)
         scales = self.batch.astype(np.float64) * self.n * groups * SCALE_BYTES
         codes = elements * np.array([_CODE_BYTES[f] for f in WEIGHT_FORMATS])[self.weights]
         found: Float = np.where(self.packed(), codes + scales, elements * self.element_bytes())
+        found = found + np.where(self.sparse(), elements * WHERE_BYTES, 0.0)
         return np.where(self.among(Op.GEMM), found, 0.0)
 
     def row(self, index: int) -> dict[str, Any]:
@@ -212,6 +236,8 @@ class Operations:
         found["dtype"] = str(PRECISIONS[self.dtype[index]])
         if stored := int(self.weights[index]):
             found |= {"weights": str(WEIGHT_FORMATS[stored]), "group": int(self.group[index])}
+        if pattern := int(self.sparsity[index]):
+            found["sparsity"] = str(PATTERNS[pattern])
         return found
 
     def describe(self, index: int) -> str:
@@ -219,7 +245,8 @@ class Operations:
         row = self.row(index)
         sizes = [f"{name}={value}" for name, value in row.items() if name in SIZES]
         packed = [f"weights {row['weights']} in groups of {row['group'] or 'all'}"] if "weights" in row else []
-        return " ".join([row["op"], *sizes, row["dtype"], *packed])
+        sparse = [f"sparse {row['sparsity']}"] if "sparsity" in row else []
+        return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse])
 
 
 COLUMNS = tuple(f.name for f in fields(Operations))
@@ -263,6 +290,7 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     columns["dtype"] = _codes(cells, "dtype", PRECISIONS, ALIASES, PRECISIONS, empty=Precision.BF16)
     columns["weights"] = _codes(cells, "weights", WEIGHT_FORMATS, {}, WEIGHT_FORMATS, empty=WeightFormat.OPERANDS)
     columns["group"] = cells.integers("group", _size, 0)
+    columns["sparsity"] = _codes(cells, "sparsity", PATTERNS, {"2:4": "2of4"}, PATTERNS, empty=SparsePattern.DENSE)
     return _complete(columns, cells)
 
 
@@ -309,7 +337,8 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         sizes["gpus"],
     )
     gemm = op == OPS.index(Op.GEMM)
-    columns["weights"] = np.where(gemm, columns["weights"], 0).astype(np.int8)
+    for name in ("weights", "sparsity"):
+        columns[name] = np.where(gemm, columns[name], 0).astype(np.int8)
     packed = columns["weights"] > 0
     columns["group"] = np.where(packed, columns["group"], 0)
     wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
@@ -438,9 +467,11 @@ __all__ = [
     "OPS",
     "Op",
     "Operations",
+    "PATTERNS",
     "PRECISIONS",
     "Precision",
     "SIZES",
+    "SparsePattern",
     "WEIGHT_FORMATS",
     "WeightFormat",
     "join",

@@ -14,7 +14,7 @@ from siliconloom.baselines import attention, collective, gemm
 from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
-from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, KERNELS, OPS, PRECISIONS, Op, Operations
+from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, KEPT, KERNELS, OPS, PRECISIONS, Op, Operations
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
 Float = NDArray[np.float64]
@@ -30,8 +30,9 @@ MOST_HEAD = 256
 WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
 PACKED_ERROR = {"mma": 0.2, "wgmma": 0.4}
-"""Of products with packed weights, by kernel library: a guess, for no kernel of that kind is among the measured tables.
-Published ones are made of mma, on Hopper, too, where they reach less; the card ``marlin`` shows how far we are off."""
+"""Of products with packed or sparse weights, by kernel library: a guess, for no such kernel is among the measured
+tables. Published ones are made of mma, on Hopper, too, where they reach less; the card ``marlin`` shows how far we are
+off."""
 RESULT_BYTES = 2.0
 """Results of 8-bit and 4-bit products are 16-bit."""
 
@@ -108,7 +109,8 @@ def predict(
             chosen = operations.select(mask)
             seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
             error[mask] = typical
-    error[operations.packed()] = np.maximum(error[operations.packed()], PACKED_ERROR[efficiency.kernels])
+    stored = operations.packed() | operations.sparse()
+    error[stored] = np.maximum(error[stored], PACKED_ERROR[efficiency.kernels])
     floor = least_seconds(operations, gpu)
     seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
     if not graph:
@@ -136,6 +138,14 @@ def _rates(gpu: Gpu, operations: Operations) -> Float:
     return found
 
 
+def _sparse_rates(gpu: Gpu, products: Operations) -> Float:
+    """How many times the dense rate sparse weights have, by the datasheet; one of dense ones."""
+    sparse = products.sparse()
+    if sparse.any() and gpu.sparse is None:
+        raise NotSupported(f"sparse weights on {gpu.name}, whose description has no rate of them (sparse)")
+    return np.where(sparse, float(gpu.sparse or 1), 1.0)
+
+
 def _columns(operations: Operations, *names: str) -> tuple[Float, ...]:
     return tuple(getattr(operations, name).astype(np.float64) for name in names)
 
@@ -153,8 +163,8 @@ def _gemm(gpu: Gpu, efficiency: Efficiency, o: Operations, rounds: bool) -> tupl
         batch,
         element,
         o.weight_bytes() / (batch * n * k),
-        unpacking_cycles(gpu, o),
-        _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0),
+        unpacking_cycles(gpu, o) * np.where(o.sparse(), KEPT, 1.0),
+        _rates(gpu, o) * np.where(narrow, fitted.narrow, 1.0) * _sparse_rates(gpu, o),
         np.maximum(element, RESULT_BYTES),
         gemm.TILES[efficiency.kernels],
         gemm.SPLITS,

@@ -7,7 +7,17 @@ from typing import Protocol
 
 import numpy as np
 
-from siliconloom.baselines.operations import ATTENTION, COLLECTIVES, ELEMENTWISE, OPS, PRECISIONS, Float, Op, Operations
+from siliconloom.baselines.operations import (
+    ATTENTION,
+    COLLECTIVES,
+    ELEMENTWISE,
+    KEPT,
+    OPS,
+    PRECISIONS,
+    Float,
+    Op,
+    Operations,
+)
 
 
 class Roofline(Protocol):
@@ -63,9 +73,11 @@ ELEMENTWISE_PASSES: dict[Op, int] = {
 def flops(operations: Operations) -> Float:
     """FLOPs of every row: 2 m n k batch of a product; of attention 4 batch heads head_dim times the pairs of query and
     key, of which causality leaves q_len (kv_len - q_len / 2), half when they are equal; 0 of everything else.
+
+    Of sparse weights only the products with those that are kept count.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
-    product = 2 * o["m"] * o["n"] * o["k"] * o["batch"]
+    product = 2 * o["m"] * o["n"] * o["k"] * o["batch"] * np.where(operations.sparse(), KEPT, 1.0)
     pairs = o["q_len"] * (o["kv_len"] - np.where(operations.causal, o["q_len"] / 2, 0.0))
     attention = 4 * o["batch"] * o["heads"] * o["head_dim"] * pairs
     found: Float = np.where(operations.among(*ATTENTION), attention, product * operations.among(Op.GEMM))
@@ -85,7 +97,7 @@ def compulsory_bytes(operations: Operations) -> Float:
     elements = np.where(operations.among(Op.GEMM), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
-    packed = operations.packed()
+    packed = operations.packed() | operations.sparse()
     if not packed.any():
         return elements * operations.element_bytes()
     rest = o["batch"] * o["m"] * (o["k"] + o["n"]) * operations.element_bytes()

@@ -74,6 +74,8 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[Progr
 
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
+    if not isinstance(chip.tile, PimTile) and chip.tile.array.sparsity is not None:
+        raise NotSupported(f"RTL of {chip.name} with sparse weights (tile.array.sparsity)")
     if isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None:
         raise NotSupported(f"RTL of {chip.name} with a decompressor of weights (tile.dma.decompression)")
     tile = chip.tile

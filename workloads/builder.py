@@ -11,7 +11,7 @@ from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Gemm, Operator, Vector
-from siliconloom.workloads.precision import Stated
+from siliconloom.workloads.precision import NOTHING_MORE, Stated, Unpacked
 from siliconloom.workloads.roles import Place, Role, Section
 
 NORMS = (VectorFunction.LAYER_NORM, VectorFunction.RMS_NORM)
@@ -42,8 +42,9 @@ class Builder:
         Of stored matrices but the head's and the routers', which stay as they are (so GPTQ and AWQ store models).
     epsilon
         Of norms.
-    compression
-        Bytes in memory of a byte of stored matrices, but routers' and those whose rows an embedding reads.
+    unpacked
+        Of stored matrices beside their format: compression, but of routers' and of those whose rows an embedding reads;
+        zeros, but of the head's and of routers'.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Builder:
         patterns: Mapping[str, Stated] | None = None,
         epsilon: float = 0.0,
         packing: Packing | None = None,
-        compression: float | None = None,
+        unpacked: Unpacked = NOTHING_MORE,
     ) -> None:
         self.dataflow = Dataflow()
         self.precision, self.patterns, self.epsilon, self.packing = precision, dict(patterns or {}), epsilon, packing
-        self.compression = compression
+        self.unpacked = unpacked
         self._block, self._section, self._repeat, self._layer = "", Section.LIST, 1, 0
         self._prefix = ""
 
@@ -74,11 +75,14 @@ class Builder:
         packing = None if role in (Role.HEAD, Role.ROUTER) else self.packing
         for stated in self._stated(self._full(name)):
             packing = stated.packing
-        compression = None if role is Role.ROUTER or self._read_by_row(self._full(name)) else self.compression
+        by_row = role is Role.ROUTER or self._read_by_row(self._full(name))
+        compression = None if by_row else self.unpacked.compression
+        sparsity = None if role in (Role.HEAD, Role.ROUTER) else self.unpacked.sparsity
         if not options.get("weight", True):
-            packing = compression = None
+            packing = compression = sparsity = None
         own = {**options, **self._common(name, role)}
-        return self._add(Gemm(m=m, n=n, k=k, packing=packing, compression=compression, **own), operands)
+        made = Gemm(m=m, n=n, k=k, packing=packing, compression=compression, sparsity=sparsity, **own)
+        return self._add(made, operands)
 
     def _read_by_row(self, full: str) -> bool:
         """Whether an operator before reads rows of the parameters of the one of that name."""

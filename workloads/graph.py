@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
@@ -170,9 +170,15 @@ class Graph:
         )
 
     @property
+    def sparsities(self) -> tuple[Sparsity, ...]:
+        """Patterns of zeros among weights."""
+        return tuple(dict.fromkeys(o.sparsity for o in self.operators() if isinstance(o, Gemm) and o.sparsity))
+
+    @property
     def formats(self) -> str:
-        """The format of operands, those of packed weights, and how far weights are compressed."""
+        """The format of operands, those of packed weights, how far weights are compressed, and which are kept."""
         smaller = [f"compressed to {ratio:g}" for ratio in self.compressions]
+        smaller += [f"{sparsity} sparse" for sparsity in self.sparsities]
         return ", weights ".join([self.precision.value, *map(str, self.packings), *smaller])
 
     def with_precision(self, dtype: DataType) -> Graph:
@@ -253,6 +259,7 @@ def _row(operator: Operator) -> dict[str, Any]:
             if isinstance(operator, Gemm) and operator.compression is not None
             else {}
         ),
+        **({"sparsity": str(operator.sparsity)} if isinstance(operator, Gemm) and operator.sparsity else {}),
         "macs": operator.macs,
         "flops": operator.flops,
         "weight_bytes": operator.weight_bytes,

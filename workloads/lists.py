@@ -15,13 +15,17 @@ from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
 from siliconloom.workloads.precision import (
     DEFAULT_GROUP,
+    Block,
     Compression,
+    Density,
     Group,
     PrecisionName,
+    SparsityName,
     check_compression,
     check_groups,
     formats_of,
     group_of,
+    sparsity_of,
 )
 
 Size = Annotated[int, Field(ge=1, le=2**24, strict=True)]
@@ -54,6 +58,9 @@ class GemmList(Description):
     precision: PrecisionName | None = None
     weight_group: Group | None = None
     weight_compression: Compression | None = None
+    weight_sparsity: SparsityName | None = None
+    weight_density: Density | None = None
+    weight_block: Block | None = None
     gemms: tuple[GemmEntry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -132,6 +139,7 @@ def gemm_graph(document: Document, name: str) -> Graph:
     stated = [p for p in (entries.precision, *(entry.precision for entry in entries.gemms)) if p is not None]
     group = group_of(document, stated, entries.weight_group)
     check_compression(document, stated, entries.weight_compression)
+    sparsity = sparsity_of(document, entries)
     operators = []
     for entry in entries.gemms:
         precision, packing = formats_of(entry.precision or entries.precision, None, group)
@@ -149,6 +157,7 @@ def gemm_graph(document: Document, name: str) -> Graph:
                 bias=entry.bias,
                 packing=packing if entry.weight else None,
                 compression=entries.weight_compression if entry.weight else None,
+                sparsity=sparsity if entry.weight else None,
             )
         )
     check_groups(document, operators)

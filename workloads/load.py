@@ -23,14 +23,19 @@ from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
 from siliconloom.workloads.operators import Gemm
 from siliconloom.workloads.precision import (
+    Block,
     Compression,
+    Density,
     Group,
     PrecisionName,
+    SparsityName,
     Stated,
+    Unpacked,
     check_compression,
     check_groups,
     formats_of,
     group_of,
+    sparsity_of,
 )
 from siliconloom.workloads.transformer import forward_graph
 
@@ -53,7 +58,9 @@ class Transformer(Description):
     are the rows of a group of packed weights, which share a scale (128 where W4A16 or W8A16 says no number); a file may
     state them for whoever packs its weights. ``weight_compression`` are the bytes in memory of a byte of weights that
     are compressed without loss (0.68 for DFloat11's of bf16): of all products but routers, and but a head whose rows
-    an embedding reads.
+    an embedding reads. ``weight_sparsity`` says which of a product's weights are zeros that are not stored, in all but
+    the head and routers: ``2of4`` (2:4), or ``block``, of whose blocks of ``weight_block`` rows and columns (128) the
+    share ``weight_density`` is kept.
     """
 
     kind: Literal["transformer"]
@@ -74,6 +81,9 @@ class Transformer(Description):
     operator_precision: dict[str, PrecisionName] = Field(default={})
     weight_group: Group | None = None
     weight_compression: Compression | None = None
+    weight_sparsity: SparsityName | None = None
+    weight_density: Density | None = None
+    weight_block: Block | None = None
 
 
 def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -195,12 +205,11 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
     precision, packing, patterns = _formats(document, entry, model, "weight_group" in changed)
     stated = [p for p in (entry.precision, *entry.operator_precision.values()) if p is not None]
     check_compression(document, stated, entry.weight_compression, entry.phase)
+    unpacked = Unpacked(entry.weight_compression, sparsity_of(document, entry, entry.phase))
     sample = entry.sample is not None and entry.phase is not Phase.TRAINING
     if sample and model.pooler:
         raise document.error(f"{model.model_type} has a pooler and no head to sample from", ("sample",))
-    dataflow = forward_graph(
-        model, run, precision, patterns, sample=sample, packing=packing, compression=entry.weight_compression
-    )
+    dataflow = forward_graph(model, run, precision, patterns, sample=sample, packing=packing, unpacked=unpacked)
     graph = Graph(
         name=entry.name or title,
         phase=entry.phase,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.roles import NOWHERE, Place, Role
 
@@ -135,6 +135,8 @@ class Gemm(Operator):
         How the stored matrices are packed; ``None`` where they have the format of the other operand.
     compression
         Bytes in memory of a byte of the stored matrices, where they are compressed without loss.
+    sparsity
+        Which weights of the stored matrices are kept, where the others are zeros; only these count as work.
     """
 
     m: int
@@ -147,13 +149,27 @@ class Gemm(Operator):
     chosen: int | None = None
     packing: Packing | None = None
     compression: float | None = None
+    sparsity: Sparsity | None = None
 
     kind: ClassVar[str] = "gemm"
     _dimensions: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch", "weight", "bias", "stored")
 
     @property
     def macs(self) -> int:
-        return self.batch * self.m * self.n * self.k
+        return self.batch * self.m * self.n * self.kept_rows
+
+    @property
+    def kept_rows(self) -> int:
+        """Weights of a column that are no zeros by a pattern."""
+        return self.k if self.sparsity is None else int(self.sparsity.rows(self.k))
+
+    @property
+    def stored_as(self) -> Packing | None:
+        """How the stored matrices lie, pattern of zeros and all; ``None`` where they are as the other operand."""
+        if self.sparsity is None:
+            return self.packing
+        plain = self.packing or Packing(self.precision, 0)
+        return plain._replace(sparsity=self.sparsity)
 
     @property
     def parameters(self) -> int:
@@ -166,7 +182,7 @@ class Gemm(Operator):
     @property
     def weight_bytes(self) -> int:
         """As of any operator; of packed matrices codes, and a scale for every column of a group."""
-        if self.packing is None and self.compression is None:
+        if self.packing is None and self.compression is None and self.sparsity is None:
             return self.precision.size(self.parameters)
         matrices = self.batch if self.stored is None else self.stored
         return matrices * (self.matrix_bytes + self.precision.size(self.n * self.bias))
@@ -181,10 +197,12 @@ class Gemm(Operator):
     @property
     def expanded_bytes(self) -> int:
         """Bytes of one B that is not compressed, or not any more."""
+        stored = self.kept_rows * self.n
+        where = 0 if self.sparsity is None else -(-self.sparsity.metadata_bits(self.k, self.n) // 8)
         if self.packing is None:
-            return self.precision.size(self.k * self.n)
+            return self.precision.size(stored) + where
         groups = -(-self.k // self.packing.group) if self.packing.group else 0
-        return self.packing.dtype.size(self.k * self.n) + groups * self.n * self.packing.scale_bits // 8
+        return self.packing.dtype.size(stored) + groups * self.n * self.packing.scale_bits // 8 + where
 
     @property
     def input_elements(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from fractions import Fraction
+from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import Field
 
-from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing
+from siliconloom.arch.datatype import MX_BLOCK, MX_ELEMENTS, DataType, Packing, Sparsity
+from siliconloom.arch.description import pattern_of
 from siliconloom.arch.document import Document
 from siliconloom.arch.errors import NotSupported
 from siliconloom.workloads.fields import DEFAULT_PRECISION
@@ -17,6 +19,20 @@ from siliconloom.workloads.operators import Gemm, Operator
 
 WIDE = 16
 """Bits of the activations beside packed weights."""
+
+
+class SparsityName(StrEnum):
+    """Patterns of zeros among weights: two of four in a column are kept, or a part of the blocks of a column of them.
+
+    The first is the field's 2:4.
+    """
+
+    TWO_OF_FOUR = "2of4"
+    BLOCK = "block"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SparsityName | None:
+        return cls.TWO_OF_FOUR if pattern_of(value) == "2of4" else None
 
 
 class PrecisionName(StrEnum):
@@ -73,6 +89,16 @@ _WEIGHTS = {
 }
 
 
+class Unpacked(NamedTuple):
+    """What is stated of weights beside their format: bytes in memory of each byte, and zeros that are not stored."""
+
+    compression: float | None = None
+    sparsity: Sparsity | None = None
+
+
+NOTHING_MORE = Unpacked()
+
+
 class Stated(NamedTuple):
     """What is stated of an operator: the format of its operands, and how its weights are packed."""
 
@@ -81,6 +107,12 @@ class Stated(NamedTuple):
 
 
 Compression = Annotated[float, Field(gt=0, le=1)]
+Density = Annotated[float, Field(gt=0, lt=1)]
+Block = Annotated[int, Field(ge=2, le=2**15, strict=True)]
+DEFAULT_BLOCK = 128
+"""Rows and columns of a block of weights where none are stated."""
+PARTS = 16
+"""A density is so many parts at most."""
 Group = Annotated[int, Field(ge=2, le=2**15, strict=True)]
 DEFAULT_GROUP = 128
 """Rows of a group where none are stated: GPTQ's and AWQ's."""
@@ -129,6 +161,42 @@ def check_compression(
         raise NotSupported("training with compressed weights (weight_compression)")
 
 
+class Zeros(Protocol):
+    """Keys of a description that say which weights are zeros by a pattern."""
+
+    @property
+    def weight_sparsity(self) -> SparsityName | None: ...
+    @property
+    def weight_density(self) -> float | None: ...
+    @property
+    def weight_block(self) -> int | None: ...
+    @property
+    def weight_compression(self) -> float | None: ...
+
+
+def sparsity_of(document: Document, entry: Zeros, phase: Phase | None = None) -> Sparsity | None:
+    """Which weights are kept; refuses keys that the pattern has none of, and patterns beside compression."""
+    pattern = entry.weight_sparsity
+    for key in ("weight_density", "weight_block"):
+        if pattern is not SparsityName.BLOCK and getattr(entry, key) is not None:
+            raise document.error("is of blocks (weight_sparsity block)", (key,), value=getattr(entry, key))
+    if pattern is None:
+        return None
+    if entry.weight_compression is not None:
+        raise NotSupported("weights that are sparse and compressed (weight_sparsity, weight_compression)")
+    if phase is Phase.TRAINING:
+        raise NotSupported("training with sparse weights (weight_sparsity)")
+    if pattern is SparsityName.TWO_OF_FOUR:
+        return Sparsity(2, 4)
+    density = entry.weight_density
+    if density is None:
+        raise document.error("blocks need the share of them that is kept, weight_density", ("weight_sparsity",))
+    kept = Fraction(density).limit_denominator(PARTS)
+    if float(kept) != density:
+        raise document.error(f"must be a fraction of at most {PARTS} parts", ("weight_density",), value=density)
+    return Sparsity(kept.numerator, kept.denominator, entry.weight_block or DEFAULT_BLOCK)
+
+
 def check_groups(document: Document, operators: Iterable[Operator]) -> None:
     """Refuse groups that do not divide the rows of a product's weights."""
     for operator in operators:
@@ -142,12 +210,18 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
 
 __all__ = [
     "DEFAULT_GROUP",
+    "NOTHING_MORE",
+    "Block",
     "Compression",
+    "Density",
     "Group",
     "PrecisionName",
+    "SparsityName",
     "Stated",
+    "Unpacked",
     "check_compression",
     "check_groups",
     "formats_of",
     "group_of",
+    "sparsity_of",
 ]

@@ -12,7 +12,7 @@ from siliconloom.workloads.attention import TokenStep, add_attention
 from siliconloom.workloads.builder import Builder, Value
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.feed_forward import add_feed_forward
-from siliconloom.workloads.precision import Stated
+from siliconloom.workloads.precision import NOTHING_MORE, Stated, Unpacked
 from siliconloom.workloads.roles import Role, Section
 
 LONGEST_PATTERN = 16
@@ -26,7 +26,7 @@ def forward_graph(
     *,
     sample: bool = False,
     packing: Packing | None = None,
-    compression: float | None = None,
+    unpacked: Unpacked = NOTHING_MORE,
 ) -> Dataflow:
     """Operators of one forward pass, in program order.
 
@@ -34,7 +34,7 @@ def forward_graph(
     softmax for the loss follows. BERT's pooler takes the first token of each sequence. With ``sample`` the token of the
     largest logit follows the head.
     """
-    builder = Builder(precision, patterns, model.epsilon, packing, compression)
+    builder = Builder(precision, patterns, model.epsilon, packing, unpacked)
     x = _embedding(builder, model, run)
     names: dict[str, int] = {}
     for label, repeat, layers in layer_blocks(model.layers):

@@ -72,6 +72,8 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     """The array has a circuit for packed weights of this format, and groups of whole beats."""
     if i.packing is None:
         return
+    if i.packing.sparsity is not None:
+        raise illegal(i, number, "no circuit for sparsity; zeros among weights are stored as they are")
     group, beat = i.packing.group, tile.array.load_rows
     if i.packing.dtype not in tile.weight_formats:
         built = ", ".join(tile.weight_formats) or "no packed ones"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.packing import header_lines
+from siliconloom.arch.packing import header_lines, worked_rows
 from siliconloom.arch.vector import ROW_LIMIT, VectorFunction, vector_cost
 from siliconloom.workloads import Attention, Gemm, Operator, Vector
 
@@ -44,6 +44,7 @@ def _product_floor(array: SystolicArray, operator: Gemm) -> int:
     if array.dataflow == "output_stationary":
         return -(-m // rows) * -(-n // cols) * max(k, rows)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
+    k = int(worked_rows(array, k, operator.stored_as))
     loads = -(-k // array.load_rows)
     if operator.packing is not None and operator.packing.group:
         loads += -(-k // operator.packing.group) * header_lines(array, operator.packing.dtype)
@@ -95,7 +96,7 @@ def read_floor(tile: NpuTile, tiles: int, operator: Gemm) -> int:
 
     def with_panels(total: int, kept: int, other: int, across: int) -> float:
         at = _grid(total)
-        row = max(size(operator.k), 1)
+        row = max(kept / total, 1)  # of A all bytes; of B what is stored of a column, and no more in a scratchpad
         share = np.minimum(1.0, room / (row * at[:-1]))
         again = share + (1 - share) * np.maximum(1.0, across * at[:-1] / sums)
         return float((kept * again + other * np.maximum(1.0, total / at[1:])).min())

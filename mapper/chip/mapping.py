@@ -286,6 +286,7 @@ def check_packing(chip: Chip, graph: Graph) -> None:
     """Refuse weights that are packed in a way that a chip has no circuit for, or compressed where nothing expands."""
     if graph.compressions and not (isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None):
         raise NotSupported(f"compressed weights; {chip.name} has no decompressor of them (tile.dma.decompression)")
+    check_sparsity(chip, graph)
     for packing in graph.packings:
         tile = chip.tile
         own = tile.weight_formats if isinstance(tile, NpuTile) else ()
@@ -296,6 +297,22 @@ def check_packing(chip: Chip, graph: Graph) -> None:
             raise NotSupported(
                 f"groups of {packing.group} rows of weights, which are no whole beats of {chip.name} "
                 f"(tile.array.load_rows {tile.array.load_rows})"
+            )
+
+
+def check_sparsity(chip: Chip, graph: Graph) -> None:
+    """Refuse patterns of zeros that a chip's array is not described to take, and blocks that its lines cut."""
+    for sparsity in graph.sparsities:
+        array = chip.tile.array if isinstance(chip.tile, NpuTile) else None
+        name = "2of4" if sparsity.block == 1 else "block"
+        if array is None or array.sparsity is None or name not in array.sparsity.patterns:
+            raise NotSupported(f"sparse weights ({name}); {chip.name} takes none (tile.array.sparsity)")
+        if graph.packings:
+            raise NotSupported(f"weights that are packed and sparse on {chip.name} (weight_sparsity)")
+        if sparsity.block > 1 and (sparsity.block % array.cols or sparsity.block % array.load_rows):
+            raise NotSupported(
+                f"blocks of {sparsity.block} weights on {chip.name}: they must be whole panels of {array.cols} columns "
+                f"and whole beats of {array.load_rows} rows (weight_block)"
             )
 
 

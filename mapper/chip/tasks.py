@@ -253,6 +253,6 @@ def gemm_shape(part: Operator, task: Task) -> GemmShape:
         listed=not task.depends,
         step=task.step,
         common=task.common,
-        packing=part.packing,
+        packing=part.stored_as,
         compression=part.compression,
     )

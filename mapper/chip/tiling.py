@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
-from math import lcm
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ def _fits(tile: NpuTile, layout: Layout, shape: GemmShape, m: Int, n: Int, k: In
 def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     """What tiles of m, n and k are multiples of, where they are not the whole dimension: panels and folds are whole.
 
-    So are groups of packed weights.
+    So are groups of packed weights, and turns of a pattern of zeros; folds are whole of what an array does not skip.
 
     Those of n are of results' columns, where a gated activation halves them.
     """
@@ -160,6 +160,10 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
     if array.dataflow == "output_stationary":
         return array.rows, array.cols, 1
     group = shape.packing.group if shape.packing and shape.packing.group else 1
+    if shape.packing is not None and (sparse := shape.packing.sparsity) is not None:
+        turn, most = sparse.of * sparse.block, sparse.kept * sparse.block
+        skips = array.sparsity is not None and array.sparsity.skips
+        return 1, array.cols, turn * array.rows // gcd(array.rows, most) if skips else lcm(array.rows, turn)
     return 1, array.cols, lcm(array.rows, group)
 
 
@@ -170,6 +174,8 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
     """
     array, grain = oriented(tile).array, dict(zip("mnk", grains(tile, shape), strict=True))[key]
     if grain % size or not is_power(grain // size):
+        return False
+    if key == "k" and shape.packing is not None and shape.packing.sparsity is not None:
         return False
     if key == "n":
         return shape.packed and shape.packing is None and not shape.output_halved and is_power(grain)
@@ -206,6 +212,8 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     low, shallow = set[int](), set[int]()
     columns, beat = 2 * n if shape.output_halved else n, oriented(tile).array.load_rows
     beat = 2 * max(beat, shape.packing.group if shape.packing else 1)
+    if shape.packing is not None and shape.packing.sparsity is not None:
+        beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
     while True:
         needs = layout.needs(m, columns, k)

@@ -240,7 +240,7 @@ def can_compute(operator: object) -> bool:
     """Tell whether an operator is a product with stored weights that memory can compute: operands as they are."""
     if not (isinstance(operator, Gemm) and operator.weight and operator.batch == 1 and operator.stored is None):
         return False
-    return operator.packing is None and operator.compression is None
+    return operator.packing is None and operator.compression is None and operator.sparsity is None
 
 
 def _pieces(columns: int, row_columns: int, buffer: int) -> list[tuple[int, int]]:

@@ -34,8 +34,9 @@ def cost_key(program: Program, chip: Chip) -> str:
         tables = build_tables(program, chip)
         parts += [tables.instructions.tobytes(), tables.counters.tobytes(), repr(tables.constants)]
     operators = [i.operator for i in program.instructions]
-    if any(i.compression is not None for i in program.instructions):  # which the words do not say
-        parts.append(repr([i.compression for i in program.instructions]))
+    unsaid = [(i.compression, i.packing and i.packing.sparsity) for i in program.instructions]
+    if any(compression is not None or sparsity is not None for compression, sparsity in unsaid):
+        parts.append(repr(unsaid))  # which the words do not say
     return key_of("run", *parts, repr((program.semaphores, operators, len(program.operators), program.tiles)))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.packing import loads
+from siliconloom.arch.packing import loads, worked_rows
 from siliconloom.arch.timing import LOADER_GAP, OPERAND_LATENCY
 from siliconloom.sim.timing.systolic import gemm_run
 
@@ -29,7 +29,7 @@ def matmul_pace(array: SystolicArray, m: Int, n: Int, k: Int, packing: Packing |
         apart: Int = (folds - 1) * np.maximum(k, rows) + np.maximum(k + OPERAND_LATENCY, rows)
         return apart
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    load = loads(array, k, packing)
+    load, k = loads(array, k, packing), np.asarray(worked_rows(array, k, packing))
     paced: Int = -(-outer // cols) * (
         load.few * np.maximum(load.short, beats)
         + load.many * np.maximum(load.long, beats)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import SystolicArray
-from siliconloom.arch.packing import fold_loads, loads
+from siliconloom.arch.packing import fold_loads, loads, worked_rows
 from siliconloom.arch.timing import INPUT_SLICE
 
 
@@ -136,8 +136,9 @@ def gemm_run(array: SystolicArray, m: int, n: int, k: int, packing: Packing | No
         folds = -(-m // rows) * -(-n // cols)
         return FoldRun(0, k, folds, (folds - 1) * max(k, rows), m - (m - 1) // rows * rows, 0)
     outer, beats = (n, m) if array.dataflow == "weight_stationary" else (m, n)
-    panels, rest = -(-outer // cols), k % rows
     load = loads(array, k, packing)
+    k = int(worked_rows(array, k, packing))
+    panels, rest = -(-outer // cols), k % rows
     paced = load.few * max(load.short, beats) + load.many * max(load.long, beats)
     paced = panels * (paced + (max(load.rest, beats) if rest else 0))
     return FoldRun(

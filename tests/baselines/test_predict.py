@@ -13,7 +13,7 @@ from siliconloom.baselines.attention_backward import BLOCKS, backward_seconds
 from siliconloom.baselines.dequantization import unpacking_cycles
 from siliconloom.baselines.operations import PRECISIONS, make_operations
 from siliconloom.baselines.predict import Prediction, predict
-from siliconloom.baselines.roofline import compulsory_bytes, least_seconds, link_bytes
+from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds, link_bytes
 
 GPUS = {name: load_gpu(name) for name in gpu_names()}
 BOUNDS = {*gemm.BOUNDS, *attention.BOUNDS, *collective.BOUNDS}
@@ -266,3 +266,22 @@ def test_products_with_packed_weights_carry_a_guess_as_their_error():
     rows = [{"op": "gemm", "m": 16, "n": 4096, "k": 4096} | p for p in ({}, PACKED)]
     assert found("h100", *rows).error.tolist() == [0.048, 0.4]
     assert found("a10", *rows).error.tolist() == [0.2, 0.2]
+
+
+@given(cuda, products, st.sampled_from(["fp16", "int8"]))
+def test_sparse_weights_keep_half_and_take_no_less_than_their_roofline(gpu, row, dtype):
+    sparse = row | {"dtype": dtype, "sparsity": "2of4"}
+    made = make_operations([row | {"dtype": dtype}, sparse])
+    dense_flops, kept_flops = flops(made).tolist()
+    assert kept_flops * 2 == dense_flops
+    size = 1 if dtype == "int8" else 2
+    assert made.weight_bytes()[1] == made.weight_bytes()[0] * (0.5 + 0.125 / size)
+    assert seconds(gpu, sparse) >= least_seconds(make_operations([sparse]), GPUS[gpu])[0] * (1 - 1e-12)
+
+
+def test_sparse_weights_take_up_to_half_the_time_where_arithmetic_binds():
+    row = {"op": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
+    dense, sparse = found("a100", row, row | {"sparsity": "2of4"}).seconds.tolist()
+    assert 0.5 < sparse / dense < 0.7
+    same = GPUS["a100"].model_copy(update={"sparse": 1})
+    assert seconds(same, row | {"sparsity": "2of4"}) == pytest.approx(dense, rel=0.1)  # its bytes are fewer

@@ -81,17 +81,17 @@ sequence: 64
 context: 96
 model: {model_type: gpt2, n_embd: 128, n_head: 4, n_layer: 2, n_positions: 256, vocab_size: 512}
 """,
-    "operations.csv": "op,dtype,m,n,k,batch,heads,kv_heads,head_dim,q_len,kv_len,bytes,gpus,weights,group\n"
-    "gemm,bf16,4096,4096,4096,,,,,,,,,int4,128\n"
-    "gemm,bf16,4096,4096,4096,,,,,,,,,,\n"
-    "gemm,bf16,64,4096,4096,,,,,,,,,,\n"
-    "gemm,int8,4096,4096,4096,,,,,,,,,,\n"
-    "gemm,fp32,512,512,512,,,,,,,,,,\n"
-    "attention_prefill,bf16,,,,1,32,8,128,2048,2048,,,,\n"
-    "attention_decode,bf16,,,,16,32,8,128,1,4096,,,,\n"
-    "rmsnorm,bf16,4096,4096,,,,,,,,,,,\n"
-    "all_reduce,bf16,,,,,,,,,,67108864,8,,\n"
-    "all_reduce,bf16,,,,,,,,,,67108864,32,,\n",
+    "operations.csv": "op,dtype,m,n,k,batch,heads,kv_heads,head_dim,q_len,kv_len,bytes,gpus,weights,group,sparsity\n"
+    "gemm,bf16,4096,4096,4096,,,,,,,,,int4,128,2of4\n"
+    "gemm,bf16,4096,4096,4096,,,,,,,,,,,\n"
+    "gemm,bf16,64,4096,4096,,,,,,,,,,,\n"
+    "gemm,int8,4096,4096,4096,,,,,,,,,,,\n"
+    "gemm,fp32,512,512,512,,,,,,,,,,,\n"
+    "attention_prefill,bf16,,,,1,32,8,128,2048,2048,,,,,\n"
+    "attention_decode,bf16,,,,16,32,8,128,1,4096,,,,,\n"
+    "rmsnorm,bf16,4096,4096,,,,,,,,,,,,\n"
+    "all_reduce,bf16,,,,,,,,,,67108864,8,,,\n"
+    "all_reduce,bf16,,,,,,,,,,67108864,32,,,\n",
     "requests.csv": "cycle,op,address\n"
     + "".join(f"{2 * n},{'RRW'[n % 3]},{(n * 7919 * 64) % 2**26 if n % 4 else n * 64}\n" for n in range(6000)),
     # Two layers with two experts of a token, some more popular than others.
@@ -248,6 +248,9 @@ BASES: dict[str, Callable[[Sets], Any]] = {
     "packed": command("sim npu-edge gemms.yaml --set workload.precision=w4a16 --set workload.weight_group=16"),
     "compressed": command(
         "sim npu-edge-int8 gemms.yaml --set tile.dma.decompression=32 --set workload.weight_compression=0.7"
+    ),
+    "sparse": command(
+        "sim npu-edge-int8 gemms.yaml --set tile.array.sparsity.patterns=2of4 --set workload.weight_sparsity=2of4"
     ),
     "packed rtl": lambda sets: repr(geometry_of(load_chip("npu-edge", sets))),
     "npu rtl": lambda sets: repr(geometry_of(load_chip("npu-edge-int8", sets))),

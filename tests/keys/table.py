@@ -31,6 +31,8 @@ ROWS = (
     ("VectorUnit", "edge", "tile.vector.", "lanes=8 latency=40"),
     ("VectorUnit", "packed", "tile.vector.", "format=null"),
     ("SystolicArray", "packed", "tile.array.", "weights!null"),
+    ("SparseWeights", "sparse", "tile.array.sparsity.", "skips=false patterns!block"),
+    ("SystolicArray", "sparse", "tile.array.", "sparsity!null"),
     ("WeightFormats", "packed rtl", "tile.array.weights.", "formats=[int4] minima=false"),
     ("Dma", "edge", "tile.dma.", "bytes_per_cycle=16 outstanding=1"),
     ("SystolicArray", "npu rtl", "tile.array.", "dataflow=input_stationary"),
@@ -148,7 +150,7 @@ ROWS = (
         "name=other architecture=ampere multiprocessors=66 clock=900MHz exponentials=4 power=200 "
         "idle_power=60 matrix.bf16=1024",
     ),
-    ("Gpu", "gpu", "", "vector.fp32=8 integer=8"),
+    ("Gpu", "gpu", "", "vector.fp32=8 integer=8 sparse=1"),
     ("GpuCache", "gpu", "l2.", "capacity=4MiB"),
     ("GpuMemory", "gpu", "memory.", "bandwidth=1000GB/s"),
     ("GpuMemory", "known gpu", "memory.", "capacity=40GiB kind=hbm2e latency_cycles=900"),
@@ -199,7 +201,11 @@ ROWS = (
         "GemmList",
         "gemms",
         "",
-        "name=other precision=bf16 precision=w4a16&&weight_group=4 weight_group!16 weight_compression=0.7",
+        "name=other precision=bf16 precision=w4a16&&weight_group=4 weight_group!16 weight_compression=0.7 "
+        "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
+        "weight_density=0.5&&weight_sparsity=block&&weight_block=4 weight_density!0.5 weight_block!8 "
+        "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
+        "weight_density=0.5&&weight_sparsity=block&&weight_block=4 weight_density!0.5 weight_block!8",
     ),
     ("GemmList", "compressed", "workload.", "weight_compression=0.9"),
     ("GemmList", "packed", "workload.", "weight_group=8"),
@@ -220,6 +226,8 @@ ROWS = (
         "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
         "cache_length=96 cache_length!32 "
         "precision=w8a16&&weight_group=16 weight_group!16 weight_compression=0.7 "
+        "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
+        "weight_density=0.5&&weight_sparsity=block&&weight_block=4 weight_density!0.5 weight_block!8 "
         "model.quantization_config!{bits:4} "
         "model.lora_rank!8",
     ),

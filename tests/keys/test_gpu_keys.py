@@ -24,6 +24,7 @@ VALUES = {
     "vector.fp32": "8",
     "vector.bf16": "8",
     "integer": "8",
+    "sparse": "1",
     "exponentials": "4",
     "power": "200",
     "idle_power": "60",
@@ -65,6 +66,7 @@ OTHERWISE = {
     "vector.fp32": "of another precision than the workload's",
     "vector.bf16": "of packed weights, which the workload has none of",
     "integer": "of packed weights, which the workload has none of",
+    "sparse": "of sparse weights, which the workload has none of",
     "memory.capacity": "a limit: what does not fit is refused",
     "name": "a plan and a comparison with one GPU name the system, or the machine",
 }

@@ -21,6 +21,7 @@ LLAMA = {
     "intermediate_size": 128,
     "vocab_size": 100,
 }
+NARROW = LLAMA | {"hidden_size": 48, "intermediate_size": 80}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
 BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GEMM = "kind: gemms\ngemms:\n- {name: a, m: 8, n: 8, k: 8}\n"
@@ -141,7 +142,11 @@ def test_bad_configurations(config: dict[str, object], expected: str, load_confi
         (LLAMA, ("precision", "w4a8"), "must be one of int4"),
         (LLAMA, ("weight_group", "32"), "groups are of packed weights (precision w4a16 or w8a16) (got 32)"),
         (LLAMA, ("precision", "mxfp6"), "must be one of int4"),
-        (LLAMA | {"hidden_size": 48, "intermediate_size": 80}, ("precision", "mxfp4"), "groups must divide the 48 rows"),
+        (
+            LLAMA | {"hidden_size": 48, "intermediate_size": 80},
+            ("precision", "mxfp4"),
+            "groups must divide the 48 rows",
+        ),
         (GPT2, ("sequence", "1025"), "learned positions for 1024 tokens only (got 1025)"),
         (GPT2, ("context", "1025"), "not supported: context in prefill (chunked prefill after earlier tokens)"),
         (BERT, ("sequence", "513"), "learned positions for 512 tokens only (got 513)"),

@@ -2,7 +2,7 @@
 
 from siliconloom.arch.description import NpuTile, SystolicTile
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import weight_bytes, worked_rows
 from siliconloom.arch.timing import ACCUMULATOR_WRITE
 from siliconloom.sim.chip.opcodes import TIMINGS, Counter, Timing, Work
 from siliconloom.sim.timing.systolic import gemm_run
@@ -24,10 +24,11 @@ def _times(work: Work) -> dict[str, int]:
 
 def _counts(work: Work) -> dict[Counter, int]:
     i, array = work.instruction, work.tile.array
-    macs = {Counter.MACS: i.m * i.n * i.k}
+    deep = int(worked_rows(array, i.k, i.packing))
+    macs = {Counter.MACS: i.m * i.n * deep}
     if not isinstance(work.tile, NpuTile):
         return macs
-    panels_n, panels_m, folds_k = -(-i.n // array.cols), -(-i.m // array.cols), -(-i.k // array.rows)
+    panels_n, panels_m, folds_k = -(-i.n // array.cols), -(-i.m // array.cols), -(-deep // array.rows)
     if array.dataflow == "weight_stationary":
         values = i.k * i.n + panels_n * i.m * i.k
     elif array.dataflow == "input_stationary":

@@ -89,6 +89,7 @@ def gpu_summary(gpu: Gpu) -> dict[str, Any]:
         "exponentials_per_second": float(gpu.exponentials * gpu.multiprocessors * gpu.clock),
         "vector_flops": {p: float(rate * gpu.multiprocessors * gpu.clock) for p, rate in gpu.vector.items()},
         **({"integer_per_second": float(gpu.integer * gpu.multiprocessors * gpu.clock)} if gpu.integer else {}),
+        **({"sparse_rate": gpu.sparse} if gpu.sparse else {}),
         "power_w": gpu.power,
         "idle_power_w": gpu.idle_power,
         "recorded": recorded(gpu),

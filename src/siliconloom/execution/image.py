@@ -59,6 +59,8 @@ def refuse(mapped: MappedWorkload) -> None:
         )
     if mapped.graph.compressions:
         raise NotSupported(f"values of {name} with compressed weights, which no circuit expands (weight_compression)")
+    if mapped.graph.sparsities:
+        raise NotSupported(f"values of {name} with sparse weights, which no circuit takes (weight_sparsity)")
     why = dict(mapped.apart)
     for i in mapped.program.instructions:
         if i.opcode is Opcode.VECTOR and i.function not in built_in(own):

@@ -11,6 +11,7 @@ its tolerance says why.
 CARDS = {
     "flash-attention-2": "siliconloom.reproduce.flash_attention_2",
     "flat": "siliconloom.reproduce.flat",
+    "dfloat11": "siliconloom.reproduce.dfloat11",
     "exflow": "siliconloom.reproduce.exflow",
     "flux-comet": "siliconloom.reproduce.flux_comet",
     "fusemax": "siliconloom.reproduce.fusemax",

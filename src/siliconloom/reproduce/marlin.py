@@ -9,7 +9,7 @@ authors say of theirs on an A10, and what a table of vLLM's build of it has on a
 
 from __future__ import annotations
 
-from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.datatype import DataType, Packing, Sparsity
 from siliconloom.arch.gpu import load_gpu
 from siliconloom.baselines.operations import make_operations
 from siliconloom.baselines.predict import predict
@@ -35,10 +35,23 @@ ALONE = (
 )
 
 
-def least(batch: int, packing: Packing | None) -> float:
+SPARSE = 5.3
+"""Sparse-MARLIN's ideal with 2:4 on top, "near-optimal speedups of around 5.3x" (its README)."""
+SPARSE_TOLERANCE = 0.05
+"""The figure is that of codes and two bits of each that is kept, 16/3; scales of groups make it 16/3.125."""
+
+
+def least(batch: int, packing: Packing | None, sparsity: Sparsity | None = None) -> float:
     """Seconds of a product at the roofline."""
     product = Gemm(
-        name="product", block="product", precision=DataType.FP16, m=batch, n=COLUMNS, k=ROWS, packing=packing
+        name="product",
+        block="product",
+        precision=DataType.FP16,
+        m=batch,
+        n=COLUMNS,
+        k=ROWS,
+        packing=packing,
+        sparsity=sparsity,
     )
     moved = product.weight_bytes + product.input_bytes + product.output_bytes
     return max(moved / BANDWIDTH, product.flops / FLOPS)
@@ -58,6 +71,8 @@ def card() -> Card:
         CardRow(f"ideal speedup [batch {batch}]", least(batch, None) / least(batch, PACKING), published, TOLERANCE)
         for batch, published in PUBLISHED.items()
     ]
+    sparse = least(1, None) / least(1, PACKING, Sparsity(2, 4))
+    rows.append(CardRow("ideal speedup, 2:4 [batch 1]", sparse, SPARSE, SPARSE_TOLERANCE))
     rows += [
         CardRow(
             f"GPU model's speedup, A10, W4A16 [batch {batch}]",
@@ -82,6 +97,6 @@ def card() -> Card:
         "marlin",
         "MARLIN: speedup of W4A16 over fp16, ideal on an A10 (groups of 128, 72k x 18k), and the GPU model's kernels",
         "Frantar et al., MARLIN: Mixed-Precision Auto-Regressive Parallel Inference on Large Language Models, 2024, "
-        "figure 1; README of IST-DASLab/marlin; inclusionAI/humming, pull request 2 (H100)",
+        "figure 1; READMEs of IST-DASLab/marlin and Sparse-Marlin; inclusionAI/humming, pull request 2 (H100)",
         tuple(rows),
     )
