@@ -26,8 +26,8 @@ SLOW = ("verify", "run")
 
 def label(line: str) -> str:
     """What a line is about: its first column, or its words up to the first figure."""
-    first = re.split(r"\s{2,}", line.strip(), maxsplit=1)[0]
-    return re.split(r"\d", first, maxsplit=1)[0] if VOLATILE.search(line) else first
+    first, *others = re.split(r"\s{2,}", line.strip(), maxsplit=1)
+    return first if others else re.split(r"\d", first, maxsplit=1)[0]
 
 
 def output(command: str) -> list[str]:

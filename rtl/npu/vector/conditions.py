@@ -1,4 +1,4 @@
-"""What the vector unit's instruction under way is."""
+"""What the instruction under way in the vector unit asks for, as conditions."""
 
 from __future__ import annotations
 
