@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from siliconloom.arch.description import Chip, NpuTile, PimTile
+from siliconloom.arch.description import Chip, PimTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.rtl.array.design import systolic_design
 from siliconloom.rtl.cells.sram import SramWrapper
@@ -23,6 +23,7 @@ from siliconloom.rtl.fpga import FpgaTop, Message, byte_beats
 from siliconloom.rtl.library import Library, ResetStyle
 from siliconloom.rtl.names import module_prefix
 from siliconloom.rtl.npu.design import npu_design
+from siliconloom.rtl.npu.geometry import without_circuit
 from siliconloom.rtl.npu.testbench import ProgramVectors
 from siliconloom.rtl.pim.design import pim_design
 
@@ -74,10 +75,8 @@ def build_rtl(chip: Chip, *, reset: ResetStyle = "sync", vectors: Sequence[Progr
 
 def design_of(chip: Chip, reset: ResetStyle = "sync", vectors: Sequence[ProgramVectors] = ()) -> Design:
     """The top circuit of ``chip`` and what is said about it; raises `NotSupported` where there is no RTL."""
-    if not isinstance(chip.tile, PimTile) and chip.tile.array.sparsity is not None:
-        raise NotSupported(f"RTL of {chip.name} with sparse weights (tile.array.sparsity)")
-    if isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None:
-        raise NotSupported(f"RTL of {chip.name} with a decompressor of weights (tile.dma.decompression)")
+    if (part := without_circuit(chip)) is not None:
+        raise NotSupported(f"RTL of {chip.name} with {part}")
     tile = chip.tile
     if chip.tile_count > 1:
         raise NotSupported(

@@ -7,7 +7,7 @@ from math import gcd
 
 from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray
+from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray, SystolicTile
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
 
@@ -163,6 +163,15 @@ def has_npu_rtl(chip: Chip) -> bool:
     except NotSupported:
         return False
     return True
+
+
+def without_circuit(chip: Chip) -> str | None:
+    """A part of a chip that is specified only, with its key; nothing where there is none."""
+    if isinstance(chip.tile, NpuTile) and chip.tile.dma.decompression is not None:
+        return "a decompressor of weights (tile.dma.decompression)"
+    if isinstance(chip.tile, NpuTile | SystolicTile) and chip.tile.array.sparsity is not None:
+        return "sparse weights (tile.array.sparsity)"
+    return None
 
 
 def geometry_of(chip: Chip) -> Geometry:

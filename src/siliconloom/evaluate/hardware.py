@@ -15,7 +15,7 @@ from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.faults import Cause
 from siliconloom.arch.isa import Program
 from siliconloom.arch.opcodes import Opcode
-from siliconloom.rtl.npu.geometry import geometry_of
+from siliconloom.rtl.npu.geometry import geometry_of, without_circuit
 
 PROVEN, SPECIFIED = "proven", "specified"
 """The assembler takes the instructions, so that Verilog, simulator and golden model run them alike; they are timed by a
@@ -36,9 +36,9 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
     """
     operators = len(unlaid)
     if isinstance(chip.tile, SystolicTile):
-        return [_no_circuit(chip.tile.array, {i.dtype for i in program.instructions if i.opcode is Opcode.MATMUL})] * (
-            operators
-        )
+        part = without_circuit(chip)
+        why = _no_circuit(chip.tile.array, {i.dtype for i in program.instructions if i.opcode is Opcode.MATMUL})
+        return [why or (part and f"no RTL of a chip with {part}")] * operators
     if not isinstance(chip.tile, NpuTile):
         return ["no programs on such a tile"] * operators
     found = list(unlaid)
@@ -51,6 +51,8 @@ def hardware_of(chip: Chip, program: Program, unlaid: Sequence[str | None]) -> l
         geometry_of(chip)
     except NotSupported as error:
         found = [f"no {str(error).removeprefix('not supported: ')}"] * operators
+    if (part := without_circuit(chip)) is not None:
+        found = [why or f"no RTL of a chip with {part}" for why in found]
     if chip.tile_count > 1:
         found = [why or "the Verilog is of one tile (tile_count)" for why in found]
     return found
