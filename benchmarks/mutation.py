@@ -201,15 +201,15 @@ def packed_stages(folder: Path, simulator: str | None) -> list[Stage]:
 
 
 def packed_chips() -> dict[str, Any]:
-    """Two tiles: headers of two lines and elements of four bytes; codes with a sign and two rows a beat."""
-    from siliconloom.arch.datatype import DataType
+    """Three tiles: headers of two lines and elements of four bytes; codes with a sign, two rows a beat; MX blocks alone."""
+    from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType
     from siliconloom.arch.description import WeightFormats
 
     narrow = npu_chips()["two-ports"]
-    codes = DataType.INT4, DataType.INT8
+    formats = {"all": INTEGER_CODES + MX_ELEMENTS, "int4": INTEGER_CODES[:1], "blocks": MX_ELEMENTS}
     made = {}
-    for name, operand, rows, minima, elements in PACKED:
-        weights = WeightFormats(formats=codes if minima else codes[:1], minima=minima)
+    for name, operand, rows, kinds, minima, elements in PACKED:
+        weights = WeightFormats(formats=formats[kinds], minima=minima)
         operands: dict[str, Any] = {"operands": (DataType(operand),), "load_rows": rows, "weights": weights}
         parts = {
             "array": narrow.tile.array.model_copy(update=operands),
@@ -265,8 +265,12 @@ def refusals(run: _Tile) -> list[str]:
     ]
 
 
-PACKED = (("two-lines", "bf16", 1, True, "fp32"), ("signed", "fp16", 2, False, None))
-"""Tiles with packed weights: format of operands, rows a beat, minima, format of elements."""
+PACKED = (
+    ("two-lines", "bf16", 1, "all", True, "fp32"),
+    ("signed", "fp16", 2, "int4", False, None),
+    ("blocks", "fp16", 2, "blocks", False, None),
+)
+"""Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
 """Tiles with narrow lines: what stays in the array, and rows a beat."""
 FLOATS = ("bf16", "fp8_e4m3")

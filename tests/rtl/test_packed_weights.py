@@ -16,7 +16,7 @@ from siliconloom.rtl.array.weights import WeightLane, code_kind
 from siliconloom.rtl.cells.floating import BITS
 from siliconloom.rtl.library import Library
 from siliconloom.verification import npu as verification
-from siliconloom.verification.float_directed import packed_weights
+from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu, random_program
 from tests.rtl.test_float_tiles import needs
@@ -130,7 +130,7 @@ def tile_of(number):
 
 
 def programs_of(chip, number, count=4):
-    made = [("packed weights", packed_weights(chip))]
+    made = packed_programs(chip)
     made += [(f"program {n}", random_program(chip, 1000 * number + n)) for n in range(count)]
     for _, each in made:
         check_program(each.program, chip)
@@ -182,7 +182,7 @@ def test_a_planted_fault_is_found(module, old, new, monkeypatch):
     assert old in bundle.files[name], bundle.files[name]
     bundle.files[name] = bundle.files[name].replace(old, new, 1)
     monkeypatch.setattr(verification, "bundle_of", lambda chip: bundle)
-    made = [("packed weights", packed_weights(chip))]
+    made = packed_programs(chip)
     assert not all(parity.passed for parity in check_programs(chip, made, simulator="icarus"))
 
 

@@ -30,8 +30,8 @@ TABLE = {1: (2.30, 4.98, 3.46), 2: (4.63, 10.02, 6.87), 4: (9.26, 19.85, 13.75)}
 SIDE = 8192
 KERNEL_TOLERANCE = 0.05
 ALONE = (
-    "each launch is timed by itself, by events behind an emptied L2 (Triton's do_bench): torch's takes 7 us longer "
-    "than the model's, which is one in a stream, and the packed ones 12 us, of whose kernels Hopper has none of its own"
+    "each launch is timed by itself, by events behind an emptied L2 (Triton's do_bench), where the model's is one in a "
+    "stream; the packed kernels are made of mma, Hopper's own being wgmma; how much is due to which is not known"
 )
 
 

@@ -36,7 +36,7 @@ from siliconloom.sim.golden.npu import (
 )
 from siliconloom.verification.carried import carry
 from siliconloom.verification.chain import Chain, Image, Places
-from siliconloom.verification.float_directed import FLOAT, PACKED
+from siliconloom.verification.float_directed import FLOAT, packed_programs
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
 
@@ -526,6 +526,4 @@ def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Names and programs for the npu tile of ``chip``."""
     tile = _tile(chip)
     own = {**DIRECTED, **(INTEGER if tile.circuit_format.is_integer else FLOAT)}
-    if tile.weight_formats:
-        own |= PACKED
-    return [(name, make(chip)) for name, make in own.items()]
+    return [(name, make(chip)) for name, make in own.items()] + packed_programs(chip)

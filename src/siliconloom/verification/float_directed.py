@@ -6,6 +6,7 @@ the leading bits of what the golden model computes away: what is left are the ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import INTEGER_CODES, DataType, Packing, scale_bits
+from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
@@ -377,21 +378,29 @@ def any_pattern(chip: Chip) -> LoadedProgram:
     return rows.program()
 
 
-def packed_weights(chip: Chip) -> LoadedProgram:
-    """Products by weights in every format: groups that end within folds and beyond them, and a last beat part full.
+def packed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
+    """Programs by weights in every format of a tile: whole numbers and the operands' own, and MX blocks."""
+    own = chip.tile.weight_formats if isinstance(chip.tile, NpuTile) else ()
+    blocks = tuple(dtype for dtype in own if dtype in MX_ELEMENTS)
+    kinds = {"packed weights": tuple(dtype for dtype in own if dtype not in blocks), "MX blocks": blocks}
+    return [(name, packed_weights(chip, formats)) for name, formats in kinds.items() if formats]
+
+
+def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
+    """Products by weights in these formats: groups that end within folds and beyond them, and a last beat part full.
 
     What fills a beat up, and headers, is anything; scales are of any size, one of them infinite, and one no number.
     """
     rows = FloatRows(chip, np.random.default_rng(41))
     array, beat = rows.tile.array, rows.tile.array.load_rows
     cols, depth = array.cols + 1, 2 * array.rows + max(array.rows // 2, 1) + 1
-    for number, dtype in enumerate(rows.tile.weight_formats):
+    for number, dtype in enumerate(formats):
         # the last one has more beats than any of the programs of layers
         groups = (beat, 4 * max(beat, 2), 64 * beat) if scale_bits(dtype) else (0,)
         for group in groups:
             packing = Packing(dtype, group)
             k = depth - number + (group if group == groups[-1] else 0)
-            while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 8) and k > 1:
+            while weight_bytes(array, packing, cols, k) > min(rows.places.bank, RESULTS // 12) and k > 1:
                 k -= 1
             held = rows.numbers.integers(0, 256, weight_bytes(array, packing, cols, k)).astype(np.uint8)
             if not group:
@@ -429,6 +438,4 @@ FLOAT = {
     "any pattern": any_pattern,
 }
 """Programs for tiles that compute in floating point."""
-PACKED = {"packed weights": packed_weights}
-"""And for those that have weights in formats of their own."""
-__all__ = ["FLOAT", "PACKED"]
+__all__ = ["FLOAT", "packed_programs"]
