@@ -113,8 +113,9 @@ def panel_bytes(array: SystolicArray, packing: Packing, k: Count) -> Count:
     dtype, beats = packing.dtype, panel_beats(array, k)
     if packing.sparsity is not None:
         bits: Any = packing.sparsity.metadata_bits(k, array.cols)
-        stored: Any = panel_beats(array, packing.sparsity.rows(k)) * beat_bytes(array, dtype)
-        return cast(Count, stored + -(-bits // 8))
+        beat = beat_bytes(array, dtype)
+        stored: Any = panel_beats(array, packing.sparsity.rows(k)) * beat
+        return cast(Count, stored + padded(-(-bits // 8), beat))  # whole beats, so that the next panel begins with one
     if not packing.group:
         return beats * beat_bytes(array, dtype)
     whole = group_beats(array, packing)
@@ -290,9 +291,12 @@ def _blocks_of(values: NDArray[np.floating[Any]], group: int) -> NDArray[np.floa
 def _in_blocks(values: NDArray[np.floating[Any]], packing: Packing) -> Packed:
     """MX blocks of real weights: the scale has the exponent of the largest, less that of the largest element.
 
-    What is beyond the largest element then is that element (OCP Microscaling Formats, version 1.0, section 6.3).
+    What is beyond the largest element then is that element (OCP Microscaling Formats, version 1.0, section 6.3). A
+    block of which a weight is not finite is no numbers.
     """
     blocks, dtype = _blocks_of(values, packing.group), packing.dtype
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(blocks).all(axis=1))
+    blocks = np.where(finite[:, None], blocks, 0)
     peak = np.abs(blocks).max(axis=1)
     largest = float(widened(np.array([_largest(dtype)]), dtype).view(np.float32)[0])
     exponent = np.frexp(np.where(peak > 0, peak, 1.0))[1] - np.frexp(largest)[1] + SCALE_BIAS
@@ -300,6 +304,7 @@ def _in_blocks(values: NDArray[np.floating[Any]], packing: Packing) -> Packed:
     steps = 2.0 ** (scales.astype(np.float64) - SCALE_BIAS)
     elements = np.clip(blocks / steps[:, None], -largest, largest)
     codes = patterns_of(elements, dtype).astype(np.int16)
+    scales = np.where(finite, scales, NO_SCALE).astype(np.uint16)
     return Packed(codes.reshape(-1, values.shape[1])[: len(values)], scales, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from siliconloom.arch.datatype import DataType
 
@@ -13,3 +13,13 @@ Title = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9
 """What a workload may be called: nothing that a terminal, a table or a report takes for more than text."""
 
 DEFAULT_PRECISION = DataType.BF16
+
+
+def _of_operands(dtype: DataType) -> DataType:
+    if dtype is DataType.FP4_E2M1:
+        raise ValueError("fp4_e2m1 is the format of elements of MX blocks alone (precision mxfp4)")
+    return dtype
+
+
+OperandFormat = Annotated[DataType, AfterValidator(_of_operands)]
+"""A format that both operands of a product may have."""

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from siliconloom.arch.datatype import DataType
 from siliconloom.arch.document import Description, Document
 from siliconloom.workloads.dataflow import Dataflow
-from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, Title
+from siliconloom.workloads.fields import DEFAULT_PRECISION, Count, OperandFormat, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.operators import Gemm, Operator
 from siliconloom.workloads.precision import (
@@ -87,7 +86,7 @@ class ConvolutionEntry(Description):
     groups: Size = 1
     repeat: Repeat = 1
     bias: bool = False
-    precision: DataType | None = None
+    precision: OperandFormat | None = None
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -123,7 +122,7 @@ class ConvolutionList(Description):
     name: Title | None = None
     description: str = ""
     source: str = ""
-    precision: DataType | None = None
+    precision: OperandFormat | None = None
     batch: Count = 1
     convolutions: tuple[ConvolutionEntry, ...] = Field(min_length=1)
 

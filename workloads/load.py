@@ -294,10 +294,7 @@ def _formats(
     if entry.phase is Phase.TRAINING and any(p.weights for p in stated):
         raise NotSupported("training with packed weights (precision)")
     precision, packing = formats_of(entry.precision, model.dtype, group)
-    patterns = {
-        pattern: Stated(p.dtype, Packing(p.weights, group) if p.weights else None)
-        for pattern, p in entry.operator_precision.items()
-    }
+    patterns = {pattern: Stated(p.dtype, p.packing(group)) for pattern, p in entry.operator_precision.items()}
     return precision, packing, patterns
 
 

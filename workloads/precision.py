@@ -79,6 +79,12 @@ class PrecisionName(StrEnum):
         """Whether weights lie in MX blocks, whose rows are given."""
         return self.weights in MX_ELEMENTS
 
+    def packing(self, group: int) -> Packing | None:
+        """How weights are packed: in groups of so many rows, or in MX blocks of theirs."""
+        if self.weights is None:
+            return None
+        return Packing(self.weights, MX_BLOCK if self.in_blocks else group)
+
 
 _WEIGHTS = {
     PrecisionName.W8A16: DataType.INT8,
@@ -106,8 +112,8 @@ class Stated(NamedTuple):
     packing: Packing | None
 
 
-Compression = Annotated[float, Field(gt=0, le=1)]
-Density = Annotated[float, Field(gt=0, lt=1)]
+Compression = Annotated[float, Field(gt=0, le=1, strict=True)]
+Density = Annotated[float, Field(gt=0, lt=1, strict=True)]
 Block = Annotated[int, Field(ge=2, le=2**15, strict=True)]
 DEFAULT_BLOCK = 128
 """Rows and columns of a block of weights where none are stated."""
@@ -128,8 +134,7 @@ def formats_of(
         assert precision.dtype is not None
         return precision.dtype, None
     wide = stored is not None and not stored.is_integer and stored.bits == WIDE
-    rows = MX_BLOCK if precision.in_blocks else group
-    return (stored if stored is not None and wide else DataType.BF16), Packing(precision.weights, rows)
+    return (stored if stored is not None and wide else DataType.BF16), precision.packing(group)
 
 
 def group_of(document: Document, stated: Iterable[PrecisionName], group: int | None, meant: bool = True) -> int:
@@ -202,9 +207,10 @@ def check_groups(document: Document, operators: Iterable[Operator]) -> None:
     for operator in operators:
         if not isinstance(operator, Gemm) or operator.packing is None or operator.k % operator.packing.group == 0:
             continue
-        most = operator.k & -operator.k
-        rule = f"groups must divide the {operator.k} rows of {operator.name}'s weights, as {most} does"
-        key = "precision" if operator.packing.dtype in MX_ELEMENTS else "weight_group"
+        blocks, most = operator.packing.dtype in MX_ELEMENTS, operator.k & -operator.k
+        what, key = ("MX blocks", "precision") if blocks else ("groups", "weight_group")
+        rule = f"{what} must divide the {operator.k} rows of {operator.name}'s weights"
+        rule += "" if blocks else f", as {most} does"
         raise document.error(rule, (key,), value=operator.packing.group)
 
 

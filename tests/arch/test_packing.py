@@ -211,3 +211,16 @@ def test_finite_weights_stay_finite(seed, minima, dtype):
     values = np.random.default_rng(seed).standard_normal((16, 3)) * 10.0 ** np.random.default_rng(seed).integers(0, 9)
     found = packed.unpacked(packed.quantised(values, Packing(dtype, 8), minima), Packing(dtype, 8), DataType.BF16)
     assert np.isfinite(values_of(found, DataType.BF16)).all()
+
+
+@pytest.mark.parametrize("dtype", MX_ELEMENTS)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_block_with_a_weight_that_is_not_finite_is_no_numbers(dtype, odd):
+    values = np.ones((64, 3))
+    values[5, 1] = odd
+    weights = packed.quantised(values, Packing(dtype, 32), minima=False)
+    assert (weights.scales == packed.NO_SCALE).tolist() == [[False, True, False], [False, False, False]]
+    found = values_of(packed.unpacked(weights, Packing(dtype, 32), DataType.BF16), DataType.BF16)
+    assert np.isnan(found[:32, 1]).all()
+    assert (found[:, [0, 2]] == 1).all()
+    assert (found[32:, 1] == 1).all()

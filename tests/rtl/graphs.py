@@ -17,6 +17,7 @@ from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu
 from siliconloom.verification.workload import filled, refuse
 from siliconloom.workloads import load_workload
+from siliconloom.workloads.precision import PrecisionName
 
 GROUP = 4
 """Rows of a group of packed weights."""
@@ -96,15 +97,17 @@ def random_description(r):
     return model, [*sets, ("batch", str(r.choice([1, 1, 2, 3])))]
 
 
-def packed(model, sets, bits):
-    """The description with weights packed in so many bits, its depths filled up to whole groups."""
-    stated = {"precision": f"w{bits}a16", "weight_group": GROUP}
+def packed(model, sets, dtype):
+    """The description with weights packed in such codes, its depths filled up to whole groups, or MX blocks."""
+    name = next(each for each in PrecisionName if each.weights is dtype)
+    group = name.packing(GROUP).group
+    stated = {"precision": name.value} | ({} if name.in_blocks else {"weight_group": group})
     if "model_type" not in model:
-        gemms = [{**each, "k": -(-each["k"] // GROUP) * GROUP} for each in model["gemms"]]
+        gemms = [{**each, "k": -(-each["k"] // group) * group} for each in model["gemms"]]
         return {**model, **stated, "gemms": gemms}, sets
     widths = {key: model[key] for key in ("n_embd", "hidden_size", "intermediate_size") if key in model}
-    # heads stay even: a multiple of two groups for each of four heads at most
-    return {**model, **{key: -(-width // (8 * GROUP)) * 8 * GROUP for key, width in widths.items()}}, [
+    unit = max(8 * GROUP, group)  # heads stay even: a multiple of two groups for each of four heads at most
+    return {**model, **{key: -(-width // unit) * unit for key, width in widths.items()}}, [
         *sets,
         *((key, str(value)) for key, value in stated.items()),
     ]
@@ -117,7 +120,7 @@ def random_pairs(number):
         while len(found) < GRAPHS and left < MOST_LEFT:
             model, sets = random_description(r)
             if number >= INTEGER:
-                model, sets = packed(model, sets, r.choice(chip.tile.array.weights.formats).bits)
+                model, sets = packed(model, sets, r.choice(chip.tile.array.weights.formats))
             file = Path(folder) / ("config.json" if "model_type" in model else "list.yaml")
             file.write_text(json.dumps(model))
             graph = load_workload(str(file), sets)

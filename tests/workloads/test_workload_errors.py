@@ -145,7 +145,7 @@ def test_bad_configurations(config: dict[str, object], expected: str, load_confi
         (
             LLAMA | {"hidden_size": 48, "intermediate_size": 80},
             ("precision", "mxfp4"),
-            "groups must divide the 48 rows",
+            "MX blocks must divide the 48 rows of layer.qkv's weights (got 32)",
         ),
         (GPT2, ("sequence", "1025"), "learned positions for 1024 tokens only (got 1025)"),
         (GPT2, ("context", "1025"), "not supported: context in prefill (chunked prefill after earlier tokens)"),
@@ -233,3 +233,11 @@ def test_a_step_without_a_next_token_samples_none(
     with pytest.raises(LoomError) as caught:
         load_config(model, *sets, ("sample", "greedy"))
     assert expected in message(caught)
+
+
+def test_mx_blocks_have_their_rows_whatever_groups_others_have(load_config: Loader) -> None:
+    graph = load_config(
+        LLAMA, ("precision", "w4a16"), ("weight_group", "64"), ("operator_precision", "{'layer.qkv': mxfp4}")
+    )
+    groups = {packing.dtype.value: packing.group for packing in graph.packings}
+    assert groups == {"fp4_e2m1": 32, "int4": 64}
