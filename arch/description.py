@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from math import gcd
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -155,7 +156,8 @@ class SystolicArray(Description):
         if DataType.FP4_E2M1 in self.operands:
             raise rule_at("operands", "is the format of MX blocks alone, in weights.formats", DataType.FP4_E2M1.value)
         if self.rows % self.load_rows:
-            raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}")
+            most = gcd(self.load_rows, self.rows)
+            raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}, {most} does")
         if self.load_rows > 1 and self.dataflow == "output_stationary":
             raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
         if self.add_stages and self.dataflow == "output_stationary":
