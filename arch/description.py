@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from math import gcd
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, WithJsonSchema, field_validator, model_validator
 
 from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, scale_bits
 from siliconloom.arch.document import Description, Document, Name, find_file, rule_at
@@ -36,6 +36,8 @@ def pattern_of(value: object) -> object:
 
 Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
+AS_THE_DMA = "dma"
+"""What ``load_rows`` may be instead of a number: see `NpuTile`."""
 
 ARRAY_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Formats that an array's circuit may take its operands in."""
@@ -136,8 +138,13 @@ class SystolicArray(Description):
         description="registers inside the adder of each element (weight and input stationary): a row adds so many "
         "cycles later after the one above",
     )
-    load_rows: int = Field(
-        default=1, ge=1, description="rows of the stationary operand that enter per cycle (weight and input stationary)"
+    load_rows: Annotated[
+        int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})
+    ] = Field(
+        default=1,
+        ge=1,
+        description="rows of the stationary operand that enter per cycle (weight and input stationary); in an npu tile "
+        "`dma`: as few as take what the DMA brings in the narrowest format",
     )
     weights: WeightFormats | None = Field(
         default=None, description="packed formats of the stationary operand (weight stationary, bf16 or fp16)"
@@ -157,9 +164,10 @@ class SystolicArray(Description):
             raise rule_at("operands", "is the format of MX blocks alone, in weights.formats", DataType.FP4_E2M1.value)
         if self.rows % self.load_rows:
             most = gcd(self.load_rows, self.rows)
-            raise ValueError(f"load_rows must divide rows: {self.load_rows} does not divide {self.rows}, {most} does")
+            rule = f"must divide rows: {self.load_rows} does not divide {self.rows}, {most} does"
+            raise rule_at("load_rows", rule, str(self.load_rows))
         if self.load_rows > 1 and self.dataflow == "output_stationary":
-            raise ValueError("load_rows is meant for weight and input stationary arrays, it must be 1 here")
+            raise rule_at("load_rows", "is meant for weight and input stationary arrays, 1 here", str(self.load_rows))
         if self.add_stages and self.dataflow == "output_stationary":
             raise ValueError("add_stages is meant for weight and input stationary arrays, it must be 0 here")
         if self.sparsity is not None:
@@ -273,8 +281,27 @@ class SystolicTile(Description):
         return self
 
 
+def rows_as_the_dma(array: SystolicArray, weights: WeightFormats | None, dma: Dma) -> int:
+    """Rows of the narrowest weights that take a cycle of the DMA: a power of two that divides the array's rows.
+
+    Where none is enough it is the largest there is. An array whose sums stay has no such port: 1.
+    """
+    if array.dataflow == "output_stationary":
+        return 1
+    formats = (array.circuit_format or array.operands[0], *(weights.formats if weights is not None else ()))
+    bits = array.cols * min(each.bits for each in formats)
+    rows = 1
+    while rows * bits < 8 * dma.bytes_per_cycle and array.rows % (2 * rows) == 0:
+        rows *= 2
+    return rows
+
+
 class NpuTile(Description):
-    """Sequencer, DMA, scratchpad, accumulator, systolic array and vector unit."""
+    """Sequencer, DMA, scratchpad, accumulator, systolic array and vector unit.
+
+    ``array.load_rows: dma`` gives the array's load port as many rows as take what the DMA brings in a cycle, in the
+    narrowest format of weights; it is read as that number (`rows_as_the_dma`).
+    """
 
     kind: Literal["npu"]
     array: SystolicArray
@@ -283,6 +310,22 @@ class NpuTile(Description):
     vector: VectorUnit
     dma: Dma = Dma()
     sequencer: Sequencer = Sequencer()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _load_port(cls, data: Any) -> Any:
+        """Make a number of ``load_rows: dma``."""
+        array = data.get("array") if isinstance(data, dict) else None
+        if isinstance(array, dict) and array.get("load_rows") == AS_THE_DMA:
+            try:
+                plain = SystolicArray.model_validate(array | {"load_rows": 1, "weights": None})
+                packed = WeightFormats.model_validate(array["weights"]) if array.get("weights") is not None else None
+                dma = Dma.model_validate(data.get("dma", {}))
+                rows = rows_as_the_dma(plain, packed, dma)
+            except ValidationError:
+                rows = 1  # what is wrong is found, and said, by the fields themselves
+            return data | {"array": array | {"load_rows": rows}}
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> NpuTile:

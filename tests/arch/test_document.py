@@ -37,7 +37,7 @@ def load(tmp_path, text, overrides=()):
         ("kind: chip", "kind: gemms", "1:7", ["must be one of chip", "gemms"]),
         ("kind: chip", "kind: [", "3:6", ["not valid YAML"]),
         ("  array: {rows: 4, cols: 4, dataflow: weight_stationary}\n", "  array: 7\n", "6:10", ["mapping"]),
-        ("cols: 4", "cols: 4, load_rows: 3", "6:3", ["load_rows must divide rows: 3 does not divide 4, 1 does"]),
+        ("cols: 4", "cols: 4, load_rows: 3", "6:40", ["load_rows: must divide rows: 3 does not divide 4, 1 does"]),
         ("cols: 4", "cols: 4, operands: [int7]", "6:40", ["int8"]),
     ],
 )
