@@ -131,6 +131,27 @@ class Packing(NamedTuple):
         return f"{self.dtype.value}{groups}" + (f", {self.sparsity}" if self.sparsity else "")
 
 
+class CacheFormat(NamedTuple):
+    """In what keys and values are kept where that is not attention's own format.
+
+    Whole numbers have a scale and an offset of 16 bits for every ``group`` elements: those of a head's key, or value,
+    of one position. Other formats have neither, and ``group`` is 0.
+    """
+
+    dtype: DataType
+    group: int = 0
+
+    def size(self, elements: int) -> int:
+        """Bytes of so many elements, a multiple of a group's."""
+        scales = elements // self.group * CACHE_SCALE_BYTES if self.group else 0
+        return self.dtype.size(elements) + scales
+
+    def __str__(self) -> str:
+        return self.dtype.value
+
+
+CACHE_SCALE_BYTES = 4
+"""Of the scale and the offset of a head's key or value of one position."""
 INTEGER_CODES = (DataType.INT4, DataType.INT8)
 """Whole numbers as codes of packed weights, with fp16 scales."""
 MX_ELEMENTS = (DataType.FP4_E2M1, DataType.FP8_E4M3, DataType.FP8_E5M2)

@@ -38,6 +38,7 @@ Dataflow = Literal["weight_stationary", "output_stationary", "input_stationary"]
 
 AS_THE_DMA = "dma"
 """What ``load_rows`` may be instead of a number: see `NpuTile`."""
+LoadRows = Annotated[int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})]
 
 ARRAY_FORMATS = (DataType.INT8, DataType.BF16, DataType.FP16, DataType.FP8_E4M3, DataType.FP8_E5M2)
 """Formats that an array's circuit may take its operands in."""
@@ -138,9 +139,7 @@ class SystolicArray(Description):
         description="registers inside the adder of each element (weight and input stationary): a row adds so many "
         "cycles later after the one above",
     )
-    load_rows: Annotated[
-        int, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": AS_THE_DMA}]})
-    ] = Field(
+    load_rows: LoadRows = Field(
         default=1,
         ge=1,
         description="rows of the stationary operand that enter per cycle (weight and input stationary); in an npu tile "

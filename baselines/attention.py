@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from siliconloom.arch.kernels import kernel
 
-COMPUTE, EXPONENT, DRAM, LAUNCH = 0, 1, 2, 3
-BOUNDS = ("compute", "exponentials", "memory", "launch")
+COMPUTE, EXPONENT, DRAM, LAUNCH, EXPANSION = 0, 1, 2, 3, 4
+BOUNDS = ("compute", "exponentials", "memory", "launch", "dequantization")
 
 SPLITS_MOST = 128
 """Most parts that keys are split into."""
@@ -50,6 +50,8 @@ class Prefills(NamedTuple):
     columns_of: Any
     packs: Any
     """Whether the queries of the heads that share a key head may fill a block together (FlashAttention-3)."""
+    kept: Any
+    """Bytes of an element of keys and values in the cache."""
     written: Any
     """Threads of a block that writes one token's keys and values to the cache, at most; 0 when they are not written."""
 
@@ -68,7 +70,7 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
         `siliconloom.baselines.efficiency.Prefill`, in its order.
     """
     batch, queries, keys, heads, kv_heads, width, causal = asked[:7]
-    element, rate, rows_most, columns_of, packs, written = asked[7:]
+    element, rate, rows_most, columns_of, packs, kept, written = asked[7:]
     sms, clock, dram, exponentials = machine[0], machine[1], machine[2], machine[3]
     launch, mainloop, overlap, block, item, tail, stream, norm, store = fitted[:9]
     for i in range(batch.size):
@@ -99,7 +101,7 @@ def prefill_times(asked: Prefills, machine: Any, fitted: Any, time: Any, bound: 
         if written[i] > 0.0:  # one block of threads a token; a kernel of its own, before the attention
             tokens = batch[i] * queries[i]
             rounds = tokens * min(written[i], kv_heads[i] * d) / (THREADS * sms)
-            busy += max(rounds * store, 4.0 * tokens * kv_heads[i] * d * element[i] / dram)
+            busy += max(rounds * store, 2.0 * tokens * kv_heads[i] * d * (element[i] + kept[i]) / dram)
         time[i] = launch + busy
         bound[i] = DRAM if memory >= compute else (COMPUTE if mma > (1.0 - overlap) * exponent else EXPONENT)
         if launch > busy:
@@ -133,6 +135,7 @@ def decode_times(
     kv_heads: Any,
     width: Any,
     element: Any,
+    expand: Any,
     rate: Any,
     machine: Any,
     kernel: Any,
@@ -144,6 +147,10 @@ def decode_times(
 
     Parameters
     ----------
+    element
+        Bytes of an element of keys and values as they are kept.
+    expand
+        Cycles of one multiprocessor in which such an element becomes an operand.
     kernel
         Rows and keys of a block, blocks that are resident at once on a multiprocessor, whether ungrouped heads split.
     fitted
@@ -163,7 +170,8 @@ def decode_times(
             splits = splits_of(items, sms * resident, steps)
         mma = 4.0 * rows * columns * d / (rate[i] * mainloop)
         exponent = rows * columns / exponentials
-        step = mma + exponent
+        expansion = 2.0 * columns * d * expand[i]
+        step = mma + exponent + expansion
         all_items = items * splits
         each = math.ceil(steps / splits)
         # Blocks on one multiprocessor share its units; one alone waits for its own loads.
@@ -179,5 +187,7 @@ def decode_times(
             busy += join + join_each * splits
         time[i] = launch + busy
         bound[i] = DRAM if memory >= compute else (COMPUTE if mma > exponent else EXPONENT)
+        if memory < compute and expansion > max(mma, exponent):
+            bound[i] = EXPANSION
         if launch > busy:
             bound[i] = LAUNCH

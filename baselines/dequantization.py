@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
-from siliconloom.baselines.operations import PRECISIONS, WEIGHT_FORMATS, Operations, Precision, WeightFormat
+from siliconloom.baselines.operations import (
+    CACHES,
+    PRECISIONS,
+    WEIGHT_FORMATS,
+    CacheStored,
+    Op,
+    Operations,
+    Precision,
+    WeightFormat,
+)
 
 ISSUE = 128
 """Instructions of threads that a multiprocessor's four schedulers issue in a cycle."""
@@ -37,7 +46,9 @@ class Instructions(NamedTuple):
     single: float = 0.0
 
 
-UNPACKED = {
+UNPACKED: dict[tuple[str, Precision], Instructions] = {
+    (CacheStored.FP8, Precision.FP16): Instructions(7, 2),
+    (CacheStored.FP8, Precision.BF16): Instructions(7, 2),
     (WeightFormat.INT4, Precision.FP16): Instructions(2 + 0.5, 2),
     (WeightFormat.INT4, Precision.BF16): Instructions(2 + 1 + 0.5, 2),
     (WeightFormat.INT8, Precision.FP16): Instructions(2, 2),
@@ -66,12 +77,33 @@ def unpacking_cycles(gpu: Gpu, operations: Operations) -> NDArray[np.float64]:
     return found
 
 
-def _cycles(gpu: Gpu, stored: WeightFormat, dtype: Precision) -> tuple[float, float]:
-    """Of one weight: without a scale, and with one."""
+def expansion_cycles(gpu: Gpu, operations: Operations, as_kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Cycles of one multiprocessor in which an element of a cache becomes an operand, in every row; 0 of other rows.
+
+    Those of weights' codes: instructions are the same, and an offset is added by the one that multiplies. What decode
+    does not read from a cache takes none, nor do rows that are multiplied ``as_kept``.
+
+    Raises
+    ------
+    NotSupported
+        As `unpacking_cycles`.
+    """
+    found = np.zeros(len(operations))
+    read = operations.cached() & operations.among(Op.ATTENTION_DECODE) & ~as_kept
+    rows = zip(operations.cache[read].tolist(), operations.dtype[read].tolist(), strict=True)
+    cycles = [_cycles(gpu, CACHES[stored], PRECISIONS[dtype], "keys and values") for stored, dtype in rows]
+    if cycles:
+        codes = operations.cache[read] != CACHES.index(CacheStored.FP8)
+        found[read] = np.where(codes, [scaled for _, scaled in cycles], [plain for plain, _ in cycles])
+    return found
+
+
+def _cycles(gpu: Gpu, stored: str, dtype: Precision, what: str = "weights") -> tuple[float, float]:
+    """Of one element: without a scale, and with one."""
     key = str(dtype)
     if gpu.integer is None or key not in gpu.vector or "fp32" not in gpu.vector:
         lacking = "integer" if gpu.integer is None else f"vector.{key}"
-        rule = f"weights in {stored} with {key} operands on {gpu.name}, whose description has no {lacking}"
+        rule = f"{what} in {stored} with {key} operands on {gpu.name}, whose description has no {lacking}"
         raise NotSupported(f"{rule}: instructions a cycle that make operands of codes")
     half, single = gpu.vector[key] / 4, gpu.vector["fp32"] / 2
     plain = UNPACKED[stored, dtype]

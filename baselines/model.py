@@ -25,6 +25,7 @@ from siliconloom.baselines.predict import predict
 from siliconloom.baselines.roofline import flops, link_bytes
 from siliconloom.workloads import Attention, Collective, Gemm, Graph, Operator, SharedAttention, Vector
 from siliconloom.workloads.graph import Phase, is_optimizer
+from siliconloom.workloads.roles import Role
 
 Float = NDArray[np.float64]
 
@@ -53,6 +54,7 @@ KERNEL_OF: dict[VectorFunction, Op] = {
 ADD_PASSES = 3
 """Operands and results of a sum."""
 NORMS = (VectorFunction.RMS_NORM, VectorFunction.LAYER_NORM)
+CACHED = {"int4": "int4", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "int8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
 
@@ -206,9 +208,8 @@ def _floor(gpu: Gpu, o: Operations) -> Float:
 
     Of a collective, its bytes over the links.
     """
-    size = o.element_bytes()
     weights = o.weight_bytes()
-    cache = np.where(o.among(Op.ATTENTION_DECODE), 2 * o.batch * o.kv_len * o.kv_heads * o.head_dim, 0) * size
+    cache = np.where(o.among(Op.ATTENTION_DECODE), 2 * o.batch * o.kv_len * o.kv_heads * o.head_dim, 0) * o.kept_bytes()
     peaks = np.array([gpu.peak_flops(str(p)) or np.inf for p in PRECISIONS])[o.dtype]
     found: Float = np.maximum.reduce(
         [flops(o) / peaks, (weights + cache) / gpu.memory_bandwidth, link_bytes(o) / gpu.link_bandwidth]
@@ -229,6 +230,15 @@ def _stored(product: Gemm) -> dict[str, Any]:
         raise NotSupported(f"{product.name}: weights in MX blocks of {packing.dtype.value} on a GPU")
     packed = {} if packing is None else {"weights": packing.dtype.value, "group": packing.group}
     return packed | ({} if sparsity is None else {"sparsity": "2of4"})
+
+
+def _kept(graph: Graph, attention: Attention) -> dict[str, Any]:
+    """Columns that say in what keys and values are kept: what attention reads, or what a prompt's append writes."""
+    cached = attention.cached
+    if cached is None:
+        append = graph.beside(attention, Role.CACHE)
+        cached = append.cached if isinstance(append, Vector) else None
+    return {} if cached is None else {"cache": CACHED[cached.dtype.value]}
 
 
 def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
@@ -252,6 +262,7 @@ def _row(graph: Graph, operator: Operator) -> dict[str, Any] | None:
             "head_dim": operator.head_dim,
             "dtype": dtype,
             "causal": str(operator.causal).lower(),
+            **_kept(graph, operator),
         }
     if isinstance(operator, Vector):
         if operator.function is VectorFunction.KV_APPEND:

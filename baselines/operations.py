@@ -13,6 +13,7 @@ dtype          number format of the operands, a `Precision`
 weights        format in which B is stored where that is another one, a `WeightFormat`; the product is in ``dtype``
 group          rows of B that share a 16-bit scale in each column; 0 where a column has one scale
 sparsity       which weights of B are kept, a `SparsePattern`; the others are zeros and not stored
+cache          of attention: format in which keys and values are kept where that is another one, a `CacheStored`
 gpus           GPUs that take part
 bytes          of a collective: the larger of its send and receive buffer on one GPU (what nccl-tests calls size)
 =============  ==============================================================================================
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from siliconloom.arch.datatype import CACHE_SCALE_BYTES
 from siliconloom.arch.errors import nearest_name
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
 
@@ -124,6 +126,24 @@ WEIGHT_FORMATS = tuple(WeightFormat)
 _CODE_BYTES = {WeightFormat.OPERANDS: 0.0, WeightFormat.INT8: 1.0, WeightFormat.INT4: 0.5}
 
 
+class CacheStored(StrEnum):
+    """In what keys and values are kept: the operands' format, fp8, or codes with a scale and an offset.
+
+    Codes have both for each head's key and value of a position, of 16 bits each.
+    """
+
+    OPERANDS = "operands"
+    FP8 = "fp8"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+CACHES = tuple(CacheStored)
+"""A format's code is its place here."""
+_CACHE_BYTES = {CacheStored.OPERANDS: 0.0, CacheStored.FP8: 1.0, CacheStored.INT8: 1.0, CacheStored.INT4: 0.5}
+_CACHE_SCALES = {CacheStored.INT8, CacheStored.INT4}
+
+
 class SparsePattern(StrEnum):
     """Zeros among the weights of B: none that are known, or two of every four in a column (2:4)."""
 
@@ -157,7 +177,8 @@ ALIASES = {
 class Operations:
     """Rows as columns of one length; numbers are 0 and ``causal`` is false where a column is not meant.
 
-    ``op``, ``dtype`` and ``weights`` are codes: places in `OPS`, `PRECISIONS` and `WEIGHT_FORMATS`.
+    ``op``, ``dtype``, ``weights``, ``sparsity`` and ``cache`` are codes: places in `OPS`, `PRECISIONS`,
+    `WEIGHT_FORMATS`, `PATTERNS` and `CACHES`.
     """
 
     op: Code
@@ -177,6 +198,7 @@ class Operations:
     weights: Code
     group: Int
     sparsity: Code
+    cache: Code
 
     def __len__(self) -> int:
         return len(self.op)
@@ -212,6 +234,18 @@ class Operations:
         found: Bool = self.sparsity != PATTERNS.index(SparsePattern.DENSE)
         return found
 
+    def cached(self) -> Bool:
+        """Mask of the attention whose keys and values are kept in another format."""
+        found: Bool = self.cache != CACHES.index(CacheStored.OPERANDS)
+        return found
+
+    def kept_bytes(self) -> Float:
+        """Bytes of an element of keys and values as they are kept, its part of a head's scale and offset included."""
+        codes = np.array([_CACHE_BYTES[f] for f in CACHES])[self.cache]
+        scaled = np.array([f in _CACHE_SCALES for f in CACHES])[self.cache]
+        scales = np.where(scaled, CACHE_SCALE_BYTES / np.maximum(self.head_dim, 1), 0.0)
+        return np.where(self.cached(), codes + scales, self.element_bytes())
+
     def weight_bytes(self) -> Float:
         """Bytes of B of every product: operands, or codes and the scales of their groups; 0 of other rows.
 
@@ -238,6 +272,8 @@ class Operations:
             found |= {"weights": str(WEIGHT_FORMATS[stored]), "group": int(self.group[index])}
         if pattern := int(self.sparsity[index]):
             found["sparsity"] = str(PATTERNS[pattern])
+        if cache := int(self.cache[index]):
+            found["cache"] = str(CACHES[cache])
         return found
 
     def describe(self, index: int) -> str:
@@ -246,7 +282,8 @@ class Operations:
         sizes = [f"{name}={value}" for name, value in row.items() if name in SIZES]
         packed = [f"weights {row['weights']} in groups of {row['group'] or 'all'}"] if "weights" in row else []
         sparse = [f"sparse {row['sparsity']}"] if "sparsity" in row else []
-        return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse])
+        kept = [f"cache {row['cache']}"] if "cache" in row else []
+        return " ".join([row["op"], *sizes, row["dtype"], *packed, *sparse, *kept])
 
 
 COLUMNS = tuple(f.name for f in fields(Operations))
@@ -269,7 +306,7 @@ def read_operations(path: Path | str) -> Operations:
 
     Columns may stand in any order, and those that no row needs may be missing. Left empty, ``batch`` is 1, ``kv_len``
     is ``q_len`` (prefill), ``q_len`` is 1 (decode), ``kv_heads`` is ``heads``, ``causal`` holds for prefill, ``dtype``
-    is bf16, ``weights`` are in the operands' format, ``group`` is the whole column.
+    is bf16, ``weights`` and ``cache`` are in the operands' format, ``group`` is the whole column.
 
     Raises
     ------
@@ -291,6 +328,7 @@ def operations_from_cells(cells: Cells, allowed: Sequence[Op]) -> Operations:
     columns["weights"] = _codes(cells, "weights", WEIGHT_FORMATS, {}, WEIGHT_FORMATS, empty=WeightFormat.OPERANDS)
     columns["group"] = cells.integers("group", _size, 0)
     columns["sparsity"] = _codes(cells, "sparsity", PATTERNS, {"2:4": "2of4"}, PATTERNS, empty=SparsePattern.DENSE)
+    columns["cache"] = _codes(cells, "cache", CACHES, ALIASES, CACHES, empty=CacheStored.OPERANDS)
     return _complete(columns, cells)
 
 
@@ -339,6 +377,7 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
     gemm = op == OPS.index(Op.GEMM)
     for name in ("weights", "sparsity"):
         columns[name] = np.where(gemm, columns[name], 0).astype(np.int8)
+    columns["cache"] = np.where(prefill | decode, columns["cache"], 0).astype(np.int8)
     packed = columns["weights"] > 0
     columns["group"] = np.where(packed, columns["group"], 0)
     wide = np.isin(columns["dtype"], [PRECISIONS.index(p) for p in (Precision.FP16, Precision.BF16)])
@@ -346,6 +385,10 @@ def _complete(columns: dict[str, Any], cells: Cells) -> Operations:
         row = int(np.argmax(packed & ~wide))
         given = cells.columns["weights"][row]
         raise cells.error("products with packed weights have operands in fp16 or bf16", row, "weights", value=given)
+    if ((columns["cache"] > 0) & ~wide).any():
+        row = int(np.argmax((columns["cache"] > 0) & ~wide))
+        rule = "attention whose keys and values are kept in another format has operands in fp16 or bf16"
+        raise cells.error(rule, row, "cache", value=cells.columns["cache"][row])
     some = np.maximum(sizes["kv_heads"], 1)
     _refuse(
         cells,

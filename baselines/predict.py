@@ -11,10 +11,22 @@ from numpy.typing import NDArray
 from siliconloom.arch.errors import NotSupported
 from siliconloom.arch.gpu import Gpu
 from siliconloom.baselines import attention, collective, gemm
-from siliconloom.baselines.dequantization import unpacking_cycles
+from siliconloom.baselines.dequantization import expansion_cycles, unpacking_cycles
 from siliconloom.baselines.efficiency import Efficiency, load_efficiency
 from siliconloom.baselines.elementwise import elementwise_times
-from siliconloom.baselines.operations import COLLECTIVES, ELEMENTWISE, KEPT, KERNELS, OPS, PRECISIONS, Op, Operations
+from siliconloom.baselines.operations import (
+    CACHES,
+    COLLECTIVES,
+    ELEMENTWISE,
+    KEPT,
+    KERNELS,
+    OPS,
+    PRECISIONS,
+    CacheStored,
+    Op,
+    Operations,
+    Precision,
+)
 from siliconloom.baselines.roofline import compulsory_bytes, flops, least_seconds
 
 Float = NDArray[np.float64]
@@ -26,6 +38,9 @@ BLOCKS = {
 }
 """Of each kernel library: queries and keys of a block by head size at most (head, rows, columns); in decode rows and
 keys of a block, blocks resident on a multiprocessor, whether ungrouped heads are split; whether heads are packed."""
+IN_FP8 = ("flash-attention-3",)
+"""Kernel libraries that multiply keys and values of eight bits as they are, with queries rounded to as many (Shah et
+al., 2024, section 3.3)."""
 MOST_HEAD = 256
 WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
@@ -109,7 +124,7 @@ def predict(
             chosen = operations.select(mask)
             seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
             error[mask] = typical
-    stored = operations.packed() | operations.sparse()
+    stored = operations.packed() | operations.sparse() | operations.cached()
     error[stored] = np.maximum(error[stored], PACKED_ERROR[efficiency.kernels])
     floor = least_seconds(operations, gpu)
     seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)
@@ -210,6 +225,7 @@ def _prefill(gpu: Gpu, efficiency: Efficiency, o: Operations, cache_write: bool)
         rows,
         columns,
         packs,
+        o.kept_bytes(),
         np.full(len(o), WRITERS if cache_write else 0.0),
     )
     attention.prefill_times(asked, _attention_machine(gpu), efficiency.prefill.vector(), time, bound)
@@ -223,6 +239,10 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
         o, "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"
     )
     _block_sizes(efficiency, head)
+    as_kept = (o.cache == CACHES.index(CacheStored.FP8)) & (efficiency.attention in IN_FP8)
+    expand, rates = expansion_cycles(gpu, o, as_kept), _rates(gpu, o)
+    if as_kept.any():
+        rates = np.where(as_kept, float(gpu.rates[Precision.FP8]), rates)
     attention.decode_times(
         batch,
         queries,
@@ -230,8 +250,9 @@ def _decode(gpu: Gpu, efficiency: Efficiency, o: Operations, _: bool) -> tuple[F
         heads,
         kv_heads,
         head,
-        o.element_bytes(),
-        _rates(gpu, o),
+        o.kept_bytes(),
+        expand,
+        rates,
         _attention_machine(gpu),
         np.array(BLOCKS[efficiency.attention][1]),
         efficiency.decode.vector(),

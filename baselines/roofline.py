@@ -88,7 +88,8 @@ def compulsory_bytes(operations: Operations) -> Float:
     """Bytes that every row reads and writes at least, each operand once; 0 of collectives and whole models.
 
     A product's operands and result, attention's queries, keys, values and result, an element-wise operation's
-    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored.
+    `ELEMENTWISE_PASSES`; all in the row's precision, but weights as they are stored, and what decode reads of a cache
+    as it is kept.
     """
     o = {name: getattr(operations, name).astype(np.float64) for name in _USED}
     product = o["batch"] * (o["m"] * o["k"] + o["k"] * o["n"] + o["m"] * o["n"])
@@ -97,11 +98,13 @@ def compulsory_bytes(operations: Operations) -> Float:
     elements = np.where(operations.among(Op.GEMM), product, 0.0)
     elements = np.where(operations.among(*ATTENTION), attention, elements)
     elements = np.where(operations.among(*ELEMENTWISE), passes * o["m"] * o["n"], elements)
-    packed = operations.packed() | operations.sparse()
+    packed, element = operations.packed() | operations.sparse(), operations.element_bytes()
+    read = operations.among(Op.ATTENTION_DECODE) & operations.cached()
+    fewer = 2 * o["batch"] * o["head_dim"] * o["kv_heads"] * o["kv_len"] * (element - operations.kept_bytes())
     if not packed.any():
-        return elements * operations.element_bytes()
+        return elements * element - np.where(read, fewer, 0.0)
     rest = o["batch"] * o["m"] * (o["k"] + o["n"]) * operations.element_bytes()
-    found: Float = np.where(packed, rest + operations.weight_bytes(), elements * operations.element_bytes())
+    found: Float = np.where(packed, rest + operations.weight_bytes(), elements * element - np.where(read, fewer, 0.0))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from siliconloom.arch.datatype import CacheFormat, DataType
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.architecture import RMS_NORM, GroupedAttention, LatentAttention
 from siliconloom.workloads.builder import Builder, Value
@@ -15,7 +16,8 @@ from siliconloom.workloads.roles import Role
 class TokenStep:
     """How a model is run: ``q_len`` new tokens of each of ``batch`` sequences, that see ``kv_len`` tokens.
 
-    The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing.
+    The cache has room for ``room`` positions, or for ``kv_len`` where it says nothing. It is kept in ``cache``, or in
+    the operands' own format where that says nothing; whole numbers have a scale for each head's key and value.
     """
 
     phase: Phase
@@ -23,6 +25,7 @@ class TokenStep:
     q_len: int
     kv_len: int
     room: int | None = None
+    cache: DataType | None = None
 
     @property
     def tokens(self) -> int:
@@ -33,6 +36,12 @@ class TokenStep:
     def cached(self) -> bool:
         """Whether keys and values are kept: in prefill and decode, not in training."""
         return self.phase is not Phase.TRAINING
+
+    def format(self, head_dim: int) -> CacheFormat | None:
+        """That of the cache of heads of such a size."""
+        if self.cache is None:
+            return None
+        return CacheFormat(self.cache, head_dim if self.cache.is_integer else 0)
 
 
 def add_attention(
@@ -69,8 +78,8 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: i
         queries, keys = [query], [key]
     operands = [*keys, value]
     if run.cached and spec.causal:  # an encoder makes no further tokens that would read a cache
-        append = VectorFunction.KV_APPEND
-        cached = builder.vector("kv_append", Role.CACHE, append, *operands, rows=tokens, cols=2 * kv_width, inputs=1)
+        append, shape = VectorFunction.KV_APPEND, {"rows": tokens, "cols": 2 * kv_width, "inputs": 1}
+        cached = builder.vector("kv_append", Role.CACHE, append, *operands, **shape, cached=run.format(spec.head_dim))
         operands = [cached]
     context = builder.attention(
         "attention",
@@ -86,6 +95,8 @@ def _grouped(builder: Builder, spec: GroupedAttention, run: TokenStep, hidden: i
         causal=spec.causal,
         window=spec.window,
         room=run.room,
+        # a prompt's keys and values are there as they were made
+        cached=run.format(spec.head_dim) if run.phase is Phase.DECODE else None,
     )
     return builder.gemm("output", Role.ROW_PARALLEL, context, m=tokens, n=hidden, k=q_width, bias=spec.output_bias)
 

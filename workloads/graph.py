@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from siliconloom.arch.datatype import DataType, Packing, Sparsity
+from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.dataflow import Dataflow
 from siliconloom.workloads.operators import Attention, Collective, Gemm, Operator, SharedAttention, Vector
@@ -146,7 +146,7 @@ class Graph:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that one token of one sequence adds to the key-value cache, over all layers."""
-        return sum(append.precision.size(append.cols) * append.repeat for append, _ in self._caches())
+        return sum(append.row_bytes * append.repeat for append, _ in self._caches())
 
     @property
     def kv_bytes(self) -> int:
@@ -154,7 +154,7 @@ class Graph:
         total = 0
         for append, attention in self._caches():
             length = min(attention.positions, attention.window or attention.positions)
-            total += append.precision.size(append.cols) * attention.batch * length * append.repeat
+            total += append.row_bytes * attention.batch * length * append.repeat
         return total
 
     @property
@@ -175,11 +175,18 @@ class Graph:
         return tuple(dict.fromkeys(o.sparsity for o in self.operators() if isinstance(o, Gemm) and o.sparsity))
 
     @property
+    def cache_formats(self) -> tuple[CacheFormat, ...]:
+        """Formats of keys and values that are kept in another one than attention's."""
+        appends = (o for o in self.operators() if isinstance(o, Vector))
+        return tuple(dict.fromkeys(o.cached for o in appends if o.cached is not None))
+
+    @property
     def formats(self) -> str:
-        """The format of operands, those of packed weights, how far weights are compressed, and which are kept."""
+        """The formats of operands, packed weights and the cache; how far weights are compressed, and which are kept."""
         smaller = [f"compressed to {ratio:g}" for ratio in self.compressions]
         smaller += [f"{sparsity} sparse" for sparsity in self.sparsities]
-        return ", weights ".join([self.precision.value, *map(str, self.packings), *smaller])
+        cached = [f"keys and values {each}" for each in self.cache_formats]
+        return ", ".join([", weights ".join([self.precision.value, *map(str, self.packings), *smaller]), *cached])
 
     def with_precision(self, dtype: DataType) -> Graph:
         """Return the same graph at another operand format, as if it had been stated.
@@ -189,7 +196,7 @@ class Graph:
         dataflow = Dataflow()
         for operator in self.operators():
             if operator.precision == self.precision and not is_optimizer(operator):
-                operator = replace(operator, precision=dtype)
+                operator = _in_format(operator, dtype)
             dataflow.add(operator)
         for source, target, elements in self.dataflow.edges():
             dataflow.connect(source, target, elements)
@@ -242,6 +249,14 @@ class Graph:
 def is_optimizer(operator: Operator) -> bool:
     """Tell whether the operator updates parameters."""
     return isinstance(operator, Vector) and operator.function is VectorFunction.OPTIMIZER
+
+
+def _in_format(operator: Operator, dtype: DataType) -> Operator:
+    """An operator in another format; a cache that is kept in that needs no word of it."""
+    operator = replace(operator, precision=dtype)
+    if isinstance(operator, Attention | Vector) and operator.cached is not None and operator.cached.dtype is dtype:
+        return replace(operator, cached=None)
+    return operator
 
 
 def _row(operator: Operator) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from siliconloom.workloads.fields import Count, Title
 from siliconloom.workloads.graph import Graph, Phase
 from siliconloom.workloads.huggingface import read_architecture
 from siliconloom.workloads.names import LIBRARY
-from siliconloom.workloads.operators import Gemm
+from siliconloom.workloads.operators import Attention, Gemm, Vector
 from siliconloom.workloads.precision import (
     Block,
+    CacheName,
     Compression,
     Density,
     Group,
@@ -60,7 +61,8 @@ class Transformer(Description):
     are compressed without loss (0.68 for DFloat11's of bf16): of all products but routers, and but a head whose rows
     an embedding reads. ``weight_sparsity`` says which of a product's weights are zeros that are not stored, in all but
     the head and routers: ``2of4`` (2:4), or ``block``, of whose blocks of ``weight_block`` rows and columns (128) the
-    share ``weight_density`` is kept.
+    share ``weight_density`` is kept. ``cache_precision`` is the format that keys and values are kept in, where that has
+    fewer bits than attention's: whole numbers with a scale and an offset for each head's key and value of a position.
     """
 
     kind: Literal["transformer"]
@@ -84,6 +86,7 @@ class Transformer(Description):
     weight_sparsity: SparsityName | None = None
     weight_density: Density | None = None
     weight_block: Block | None = None
+    cache_precision: CacheName | None = None
 
 
 def load_workload(name: str, overrides: list[tuple[str, str]] | None = None) -> Graph:
@@ -172,6 +175,7 @@ OTHER_PHASES: dict[Phase, dict[str, str]] = {
     Phase.TRAINING: {
         "context": "context in training; sequence is the length of a sequence",
         "cache_length": "cache_length in training, which keeps no cache",
+        "cache_precision": "cache_precision in training, which keeps no cache",
         "sample": "sample in training, which has no next token",
         "experts": "experts that all compute every token in training",
     },
@@ -221,6 +225,7 @@ def _transformer(document: Document, title: str, described: set[Any], changed: s
         notes=_notes(model, run),
     )
     _check_patterns(document, entry, dataflow)
+    _check_cache(document, entry, dataflow)
     check_groups(document, graph.operators())
     if entry.phase is Phase.TRAINING:
         from siliconloom.workloads.training import training_graph
@@ -275,7 +280,34 @@ def _run(document: Document, entry: Transformer, model: Architecture) -> TokenSt
         raise NotSupported("cache_length of a latent cache")
     if room is not None and room < length:
         raise document.error(f"the cache must have room for {length} positions", ("cache_length",), value=room)
-    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room)
+    cache = _cache_format(document, entry, model)
+    return TokenStep(phase=entry.phase, batch=entry.batch, q_len=new, kv_len=length, room=room, cache=cache)
+
+
+def _cache_format(document: Document, entry: Transformer, model: Architecture) -> DataType | None:
+    """The format that keys and values are kept in, where one is stated."""
+    stated = entry.cache_precision if entry.phase is not Phase.TRAINING else None
+    if stated is None:
+        return None
+    if not model.causal:
+        raise document.error(
+            f"{model.model_type} is an encoder and keeps no cache", ("cache_precision",), value=stated.value
+        )
+    if any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
+        raise NotSupported("cache_precision of a latent cache")
+    return stated.dtype
+
+
+def _check_cache(document: Document, entry: Transformer, dataflow: Dataflow) -> None:
+    """The cache's format has fewer bits than attention's operands, or is theirs."""
+    for name in dataflow:
+        operator = dataflow[name]
+        if not isinstance(operator, Attention | Vector) or operator.cached is None:
+            continue
+        kept, own = operator.cached.dtype, operator.precision
+        if kept is not own and kept.bits >= own.bits:
+            rule = f"must have fewer bits than the {own.value} operands of {name}, or be that"
+            raise document.error(rule, ("cache_precision",), value=kept.value)
 
 
 def _notes(model: Architecture, run: TokenStep) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from siliconloom.arch.datatype import DataType, Packing, Sparsity
+from siliconloom.arch.datatype import CacheFormat, DataType, Packing, Sparsity
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.workloads.roles import NOWHERE, Place, Role
 
@@ -238,6 +238,8 @@ class Attention(Operator):
         The values are the first ``v_head_dim`` columns of the keys (the latent of absorbed MLA), read once.
     room
         Positions that the cache has room for; ``kv_len`` where it says nothing.
+    cached
+        Format of the cache that keys and values are read from, where it is not ``precision``.
     """
 
     batch: int
@@ -251,6 +253,7 @@ class Attention(Operator):
     window: int | None = None
     values_in_keys: bool = False
     room: int | None = None
+    cached: CacheFormat | None = None
 
     kind: ClassVar[str] = "attention"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -310,10 +313,30 @@ class Attention(Operator):
         return self.kv_len if self.window is None else min(self.kv_len, self.q_len + self.window - 1)
 
     @property
-    def input_elements(self) -> int:
-        queries = self.q_len * self.heads * self.head_dim
+    def query_elements(self) -> int:
+        """Elements of all queries."""
+        return self.batch * self.q_len * self.heads * self.head_dim
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements of the keys and values that some query sees."""
         width = self.head_dim + (0 if self.values_in_keys else self.v_head_dim)
-        return self.batch * (queries + self.kv_read * self.kv_heads * width)
+        return self.batch * self.kv_read * self.kv_heads * width
+
+    @property
+    def kv_read_bytes(self) -> int:
+        """Bytes of these keys and values, each read once."""
+        return (self.precision if self.cached is None else self.cached).size(self.kv_elements)
+
+    @property
+    def input_elements(self) -> int:
+        return self.query_elements + self.kv_elements
+
+    @property
+    def input_bytes(self) -> int:
+        if self.cached is None:
+            return super().input_bytes
+        return self.precision.size(self.query_elements) + self.kv_read_bytes
 
     @property
     def output_elements(self) -> int:
@@ -373,6 +396,8 @@ class Vector(Operator):
         Elements that a top-k takes of each row.
     epsilon
         What a norm adds to the mean square of a row. Circuits in integers have none.
+    cached
+        Of an append to the cache: its format, where it is not ``precision``.
     first, padding
         Of a gather by positions: the row of its table that a sequence begins with; a token that has no position, but
         the row before that one, where there is such a token.
@@ -389,6 +414,7 @@ class Vector(Operator):
     epsilon: float = 0.0
     first: int = 0
     padding: int | None = None
+    cached: CacheFormat | None = None
 
     kind: ClassVar[str] = "vector"
     _dimensions: ClassVar[tuple[str, ...]] = (
@@ -401,6 +427,15 @@ class Vector(Operator):
         "tied",
         "chosen",
     )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the result, as it is kept."""
+        return (self.precision if self.cached is None else self.cached).size(self.cols)
+
+    @property
+    def output_bytes(self) -> int:
+        return super().output_bytes if self.cached is None else self.outputs * self.rows * self.row_bytes
 
     @property
     def passes(self) -> int:

@@ -95,6 +95,27 @@ _WEIGHTS = {
 }
 
 
+class CacheName(StrEnum):
+    """Formats that keys and values may be kept in."""
+
+    INT4 = "int4"
+    INT8 = "int8"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+    @classmethod
+    def _missing_(cls, value: object) -> CacheName | None:
+        return cls.FP8_E4M3 if value == "fp8" else None
+
+    @property
+    def dtype(self) -> DataType:
+        """The format of an element."""
+        return DataType(self.value)
+
+
 class Unpacked(NamedTuple):
     """What is stated of weights beside their format: bytes in memory of each byte, and zeros that are not stored."""
 

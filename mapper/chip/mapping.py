@@ -40,7 +40,7 @@ from siliconloom.mapper.chip.program import (
     lower_tasks,
 )
 from siliconloom.mapper.chip.tasks import Task, refuse_training
-from siliconloom.workloads import Gemm, Graph
+from siliconloom.workloads import Attention, Gemm, Graph
 
 IN_A_ROW = 4
 """Executions of a task that are simulated to learn what one of them takes among neighbours."""
@@ -227,6 +227,7 @@ def fit_precision(chip: Chip, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     refuse_training(chip, graph)
     check_packing(chip, graph)
     fitted, notes = _fit_formats(chip, graph)
+    check_cache(chip, fitted)
     expands = "compressed weights are expanded on the way to the scratchpad; what that needs of energy is not counted"
     return fitted, (*notes, expands) if graph.compressions else notes
 
@@ -280,6 +281,16 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
         )
     stored = (f"{graph.name} is stored as {stated[0].value}",) if stated else ()
     return graph.in_elements(wide, Packing(own, 0)), (*stored, *notes)
+
+
+def check_cache(chip: Chip, graph: Graph) -> None:
+    """Refuse keys and values that are kept in another format than attention has on the chip."""
+    for cached in graph.cache_formats:
+        attention = next(o for o in graph.operators() if isinstance(o, Attention))
+        raise NotSupported(
+            f"keys and values in {cached} on {chip.name}, which keeps them in {attention.precision.value} as it "
+            "computes (workload.cache_precision)"
+        )
 
 
 def check_packing(chip: Chip, graph: Graph) -> None:

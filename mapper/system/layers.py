@@ -268,7 +268,7 @@ def _block(
 
     experts = sum(o.parameters for o in forward if o.role in EXPERTS)
     cache = sum(
-        o.precision.size(o.cols) * _cached(part, o)
+        o.row_bytes * _cached(part, o)
         for o in forward
         if isinstance(o, Vector) and o.role in (Role.CACHE, Role.LATENT_CACHE)
     )

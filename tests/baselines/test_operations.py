@@ -176,7 +176,7 @@ def test_standard_input(monkeypatch):
 def test_a_hundred_thousand_rows_are_read(tmp_path):
     random = np.random.default_rng(1)
     shapes = random.integers(1, 99999, (100_000, 3))
-    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16,,,,," for a, b, c in shapes.tolist())
+    rows = "\n".join(f"gemm,{a},{b},{c},,,,,,,,bf16,,,,,," for a, b, c in shapes.tolist())
     (tmp_path / "ops.csv").write_text(",".join(COLUMNS) + "\n" + rows)
     found = read_operations(tmp_path / "ops.csv")
     assert np.array_equal(np.stack([found.m, found.n, found.k], axis=1), shapes)

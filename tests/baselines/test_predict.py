@@ -285,3 +285,48 @@ def test_sparse_weights_take_up_to_half_the_time_where_arithmetic_binds():
     assert 0.5 < sparse / dense < 0.7
     same = GPUS["a100"].model_copy(update={"sparse": 1})
     assert seconds(same, row | {"sparsity": "2of4"}) == pytest.approx(dense, rel=0.1)  # its bytes are fewer
+
+
+KEPT = {"fp8": lambda d: d, "int8": lambda d: d + 4, "int4": lambda d: d / 2 + 4}
+"""Bytes of a head's key, or value, of one position: elements, and a scale and an offset of 16 bits."""
+
+
+@given(cuda, attentions(), st.sampled_from(sorted(KEPT)))
+def test_decode_reads_keys_and_values_as_they_are_kept_and_no_faster_than_memory_brings_them(gpu, row, kept):
+    row = row | {"op": "attention_decode", "q_len": 1}
+    rows = [row, row | {"cache": kept}]
+    made = make_operations(rows)
+    heads = 2 * row["batch"] * row["kv_len"] * row["kv_heads"]
+    read, fewer = compulsory_bytes(made).tolist()
+    assert read - fewer == pytest.approx(heads * (2 * row["head_dim"] - KEPT[kept](row["head_dim"])))
+    assert found(gpu, rows[1]).seconds[0] >= least_seconds(made, GPUS[gpu])[1] * (1 - 1e-12)
+    assert found(gpu, rows[1]).error[0] >= max(found(gpu, rows[0]).error[0], 0.2)  # none was measured
+
+
+def test_a_prompt_writes_its_keys_and_values_as_they_are_kept():
+    row = {"op": "attention_prefill", "q_len": 512, "kv_len": 512, "batch": 32, "heads": 8, "kv_heads": 8}
+    row |= {"head_dim": 128, "dtype": "bf16"}
+    plain, kept = found("h100", row, row | {"cache": "fp8"}).seconds.tolist()
+    assert kept <= plain
+
+
+def test_a_library_that_multiplies_in_fp8_unpacks_nothing():
+    row = {"op": "attention_decode", "batch": 64, "kv_len": 8192, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    plain, fp8, int8 = (seconds("h100", row | {"dtype": "bf16"} | cache) for cache in CACHES)
+    assert 1.6 < plain / fp8 < 2
+    assert fp8 < int8
+    assert found("b200", row | {"cache": "fp8"}).bound[0] in ("memory", "compute")
+    slow = GPUS["a100"].model_copy(update={"integer": 1})
+    assert found(slow, row | {"cache": "int8"}).bound == ["dequantization"]
+    with pytest.raises(NotSupported, match="keys and values in int8 with bf16 operands on b200"):
+        found("b200", row | {"cache": "int8"})
+
+
+CACHES = ({}, {"cache": "fp8"}, {"cache": "int8"})
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp32"])
+def test_other_operands_are_kept_as_they_are(dtype):
+    row = {"op": "attention_decode", "batch": 1, "kv_len": 64, "heads": 8, "kv_heads": 8, "head_dim": 64}
+    with pytest.raises(LoomError, match="operands in fp16 or bf16"):
+        make_operations([row | {"dtype": dtype, "cache": "int8"}])

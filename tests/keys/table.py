@@ -224,7 +224,7 @@ ROWS = (
         "",
         "name=other batch=3 sequence=32 layers=1 precision=int8 phase=decode "
         "operator_precision={'*.down':int8} sample=greedy experts!all model.n_embd=64 context!96 training_batch!4 "
-        "cache_length=96 cache_length!32 "
+        "cache_length=96 cache_length!32 cache_precision=int8 cache_precision!int32 "
         "precision=w8a16&&weight_group=16 weight_group!16 weight_compression=0.7 "
         "weight_sparsity=2of4 weight_sparsity=block&&weight_density=0.5 "
         "weight_density=0.5&&weight_sparsity=block&&weight_block=4 weight_density!0.5 weight_block!8 "
@@ -236,7 +236,7 @@ ROWS = (
         "Transformer",
         "training",
         "",
-        "training_batch=2 batch=5&training_batch!3 context!96 sample!greedy cache_length!128",
+        "training_batch=2 batch=5&training_batch!3 context!96 sample!greedy cache_length!128 cache_precision!int8",
     ),
     # plans, runs, stragglers
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from siliconloom.arch.document import Document
 from siliconloom.workloads import Attention, Gemm, Graph, Phase
 from siliconloom.workloads.attention import TokenStep
 from siliconloom.workloads.huggingface import read_architecture
+from siliconloom.workloads.load import read_workload
+from siliconloom.workloads.precision import CacheName
 from siliconloom.workloads.training import training_graph
 from siliconloom.workloads.transformer import forward_graph
 
@@ -214,3 +217,37 @@ def test_odd_values_are_loaded_or_refused_in_one_line(config: dict[str, Any], da
         text = str(error)
     assert text == "" or text.startswith(("config.json:1:1: model", "not supported: "))
     assert "\n" not in text
+
+
+@settings(deadline=None, max_examples=40)
+@given(config=configs(), phase=st.sampled_from([Phase.PREFILL, Phase.DECODE]), kept=st.sampled_from(list(CacheName)))
+def test_a_cache_in_fewer_bits_has_their_bytes_and_a_scale_and_an_offset_for_each_head(
+    config: dict[str, Any], phase: Phase, kept: CacheName
+) -> None:
+    document = Document({"kind": "transformer", "model": config}, {}, "model.yaml")
+    stated = [("phase", phase.value), ("precision", "bf16"), ("batch", "2")]
+    plain = read_workload(Document(dict(document.data), {}, "model.yaml"), "model", stated)
+    stated.append(("cache_precision", kept.value))
+    if config["model_type"] == "deepseek_v3" or kept in (CacheName.FP16, CacheName.FP32):
+        with pytest.raises(LoomError, match="cache_precision"):
+            read_workload(document, "model", stated)
+        return
+    graph = read_workload(document, "model", stated)
+    pairs = zip(plain.operators(), graph.operators(), strict=True)
+    for one, other in pairs:
+        assert (one.macs, one.input_elements) == (other.macs, other.input_elements)
+    if kept is CacheName.BF16:
+        assert (graph.kv_bytes, graph.cache_formats) == (plain.kv_bytes, ())
+        return
+    heads = sum(2 * o.kv_heads * o.repeat for o in _attentions(graph))
+    codes = plain.kv_bytes_per_token * kept.dtype.bits // 16
+    assert graph.kv_bytes_per_token == codes + 4 * heads * kept.dtype.is_integer
+    read = _attentions(graph)
+    assert all((o.cached is not None) == (phase is Phase.DECODE) for o in read)
+    if phase is Phase.DECODE:
+        for o, before in zip(read, _attentions(plain), strict=True):
+            assert o.head_dim <= 8 or o.input_bytes < before.input_bytes  # scales are more than what small heads save
+
+
+def _attentions(graph: Graph) -> list[Attention]:
+    return [o for o in graph.operators() if isinstance(o, Attention)]
