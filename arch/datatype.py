@@ -68,7 +68,7 @@ class DataType(StrEnum):
 
     @property
     def is_integer(self) -> bool:
-        return self.value.startswith("int")
+        return self.startswith("int")
 
     @property
     def layout(self) -> FloatLayout:

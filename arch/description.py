@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from math import gcd
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -117,6 +118,14 @@ class SparseWeights(Description):
         return self
 
 
+@cache  # asked thousands of times by a search
+def _circuit_format(operands: tuple[DataType, ...]) -> DataType | None:
+    first = operands[0]
+    if not first.is_integer:
+        return first if first in ARRAY_FORMATS else None
+    return max((d for d in operands if d.is_integer and d.bits <= 8), key=lambda d: d.bits, default=None)
+
+
 class SystolicArray(Description):
     """A grid of multiply-accumulate elements fed from its edges.
 
@@ -200,10 +209,7 @@ class SystolicArray(Description):
     @property
     def circuit_format(self) -> DataType | None:
         """What the array's own circuit is built for: its first format, the widest of integers, or none."""
-        first = self.operands[0]
-        if not first.is_integer:
-            return first if first in ARRAY_FORMATS else None
-        return max((d for d in self.operands if d.is_integer and d.bits <= 8), key=lambda d: d.bits, default=None)
+        return _circuit_format(self.operands)
 
     def accepts(self, dtype: DataType) -> bool:
         """Tell whether values of ``dtype`` can be operands: a listed format, or integers that fit in one."""
@@ -368,7 +374,8 @@ class NpuTile(Description):
     @property
     def parameter_format(self) -> DataType:
         """The format that parameters of vector functions lie in: the circuits', int8 where there are none."""
-        return self.circuit_format if self.built else DataType.INT8
+        built = self.array.circuit_format
+        return (self.vector.format or built) if built is not None else DataType.INT8
 
     @property
     def parameter_line(self) -> int:

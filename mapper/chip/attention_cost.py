@@ -306,6 +306,7 @@ class _Costs:
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
+        self.closing, self.moved, self.whole_row = cache(self._closing), cache(self._moved), cache(self._whole_row)
         self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
         self.carries = carries(shape)
         self.alone, self.online = (softmax_functions(shape, merged=many) for many in (False, True))
@@ -340,6 +341,11 @@ class _Costs:
         (rows, width, *_), memory = self.layout.value_rows(keys), self.chip.nearest
         return moved_bytes(memory, rows, width), access_cycles(self.chip, memory, rows, width)
 
+    def _moved(self, keys: int) -> int:
+        """Bytes moved of a tile of keys and one of values."""
+        values = 0 if self.shape.values_in_keys else self.values(keys)[0]
+        return self.cached(self.layout.key_tile(keys))[0] + values
+
     def _transfer(self, rows: int, elements: int) -> tuple[int, int]:
         """Bytes moved and port cycles of ``rows`` rows of so many elements."""
         width, memory = self.shape.precision.size(elements), self.chip.nearest
@@ -357,35 +363,38 @@ class _Costs:
                     o_moved, o_held = self._rows(q.size, subset.size * shape.v_head_dim, self.layout.o_row)
                     one = whole or part.keys <= keys
                     row = [(k.count, k.size, self.tile_of(rows, k.size, one)) for k in segments(part.keys, keys)]
-                    array += count * sum(n * (t.scores + t.context) for n, _, t in row)
-                    of_row = self._row(rows, part.keys, row) if one else None
-                    if of_row is not None:
-                        vector += count * (of_row.softmax + of_row.merge)
+                    sums = cached = softmax = merge = kv_moved = key_tiles = 0
+                    for n, size, t in row:
+                        sums += n * (t.scores + t.context)
+                        cached += n * (t.keys + t.values)
+                        softmax += n * t.softmax
+                        merge += n * t.merge
+                        kv_moved += n * self.moved(size)
+                        key_tiles += n
+                    array += count * sums
+                    if one:
+                        softmax, merge = self.whole_row(rows, part.keys)
+                        vector += count * (softmax + merge)
                     else:
-                        vector += count * (sum(n * (t.softmax + t.merge) for n, _, t in row) + self._closing(rows))
+                        vector += count * (softmax + merge + self.closing(rows))
                     turning = self._turning(rows, shape.head_dim)
                     vector, q_held = vector + count * turning, q_held + turning
-                    cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
-                    for n, size, _ in row:
-                        values = 0 if shape.values_in_keys else self.values(size)[0]
-                        reads += count * n * (self.cached(self.layout.key_tile(size))[0] + values)
-                    reads += count * q_moved
+                    reads += count * (kv_moved + q_moved)
                     writes += count * o_moved
-                    port += count * (q_held - turning + o_held) + cached
-                    tiles += count * sum(n for n, _, _ in row)
+                    port += count * (q_held - turning + o_held + cached)
+                    tiles += count * key_tiles
                     if part.keys <= keys and not shape.values_in_keys:
                         # query tiles follow one another in the pipeline, all their keys in one tile each
                         paced += subset.count * self._pipeline(q.count, row[0][2], q_held)
                     elif whole:
-                        paced += subset.count * self._pipeline(
-                            q.count, self._row(rows, part.keys, row), q_held, tiles_of(row)
-                        )
+                        merged = self._row(row, softmax, merge)
+                        paced += subset.count * self._pipeline(q.count, merged, q_held, key_tiles)
                     elif shape.values_in_keys:
                         paced += count * sum(self._shared(n, t, part.keys <= keys) for n, _, t in row)
                     else:
                         paced += count * sum(self._pipeline(n, t, 0) for n, _, t in row)
                         # the array makes the scores of the next query tile meanwhile
-                        paced += count * (q_held + max(self._closing(rows) - row[0][2].scores, 0))
+                        paced += count * (q_held + max(self.closing(rows) - row[0][2].scores, 0))
         sequencer = pairs * tiles * 7 * self.tile.sequencer.issue_cycles
         last = array // tiles + vector // tiles
         fetch, _ = fetch_cycles(self.chip)
@@ -411,15 +420,18 @@ class _Costs:
             return 0
         return vector_cycles(self.tile.vector, self.online[1], rows, self.shape.v_head_dim)
 
-    def _row(self, rows: int, keys: int, tiles: list[tuple[int, int, _Tile]]) -> _Tile:
-        """A query tile against all of its key tiles, whose sums are there before its softmax."""
+    def _whole_row(self, rows: int, keys: int) -> tuple[int, int]:
+        """Vector cycles of a query tile whose sums are all there before its softmax: that, and its results."""
         unit = self.tile.vector
+        softmax = vector_cycles(unit, self.alone[0], rows, keys) + self._turning(rows, keys)
+        return softmax, vector_cycles(unit, self.alone[1], rows, self.shape.v_head_dim)
+
+    def _row(self, tiles: list[tuple[int, int, _Tile]], softmax: int, merge: int) -> _Tile:
+        """A query tile against all of its key tiles, whose sums are there before its softmax."""
         scores, context, loads, values = (
             sum(count * getattr(tile, part) for count, _, tile in tiles)
             for part in ("scores", "context", "keys", "values")
         )
-        softmax = vector_cycles(unit, self.alone[0], rows, keys) + self._turning(rows, keys)
-        merge = vector_cycles(unit, self.alone[1], rows, self.shape.v_head_dim)
         return _Tile(scores, context, softmax, merge, loads, values)
 
     def _rows(self, queries: int, elements: int, row: int) -> tuple[int, int]:
@@ -480,11 +492,6 @@ def softmax_functions(shape: Attention, *, merged: bool = False) -> tuple[Vector
     if merged:
         return VectorFunction.SOFTMAX_MERGED, VectorFunction.RESCALE
     return VectorFunction.SOFTMAX, VectorFunction.REQUANTIZE
-
-
-def tiles_of(row: Sequence[tuple[int, int, _Tile]]) -> int:
-    """Key tiles of a query tile."""
-    return sum(count for count, _, _ in row)
 
 
 def _halvings(total: int) -> list[int]:

@@ -6,7 +6,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from math import gcd, lcm
 from typing import Any
@@ -82,7 +82,8 @@ def choose_tilings(
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    fits = [_fits(tile, layout, shape, m, n, k) for layout in layouts]
+    needs = GemmLayout(tile, shape).needs(m, n, k)
+    fits = [_fits(layout, shape, needs) for layout in layouts]
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
     costs = gemm_costs(chip, memories, shape, m, n, k)
@@ -131,15 +132,16 @@ def _trimmed(
     """The sizes without those that fit no layout even with the least of the other two."""
     rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
     widest = Layout(*rooms)
+    needs = GemmLayout(tile, shape).needs
     return (
-        m[_fits(tile, widest, shape, m, n[:1], k[:1])],
-        n[_fits(tile, widest, shape, m[:1], n, k[:1])],
-        k[_fits(tile, widest, shape, m[:1], n[:1], k)],
+        m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
+        n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
+        k[_fits(widest, shape, needs(m[:1], n[:1], k))],
     )
 
 
-def _fits(tile: NpuTile, layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
-    needs = GemmLayout(tile, shape).needs(m, n, k)
+def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Int]) -> NDArray[np.bool_]:
+    """Where what tiles need of a slot of each ring is there."""
     fits: Any = True
     for ring, need in needs.items():
         room = getattr(layout, ring)
