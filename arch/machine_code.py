@@ -38,8 +38,43 @@ SCALARS: dict[str, Any] = {
 DTYPES = {np.dtype(name).char: name for name in SCALARS}
 """Names of elements by NumPy's code for them: a dtype makes its name anew each time that it is asked."""
 LINKERS = ("cc", "gcc", "clang")
-DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
-"""Called for memory whose count falls to zero: never for arrays of NumPy's, which come without a count."""
+RELEASE = """
+declare void @free(ptr)
+
+define void @NRT_MemInfo_call_dtor(ptr %info) {
+  call void @free(ptr %info)
+  ret void
+}
+"""
+"""Called for memory whose count falls to zero: a kernel's own, as arrays of NumPy's come without a count."""
+ALLOCATION = """
+declare ptr @malloc(i64)
+
+define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
+begin:
+  %step = zext i32 %align to i64
+  %front = add i64 %step, 48
+  %room = add i64 %front, %size
+  %info = call ptr @malloc(i64 %room)
+  %none = icmp eq ptr %info, null
+  br i1 %none, label %done, label %fill
+fill:
+  store i64 1, ptr %info
+  %behind = getelementptr i8, ptr %info, i64 %front
+  %place = ptrtoint ptr %behind to i64
+  %mask = sub i64 0, %step
+  %aligned = and i64 %place, %mask
+  %data = inttoptr i64 %aligned to ptr
+  %held = getelementptr i8, ptr %info, i64 24
+  store ptr %data, ptr %held
+  br label %done
+done:
+  ret ptr %info
+}
+"""
+"""Memory for a kernel's own arrays, behind a record of its count and its place."""
+RECORD = ("i64", "i8*", "i8*", "i8*", "i64")
+"""Fields of such a record as Numba lays it out, the memory's place the fourth of eight bytes."""
 NOTHING = 0, -2
 """Return codes of a call without exception; the second returned ``None``."""
 
@@ -186,7 +221,9 @@ def emit_library(compiled: Any, path: Path) -> bool:
     module = binding.parse_assembly(compiled.library.get_llvm_str())
     if module.get_function(name).is_declaration:
         return False
-    module.link_in(binding.parse_assembly(DESTRUCTOR))
+    module.link_in(binding.parse_assembly(RELEASE))
+    if _has_our_records():
+        module.link_in(binding.parse_assembly(ALLOCATION))
     for function in module.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "internal"
@@ -216,6 +253,13 @@ def emit_library(compiled: Any, path: Path) -> bool:
         os.replace(Path(work) / "kernel.txt", path.with_suffix(".txt"))
         os.replace(made, path)
     return True
+
+
+def _has_our_records() -> bool:
+    """Whether this Numba lays out records of memory as `ALLOCATION` does."""
+    from numba.core.runtime.nrtdynmod import _meminfo_struct_type
+
+    return tuple(map(str, _meminfo_struct_type.elements)) == RECORD
 
 
 def _result_key(kind: Any) -> str | None:

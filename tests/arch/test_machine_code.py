@@ -176,3 +176,46 @@ def test_a_kernel_that_is_called_often_goes_through_numba(folder, monkeypatch):
     kernel = Kernel(refuse, {})
     assert [kernel(n) for n in range(6)] == list(range(6))
     assert "dispatcher" in kernel.__dict__
+
+
+def smooth(values, width):
+    """Moving sums by way of two arrays of its own, one of which is larger than the other."""
+    held, padded = np.zeros(width, np.int64), np.zeros(len(values) + width, np.int64)
+    total = 0
+    for i in range(len(values)):
+        padded[i + width] = values[i]
+    for i in range(len(values)):
+        for j in range(width):
+            held[j] = padded[i + j + 1]
+        values[i] = 0
+        for j in range(width):
+            values[i] += held[j]
+        total += values[i]
+    return total
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(hnp.arrays(np.int64, st.integers(0, 40), elements=st.integers(-(10**6), 10**6)), st.integers(0, 9))
+def test_a_kernel_has_arrays_of_its_own_without_numba(folder, numbers, width):
+    python = numbers.copy()
+    expected = smooth(python, width)
+    for attempt in range(2):
+        kernel, mine = Kernel(smooth, {}), numbers.copy()
+        assert kernel(mine, width) == expected
+        assert np.array_equal(mine, python)
+        if attempt:
+            assert "dispatcher" not in kernel.__dict__, "the second time without Numba"
+
+
+def test_a_kernels_own_arrays_are_given_back(folder):
+    import resource
+
+    kernel = Kernel(smooth, {})
+    kernel(np.zeros(1, np.int64), 1)
+    kernel = Kernel(smooth, {})
+    kernel(np.zeros(1, np.int64), 100_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(500):  # of 1.6 MB each
+        kernel(np.zeros(1, np.int64), 100_000)
+    assert "dispatcher" not in kernel.__dict__
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
