@@ -168,11 +168,13 @@ def run_programs(
     folder: Path,
     simulator: str = "verilator",
     arguments: Sequence[str] = (),
+    cycles: int = 0,
     spent: Spent | None = None,
 ) -> list[ProgramOutcome]:
     """Run ``cases`` one after the other on the RTL in ``sources``; the time it took is added to ``spent``.
 
-    ``arguments`` are further ones of Verilator's, such as those that make it count what is reached.
+    ``arguments`` are further ones of Verilator's, such as those that make it count what is reached. ``cycles`` are
+    about as many as the cases should take together.
 
     Raises
     ------
@@ -227,6 +229,7 @@ def run_programs(
         bench="siliconloom.rtl.bench.npu",
         environment={"LOOM_BENCH": str(job)},
         arguments=["-Wno-fatal", *arguments],
+        cycles=cycles,
         spent=spent,
     )
     if not results.exists():

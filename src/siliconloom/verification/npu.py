@@ -193,10 +193,13 @@ def check_programs(
         cases[number] = replace(cases[number], stall=each)
     for number, more in enumerate(options):
         cases[number] = replace(cases[number], **more)
-    if spent is not None and spent.tell is not None:
-        spent.predicted = sum(duration(made.program, chip) for _, made in programs)
+    cycles = sum(duration(made.program, chip) for _, made in programs)
+    if spent is not None:
+        spent.predicted = cycles
     with verilog(bundle) as (sources, folder):
-        outcomes = run_programs(chip, sources, bundle.top, cases, folder=folder, simulator=simulator, spent=spent)
+        outcomes = run_programs(
+            chip, sources, bundle.top, cases, folder=folder, simulator=simulator, cycles=cycles, spent=spent
+        )
     return [
         compare(name, chip, made, outcome, case.stall > 0 or case.order > 0)
         for (name, made), outcome, case in zip(programs, outcomes, cases, strict=True)
