@@ -221,9 +221,7 @@ def simulate(
             )
             return {"program": np.frombuffer(program.read_bytes(), np.uint8)}
 
-        found = compiled_memo().recall(
-            _question(simulator, top, ports, [*words, f"-O{level}"], sources), compiled, large=True
-        )
+        found = compiled_memo().recall(question, compiled, large=True)
         if not program.exists():
             program.parent.mkdir(parents=True, exist_ok=True)
             program.write_bytes(found["program"].tobytes())
