@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siliconloom.arch.document import Document
-from siliconloom.arch.errors import LoomError, nearest_name
+from siliconloom.arch.errors import LoomError, NotSupported, nearest_name
 from siliconloom.arch.names import library_names
 from siliconloom.baselines.operations import ALIASES, PRECISIONS, Op, Operations, Precision, read_operations
 from siliconloom.workloads.names import LIBRARY
@@ -139,7 +141,11 @@ def load_jobs(
 
 
 def from_operations(operations: Operations) -> list[Deployment]:
-    """Jobs of the rows of a file."""
+    """Jobs of the rows of a file; raises `NotSupported` for those stored in a format that no kernel here reads."""
+    stored = operations.packed() | operations.sparse() | operations.cached()
+    if stored.any():
+        first = operations.describe(int(np.argmax(stored)))
+        raise NotSupported(f"measuring {first}: packed and sparse weights and caches in another format are predicted")
     jobs = []
     for index in range(len(operations)):
         row = operations.row(index)

@@ -45,9 +45,10 @@ MOST_HEAD = 256
 WRITERS = 512.0
 """Threads of a block that writes a token's keys and values."""
 PACKED_ERROR = {"mma": 0.2, "wgmma": 0.6}
-"""Of products with packed or sparse weights, by kernel library; no such kernel is among the measured tables. On Hopper
-the largest that the card ``marlin`` has: ours are 27 to 59 % above the speedups of six rows of one machine. On
-others a guess, three times the error of dense products; the two rows of the card are within 2 %."""
+"""Of products with packed or sparse weights, and of decode with a cache in fewer bits, by kernel library; no such
+kernel is among the measured tables. On Hopper the largest that the card ``marlin`` has: ours are 27 to 59 % above the
+speedups of six rows of one machine. On others a guess, three times the error of dense products; the two rows of the
+card are within 2 %."""
 RESULT_BYTES = 2.0
 """Results of 8-bit and 4-bit products are 16-bit."""
 
@@ -124,7 +125,8 @@ def predict(
             chosen = operations.select(mask)
             seconds[mask], bound[mask] = model(gpu, efficiency, chosen, more)
             error[mask] = typical
-    stored = operations.packed() | operations.sparse() | operations.cached()
+    read = operations.cached() & operations.among(Op.ATTENTION_DECODE)  # a prompt's are only written otherwise
+    stored = operations.packed() | operations.sparse() | read
     error[stored] = np.maximum(error[stored], PACKED_ERROR[efficiency.kernels])
     floor = least_seconds(operations, gpu)
     seconds, joules = _limited(gpu, efficiency, operations, np.maximum(seconds, floor), sustained)

@@ -26,6 +26,7 @@ from siliconloom.arch.errors import LoomError, nearest_name
 from siliconloom.arch.files import write_file
 from siliconloom.baselines.cells import Cells, parse_cells, read_text
 from siliconloom.baselines.operations import (
+    CACHES,
     COLUMNS,
     MODELS,
     OPS,
@@ -248,6 +249,7 @@ def table_text(table: Table) -> str:
         **{name: [str(v or "") for v in getattr(o, name).tolist()] for name in (*SIZES, "group")},
         "weights": [str(WEIGHT_FORMATS[v]) if v else "" for v in o.weights.tolist()],
         "sparsity": [str(PATTERNS[v]) if v else "" for v in o.sparsity.tolist()],
+        "cache": [str(CACHES[v]) if v else "" for v in o.cache.tolist()],
         **{name: [str(v or "") for v in getattr(table, name).tolist()] for name in ("input_tokens", "output_tokens")},
         **{name: [str(v) for v in getattr(table, name).tolist()] for name in ("gpu", "software", "model")},
         **{name: [_digits(v) for v in getattr(table, name).tolist()] for name in ("time_us", "power_w", "clock_mhz")},

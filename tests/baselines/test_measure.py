@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siliconloom.arch.errors import LoomError
+from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.baselines import torch_backend
 from siliconloom.baselines.jobs import Deployment, load_jobs, load_layer, parse_dtypes
 from siliconloom.baselines.measure import QUICK, TOLERANCE, CannotRun, Sensors, Settings, measure, time_case, to_table
@@ -227,3 +227,13 @@ def test_without_pytorch_or_without_a_gpu_it_says_what_is_needed(found, tmp_path
 def test_precisions_may_be_named_as_pytorch_does():
     assert parse_dtypes("bfloat16, fp8,bf16") == (Precision.BF16, Precision.FP8)
     assert set(TOLERANCE) == set(Precision)
+
+
+@pytest.mark.parametrize(
+    "stored", ["gemm,16,256,256,,,,int4,,", "gemm,16,256,256,,,,,2of4,", "attention_decode,,,,64,8,64,,,fp8"]
+)
+def test_what_is_stored_in_another_format_is_not_measured_as_if_it_were_not(tmp_path, stored):
+    columns = "op,m,n,k,kv_len,heads,head_dim,weights,sparsity,cache"
+    (tmp_path / "ops.csv").write_text(f"{columns}\n{stored}\n")
+    with pytest.raises(NotSupported, match="not supported: measuring"):
+        load_jobs([str(tmp_path / "ops.csv")])

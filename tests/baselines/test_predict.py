@@ -308,6 +308,7 @@ def test_a_prompt_writes_its_keys_and_values_as_they_are_kept():
     row |= {"head_dim": 128, "dtype": "bf16"}
     plain, kept = found("h100", row, row | {"cache": "fp8"}).seconds.tolist()
     assert kept <= plain
+    assert len(set(found("h100", row, row | {"cache": "fp8"}).error.tolist())) == 1
 
 
 def test_a_library_that_multiplies_in_fp8_unpacks_nothing():
