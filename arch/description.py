@@ -226,7 +226,8 @@ class VectorUnit(Description):
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
     )
     format: DataType | None = Field(
-        default=None, description="of elements, fp32: wider than the array's operands, and rounded as they enter it"
+        default=None,
+        description="of elements, fp32: wider than the operands (int8, bf16, fp16) that they are rounded to",
     )
 
     @model_validator(mode="after")
@@ -290,10 +291,9 @@ class NpuTile(Description):
             if self.array.dataflow != "weight_stationary":
                 rule = "elements wider than operands are for weight stationary arrays"
                 raise rule_at("vector.format", rule, self.array.dataflow)
-            if self.array.circuit_format not in (DataType.BF16, DataType.FP16):
-                raise rule_at(
-                    "vector.format", "elements are rounded to operands in bf16 or fp16", self.array.operands[0].value
-                )
+            if self.array.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
+                rule = "elements are made to operands in int8, bf16 or fp16"
+                raise rule_at("vector.format", rule, self.array.operands[0].value)
         return self
 
     @property
@@ -310,6 +310,11 @@ class NpuTile(Description):
     def rounds(self) -> bool:
         """Whether elements are wider than the array's operands, and rounded as they enter it."""
         return self.vector.format is not None
+
+    @property
+    def shares(self) -> bool:
+        """Whether elements in floating point enter the array as whole numbers that share an exponent."""
+        return self.rounds and self.array.circuit_format is DataType.INT8
 
     @property
     def weight_formats(self) -> tuple[DataType, ...]:

@@ -7,6 +7,7 @@ from amaranth.hdl import Value
 
 from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.rtl.array.arithmetic import Narrowing
+from siliconloom.rtl.array.shared import shared_marks
 from siliconloom.rtl.array.weights import kind_bits, weight_marks
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_panel
@@ -28,6 +29,8 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     tags, last_line, counts = Signal(), Signal(), Signal()
     step, spread_out = read_panel(m, unit, "load", outer_left, narrow)
     line = rounded(m, unit, "stationary", spread_out)
+    if unit.geometry.shares:
+        line = of_columns(m, unit, line, outer_left)
     marks: list[Value] = []
     width, following = step, address + step
     if unit.packed is not None:
@@ -46,7 +49,9 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
         m.d.comb += counts.eq(~reading.head)
     else:
         m.d.comb += counts.eq(1)
-    if array.weights is not None:
+    if unit.geometry.shares:
+        marks = [is_packed, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
+    elif array.weights is not None:
         marks = [kind, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
     else:
         line = of_fold(m, unit, line, last_line, k_left)
@@ -87,7 +92,8 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
 
 def load_bits(unit: MatmulUnitCircuit) -> int:
     """Of a beat that is loaded: its data, whether it ends a fold, and what else it says of itself."""
-    return 8 * unit.geometry.operand_line + 1 + sum(weight_marks(unit.geometry.array).values())
+    marks = shared_marks(unit.geometry.array) if unit.geometry.shares else weight_marks(unit.geometry.array)
+    return 8 * unit.geometry.operand_line + 1 + sum(marks.values())
 
 
 def blocks(value: Value, size: int, most: int) -> Value:
@@ -118,6 +124,15 @@ def of_fold(m: Module, unit: MatmulUnitCircuit, line: Value, last_line: Value, k
     return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
 
+def of_columns(m: Module, unit: MatmulUnitCircuit, line: Value, outer_left: Value) -> Value:
+    """The line that is read, without the columns that its panel has not: those of a row share an exponent."""
+    cols, bits = unit.geometry.array.cols, unit.geometry.edge.bits
+    wide = Signal(range(cols + 1), name="load_wide")
+    m.d.sync += wide.eq(Mux(outer_left > cols, cols, outer_left))
+    elements = (line[at : at + bits] for at in range(0, len(line), bits))
+    return Cat(*(Mux(number % cols < wide, each, 0) for number, each in enumerate(elements)))
+
+
 def used_rows(m: Module, unit: MatmulUnitCircuit, last_line: Value, k_left: Value) -> Signal:
     """Rows of the line that is read: those that whole lines leave of a fold that has not all of the array's."""
     array = unit.geometry.array
@@ -131,8 +146,8 @@ def used_rows(m: Module, unit: MatmulUnitCircuit, last_line: Value, k_left: Valu
 
 
 def rounded(m: Module, unit: MatmulUnitCircuit, name: str, line: Value) -> Value:
-    """Operands of a line of elements, which are rounded where they are wider."""
-    if not unit.geometry.rounds:
+    """Operands of a line of elements, which are rounded where they are wider, but for those that share an exponent."""
+    if not unit.geometry.rounds or unit.geometry.shares:
         return line
     kind, width = unit.library.make(Narrowing, unit.geometry.operand), 8 * unit.geometry.element
     elements = (line[at : at + width] for at in range(0, len(line), width))
