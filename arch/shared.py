@@ -111,9 +111,9 @@ def shared_product(
                 codes, levels, odd = moving(left, np.full(end - first, UNIT))
                 add_fold(codes @ right.astype(np.float32), factors(levels, odd), held, adds)
             else:
-                own = (np.ascontiguousarray(each, np.uint32) for each in (left, right))
-                room = np.zeros((end - first, cols), np.float32), np.zeros(cols, np.float32)
-                add_elements(*own, held, POWERS, *room, adds)
+                moves, stays = (np.ascontiguousarray(each, np.uint32) for each in (left, right))
+                codes, sums = np.zeros((end - first, cols), np.float32), np.zeros(cols, np.float32)
+                add_elements(moves, stays, held, POWERS, codes, sums, adds)
             adds = True
     return flushed(held.view(np.uint32))
 

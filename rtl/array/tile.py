@@ -17,6 +17,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch import timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.layout import fold_beats
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
@@ -206,7 +207,7 @@ class StationaryTile(SystolicTileCircuit):
         array = self.array
         kind = self.library.make(StayingCodes, array)
         made = self.place(m, kind, "staying_codes", data=loaded.data, **{name: loaded[name] for name in self.marks()})
-        beats = array.rows // array.load_rows
+        beats = fold_beats(array, array.rows)
         place = Signal(range(max(beats, 2)), name="load_place")
         gathered, active = (Signal(EXPONENT * array.rows, name=f"tops_{name}") for name in ("gathered", "active"))
         with m.If(fires):

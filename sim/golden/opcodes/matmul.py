@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -101,6 +101,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.dtype
     rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
+    stationary: NDArray[Any]
     if array.dataflow == "output_stationary":
         panels = -(-i.n // cols)
         right = elements(local, b, i.k * filled_values(i.n, cols, i.narrow), dtype)
@@ -120,11 +121,10 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
-            stationary = (
-                unpacked(array, held.view(np.int8), i.k)
-                if tile.shares
-                else weights_of(array, i.packing, held, outer, i.k)
-            )
+            if tile.shares:
+                stationary = unpacked(array, held.view(np.int8), i.k)
+            else:
+                stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
             stationary = unpacked(array, taken, i.k, outer, i.narrow)

@@ -86,8 +86,8 @@ class FloatParameters(Reading):
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
         if self.operand.is_integer:
-            codes, steps = whole_numbers(weights)
-            columns = _columns(steps.reshape(-1), bias)
+            codes, worth = whole_numbers(weights)
+            columns = _columns(worth.reshape(-1), bias)
             return self._made(at, len(x), bias.size, weights=codes, columns=columns)
         if not operator.packing.group:
             elements = patterns_of(weights, self.operand)

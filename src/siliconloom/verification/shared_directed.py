@@ -27,7 +27,7 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], Numbers]
 def many_sizes(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
     """Numbers of any fraction whose sizes differ by as much as a code holds, and by more; some are zeros."""
     sign = chance.choice([-1.0, 1.0, 1.0, 0.0, -0.0], shape)
-    return (sign * chance.uniform(1, 2, shape) * 2.0 ** chance.integers(-PLACES - 3, 1, shape)).astype(np.float32)
+    return np.asarray(sign * chance.uniform(1, 2, shape) * 2.0 ** chance.integers(-PLACES - 3, 1, shape), np.float32)
 
 
 def ties(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
@@ -35,25 +35,25 @@ def ties(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
     halves = (2 * chance.integers(-MOST - 1, MOST + 1, shape) + 1) / 2.0 ** (PLACES + 1)
     found = halves * chance.choice([1.0, 1.0, 1 - 2.0**-20, 1 + 2.0**-20], shape)
     found[np.arange(shape[0]), chance.integers(0, shape[1], shape[0])] = 1.0
-    return found.astype(np.float32)
+    return np.asarray(found, np.float32)
 
 
 def rows_far_apart(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
     """Rows each of a size of its own, a few of them of zeros, or of what is flushed."""
     sizes = chance.choice([2.0**-9, 2.0**-4, 1.0, 2.0**3, 2.0**-130, 0.0], (shape[0], 1))
-    return (chance.uniform(0.5, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes).astype(np.float32)
+    return np.asarray(chance.uniform(0.5, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes, np.float32)
 
 
 def ends(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
     """Numbers near both ends of fp32, whose products are infinite or zeros, a row of one size each."""
     sizes = 2.0 ** chance.choice([-126.0, -66.0, -65.0, -63.0, -60.0, 60.0, 61.0, 62.0, 63.0, 64.0], (shape[0], 1))
-    return (chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes).astype(np.float32)
+    return np.asarray(chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes, np.float32)
 
 
 def one_end(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
     """The same, all of one size, but for zeros."""
     size = 2.0 ** chance.choice([-126.0, -63.0, 63.0])
-    return (chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0, 0.0, 2.0**-3], shape) * size).astype(np.float32)
+    return np.asarray(chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0, 0.0, 2.0**-3], shape) * size, np.float32)
 
 
 def few_odd(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
