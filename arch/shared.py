@@ -42,6 +42,8 @@ FURTHEST = PLACES + 2
 """Places below the largest number of a block from which on a code is zero."""
 POWERS = 2.0 ** (np.arange(2 * 255 + 1) - SHIFT)
 """What whole numbers are to be multiplied by, by the exponent that a row shares."""
+SPAN = 2048
+"""Columns whose sums are worked on at a time."""
 Codes = NDArray[np.float32]
 """Whole numbers, as fp32: their products add up exactly."""
 
@@ -108,8 +110,8 @@ def shared_product(
             end = min(first + rows, start + depth, a.shape[1])
             left, right = a[:, first:end], b[first:end]
             if b.dtype == np.int8:
-                codes, levels, odd = moving(left, np.full(end - first, UNIT))
-                add_fold(codes @ right.astype(np.float32), factors(levels, odd), held, adds)
+                sums = np.zeros(min(SPAN, b.shape[1]), np.float32)
+                add_codes(np.ascontiguousarray(left, np.uint32), right, held, POWERS, sums, adds)
             else:
                 moves, stays = (np.ascontiguousarray(each, np.uint32) for each in (left, right))
                 codes, sums = np.zeros((end - first, cols), np.float32), np.zeros(cols, np.float32)
@@ -158,6 +160,41 @@ def code(word: Any, below: Any) -> Any:
     kept += rest > half or (rest == half and kept & 1 == 1)
     size = np.float32(min(kept, MOST))
     return -size if np.int64(word) >> 31 & 1 else size
+
+
+@kernel()
+def add_codes(a: Any, b: Any, held: Any, powers: Any, sums: Any, adds: bool) -> None:
+    """Add the sums of a fold of codes in memory to ``held``: as `moving` and `add_fold` say.
+
+    ``sums`` is room for some columns of a row; ``powers`` is `POWERS`.
+    """
+    depth, cols, smallest = b.shape[0], b.shape[1], np.float32(2.0**-126)
+    factors = np.zeros(depth, np.float32)
+    for beat in range(a.shape[0]):
+        level = np.int64(0)
+        for row in range(depth):
+            level = max(level, field(a[beat, row]))
+        for row in range(depth):
+            factors[row] = code(a[beat, row], level - field(a[beat, row]))
+        power = np.nan if level == 255 else powers[level + UNIT] if level > 0 else powers[0]
+        for start in range(0, cols, sums.shape[0]):
+            wide = min(sums.shape[0], cols - start)
+            for column in range(wide):
+                sums[column] = np.float32(0)
+            for row in range(depth):
+                factor = factors[row]
+                if factor != 0:
+                    for column in range(wide):
+                        sums[column] += factor * np.float32(b[row, start + column])
+            for column in range(wide):
+                value = np.float32((np.float64(sums[column]) + 0.0) * power)
+                if abs(value) < smallest:
+                    value = value * np.float32(0)
+                if adds:
+                    value = held[beat, start + column] + value
+                    if abs(value) < smallest:
+                        value = value * np.float32(0)
+                held[beat, start + column] = value
 
 
 @kernel()

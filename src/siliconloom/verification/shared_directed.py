@@ -44,16 +44,23 @@ def rows_far_apart(chance: np.random.Generator, shape: tuple[int, int]) -> Numbe
     return np.asarray(chance.uniform(0.5, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes, np.float32)
 
 
+def columns_far_apart(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
+    """Columns each of a size of its own, some so large that nothing else would count beside them."""
+    sizes = 2.0 ** chance.choice([-100.0, -90.0, 0.0, 120.0], (1, shape[1]))
+    return np.asarray(chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes, np.float32)
+
+
 def ends(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
-    """Numbers near both ends of fp32, whose products are infinite or zeros, a row of one size each."""
-    sizes = 2.0 ** chance.choice([-126.0, -66.0, -65.0, -63.0, -60.0, 60.0, 61.0, 62.0, 63.0, 64.0], (shape[0], 1))
+    """Numbers whose products with those of `one_end` are near both ends of fp32, a row of one size each."""
+    sizes = 2.0 ** chance.choice([-65.0, -64.0, -63.0, -62.0, 62.0, 63.0, 64.0, 65.0], (shape[0], 1))
     return np.asarray(chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0], shape) * sizes, np.float32)
 
 
 def one_end(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
-    """The same, all of one size, but for zeros."""
-    size = 2.0 ** chance.choice([-126.0, -63.0, 63.0])
-    return np.asarray(chance.uniform(1, 2, shape) * chance.choice([-1.0, 1.0, 0.0, 2.0**-3], shape) * size, np.float32)
+    """Numbers of the square root of the largest size, or of the smallest, and a few smaller ones and zeros."""
+    size = 2.0 ** chance.choice([-63.0, 63.0])
+    parts = chance.choice([-1.0, 1.0, -0.5, 0.5, 2.0**-3, 0.0], shape)
+    return np.asarray(chance.uniform(1, 2, shape) * parts * size, np.float32)
 
 
 def few_odd(chance: np.random.Generator, shape: tuple[int, int]) -> Numbers:
@@ -67,6 +74,7 @@ KINDS: dict[str, tuple[Draw, Draw]] = {
     "many sizes": (many_sizes, many_sizes),
     "ties": (ties, ties),
     "rows far apart": (many_sizes, rows_far_apart),
+    "rows of zeros": (columns_far_apart, rows_far_apart),
     "ends": (ends, one_end),
     "no numbers that move": (few_odd, many_sizes),
     "no numbers that stay": (many_sizes, few_odd),
@@ -78,7 +86,9 @@ def shared_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """A program of products for every kind of numbers, where the array's operands share exponents."""
     if not isinstance(chip.tile, NpuTile) or not chip.tile.shares:
         return []
-    return [(f"shared exponents: {name}", shared_program(chip, *kinds)) for name, kinds in KINDS.items()]
+    numbers = KINDS.items()
+    made = [(f"shared exponents: {name}", shared_program(chip, *kinds)) for name, kinds in numbers]
+    return made + [(f"one shared exponent: {name}", one_fold(chip, *kinds)) for name, kinds in numbers]
 
 
 def shared_program(chip: Chip, moves: Draw, stays: Draw) -> LoadedProgram:
@@ -93,12 +103,23 @@ def shared_program(chip: Chip, moves: Draw, stays: Draw) -> LoadedProgram:
     )
     for m, n, k in shapes:
         _product(rows, moves(rows.numbers, (m, k)), stays(rows.numbers, (k, n)))
-    for _ in range(3):
-        _product(rows, moves(rows.numbers, (8, array.rows)), stays(rows.numbers, (array.rows, array.cols)))
     m, n, k = shapes[1]
     codes = rows.numbers.integers(-MOST - 1, MOST + 1, (k, n)).astype(np.int8)
     _product(rows, moves(rows.numbers, (m, k)), codes)
     _product(rows, moves(rows.numbers, (m, array.rows)), stays(rows.numbers, (array.rows, n)))
+    return rows.program()
+
+
+def one_fold(chip: Chip, moves: Draw, stays: Draw) -> LoadedProgram:
+    """Products of one fold, of a single row or of all, so that few numbers add up."""
+    rows = FloatRows(chip, np.random.default_rng(53))
+    array = rows.tile.array
+    for k in (1, 1, 1, array.rows):
+        _product(rows, moves(rows.numbers, (8, k)), stays(rows.numbers, (k, array.cols)))
+    last = stays(rows.numbers, (array.rows, array.cols))
+    last[-1] = np.inf  # what a fold without this row must not remember
+    _product(rows, moves(rows.numbers, (2, array.rows)), last)
+    _product(rows, moves(rows.numbers, (2, 1)), stays(rows.numbers, (1, array.cols)))
     return rows.program()
 
 
