@@ -140,7 +140,7 @@ class SystolicArray(Description):
         default=1, ge=1, description="rows of the stationary operand that enter per cycle (weight and input stationary)"
     )
     weights: WeightFormats | None = Field(
-        default=None, description="packed formats of the stationary operand (weight stationary, bf16 or fp16)"
+        default=None, description="packed formats of the stationary operand (weight stationary, int8, bf16 or fp16)"
     )
     sparsity: SparseWeights | None = Field(
         default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
@@ -170,8 +170,12 @@ class SystolicArray(Description):
         if self.weights is not None:
             if self.dataflow != "weight_stationary":
                 raise rule_at("weights", "packed weights are for weight stationary arrays", self.dataflow)
-            if self.circuit_format not in (DataType.BF16, DataType.FP16):
-                raise rule_at("weights", "packed weights are made to operands in bf16 or fp16", self.operands[0].value)
+            if self.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
+                rule = "packed weights are made to operands in int8, bf16 or fp16"
+                raise rule_at("weights", rule, self.operands[0].value)
+            other = next((d for d in self.weights.formats if d is not DataType.INT4), None)
+            if self.circuit_format is DataType.INT8 and other is not None:
+                raise rule_at("weights.formats", "an array in int8 has int4 packed, and int8 as it is", other.value)
             if self.load_rows & self.load_rows - 1:
                 raise rule_at("load_rows", "must be a power of two where weights are packed", str(self.load_rows))
             if self.load_rows * self.cols % 2:
@@ -294,6 +298,9 @@ class NpuTile(Description):
             if self.array.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
                 rule = "elements are made to operands in int8, bf16 or fp16"
                 raise rule_at("vector.format", rule, self.array.operands[0].value)
+        elif self.array.weights is not None and self.array.circuit_format is DataType.INT8:
+            rule = "packed weights before an array in int8 are for elements in fp32 (vector.format)"
+            raise rule_at("array.weights", rule, self.array.operands[0].value)
         return self
 
     @property

@@ -169,7 +169,7 @@ def add_codes(a: Any, b: Any, held: Any, powers: Any, sums: Any, adds: bool) -> 
     ``sums`` is room for some columns of a row; ``powers`` is `POWERS`.
     """
     depth, cols, smallest = b.shape[0], b.shape[1], np.float32(2.0**-126)
-    factors = np.zeros(depth, np.float32)
+    factors = np.zeros(depth + 3, np.float32)  # four at a time
     for beat in range(a.shape[0]):
         level = np.int64(0)
         for row in range(depth):
@@ -181,11 +181,18 @@ def add_codes(a: Any, b: Any, held: Any, powers: Any, sums: Any, adds: bool) -> 
             wide = min(sums.shape[0], cols - start)
             for column in range(wide):
                 sums[column] = np.float32(0)
-            for row in range(depth):
-                factor = factors[row]
-                if factor != 0:
-                    for column in range(wide):
-                        sums[column] += factor * np.float32(b[row, start + column])
+            for row in range(0, depth, 4):
+                one, two, three, four = factors[row], factors[row + 1], factors[row + 2], factors[row + 3]
+                b1, b2, b3, b4 = (
+                    b[row],
+                    b[min(row + 1, depth - 1)],
+                    b[min(row + 2, depth - 1)],
+                    b[min(row + 3, depth - 1)],
+                )
+                for column in range(wide):
+                    at = start + column
+                    first = one * np.float32(b1[at]) + two * np.float32(b2[at])
+                    sums[column] += first + (three * np.float32(b3[at]) + four * np.float32(b4[at]))
             for column in range(wide):
                 value = np.float32((np.float64(sums[column]) + 0.0) * power)
                 if abs(value) < smallest:

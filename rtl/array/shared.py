@@ -15,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 from siliconloom.arch.description import SystolicArray
 from siliconloom.arch.shared import FURTHEST, MOST, PLACES, SHIFT, UNIT
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS
+from siliconloom.rtl.array.weights import weight_marks
 from siliconloom.rtl.cells.floating import BIAS, BITS, EXPONENT, FRACTION, NAN
 from siliconloom.rtl.library import Circuit, Library
 
@@ -25,8 +26,14 @@ LEVEL = EXPONENT + 1
 
 
 def shared_marks(array: SystolicArray) -> dict[str, int]:
-    """What a beat of the operand that stays says of itself, with widths: it has codes; how many rows are used."""
-    return {"coded": 1} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
+    """What a beat of the operand that stays says of itself, with widths: its kind, and rows and columns that are used.
+
+    Its kind is that of a beat of packed weights, where an array has such, or whether it has codes.
+    """
+    own = weight_marks(array) or (
+        {"coded": 1} | ({"rows": array.load_rows.bit_length()} if array.load_rows > 1 else {})
+    )
+    return own | {"columns": array.cols.bit_length()}
 
 
 def field_of(word: Value) -> Value:
@@ -85,12 +92,12 @@ class StayingCodes(Circuit):
 
     Members
     -------
-    data : In
-        Elements, or codes in its low bits.
+    data, codes : In
+        Elements, or codes.
     coded : In(1)
         It has codes.
-    rows : In
-        Rows of the beat that are used, where it has more than one; the others are zeros.
+    rows, columns : In
+        Rows of the beat that are used, where it has more than one, and columns of the panel; others are zeros.
     o : Out
         Codes, row by row.
     tops : Out
@@ -100,7 +107,9 @@ class StayingCodes(Circuit):
     def __init__(self, library: Library, array: SystolicArray) -> None:
         self.array = array
         count = array.load_rows * array.cols
-        ports = {"data": In(BITS * count), **{name: In(width) for name, width in shared_marks(array).items()}}
+        marks = {name: width for name, width in shared_marks(array).items() if name in ("rows", "columns")}
+        ports = {"data": In(BITS * count), "codes": In(CODE * count), "coded": In(1)}
+        ports |= {name: In(width) for name, width in marks.items()}
         ports |= {"o": Out(CODE * count), "tops": Out(EXPONENT * array.load_rows)}
         super().__init__(library, library.name("staying"), ports)
 
@@ -111,11 +120,13 @@ class StayingCodes(Circuit):
         for row in range(self.array.load_rows):
             used = row < self.rows if self.array.load_rows > 1 else Const(1, 1)
             places = range(row * cols, (row + 1) * cols)
-            words = [self.data[BITS * place : BITS * (place + 1)] for place in places]
+            words = [
+                Mux(place % cols < self.columns, self.data[BITS * place : BITS * (place + 1)], 0) for place in places
+            ]
             top = largest(m, f"top_{row}", [field_of(word) for word in words])
             for place, word in zip(places, words, strict=True):
                 made = self.place(m, kind, f"code_{place}", i=word, below=(top - field_of(word))[:EXPONENT]).o
-                own = self.data[CODE * place : CODE * (place + 1)]
+                own = self.codes[CODE * place : CODE * (place + 1)]
                 codes.append(Mux(self.coded, own, made))
             tops.append(Mux(used, Mux(self.coded, UNIT, top), 0))
         m.d.comb += [self.o.eq(Cat(*codes)), self.tops.eq(Cat(*(top[:EXPONENT] for top in tops)))]

@@ -22,7 +22,7 @@ from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
 from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, shared_marks
-from siliconloom.rtl.array.weights import WeightEdge, header_kind, weight_marks
+from siliconloom.rtl.array.weights import BeatKind, WeightEdge, header_kind, weight_marks
 from siliconloom.rtl.cells.floating import EXPONENT
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
@@ -111,7 +111,7 @@ class StationaryTile(SystolicTileCircuit):
     def __init__(
         self, library: Library, array: SystolicArray, name: str | None, elements: DataType | None = None
     ) -> None:
-        self.shares = elements is not None
+        self.elements, self.shares = elements, elements is not None
         bits = (elements or arithmetic_of(array).dtype).bits
         super().__init__(
             library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
@@ -143,7 +143,7 @@ class StationaryTile(SystolicTileCircuit):
         ]
         load_data = self._loaded(m, load, loaded, load_fires)
         if self.shares:
-            load_data, tops = self._staying(m, loaded, load_fires, swap)
+            load_data, tops = self._staying(m, load_data, loaded, load_fires, swap)
             kind = self.library.make(MovingCodes, rows)
             made = self.place(m, kind, "moving_codes", data=moved.data, tops=tops)
             moving_data, level = made.o, Cat(made.level, made.odd)
@@ -199,14 +199,17 @@ class StationaryTile(SystolicTileCircuit):
         self.result_output(m, en, flags[0], results, flags[1])
         return m
 
-    def _staying(self, m: Module, loaded: Any, fires: Signal, swap: Signal) -> tuple[Value, Value]:
+    def _staying(self, m: Module, elements: Value, loaded: Any, fires: Signal, swap: Signal) -> tuple[Value, Value]:
         """Codes of the beat in front, and exponents of the rows of the fold that is active.
 
         Those of a fold gather beside the ones in use, as its codes do; of rows that it has not they are none.
         """
         array = self.array
         kind = self.library.make(StayingCodes, array)
-        made = self.place(m, kind, "staying_codes", data=loaded.data, **{name: loaded[name] for name in self.marks()})
+        coded = loaded.coded if array.weights is None else loaded.kind == BeatKind.INT8
+        marks = {name: loaded[name] for name in self.marks() if name in ("rows", "columns")}
+        codes = loaded.data[: 8 * array.load_rows * array.cols]
+        made = self.place(m, kind, "staying_codes", data=elements, codes=codes, coded=coded, **marks)
         beats = fold_beats(array, array.rows)
         place = Signal(range(max(beats, 2)), name="load_place")
         gathered, active = (Signal(EXPONENT * array.rows, name=f"tops_{name}") for name in ("gathered", "active"))
@@ -246,7 +249,7 @@ class StationaryTile(SystolicTileCircuit):
         )
         keep = taken & header
         m.d.comb += fires.eq(taken & ~header)
-        edge = self.library.make(WeightEdge, self.array)
+        edge = self.library.make(WeightEdge, self.array, *([self.elements] if self.elements else []))
         marks = {name: loaded[name] for name in weight_marks(self.array)}
         return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o
 

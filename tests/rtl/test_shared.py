@@ -16,6 +16,7 @@ from siliconloom.verification import npu as verification
 from siliconloom.verification.float_directed import packed_programs
 from siliconloom.verification.npu import check_programs
 from siliconloom.verification.programs import random_npu, random_program
+from siliconloom.verification.shared_directed import shared_programs
 from tests.rtl.test_float_tiles import needs
 from tests.rtl.test_packed_weights import SMALL, product, programs_of
 
@@ -100,14 +101,15 @@ def tile_of(number):
 def test_random_tiles_agree_in_every_cycle_and_byte(number, seed):
     needs("verilator")
     chip = tile_of(number)
-    made = programs_of(chip, seed)
+    made = [*programs_of(chip, seed), *shared_programs(chip)]
     for parity in check_programs(chip, made, simulator="verilator", stall=[0] * (len(made) - 1) + [60]):
         assert parity.passed, "\n".join([f"{chip.name}, {parity.name}", *parity.errors])
 
 
-def test_the_library_s_tile_in_small_agrees():
+@pytest.mark.parametrize("name", ["npu-edge-w8a8", "npu-edge-w4a8"])
+def test_the_library_s_tiles_in_small_agree(name):
     needs("verilator")
-    chip = small_chip()
+    chip = load_chip(name, list((SMALL | {"tile.array.load_rows": "2"}).items()))
     for parity in check_programs(chip, programs_of(chip, 1, 4), simulator="verilator"):
         assert parity.passed, "\n".join([parity.name, *parity.errors])
 

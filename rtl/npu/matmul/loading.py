@@ -5,10 +5,11 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
+from siliconloom.arch.isa import CODES
 from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.rtl.array.arithmetic import Narrowing
 from siliconloom.rtl.array.shared import shared_marks
-from siliconloom.rtl.array.weights import kind_bits, weight_marks
+from siliconloom.rtl.array.weights import BeatKind, kind_bits, weight_marks
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_panel
 from siliconloom.rtl.npu.matmul.unit import MatmulOperands, MatmulUnitCircuit
@@ -29,8 +30,6 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     tags, last_line, counts = Signal(), Signal(), Signal()
     step, spread_out = read_panel(m, unit, "load", outer_left, narrow)
     line = rounded(m, unit, "stationary", spread_out)
-    if unit.geometry.shares:
-        line = of_columns(m, unit, line, outer_left)
     marks: list[Value] = []
     width, following = step, address + step
     if unit.packed is not None:
@@ -50,7 +49,9 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
     else:
         m.d.comb += counts.eq(1)
     if unit.geometry.shares:
-        marks = [is_packed, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
+        what = is_packed if array.weights is None else own_or(m, unit, kind)
+        used = [used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else []
+        marks = [what, *used, used_columns(m, unit, outer_left)]
     elif array.weights is not None:
         marks = [kind, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
     else:
@@ -124,13 +125,20 @@ def of_fold(m: Module, unit: MatmulUnitCircuit, line: Value, last_line: Value, k
     return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
 
-def of_columns(m: Module, unit: MatmulUnitCircuit, line: Value, outer_left: Value) -> Value:
-    """The line that is read, without the columns that its panel has not: those of a row share an exponent."""
-    cols, bits = unit.geometry.array.cols, unit.geometry.edge.bits
+def own_or(m: Module, unit: MatmulUnitCircuit, kind: Signal) -> Value:
+    """The kind of the beat that is read: of whole numbers as the array takes them that of such codes."""
+    assert unit.packed is not None
+    own = Signal(name="load_own")
+    m.d.sync += own.eq(unit.packed.kind == CODES.index(unit.geometry.operand))
+    return Mux(own, Const(BeatKind.INT8, len(kind)), kind)
+
+
+def used_columns(m: Module, unit: MatmulUnitCircuit, outer_left: Value) -> Signal:
+    """Columns that the panel of the line that is read has."""
+    cols = unit.geometry.array.cols
     wide = Signal(range(cols + 1), name="load_wide")
     m.d.sync += wide.eq(Mux(outer_left > cols, cols, outer_left))
-    elements = (line[at : at + bits] for at in range(0, len(line), bits))
-    return Cat(*(Mux(number % cols < wide, each, 0) for number, each in enumerate(elements)))
+    return wide
 
 
 def used_rows(m: Module, unit: MatmulUnitCircuit, last_line: Value, k_left: Value) -> Signal:

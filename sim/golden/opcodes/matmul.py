@@ -121,17 +121,17 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
-            if tile.shares:
+            if tile.shares and not i.packing.group:
                 stationary = unpacked(array, held.view(np.int8), i.k)
             else:
                 stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
             stationary = unpacked(array, taken, i.k, outer, i.narrow)
-            if tile.shares:
-                stationary[:, outer:] = 0  # columns that a panel has not count for no exponent
-            else:
+            if not tile.shares:
                 stationary = entering(tile, stationary)
+        if tile.shares and stationary.dtype != np.int8:
+            stationary[:, outer:] = 0  # columns that a panel has not count for no exponent
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)

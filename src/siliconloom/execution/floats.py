@@ -85,7 +85,7 @@ class FloatParameters(Reading):
         columns = _columns(steps.reshape(-1), bias)
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
-        if self.operand.is_integer:
+        if self.operand.is_integer and not operator.packing.group:
             codes, worth = whole_numbers(weights)
             columns = _columns(worth.reshape(-1), bias)
             return self._made(at, len(x), bias.size, weights=codes, columns=columns)
@@ -94,7 +94,8 @@ class FloatParameters(Reading):
             return self._made(at, len(x), bias.size, weights=elements, columns=columns)
         matrices = weights.reshape(-1, *weights.shape[-2:])
         packed = tuple(quantised(matrix, operator.packing, self.minima) for matrix in matrices)
-        elements = np.stack([unpacked(each, operator.packing, self.operand) for each in packed]).reshape(weights.shape)
+        made = self.dtype if self.operand.is_integer else self.operand
+        elements = np.stack([unpacked(each, operator.packing, made) for each in packed]).reshape(weights.shape)
         return self._made(at, len(x), bias.size, weights=elements, packed=packed, columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:
@@ -314,7 +315,7 @@ class FloatReading(Reading):
     ) -> Words:
         """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in."""
         if self.shares:
-            right = b if b.dtype == np.int8 else widened(b, stored or self.dtype)
+            right = b if b.dtype == np.int8 else self._wide(b)
             return shared_product(self._wide(a), right, self.array.rows, self.array.cols, depth, older)
         count = a.shape[1]
         keeps_sums = self.array.dataflow == "output_stationary"

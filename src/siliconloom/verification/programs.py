@@ -87,6 +87,8 @@ def random_npu(
         elements is not None and dataflow == "weight_stationary"
     )
     what = f"{dtype.value}-{elements.value}" if elements is not None else dtype.value
+    if elements is not None and wide and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
+        weights = {"formats": ["int4"], "minima": seed % 3 == 1}
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(

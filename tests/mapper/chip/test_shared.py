@@ -54,6 +54,18 @@ def test_multiplications_take_the_energy_of_int8_and_vectors_that_of_fp32():
     assert standing_power(wider)["clock"] > standing_power(narrow)["clock"]
 
 
+def test_weights_in_int4_have_groups():
+    """W4A8: all products but the head's, which has int8 and a scale for each column."""
+    chip = load_chip("npu-edge-w4a8")
+    fitted, _ = fit_precision(chip, graph_in(("precision", "w4a8"), ("weight_group", "32")))
+    packings = {o.name: o.packing for o in fitted.operators() if isinstance(o, Gemm) and o.weight}
+    assert packings.pop("head") == Packing(DataType.INT8, 0)
+    assert set(packings.values()) == {Packing(DataType.INT4, 32)}
+    assert {o.precision for o in fitted.operators()} == {DataType.FP32}
+    mapped = map_workload(chip, graph_in(("precision", "w4a8"), ("weight_group", "32")), Stopwatch(chip), search=False)
+    assert set(hardware_of(chip, mapped.program, [None] * len(mapped.program.operators))) == {None}
+
+
 @pytest.mark.parametrize(
     ("precision", "error", "rule"),
     [
@@ -76,7 +88,11 @@ def test_other_formats_are_refused(precision, error, rule):
     ("sets", "rule"),
     [
         ([("tile.array.operands", "[int4]")], "elements are made to operands in int8, bf16 or fp16 .got 'int4'"),
-        ([("tile.array.weights", "{formats: [int4]}")], "packed weights are made to operands in bf16 or fp16"),
+        ([("tile.array.weights", "{formats: [int8]}")], "an array in int8 has int4 packed, and int8 as it is"),
+        (
+            [("tile.array.weights", "{formats: [int4]}"), ("tile.vector.format", "null")],
+            "packed weights before an array in int8 are for elements in fp32",
+        ),
         (
             [("tile.array.dataflow", "input_stationary")],
             "elements wider than operands are for weight stationary arrays",
