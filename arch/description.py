@@ -155,7 +155,7 @@ class SystolicArray(Description):
         "`dma`: as few as take what the DMA brings in the narrowest format",
     )
     weights: WeightFormats | None = Field(
-        default=None, description="packed formats of the stationary operand (weight stationary, bf16 or fp16)"
+        default=None, description="packed formats of the stationary operand (weight stationary, int8, bf16 or fp16)"
     )
     sparsity: SparseWeights | None = Field(
         default=None, description="zeros that the stationary operand need not store (weight stationary); specified"
@@ -186,8 +186,12 @@ class SystolicArray(Description):
         if self.weights is not None:
             if self.dataflow != "weight_stationary":
                 raise rule_at("weights", "packed weights are for weight stationary arrays", self.dataflow)
-            if self.circuit_format not in (DataType.BF16, DataType.FP16):
-                raise rule_at("weights", "packed weights are made to operands in bf16 or fp16", self.operands[0].value)
+            if self.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
+                rule = "packed weights are made to operands in int8, bf16 or fp16"
+                raise rule_at("weights", rule, self.operands[0].value)
+            other = next((d for d in self.weights.formats if d is not DataType.INT4), None)
+            if self.circuit_format is DataType.INT8 and other is not None:
+                raise rule_at("weights.formats", "an array in int8 has int4 packed, and int8 as it is", other.value)
             if self.load_rows & self.load_rows - 1:
                 raise rule_at("load_rows", "must be a power of two where weights are packed", str(self.load_rows))
             if self.load_rows * self.cols % 2:
@@ -239,7 +243,8 @@ class VectorUnit(Description):
         default=16, ge=1, le=1000, description="cycles from the last operand in to the last result out"
     )
     format: DataType | None = Field(
-        default=None, description="of elements, fp32: wider than the array's operands, and rounded as they enter it"
+        default=None,
+        description="of elements, fp32: wider than the operands (int8, bf16, fp16) that they are rounded to",
     )
 
     @model_validator(mode="after")
@@ -338,10 +343,12 @@ class NpuTile(Description):
             if self.array.dataflow != "weight_stationary":
                 rule = "elements wider than operands are for weight stationary arrays"
                 raise rule_at("vector.format", rule, self.array.dataflow)
-            if self.array.circuit_format not in (DataType.BF16, DataType.FP16):
-                raise rule_at(
-                    "vector.format", "elements are rounded to operands in bf16 or fp16", self.array.operands[0].value
-                )
+            if self.array.circuit_format not in (DataType.INT8, DataType.BF16, DataType.FP16):
+                rule = "elements are made to operands in int8, bf16 or fp16"
+                raise rule_at("vector.format", rule, self.array.operands[0].value)
+        elif self.array.weights is not None and self.array.circuit_format is DataType.INT8:
+            rule = "packed weights before an array in int8 are for elements in fp32 (vector.format)"
+            raise rule_at("array.weights", rule, self.array.operands[0].value)
         return self
 
     @property
@@ -358,6 +365,11 @@ class NpuTile(Description):
     def rounds(self) -> bool:
         """Whether elements are wider than the array's operands, and rounded as they enter it."""
         return self.vector.format is not None
+
+    @property
+    def shares(self) -> bool:
+        """Whether elements in floating point enter the array as whole numbers that share an exponent."""
+        return self.rounds and self.array.circuit_format is DataType.INT8
 
     @property
     def weight_formats(self) -> tuple[DataType, ...]:

@@ -54,6 +54,8 @@ CODES: tuple[DataType | None, ...] = (None, DataType.INT4, DataType.INT8, DataTy
 CODE_BITS = 3
 GROUP_BITS = 4
 """Bits of the power of two that the rows of a group of packed weights are."""
+UNGROUPED = (1 << GROUP_BITS) - 1
+"""What the field of a group says of whole numbers that have no scales."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,9 @@ class Instruction:
     @property
     def group(self) -> int:
         """The power of two that the rows of a group of packed weights are."""
-        return _power(self.packing.group) if self.packing and self.packing.group else 0
+        if self.packing is None or not self.packing.group:
+            return UNGROUPED if self.packing is not None and scale_bits(self.packing.dtype) else 0
+        return _power(self.packing.group)
 
     def adds(self, indices: Sequence[int]) -> bool:
         """Whether it adds to what is there at the loop ``indices``, rather than put something in its place."""
@@ -505,7 +509,8 @@ def _reader(name: str) -> Reader:
 
 def _power(group: int) -> int:
     """The exponent of the power of two that a group's rows are; one that no field holds of any other number."""
-    return group.bit_length() - 1 if group > 0 and group & group - 1 == 0 else 1 << GROUP_BITS
+    power = group.bit_length() - 1
+    return power if group > 0 and group & group - 1 == 0 and power != UNGROUPED else 1 << GROUP_BITS
 
 
 def _packing(values: dict[str, int]) -> Packing | None:
@@ -519,7 +524,7 @@ def _packing(values: dict[str, int]) -> Packing | None:
         if values["group"]:
             raise LoomError(f"a group of {1 << values['group']} rows of weights in {dtype.value}, which have no scales")
         return Packing(dtype, 0)
-    return Packing(dtype, 1 << values["group"])
+    return Packing(dtype, 0 if values["group"] == UNGROUPED else 1 << values["group"])
 
 
 def _take_address(values: dict[str, int], name: str) -> Address:

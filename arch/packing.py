@@ -71,6 +71,11 @@ def has_minima(array: SystolicArray, dtype: DataType) -> bool:
     return array.weights is not None and array.weights.minima and dtype in INTEGER_CODES
 
 
+def has_groups(array: SystolicArray, dtype: DataType) -> bool:
+    """Whether weights of this format have groups with scales: none have that are the array's own operands."""
+    return array.weights is not None and dtype in array.weights.formats
+
+
 def header_bytes(array: SystolicArray, dtype: DataType) -> int:
     """Scales, and minima, of the columns of a panel."""
     if array.weights is None:
@@ -380,6 +385,7 @@ __all__ = [
     "fold_loads",
     "granule",
     "group_beats",
+    "has_groups",
     "has_minima",
     "header_bytes",
     "header_lines",

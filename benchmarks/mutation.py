@@ -30,7 +30,9 @@ def main() -> int:
     """Build, run every bug through its benches, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--part", action="append", help="array, npu, float, packed, narrow, link, ring, pim; all of them where left out"
+        "--part",
+        action="append",
+        help="array, npu, float, packed, narrow, link, ring, pim, shared; all of them where left out",
     )
     parser.add_argument("--only", help="numbers of bugs, separated by commas")
     parser.add_argument("--simulator", help="icarus or verilator, instead of what is quickest")
@@ -220,6 +222,37 @@ def packed_chips() -> dict[str, Any]:
     return made
 
 
+def shared_stages(folder: Path, simulator: str | None) -> list[Stage]:
+    """Programs of tiles of 4x4 in int8 between elements in fp32, one with a row a beat and one with two."""
+    from siliconloom.verification.directed import directed_programs
+    from siliconloom.verification.programs import random_program
+
+    stages: list[Stage] = []
+    for name, chip in shared_chips().items():
+        run = _Tile(chip, folder / name, simulator or "verilator")
+        random = [(f"random {n}", random_program(chip, n)) for n in range(8)]
+        stages += [
+            (f"{name}: directed programs", partial(run.programs, directed_programs(chip), 3)),
+            (f"{name}: random programs", partial(run.programs, random, 0)),
+        ]
+    return stages
+
+
+def shared_chips() -> dict[str, Any]:
+    """Two tiles, by the rows of a beat."""
+    from siliconloom.arch.datatype import DataType
+
+    narrow, made = npu_chips()["two-ports"], {}
+    for name, rows in SHARED:
+        parts = {
+            "array": narrow.tile.array.model_copy(update={"operands": (DataType.INT8,), "load_rows": rows}),
+            "vector": narrow.tile.vector.model_copy(update={"format": DataType.FP32}),
+            "scratchpad": narrow.tile.scratchpad.model_copy(update={"capacity": 64 * 1024}),
+        }
+        made[name] = narrow.model_copy(update={"tile": narrow.tile.model_copy(update=parts)})
+    return made
+
+
 def narrow_stages(folder: Path, simulator: str | None) -> list[Stage]:
     """Programs and faults on two tiles with lines of eight values, so that narrow ones have three widths."""
     from siliconloom.verification.directed import directed_programs
@@ -271,6 +304,8 @@ PACKED = (
     ("blocks", "fp16", 2, "blocks", False, None),
 )
 """Tiles with packed weights: format of operands, rows a beat, formats of weights, minima, format of elements."""
+SHARED = (("two-rows", 2), ("one-row", 1))
+"""Tiles in int8 between elements in fp32, by the rows of a beat."""
 NARROW = (("weights-stay", "weight_stationary", 2), ("sums-stay", "output_stationary", 1))
 """Tiles with narrow lines: what stays in the array, and rows a beat."""
 FLOATS = ("bf16", "fp8_e4m3")
@@ -466,6 +501,7 @@ PARTS: dict[str, Callable[[Path, str | None], list[Stage]]] = {
     "link": link_stages,
     "ring": ring_stages,
     "pim": pim_stages,
+    "shared": shared_stages,
 }
 FOLDERS = {
     "npu": ("two-ports", "wide-port", "uneven"),
@@ -476,6 +512,7 @@ FOLDERS = {
     "link": ("short", "long"),
     "ring": ("int8", "int32"),
     "pim": tuple(CHANNELS),
+    "shared": tuple(name for name, _ in SHARED),
 }
 
 if __name__ == "__main__":

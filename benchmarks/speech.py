@@ -49,9 +49,11 @@ MIXED = {
         ("npu-edge-mx", "mxfp8_e4m3"),
         ("npu-edge-mx", "mxfp8_e5m2"),
         ("npu-edge-mx", "mxfp4"),
+        ("npu-edge-w8a8", "w8a8"),
+        ("npu-edge-w4a8", "w4a8"),
     )
 }
-"""Chips and precisions of an array in bf16 between elements in fp32, by what they are called."""
+"""Chips and precisions of an array in bf16, or int8, between elements in fp32, by what they are called."""
 FORMATS = (*MIXED, *SHORT)
 PROMPTS = (
     "What is the capital of France?",

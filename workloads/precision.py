@@ -36,10 +36,11 @@ class SparsityName(StrEnum):
 
 
 class PrecisionName(StrEnum):
-    """What ``precision`` may say: a format of all operands, or W8A8, W8A16, W4A16 and MX weights.
+    """What ``precision`` may say: a format of all operands, or W8A8, W4A8, W8A16, W4A16 and MX weights.
 
-    W8A8 is int8. With W8A16 and W4A16 weights are packed in int8 and int4, with MXFP4 and MXFP8 in MX blocks (OCP
-    Microscaling Formats), and activations have the 16-bit format that the model is stored in, or the chip's.
+    W8A8 is int8, W4A8 int8 beside weights that are packed in int4. With W8A16 and W4A16 weights are packed in int8 and
+    int4, with MXFP4 and MXFP8 in MX blocks (OCP Microscaling Formats), and activations have the 16-bit format that the
+    model is stored in, or the chip's.
     """
 
     INT4 = "int4"
@@ -54,6 +55,7 @@ class PrecisionName(StrEnum):
     W8A8 = "w8a8"
     W8A16 = "w8a16"
     W4A16 = "w4a16"
+    W4A8 = "w4a8"
     MXFP4 = "mxfp4"
     MXFP8_E4M3 = "mxfp8_e4m3"
     MXFP8_E5M2 = "mxfp8_e5m2"
@@ -89,6 +91,7 @@ class PrecisionName(StrEnum):
 _WEIGHTS = {
     PrecisionName.W8A16: DataType.INT8,
     PrecisionName.W4A16: DataType.INT4,
+    PrecisionName.W4A8: DataType.INT4,
     PrecisionName.MXFP4: DataType.FP4_E2M1,
     PrecisionName.MXFP8_E4M3: DataType.FP8_E4M3,
     PrecisionName.MXFP8_E5M2: DataType.FP8_E5M2,
@@ -140,7 +143,7 @@ DEFAULT_BLOCK = 128
 """Rows and columns of a block of weights where none are stated."""
 PARTS = 16
 """A density is so many parts at most."""
-Group = Annotated[int, Field(ge=2, le=2**15, strict=True)]
+Group = Annotated[int, Field(ge=2, le=2**14, strict=True)]
 DEFAULT_GROUP = 128
 """Rows of a group where none are stated: GPTQ's and AWQ's."""
 
@@ -154,6 +157,8 @@ def formats_of(
     if precision.weights is None:
         assert precision.dtype is not None
         return precision.dtype, None
+    if precision is PrecisionName.W4A8:
+        return DataType.INT8, precision.packing(group)
     wide = stored is not None and not stored.is_integer and stored.bits == WIDE
     return (stored if stored is not None and wide else DataType.BF16), precision.packing(group)
 

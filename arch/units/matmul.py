@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
-from siliconloom.arch.datatype import scale_bits
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
 from siliconloom.arch.layout import filled_values, is_power, line_values, moving_values, product_values, sums_pitch
@@ -78,7 +77,10 @@ def check_packing(i: Instruction, tile: NpuTile, number: int) -> None:
     if i.packing.dtype not in tile.weight_formats:
         built = ", ".join(tile.weight_formats) or "no packed ones"
         raise illegal(i, number, f"no circuit for weights in {i.packing.dtype.value}; the array has {built}")
-    if scale_bits(i.packing.dtype) and (not is_power(group) or group % beat or not group):
+    if not packing.has_groups(tile.array, i.packing.dtype):
+        if group:
+            raise illegal(i, number, f"weights in {i.packing.dtype.value} have no groups here (got {group} rows)")
+    elif not is_power(group) or group % beat or not group:
         rule = f"rows of a group of packed weights are a power of two, and whole beats of {beat} (got {group})"
         raise illegal(i, number, rule)
 

@@ -11,6 +11,7 @@ from siliconloom.arch.datatype import Packing
 from siliconloom.arch.description import Chip, NpuTile, SystolicTile
 from siliconloom.arch.errors import LoomError, NotSupported
 from siliconloom.arch.isa import Instruction, Opcode, Program
+from siliconloom.arch.packing import has_groups
 from siliconloom.mapper.chip.bounds import graph_bound
 from siliconloom.mapper.chip.choice import (
     FEW,
@@ -277,7 +278,7 @@ def _fit_elements(chip: Chip, tile: NpuTile, graph: Graph) -> tuple[Graph, tuple
         listed = ", ".join(tile.array.operands)
         raise LoomError(
             f"{graph.name}: {stated[0].value} operands are not among those of {chip.name} ({listed}); "
-            f"set workload.precision to {own.value}, or pack weights"
+            f"set workload.precision to {own.value}{', or pack weights' if tile.array.weights is not None else ''}"
         )
     stored = (f"{graph.name} is stored as {stated[0].value}",) if stated else ()
     return graph.in_elements(wide, Packing(own, 0)), (*stored, *notes)
@@ -304,6 +305,11 @@ def check_packing(chip: Chip, graph: Graph) -> None:
         if packing.dtype not in own:
             have = f"those of {chip.name} are {', '.join(own)}" if own else f"{chip.name} has none"
             raise NotSupported(f"weights packed in {packing.dtype.value}; {have} (tile.array.weights)")
+        if isinstance(tile, NpuTile) and packing.group and not has_groups(tile.array, packing.dtype):
+            raise NotSupported(
+                f"weights in {packing.dtype.value} in groups; those of {chip.name} have a scale for each column "
+                "(workload.precision w8a8)"
+            )
         if isinstance(tile, NpuTile) and packing.group % tile.array.load_rows:
             raise NotSupported(
                 f"groups of {packing.group} rows of weights, which are no whole beats of {chip.name} "

@@ -9,17 +9,21 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from amaranth import Cat, Const, Module, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from siliconloom.arch import timing
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import SystolicArray
+from siliconloom.arch.layout import fold_beats
 from siliconloom.rtl.array.arithmetic import ACCUMULATOR_BITS, arithmetic_of
 from siliconloom.rtl.array.element import stationary_controls
 from siliconloom.rtl.array.grid import GridFabric, grid_of
-from siliconloom.rtl.array.weights import WeightEdge, header_kind, weight_marks
+from siliconloom.rtl.array.shared import LEVEL, MovingCodes, SharedSum, StayingCodes, shared_marks
+from siliconloom.rtl.array.weights import BeatKind, WeightEdge, header_kind, weight_marks
+from siliconloom.rtl.cells.floating import EXPONENT
 from siliconloom.rtl.cells.plumbing import RegisterSlice, delayed, reversed_lanes, skewed
 from siliconloom.rtl.library import Circuit, Library
 
@@ -49,9 +53,13 @@ class SystolicTileCircuit(Circuit):
             ports |= {"fold_ends": Out(1)} | ({} if unmarked else {"fold_begins": Out(1)})
         super().__init__(library, library.prefix if name is None else name, ports, reset=True)
 
+    def marks(self) -> dict[str, int]:
+        """What beats of an operand that stays say of themselves, with widths."""
+        return weight_marks(self.array)
+
     def layout(self, name: str) -> data.StructLayout:
         """Of the beats of an input."""
-        marks = weight_marks(self.array) if name == "stationary" else {}
+        marks = self.marks() if name == "stationary" else {}
         return beat(self.inputs[name], last=name != self.unmarked, marks=marks)
 
     def slice_input(self, m: Module, name: str) -> tuple[Any, Any]:
@@ -80,6 +88,11 @@ class SystolicTileCircuit(Circuit):
 class StationaryTile(SystolicTileCircuit):
     """Weight- or input-stationary tile; the dataflow is what the user streams in which role.
 
+    Parameters
+    ----------
+    elements
+        Format of what comes to the edge of an array in int8, where it is another one: fp32 (`rtl.array.shared`).
+
     Members
     -------
     stationary : In(stream of `beat`)
@@ -95,11 +108,17 @@ class StationaryTile(SystolicTileCircuit):
         the array.
     """
 
-    def __init__(self, library: Library, array: SystolicArray, name: str | None) -> None:
-        bits = arithmetic_of(array).dtype.bits
+    def __init__(
+        self, library: Library, array: SystolicArray, name: str | None, elements: DataType | None = None
+    ) -> None:
+        self.elements, self.shares = elements, elements is not None
+        bits = (elements or arithmetic_of(array).dtype).bits
         super().__init__(
             library, array, name, {"stationary": array.load_rows * array.cols * bits, "moving": array.rows * bits}
         )
+
+    def marks(self) -> dict[str, int]:
+        return shared_marks(self.array) if self.shares else super().marks()
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
@@ -110,7 +129,9 @@ class StationaryTile(SystolicTileCircuit):
         load, loaded = self.slice_input(m, "stationary")
         move, moved = self.slice_input(m, "moving")
         load_last, moving_last = loaded.last, moved.last
-        moving_data = self.arithmetic.entering(self, m, "moving_lane", moved.data)
+        level: Value = Const(0, LEVEL + 1)
+        if not self.shares:
+            moving_data = self.arithmetic.entering(self, m, "moving_lane", moved.data)
 
         # Two states: a complete tile in the shadow registers, a tile in the active registers that still has beats.
         shadow_full, active, swap = (Signal(name=n) for n in ("shadow_full", "active", "swap"))
@@ -121,6 +142,11 @@ class StationaryTile(SystolicTileCircuit):
             load.ready.eq(en & (~shadow_full | swap)),
         ]
         load_data = self._loaded(m, load, loaded, load_fires)
+        if self.shares:
+            load_data, tops = self._staying(m, load_data, loaded, load_fires, swap)
+            kind = self.library.make(MovingCodes, rows)
+            made = self.place(m, kind, "moving_codes", data=moved.data, tops=tops)
+            moving_data, level = made.o, Cat(made.level, made.odd)
         if self.inner:
             m.d.comb += [self.fold_begins.eq(swap), self.fold_ends.eq(moving_fires & moving_last)]
         with m.If(load_fires & load_last):
@@ -168,21 +194,62 @@ class StationaryTile(SystolicTileCircuit):
         results = reversed_lanes(lined_up, cols, ACCUMULATOR_BITS)
         latency = array.output_latency
         flags = delayed(self, m, "result_flags", en, Cat(moving_fires, moving_last), latency, flags=True)
+        if self.shares:
+            results = self._shared_sums(m, results, delayed(self, m, "result_level", en, level, latency))
         self.result_output(m, en, flags[0], results, flags[1])
         return m
+
+    def _staying(self, m: Module, elements: Value, loaded: Any, fires: Signal, swap: Signal) -> tuple[Value, Value]:
+        """Codes of the beat in front, and exponents of the rows of the fold that is active.
+
+        Those of a fold gather beside the ones in use, as its codes do; of rows that it has not they are none.
+        """
+        array = self.array
+        kind = self.library.make(StayingCodes, array)
+        coded = loaded.coded if array.weights is None else loaded.kind == BeatKind.INT8
+        marks = {name: loaded[name] for name in self.marks() if name in ("rows", "columns")}
+        codes = loaded.data[: 8 * array.load_rows * array.cols]
+        made = self.place(m, kind, "staying_codes", data=elements, codes=codes, coded=coded, **marks)
+        beats = fold_beats(array, array.rows)
+        place = Signal(range(max(beats, 2)), name="load_place")
+        gathered, active = (Signal(EXPONENT * array.rows, name=f"tops_{name}") for name in ("gathered", "active"))
+        with m.If(fires):
+            m.d.sync += place.eq(Mux(loaded.last, 0, place + 1))
+            for beat in range(beats):
+                part = gathered.word_select(beat, EXPONENT * array.load_rows)
+                with m.If(place == beat):
+                    m.d.sync += part.eq(made.tops)
+                with m.Elif(place == 0):
+                    m.d.sync += part.eq(0)
+        with m.If(swap):
+            m.d.sync += active.eq(gathered)
+        return made.o, active
+
+    def _shared_sums(self, m: Module, results: Value, level: Value) -> Value:
+        """Sums in fp32 of those of codes, whose row had this exponent."""
+        kind, bits = self.library.make(SharedSum), ACCUMULATOR_BITS
+        lanes = (results[at : at + bits] for at in range(0, len(results), bits))
+        return Cat(
+            *(
+                self.place(m, kind, f"shared_sum_{number}", i=lane, level=level[:LEVEL], odd=level[LEVEL]).o
+                for number, lane in enumerate(lanes)
+            )
+        )
 
     def _loaded(self, m: Module, load: Any, loaded: Any, fires: Signal) -> Value:
         """Operands inside the array, of the beat in front; those that ``fires`` are loaded, headers are kept."""
         taken = load.valid & load.ready
         if self.array.weights is None:
             m.d.comb += fires.eq(taken)
+            if self.shares:
+                return loaded.data
             return self.arithmetic.entering(self, m, "stationary_lane", loaded.data)
         header = reduce(
             or_, (loaded.kind == kind for kind in sorted(set(map(header_kind, self.array.weights.formats))))
         )
         keep = taken & header
         m.d.comb += fires.eq(taken & ~header)
-        edge = self.library.make(WeightEdge, self.array)
+        edge = self.library.make(WeightEdge, self.array, *([self.elements] if self.elements else []))
         marks = {name: loaded[name] for name in weight_marks(self.array)}
         return self.place(m, edge, "weights", data=loaded.data, keep=keep, **marks).o
 

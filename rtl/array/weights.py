@@ -77,6 +77,11 @@ def weight_marks(array: SystolicArray) -> dict[str, int]:
 class WeightLane(Circuit):
     """The operand that a code stands for, without a register.
 
+    Parameters
+    ----------
+    elements
+        The format of what it makes, where that is not the operands': fp32 (`rtl.array.shared`).
+
     Members
     -------
     code : In(8)
@@ -89,9 +94,10 @@ class WeightLane(Circuit):
         The operand as it is stored.
     """
 
-    def __init__(self, library: Library, array: SystolicArray) -> None:
+    def __init__(self, library: Library, array: SystolicArray, elements: DataType | None = None) -> None:
         assert array.weights is not None
-        self.dtype, self.weights, self.minima = arithmetic_of(array).dtype, array.weights, array.weights.has_minima
+        self.dtype = elements or arithmetic_of(array).dtype
+        self.weights, self.minima = array.weights, array.weights.has_minima
         self.fraction = SCALE.layout.fraction_bits
         wide = 1 + EXPONENT + self.fraction
         ports = {"code": In(CODE)} | ({"kind": In(kind_bits(array))} if array.weights.blocks else {})
@@ -143,6 +149,11 @@ class WeightLane(Circuit):
 class WeightEdge(Circuit):
     """Operands of a beat, of whatever kind it is; keeps the scales and minima of the group that goes on.
 
+    Parameters
+    ----------
+    elements
+        As of `WeightLane`: a beat that has no codes has elements then.
+
     Members
     -------
     data, kind : In
@@ -152,28 +163,29 @@ class WeightEdge(Circuit):
     rows : In
         Rows of the beat that are used; the others' operands are zero. Where a beat has more than one.
     o : Out
-        Operands as they travel inside the array, row by row.
+        Operands as they travel inside the array, or elements, row by row.
     """
 
-    def __init__(self, library: Library, array: SystolicArray) -> None:
+    def __init__(self, library: Library, array: SystolicArray, elements: DataType | None = None) -> None:
         assert array.weights is not None
         self.array, self.arithmetic, self.minima = array, arithmetic_of(array), array.weights.has_minima
+        self.elements, self.dtype = elements, elements or arithmetic_of(array).dtype
         self.lines = max(header_lines(array, dtype) for dtype in array.weights.formats)
         self.lanes = array.load_rows * array.cols
         ports = {
-            "data": In(self.lanes * self.arithmetic.dtype.bits),
+            "data": In(self.lanes * self.dtype.bits),
             **{name: In(width) for name, width in weight_marks(array).items()},
             "keep": In(1),
-            "o": Out(self.lanes * self.arithmetic.bits),
+            "o": Out(self.lanes * (self.arithmetic.bits if elements is None else elements.bits)),
         }
         super().__init__(library, library.name("weights"), ports, reset=self.lines > 1)
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        array, dtype = self.array, self.arithmetic.dtype
+        array, dtype = self.array, self.dtype
         assert array.weights is not None
         scales, minima = self._header(m)
-        lane = self.library.make(WeightLane, array)
+        lane = self.library.make(WeightLane, array, *([self.elements] if self.elements else []))
         kind = {"kind": self.kind} if array.weights.blocks else {}
         made = []
         for number in range(self.lanes):
@@ -189,7 +201,9 @@ class WeightEdge(Circuit):
             beat: Value = Cat(*made)
         else:
             beat = Mux(self.kind == BeatKind.OPERANDS, self.data, Cat(*made))
-        m.d.comb += self.o.eq(self.arithmetic.entering(self, m, "stationary_lane", beat))
+        if self.elements is None:
+            beat = self.arithmetic.entering(self, m, "stationary_lane", beat)
+        m.d.comb += self.o.eq(beat)
         return m
 
     def _code(self, m: Module, number: int) -> Value:
@@ -212,7 +226,8 @@ class WeightEdge(Circuit):
             return self._scales(m), []
         cols, width, lines = self.array.cols, SCALE.bits, self.lines
         count = cols * (1 + self.minima)
-        patterns = [self.data[width * at % len(self.data) :][:width] for at in range(count)]
+        size = self.lanes * self.arithmetic.dtype.bits  # a line of a header, whatever else a beat may have
+        patterns = [self.data[width * at % size :][:width] for at in range(count)]
         widening = self.library.make(Widening, SCALE)
         kept, keep = list[Value](), Signal(name="keep_header")
         m.d.comb += keep.eq(self.keep & (self.kind == BeatKind.HEADER) if self.array.weights.blocks else self.keep)
@@ -223,7 +238,7 @@ class WeightEdge(Circuit):
         for at, pattern in enumerate(patterns):
             wide = self.place(m, widening, f"header_{at}", i=pattern).o
             register = Signal(len(wide), name=f"kept_{at}", reset_less=True)
-            with m.If(keep & (line == width * at // len(self.data))):
+            with m.If(keep & (line == width * at // size)):
                 m.d.sync += register.eq(wide)
             if self.array.weights.blocks:
                 none = Const(1 << len(wide) - 1, len(wide))

@@ -109,6 +109,16 @@ class Geometry:
         return self.operand is not self.dtype and not self.dtype.is_integer
 
     @property
+    def shares(self) -> bool:
+        """As `NpuTile.shares`: elements go into the array's edge as they are, and become operands there."""
+        return self.rounds and self.operand.is_integer
+
+    @property
+    def edge(self) -> DataType:
+        """Format of what comes to the array's edge."""
+        return self.dtype if self.shares else self.operand
+
+    @property
     def weight_formats(self) -> tuple[DataType, ...]:
         """As `NpuTile.weight_formats`."""
         packed = self.array.weights.formats if self.array.weights is not None else ()
@@ -117,7 +127,7 @@ class Geometry:
     @property
     def operand_line(self) -> int:
         """Bytes of a beat of the operand that is loaded, as the array takes it."""
-        return self.operand.bits * self.array.load_rows * self.array.cols // 8
+        return self.edge.bits * self.array.load_rows * self.array.cols // 8
 
     @property
     def stationary(self) -> int:

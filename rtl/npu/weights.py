@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from amaranth import Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
-from siliconloom.arch.datatype import DataType, scale_bits
+from siliconloom.arch.datatype import DataType
 from siliconloom.arch.isa import CODE_BITS, CODES, GROUP_BITS
 from siliconloom.arch.layout import is_power
-from siliconloom.arch.packing import beat_bytes, granule, header_bytes, header_lines, header_room
+from siliconloom.arch.packing import beat_bytes, granule, has_groups, header_bytes, header_lines, header_room
 from siliconloom.rtl.array.weights import BeatKind, code_kind, header_kind, kind_bits
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, Geometry, log2
 
@@ -45,7 +45,7 @@ class PackedReads:
 
     def __init__(self, geometry: Geometry, formats: tuple[DataType, ...]) -> None:
         self.geometry, self.array, self.formats = geometry, geometry.array, formats
-        self.groups = [dtype for dtype in formats if scale_bits(dtype)]
+        self.groups = [dtype for dtype in formats if has_groups(geometry.array, dtype)]
         self.line = geometry.stationary
         self.lines = {dtype: header_lines(geometry.array, dtype) for dtype in self.groups}
         self.powers = is_power(self.line)

@@ -50,7 +50,7 @@ def standing_power(chip: Chip) -> dict[str, float]:
     transistors = elements * (mac_transistors(operand) + 3 * operand.bits * REGISTER_TRANSISTORS)
     work = elements * technology.mac(operand)
     if isinstance(tile, NpuTile):
-        wide = operand.accumulator
+        wide = (tile.vector.format or operand).accumulator
         transistors += tile.vector.lanes * mac_transistors(wide)
         transistors += (tile.scratchpad.capacity + tile.accumulator.capacity) * SRAM_BYTE_TRANSISTORS
         work += tile.vector.lanes * technology.mac(wide)

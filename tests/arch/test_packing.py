@@ -194,7 +194,7 @@ def test_bits_of_a_weight():
     ("changes", "rule"),
     [
         ({"dataflow": "output_stationary", "load_rows": 1}, "weight stationary"),
-        ({"operands": ["int8"]}, "bf16 or fp16"),
+        ({"operands": ["fp8_e4m3"]}, "int8, bf16 or fp16"),
         ({"load_rows": 3, "rows": 9}, "power of two"),
         ({"load_rows": 1, "cols": 7}, "even number"),
     ],

@@ -37,9 +37,11 @@ DATAFLOWS = ("weight_stationary", "input_stationary", "output_stationary")
 
 
 def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", dtype="int8"):
+    """A tile in a format; ``w8a8`` is int8 between elements in fp32, which keeps weights whatever else is asked for."""
+    shares = dtype == "w8a8"
     sets = {
-        "tile.array.operands": f"[{dtype}]",
-        "tile.array.dataflow": dataflow,
+        "tile.array.operands": "[int8]" if shares else f"[{dtype}]",
+        "tile.array.dataflow": "weight_stationary" if shares else dataflow,
         "tile.array.rows": rows,
         "tile.array.cols": cols,
         "tile.array.load_rows": load_rows,
@@ -52,6 +54,8 @@ def chip_of(rows, cols, lanes, bus, load_rows=1, dataflow="weight_stationary", d
         "memory.dram.bandwidth": "25.6 GB/s",
         "memory.dram.latency": "30 ns",
     }
+    if shares:
+        sets |= {"tile.vector.format": "fp32", "tile.scratchpad.capacity": "256 KiB"}
     return load_chip("npu-edge-int8", [(key, str(value)) for key, value in sets.items()])
 
 

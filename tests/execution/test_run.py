@@ -26,7 +26,7 @@ from tests.mapper.chip.tiled import tiled
 
 NEAR = 0.3
 """Relative error that a result in int8 keeps below; one scale that is wrong by a factor of two makes it 0.5 or more."""
-FLOATS = {"bf16": 0.03, "fp16": 0.01, "fp8_e4m3": None, "fp8_e5m2": None}
+FLOATS = {"bf16": 0.03, "fp16": 0.01, "w8a8": 0.08, "fp8_e4m3": None, "fp8_e5m2": None}
 """The same of others, which round to 8 and 11 bits; in one byte small results are nothing, as nothing is scaled."""
 
 
@@ -146,7 +146,7 @@ CARRIED = [
 
 
 @pytest.mark.parametrize(("seed", "dataflow"), [*enumerate(DATAFLOWS), (7, "weight_stationary")])
-@pytest.mark.parametrize("dtype", ["int8", "bf16"])
+@pytest.mark.parametrize("dtype", ["int8", "bf16", "w8a8"])
 @pytest.mark.parametrize(("family", "kv_heads", "sets", "sizes"), CARRIED)
 def test_rows_that_are_carried_are_the_exact_reading_and_as_near_as_the_mapper_s_own(
     tmp_path, family, kv_heads, sets, sizes, seed, dataflow, dtype

@@ -45,7 +45,8 @@ class MatmulControl(MatmulUnitCircuit):
         )
         timing.confirm("LOADER_GAP", count_of_waiting_tiles=1)
         kind = OutputTile if self.geometry.array.dataflow == "output_stationary" else StationaryTile
-        tile = self.library.make(kind, self.geometry.array, self.library.name("array"))
+        elements = {"elements": self.geometry.dtype} if self.geometry.shares else {}
+        tile = self.library.make(kind, self.geometry.array, self.library.name("array"), **elements)
         if self.geometry.array.dataflow == "output_stationary":
             output_stationary(m, self, tile)
         else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
+from siliconloom.arch.isa import CODES
 from siliconloom.arch.layout import fold_beats, is_power
 from siliconloom.rtl.array.arithmetic import Narrowing
-from siliconloom.rtl.array.weights import kind_bits, weight_marks
+from siliconloom.rtl.array.shared import shared_marks
+from siliconloom.rtl.array.weights import BeatKind, kind_bits, weight_marks
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_panel
 from siliconloom.rtl.npu.matmul.unit import MatmulOperands, MatmulUnitCircuit
@@ -46,7 +48,11 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
         m.d.comb += counts.eq(~reading.head)
     else:
         m.d.comb += counts.eq(1)
-    if array.weights is not None:
+    if unit.geometry.shares:
+        what = is_packed if array.weights is None else own_or(m, unit, kind)
+        used = [used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else []
+        marks = [what, *used, used_columns(m, unit, outer_left)]
+    elif array.weights is not None:
         marks = [kind, *([used_rows(m, unit, last_line, k_left)] if array.load_rows > 1 else [])]
     else:
         line = of_fold(m, unit, line, last_line, k_left)
@@ -87,7 +93,8 @@ def load_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, loa
 
 def load_bits(unit: MatmulUnitCircuit) -> int:
     """Of a beat that is loaded: its data, whether it ends a fold, and what else it says of itself."""
-    return 8 * unit.geometry.operand_line + 1 + sum(weight_marks(unit.geometry.array).values())
+    marks = shared_marks(unit.geometry.array) if unit.geometry.shares else weight_marks(unit.geometry.array)
+    return 8 * unit.geometry.operand_line + 1 + sum(marks.values())
 
 
 def blocks(value: Value, size: int, most: int) -> Value:
@@ -118,6 +125,22 @@ def of_fold(m: Module, unit: MatmulUnitCircuit, line: Value, last_line: Value, k
     return Cat(*(Mux(row < used, each, 0) for row, each in enumerate(rows)))
 
 
+def own_or(m: Module, unit: MatmulUnitCircuit, kind: Signal) -> Value:
+    """The kind of the beat that is read: of whole numbers as the array takes them that of such codes."""
+    assert unit.packed is not None
+    own = Signal(name="load_own")
+    m.d.sync += own.eq(unit.packed.kind == CODES.index(unit.geometry.operand))
+    return Mux(own, Const(BeatKind.INT8, len(kind)), kind)
+
+
+def used_columns(m: Module, unit: MatmulUnitCircuit, outer_left: Value) -> Signal:
+    """Columns that the panel of the line that is read has."""
+    cols = unit.geometry.array.cols
+    wide = Signal(range(cols + 1), name="load_wide")
+    m.d.sync += wide.eq(Mux(outer_left > cols, cols, outer_left))
+    return wide
+
+
 def used_rows(m: Module, unit: MatmulUnitCircuit, last_line: Value, k_left: Value) -> Signal:
     """Rows of the line that is read: those that whole lines leave of a fold that has not all of the array's."""
     array = unit.geometry.array
@@ -131,8 +154,8 @@ def used_rows(m: Module, unit: MatmulUnitCircuit, last_line: Value, k_left: Valu
 
 
 def rounded(m: Module, unit: MatmulUnitCircuit, name: str, line: Value) -> Value:
-    """Operands of a line of elements, which are rounded where they are wider."""
-    if not unit.geometry.rounds:
+    """Operands of a line of elements, which are rounded where they are wider, but for those that share an exponent."""
+    if not unit.geometry.rounds or unit.geometry.shares:
         return line
     kind, width = unit.library.make(Narrowing, unit.geometry.operand), 8 * unit.geometry.element
     elements = (line[at : at + width] for at in range(0, len(line), width))

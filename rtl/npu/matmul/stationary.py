@@ -20,7 +20,7 @@ def stationary(m: Module, unit: MatmulUnitCircuit, tile: Circuit) -> None:
     """The array, with its loader, mover and writer."""
     operands = operands_of(unit)
     load = ReadStream(unit, m, "stationary", load_bits(unit))
-    move = ReadStream(unit, m, "moving", unit.geometry.operand.bits * unit.geometry.array.rows + 1)
+    move = ReadStream(unit, m, "moving", unit.geometry.edge.bits * unit.geometry.array.rows + 1)
     swaps = load_folds(m, unit, operands, load)
     fold_ends, ends = move_rows(m, unit, operands, move)
     placed = unit.place(m, tile, "array")
@@ -73,7 +73,7 @@ def move_rows(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, move
         job.take.eq(unit.moving.enable & ends),
     ]
     m.d.sync += [used.eq(using), tags.eq(fold_ends)]
-    width = unit.geometry.operand.bits
+    width = unit.geometry.edge.bits
     line = Signal(8 * unit.geometry.moving, name="move_line")
     m.d.comb += line.eq(read_line(m, unit, unit.moving, unit.geometry.moving))
     operands_read = rounded(m, unit, "moving", line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -22,6 +22,7 @@ from siliconloom.arch.layout import (
 )
 from siliconloom.arch.opcodes import Opcode
 from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.shared import shared_product
 from siliconloom.sim.golden import functions
 from siliconloom.sim.golden.float_functions import lowered
 from siliconloom.sim.golden.floating import elements
@@ -100,6 +101,7 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     tile, array, local, dtype = machine.tile, machine.array, machine.scratchpad, machine.dtype
     rows, cols, size, add = array.rows, array.cols, machine.tile.element_bytes, i.adds(indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
+    stationary: NDArray[Any]
     if array.dataflow == "output_stationary":
         panels = -(-i.n // cols)
         right = elements(local, b, i.k * filled_values(i.n, cols, i.narrow), dtype)
@@ -119,15 +121,25 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
         if i.packing is not None:
             held = window(local, stays, weight_bytes(array, i.packing, outer, i.k))
-            stationary = weights_of(array, i.packing, held, outer, i.k)
+            if tile.shares and not i.packing.group:
+                stationary = unpacked(array, held.view(np.int8), i.k)
+            else:
+                stationary = weights_of(array, i.packing, held, outer, i.k)
         else:
             taken = elements(local, stays, stationary_values(array, outer, i.k, i.narrow), dtype)
-            stationary = entering(tile, unpacked(array, taken, i.k, outer, i.narrow))
+            stationary = unpacked(array, taken, i.k, outer, i.narrow)
+            if not tile.shares:
+                stationary = entering(tile, stationary)
+        if tile.shares and stationary.dtype != np.int8:
+            stationary[:, outer:] = 0  # columns that a panel has not count for no exponent
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
     line, rise = c // sums_pitch(array), _rise(machine, i, indices)
     target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
     before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
     if before is not None and rise is not None:
         before = lowered(before, rise[:, None])
-    found = folded_product(entering(tile, moving), stationary[:, : panels * cols], folds, before)
+    if tile.shares:
+        found = shared_product(widened(moving, dtype), stationary[:, : panels * cols], rows, cols, i.k, before)
+    else:
+        found = folded_product(entering(tile, moving), stationary[:, : panels * cols], folds, before)
     target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)

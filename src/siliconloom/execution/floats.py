@@ -21,6 +21,7 @@ from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, float_sum, narrowed, patterns_of, values_of, widened
 from siliconloom.arch.layout import summing_order
 from siliconloom.arch.packing import quantised, unpacked
+from siliconloom.arch.shared import MOST, shared_product
 from siliconloom.arch.vector import RISE_LIMIT, VectorFunction
 from siliconloom.execution.integers import CarriedRows
 from siliconloom.execution.quantize import Columns, Quantized
@@ -84,12 +85,17 @@ class FloatParameters(Reading):
         columns = _columns(steps.reshape(-1), bias)
         if operator.packing is None:
             return self._made(at, len(x), bias.size, weights=patterns_of(weights, self.dtype), columns=columns)
+        if self.operand.is_integer and not operator.packing.group:
+            codes, worth = whole_numbers(weights)
+            columns = _columns(worth.reshape(-1), bias)
+            return self._made(at, len(x), bias.size, weights=codes, columns=columns)
         if not operator.packing.group:
             elements = patterns_of(weights, self.operand)
             return self._made(at, len(x), bias.size, weights=elements, columns=columns)
         matrices = weights.reshape(-1, *weights.shape[-2:])
         packed = tuple(quantised(matrix, operator.packing, self.minima) for matrix in matrices)
-        elements = np.stack([unpacked(each, operator.packing, self.operand) for each in packed]).reshape(weights.shape)
+        made = self.dtype if self.operand.is_integer else self.operand
+        elements = np.stack([unpacked(each, operator.packing, made) for each in packed]).reshape(weights.shape)
         return self._made(at, len(x), bias.size, weights=elements, packed=packed, columns=columns)
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:
@@ -145,6 +151,13 @@ def _columns(multiplier: NDArray[Any], bias: NDArray[Any]) -> Columns:
     return Columns(bias, multiplier, np.zeros(len(bias), np.int64))
 
 
+def whole_numbers(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Codes of weights (..., k, n) in int8, and what one is worth in each column: its peak is 127."""
+    steps = (np.abs(weights).max(-2) / MOST).astype(np.float32)
+    steps = np.where(steps < np.finfo(np.float32).tiny, np.float32(1), steps)  # a column of zeros
+    return np.clip(np.rint(weights / steps[..., None, :]), -MOST, MOST).astype(np.int8), steps
+
+
 class FloatReading(Reading):
     """The reading of a graph in a tile's format, bit by bit.
 
@@ -175,7 +188,7 @@ class FloatReading(Reading):
         carried: Mapping[str, Sequence[CarriedRows]] | None = None,
     ) -> None:
         self.parameters, self.dtype, self.lanes = parameters, parameters.dtype, tile.vector.lanes
-        self.operand = parameters.operand
+        self.operand, self.shares = parameters.operand, tile.shares
         self.array, self.depths, self.carried = tile.array, depths, carried or {}
         self.results: dict[At, Elements] = {}
         self.saturated: dict[At, float] = {}
@@ -301,6 +314,9 @@ class FloatReading(Reading):
         self, a: Elements, b: Elements, depth: int, older: Words | None = None, stored: DataType | None = None
     ) -> Words:
         """A product in fp32, fold by fold of tiles so deep; the format that the second operand is ``stored`` in."""
+        if self.shares:
+            right = b if b.dtype == np.int8 else self._wide(b)
+            return shared_product(self._wide(a), right, self.array.rows, self.array.cols, depth, older)
         count = a.shape[1]
         keeps_sums = self.array.dataflow == "output_stationary"
         folds = folds_of(count, depth, tuple(range(count) if keeps_sums else summing_order(self.array)))

@@ -39,6 +39,7 @@ from siliconloom.verification.chain import Chain, Image, Places
 from siliconloom.verification.float_directed import FLOAT, packed_programs
 from siliconloom.verification.narrow_directed import every_table, narrow_lines
 from siliconloom.verification.programs import MEMORY_BYTES, PROGRAM_BASE, RESULTS, product_sizes, random_image
+from siliconloom.verification.shared_directed import shared_programs
 
 PAGE = 4096
 MOST_HELD = MEMORY_BYTES // 8
@@ -526,4 +527,4 @@ def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Names and programs for the npu tile of ``chip``."""
     tile = _tile(chip)
     own = {**DIRECTED, **(INTEGER if tile.circuit_format.is_integer else FLOAT)}
-    return [(name, make(chip)) for name, make in own.items()] + packed_programs(chip)
+    return [(name, make(chip)) for name, make in own.items()] + packed_programs(chip) + shared_programs(chip)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
-from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing, scale_bits
+from siliconloom.arch.datatype import INTEGER_CODES, MX_ELEMENTS, DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import SIGN, Words, float_product, patterns_of, widened
 from siliconloom.arch.isa import LOCAL_BITS, Address, Opcode
 from siliconloom.arch.layout import padded, product_values, row_unit, row_values, sums_pitch, window_of
-from siliconloom.arch.packing import NO_SCALE, SCALE_BIAS, set_scales, unpacked_weights, weight_bytes
+from siliconloom.arch.packing import NO_SCALE, SCALE_BIAS, has_groups, set_scales, unpacked_weights, weight_bytes
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.sim.golden import float_functions
 from siliconloom.sim.golden.npu import (
@@ -397,7 +397,7 @@ def packed_weights(chip: Chip, formats: Sequence[DataType]) -> LoadedProgram:
     cols, depth = array.cols + 1, 2 * array.rows + max(array.rows // 2, 1) + 1
     for number, dtype in enumerate(formats):
         # the last one has more beats than any of the programs of layers
-        groups = (beat, 4 * max(beat, 2), 64 * beat) if scale_bits(dtype) else (0,)
+        groups = (beat, 4 * max(beat, 2), 64 * beat) if has_groups(array, dtype) else (0,)
         for group in groups:
             packing = Packing(dtype, group)
             k = depth - number + (group if group == groups[-1] else 0)

@@ -167,6 +167,7 @@ def _precision(chip: Chip) -> str:
         return (tile.array.circuit_format or tile.circuit_format).value
     code = min(tile.array.weights.formats, key=lambda dtype: dtype.bits)
     stated = next(precision for precision in PrecisionName if precision.weights is code)
+    stated = PrecisionName.W4A8 if tile.shares else stated
     return stated.value if stated.in_blocks else f"{stated.value}\nweight_group: {max(GROUP, tile.array.load_rows)}"
 
 

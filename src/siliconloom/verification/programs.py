@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch import Chip
 from siliconloom.arch.assembler import SECOND_OPERAND
-from siliconloom.arch.datatype import DataType, Packing, scale_bits
+from siliconloom.arch.datatype import DataType, Packing
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import Words, patterns_of
 from siliconloom.arch.isa import WORD_BYTES, Address, Unit
@@ -30,7 +30,7 @@ from siliconloom.arch.layout import (
     sums_pitch,
     window_of,
 )
-from siliconloom.arch.packing import weight_bytes
+from siliconloom.arch.packing import has_groups, weight_bytes
 from siliconloom.arch.vector import (
     FROM_SUMS,
     ROW_LIMIT,
@@ -63,11 +63,13 @@ ANY_SIDE = (2, 3, 4, 5, 7, 8, 9, 12, 16, 20)
 """Rows and columns of arrays, most of them no powers of two."""
 
 
-def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.INT8) -> Chip:
+def random_npu(
+    seed: int, any_sides: bool = False, dtype: DataType = DataType.INT8, elements: DataType | None = None
+) -> Chip:
     """A small NPU of random shape and timing, one that has RTL.
 
     ``any_sides``: of arrays whose sides are no powers of two, and vector units whose lanes are not the array's columns.
-    ``dtype``: the format that its circuits compute in.
+    ``dtype``: the format that its circuits compute in. ``elements``: fp32 for an array in int8 that keeps weights.
     """
     chance = random.Random(seed)
     dataflow = chance.choice(["weight_stationary", "output_stationary", "input_stationary"])
@@ -81,13 +83,18 @@ def random_npu(seed: int, any_sides: bool = False, dtype: DataType = DataType.IN
         load_rows = other.choice(at_once) if dataflow != "output_stationary" else 1
     weights = random_weights(seed, dataflow, dtype, load_rows, cols)
     able = dtype in (DataType.BF16, DataType.FP16) and dataflow == "weight_stationary"
-    wide = able and random.Random(f"{seed} elements").random() < 0.4
+    wide = (able and random.Random(f"{seed} elements").random() < 0.4) or (
+        elements is not None and dataflow == "weight_stationary"
+    )
+    what = f"{dtype.value}-{elements.value}" if elements is not None else dtype.value
+    if elements is not None and wide and is_power(load_rows) and load_rows * cols % 2 == 0 and seed % 3:
+        weights = {"formats": ["int4"], "minima": seed % 3 == 1}
     add_stages = random.Random(f"{seed} adders").choice([0, 0, 1, 2, 3]) if dataflow != "output_stationary" else 0
     gigabytes = bus * chance.choice([1.0, 1.0, 0.8, 0.55, 0.3])
     return Chip.model_validate(
         {
             "kind": "chip",
-            "name": f"random-{seed}" if dtype is DataType.INT8 else f"random-{dtype.value}-{seed}",
+            "name": f"random-{seed}" if what == DataType.INT8.value else f"random-{what}-{seed}",
             "clock": "1 GHz",
             "tile": {
                 "kind": "npu",
@@ -202,7 +209,7 @@ class Writer:
         if not self.tile.weight_formats or self.chance.random() < 0.3:
             return None
         dtype = self.chance.choice(self.tile.weight_formats)
-        if not scale_bits(dtype):
+        if not has_groups(array, dtype):
             return Packing(dtype, 0)
         powers = [1 << power for power in range(7) if 1 << power >= array.load_rows]
         return Packing(dtype, self.chance.choice(powers))

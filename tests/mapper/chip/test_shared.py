@@ -1,0 +1,104 @@
+"""W8A8 on an array in int8 between elements in fp32: what is mapped, what it takes, what is refused."""
+
+import numpy as np
+import pytest
+
+from siliconloom.arch import LoomError, NotSupported, load_chip
+from siliconloom.arch.datatype import DataType, Packing
+from siliconloom.arch.technology import TECHNOLOGIES
+from siliconloom.evaluate.hardware import hardware_of
+from siliconloom.mapper.chip.mapping import fit_precision, map_workload
+from siliconloom.sim.chip.energy import energy, standing_power
+from siliconloom.sim.chip.engine import Stopwatch
+from siliconloom.sim.chip.tables import Counter
+from siliconloom.sim.timing.systolic import gemm_run
+from siliconloom.workloads import Gemm, load_workload
+
+SMALL = [("layers", "1"), ("sequence", "16")]
+
+
+def graph_in(*sets):
+    return load_workload("gpt2", [*SMALL, *sets])
+
+
+@pytest.mark.parametrize("sets", [[], [("precision", "int8")], [("precision", "w8a8")]])
+def test_weights_are_int8_and_all_else_is_fp32(sets):
+    chip = load_chip("npu-edge-w8a8")
+    fitted, notes = fit_precision(chip, graph_in(*sets))
+    assert {o.precision for o in fitted.operators()} == {DataType.FP32}
+    assert {o.packing for o in fitted.operators() if isinstance(o, Gemm) and o.weight} == {Packing(DataType.INT8, 0)}
+    assert notes[-1] == "npu-edge-w8a8 multiplies in int8; all else is in fp32"
+
+
+def test_a_whole_model_is_proven():
+    chip = load_chip("npu-edge-w8a8")
+    mapped = map_workload(chip, graph_in(), Stopwatch(chip), search=False)
+    assert set(hardware_of(chip, mapped.program, [None] * len(mapped.program.operators))) == {None}
+
+
+def test_a_product_takes_the_cycles_of_int8():
+    """Nothing is looked at before it enters: neither rows that move nor folds that stay."""
+    array = load_chip("npu-edge-w8a8").tile.array
+    assert gemm_run(array, 30, 40, 50, Packing(DataType.INT8, 0)) == gemm_run(array, 30, 40, 50)
+
+
+def test_multiplications_take_the_energy_of_int8_and_vectors_that_of_fp32():
+    chip, narrow = load_chip("npu-edge-w8a8"), load_chip("npu-edge-int8")
+    counters = np.zeros(len(Counter), np.int64)
+    counters[Counter.MACS], counters[Counter.VECTOR_SLOTS] = 1000, 10
+    spent = energy(chip, DataType.FP32, counters, np.zeros((1, 2), np.int64))
+    technology = TECHNOLOGIES[chip.technology]
+    assert spent["array"] == 1000 * technology.mac(DataType.INT8)
+    assert spent["vector"] == 10 * technology.mac(DataType.FP32)
+    wider = load_chip("npu-edge-w8a8", [("tile.scratchpad.capacity", "256 KiB")])
+    assert standing_power(wider)["clock"] > standing_power(narrow)["clock"]
+
+
+def test_weights_in_int4_have_groups():
+    """W4A8: all products but the head's, which has int8 and a scale for each column."""
+    chip = load_chip("npu-edge-w4a8")
+    fitted, _ = fit_precision(chip, graph_in(("precision", "w4a8"), ("weight_group", "32")))
+    packings = {o.name: o.packing for o in fitted.operators() if isinstance(o, Gemm) and o.weight}
+    assert packings.pop("head") == Packing(DataType.INT8, 0)
+    assert set(packings.values()) == {Packing(DataType.INT4, 32)}
+    assert {o.precision for o in fitted.operators()} == {DataType.FP32}
+    mapped = map_workload(chip, graph_in(("precision", "w4a8"), ("weight_group", "32")), Stopwatch(chip), search=False)
+    assert set(hardware_of(chip, mapped.program, [None] * len(mapped.program.operators))) == {None}
+
+
+@pytest.mark.parametrize(
+    ("precision", "error", "rule"),
+    [
+        ("w8a16", NotSupported, "weights in int8 in groups; those of npu-edge-w8a8 have a scale for each column"),
+        ("w4a16", NotSupported, "weights packed in int4; those of npu-edge-w8a8 are int8"),
+        ("mxfp4", NotSupported, "weights packed in fp4_e2m1"),
+        (
+            "bf16",
+            LoomError,
+            "bf16 operands are not among those of npu-edge-w8a8 .int8.; set workload.precision to int8$",
+        ),
+    ],
+)
+def test_other_formats_are_refused(precision, error, rule):
+    with pytest.raises(error, match=rule):
+        fit_precision(load_chip("npu-edge-w8a8"), graph_in(("precision", precision)))
+
+
+@pytest.mark.parametrize(
+    ("sets", "rule"),
+    [
+        ([("tile.array.operands", "[int4]")], "elements are made to operands in int8, bf16 or fp16 .got 'int4'"),
+        ([("tile.array.weights", "{formats: [int8]}")], "an array in int8 has int4 packed, and int8 as it is"),
+        (
+            [("tile.array.weights", "{formats: [int4]}"), ("tile.vector.format", "null")],
+            "packed weights before an array in int8 are for elements in fp32",
+        ),
+        (
+            [("tile.array.dataflow", "input_stationary")],
+            "elements wider than operands are for weight stationary arrays",
+        ),
+    ],
+)
+def test_what_is_described_must_be_a_circuit(sets, rule):
+    with pytest.raises(LoomError, match=rule):
+        load_chip("npu-edge-w8a8", sets)
