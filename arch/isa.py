@@ -27,6 +27,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from siliconloom.arch.access import SPLIT_BITS
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
@@ -107,6 +108,7 @@ COMPUTE: tuple[BitField, ...] = (
     BitField("weights", CODE_BITS),
     BitField("group", GROUP_BITS),
     BitField("narrow", 1),
+    BitField("split", SPLIT_BITS),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -176,6 +178,8 @@ class Instruction:
     narrow
         Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
         of two, see `arch.layout`.
+    split
+        Of a matmul, and of a function that reads sums: the last panel's lie in lines of C / 2^split, see `arch.layout`.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -205,6 +209,7 @@ class Instruction:
     packing: Packing | None = None
     compression: float | None = None
     narrow: int = 0
+    split: int = 0
     m: int = 0
     n: int = 0
     k: int = 0
@@ -374,6 +379,7 @@ def decode(data: bytes) -> Instruction:
         rescale=values.get("rescale", 0),
         packing=_packing(values),
         narrow=values.get("narrow", 0),
+        split=values.get("split", 0),
         **plain,
     )
 

@@ -148,6 +148,7 @@ class AttentionLowering:
                     overwrite=0,
                     c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
                     pitch=layout.turned_pitch(rows),
+                    split=layout.split(keys.size),
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
@@ -179,6 +180,7 @@ class AttentionLowering:
                     accumulate=keys.first is None,
                     a_offset=affine(keys.start * step, (keys.loop, keys.size * step)),
                     pitch=pitch,
+                    split=layout.split(self.shape.v_head_dim),
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
@@ -248,6 +250,7 @@ class AttentionLowering:
                     accumulate=keys.first is None,
                     rescale=True,
                     pitch=self.layout.turned_pitch(rows),
+                    split=self.layout.split(self.shape.v_head_dim),
                 )
                 rings.probabilities.read()
                 rings.weights.read()
@@ -457,6 +460,7 @@ class AttentionLowering:
             last_post=rings.partial.full_bit,
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(rows),
+            split=self.layout.split(keys),
         )
         if closes:
             rings.weights.read()
@@ -484,6 +488,7 @@ class AttentionLowering:
             release=rings.partial.free_bit,
             post=0 if turned else rings.probabilities.full_bit,
             accumulate=adds,
+            split=self.layout.split(keys),
         )
         rings.partial.written()
         rings.partial.read()
@@ -508,6 +513,7 @@ class AttentionLowering:
             last_post=rings.context.full_bit,
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(queries * self.subset.size),
+            split=self.layout.split(self.shape.v_head_dim),
         )
         rings.probabilities.read()
         if closes:
@@ -534,6 +540,7 @@ class AttentionLowering:
             parameters=rings.constants,
             powers=rings.probabilities if function.spec.divides else None,
             parameter_offset=self.layout.softmax_bytes,
+            split=self.layout.split(self.shape.v_head_dim),
             wait=wait,
             release=rings.context.free_bit,
             post=post,

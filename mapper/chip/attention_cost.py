@@ -19,7 +19,8 @@ from siliconloom.arch.layout import (
     parameter_bytes,
     product_values,
     row_values,
-    sums_pitch,
+    sums_bytes,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.timing import (
@@ -221,6 +222,14 @@ class AttentionLayout:
         """Columns of sums of so many keys: their last block is a whole one."""
         return padded(keys, self.block)
 
+    def split(self, cols: int) -> int:
+        """How lines of sums of so many columns are split."""
+        return int(sums_split(self.array, cols))
+
+    def sums(self, rows: int, cols: int) -> int:
+        """Local addresses of so many rows of sums."""
+        return int(sums_bytes(self.array, cols, rows, self.split(cols)))
+
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
         return self.shape.precision.size(product_values(self.tile, 1, self.value_cols, keys, narrow=1).b)
@@ -256,7 +265,6 @@ def attention_needs(
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
         cached *= SLOTS
-    line = sums_pitch(tile.array)
     row = most_keys if whole else keys  # of sums, and of probabilities
     scores = product_values(tile, rows, row, shape.head_dim, narrow=1)
     context = product_values(tile, rows, shape.v_head_dim, row, narrow=1)
@@ -264,9 +272,9 @@ def attention_needs(
     needs = {
         "weights": cached,
         "moving": max(size(scores.a), queries),
-        "partial": scores.lines * line,
+        "partial": made.sums(rows, row),
         "probabilities": max(size(context.a), powers),
-        "context": context.lines * line,
+        "context": made.sums(rows, shape.v_head_dim),
         "results": rows * made.o_local(),
         "constants": made.constants,
     }

@@ -17,7 +17,8 @@ from siliconloom.arch.layout import (
     padded,
     product_values,
     row_values,
-    sums_pitch,
+    sums_bytes,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.packing import weight_bytes
@@ -74,6 +75,11 @@ class GemmShape:
         """
         return self.weight or self.listed
 
+    @property
+    def halves(self) -> int:
+        """Of the sums, each of which begins with panels of its own: two where a gated activation follows."""
+        return 2 if self.output_halved else 1
+
     def whole_n(self, array: SystolicArray, n: Count) -> Count:
         """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
         if not self.output_halved:
@@ -126,10 +132,11 @@ class GemmLayout:
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
-        wide = self.shape.whole_n(self.array, n)
-        if self.shape.packing is not None:
-            return weight_bytes(self.array, self.shape.packing, wide, k)
-        return self.size(product_values(self.tile, 1, wide, k, narrow=1).b)
+        shape = self.shape
+        half = n // shape.halves
+        if shape.packing is not None:
+            return shape.halves * weight_bytes(self.array, shape.packing, half, k)
+        return shape.halves * self.size(product_values(self.tile, 1, half, k, narrow=1).b)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -158,16 +165,30 @@ class GemmLayout:
         """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
         return start // tile * int(self.columns(tile))
 
+    def apart(self, cols: Count) -> Any:
+        """Whether halves of so many columns are products of their own: both of their last panels are narrow."""
+        rest = cols % self.array.cols
+        narrow = (rest > 0) & (line_values(rest, self.array.cols) < self.array.cols)
+        return narrow & (self.shape.halves > 1)
+
+    def split(self, cols: Count) -> Count:
+        """How lines of sums of so many columns are split."""
+        return sums_split(self.array, cols)
+
+    def sums(self, rows: Count, cols: Count) -> Count:
+        """Local addresses of sums: all of a tile's, or those of a half."""
+        return sums_bytes(self.array, cols, rows, self.split(cols))
+
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
-        shape, array = self.shape, self.array
-        values = product_values(self.tile, m, shape.whole_n(array, n), k, narrow=1)
-        cols = n // 2 if shape.output_halved else n
+        shape = self.shape
+        cols = n // shape.halves
+        values = product_values(self.tile, m, cols, k, narrow=1)
         result = m * self.c_local(cols)
         needs = {
-            "weights": self.b_tile(n, k) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
+            "weights": self.b_tile(n, k) if shape.packed else np.maximum(self.size(shape.halves * values.b), k * self.b_local(n)),
             "moving": self.size(values.a),
-            "partial": values.lines * sums_pitch(array),
+            "partial": shape.halves * self.sums(m, cols),
             "results": result,
             "constants": self.functions_at(cols) + self.function_bytes,
         }

@@ -42,12 +42,12 @@ class PanelRows(NamedTuple):
 class PanelLayout:
     """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes.
 
-    Halves that are gated begin with panels of their own; the last panel of the first half is as wide as the array.
+    Halves that are gated begin with panels of their own.
     """
 
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
         array, shape = layout.array, layout.shape
-        self.layout, self.array, self.halves = layout, array, 2 if shape.output_halved else 1
+        self.layout, self.array, self.halves = layout, array, shape.halves
         self.line = int(layout.size(array.cols))
         self.by_folds = array.dataflow == "weight_stationary"
         access = max(memory.access_bytes for memory in chip.memory.values())
@@ -56,10 +56,7 @@ class PanelLayout:
         plain = shape.packing is None and shape.compression is None
         if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and plain:
             size = shape.dtype.bits // 8
-            self.ends = tuple(
-                _last_rows(array.cols, size, layout.beat, access, half == self.halves - 1)
-                for half in range(self.halves)
-            )
+            self.ends = (_last_rows(array.cols, size, layout.beat, access),) * self.halves
 
     def tile(self, n: Any, k: Any) -> Any:
         """All of a tile, in main memory."""
@@ -119,15 +116,15 @@ class PanelLayout:
 
 
 @lru_cache(maxsize=128)
-def _last_rows(cols: int, size: int, bus: int, access: int, narrow: bool) -> PanelRows:
-    """Rows of a last panel, which may be narrow in local memory, or of one that others follow.
+def _last_rows(cols: int, size: int, bus: int, access: int) -> PanelRows:
+    """Rows of a last panel, which may be narrow in local memory.
 
     In main memory the least that a row may have where that moves fewer bytes: by rows, each of them is rounded up to
     the memory's access.
     """
     memory, local = [0], [0]
     for columns in range(1, cols):
-        width, line = columns * size, size * int(line_values(columns, cols, narrow))
+        width, line = columns * size, size * int(line_values(columns, cols))
         if bus & bus - 1 == 0:
             width = window_of(bus, width) if width <= bus else padded(width, bus)
         legal = bus & bus - 1 != 0 or line % window_of(bus, width) == 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from amaranth.lib import data
 
+from siliconloom.arch.access import SPLIT_BITS
 from siliconloom.arch.isa import CODE_BITS, GROUP_BITS, Unit
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.opcodes import built_units
@@ -22,6 +23,7 @@ WIDTHS = {
     **dict.fromkeys(("add", "rescale", "narrow", "a_slot", "b_slot", "c_slot", "indexed"), 1),
     "weights": CODE_BITS,
     "group": GROUP_BITS,
+    "split": SPLIT_BITS,
 }
 """Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""
 

@@ -10,6 +10,7 @@ from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import begins_within
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.lines import LineMasks, parts_mask
+from siliconloom.rtl.npu.vector.sums import sums_within
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
@@ -20,6 +21,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     counted = built(lambda spec: spec.chooses or spec.weighs)
     weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
     wider = Signal(name="new_wider")
+    within, short = sums_within(unit, new)
     m.d.comb += wider.eq(Mux(one_of(indexes, new), new.n > INDEX_LIMIT, new.n > COLUMN_LIMIT))
     m.d.comb += [
         by_row.eq(any_of(what.by_rows, new)),
@@ -32,6 +34,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
                 | (any_of(built(lambda spec: spec.uses_rows), new) & ((new.m > ROW_LIMIT) | wider))
                 | (one_of(counted, new) & (new.k == 0))
                 | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
+                | (any_of(what.from_sums, new) & short)
             )
         ),
     ]
@@ -47,7 +50,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     inside = Cat(
         Mux(
             any_of(what.from_sums, new),
-            new.a[: log2(unit.geometry.sums_pitch)].any(),
+            within,
             begins_within(new.a, columns, element),
         ),
         Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),

@@ -230,8 +230,12 @@ class Image:
         packing = shape.packing
         if packing is None or not packing.group:
             assert made.weights is not None
-            wide, narrow = columns(made.weights), int(packing is None)
-            return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
+            narrow, weights = int(packing is None), made.weights
+            first_of = [half + start // shape.halves for half in range(0, shape.n, shape.n // shape.halves)]
+            parts = [weights[:, first : first + size // shape.halves] for first in first_of]
+            return lambda first, end: np.concatenate(
+                [packed(self.array, part[first:end], narrow).view(np.uint8) for part in parts]
+            )
         assert made.packed is not None
         (whole,) = made.packed
         codes, scales = columns(whole.codes), columns(whole.scales)
