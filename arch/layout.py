@@ -100,7 +100,8 @@ def sums_split(array: SystolicArray, cols: Count) -> Count:
     if not is_power(array.cols):
         return 0 * rest
     if isinstance(rest, np.ndarray):
-        return np.minimum(array.cols.bit_length() - 1 - np.searchsorted(_POWERS, rest), MOST_SPLIT)
+        most: NDArray[np.int64] = np.minimum(array.cols.bit_length() - 1 - np.searchsorted(_POWERS, rest), MOST_SPLIT)
+        return most
     return min(array.cols.bit_length() - 1 - (rest - 1).bit_length(), MOST_SPLIT)
 
 

@@ -24,7 +24,14 @@ def operands(i: Instruction) -> list[str]:
     """Shape and addresses of a product."""
     parts = compute_operands(i, f"{i.m}x{i.n}x{i.k}")
     weights = [f"weights {i.packing}"] if i.packing else []
-    return [*parts, *weights, *["+="][: i.accumulate], *["rescale"][: i.rescale], *["narrow"][: i.narrow], *shown_split(i)]
+    return [
+        *parts,
+        *weights,
+        *["+="][: i.accumulate],
+        *["rescale"][: i.rescale],
+        *["narrow"][: i.narrow],
+        *shown_split(i),
+    ]
 
 
 def shown_split(i: Instruction) -> list[str]:
@@ -69,7 +76,9 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     widths = {stays: line_values(outer, array.cols, i.narrow), moves: line_values(along, array.rows, i.narrow)}
     lines = {stays: size * beat * widths[stays], moves: size * widths[moves], "d": size * widths[moves]}
     whole = {stays: beat * array.cols, moves: array.rows, "d": array.rows}
-    found = {name: line for name, line in lines.items() if is_power(whole[name])} | {"c": sums_begin(array, outer, i.split)}
+    found = {name: line for name, line in lines.items() if is_power(whole[name])} | {
+        "c": sums_begin(array, outer, i.split)
+    }
     if i.packing is not None and stays in found:
         found[stays] = packing.granule(array, i.packing.dtype)
     return found
@@ -115,7 +124,23 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "narrow", "split", "weights", "group", "a_slot", "b_slot"),
+        entry=(
+            "m",
+            "n",
+            "k",
+            "a",
+            "b",
+            "c",
+            "d",
+            "add",
+            "rescale",
+            "narrow",
+            "split",
+            "weights",
+            "group",
+            "a_slot",
+            "b_slot",
+        ),
         opcodes=(
             OpcodeSpec(
                 name="matmul",

@@ -62,7 +62,12 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     )
     second = {} if spec.masks else {"b": weights if spec.weighs else rows}
     parameters = rows if spec.cost_in(tile.parameter_format).setup else whole
-    return {"a": sums_begin(tile.array, i.n, i.split) if spec.from_sums else rows, **second, "c": results, "d": parameters}
+    return {
+        "a": sums_begin(tile.array, i.n, i.split) if spec.from_sums else rows,
+        **second,
+        "c": results,
+        "d": parameters,
+    }
 
 
 def check_lines(i: Instruction, tile: NpuTile, number: int) -> None:

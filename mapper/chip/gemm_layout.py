@@ -186,7 +186,9 @@ class GemmLayout:
         values = product_values(self.tile, m, cols, k, narrow=1)
         result = m * self.c_local(cols)
         needs = {
-            "weights": self.b_tile(n, k) if shape.packed else np.maximum(self.size(shape.halves * values.b), k * self.b_local(n)),
+            "weights": self.b_tile(n, k)
+            if shape.packed
+            else np.maximum(self.size(shape.halves * values.b), k * self.b_local(n)),
             "moving": self.size(values.a),
             "partial": shape.halves * self.sums(m, cols),
             "results": result,

@@ -102,4 +102,15 @@ def enables(first: Value, mask: Signal, element: int) -> Value:
     return Cat(*(bit.replicate(element) for bit in held))
 
 
-__all__ = ["apart", "begins_within", "enables", "line_mask", "line_width", "repeated", "row_offset", "row_pitch", "shifted", "spread"]
+__all__ = [
+    "apart",
+    "begins_within",
+    "enables",
+    "line_mask",
+    "line_width",
+    "repeated",
+    "row_offset",
+    "row_pitch",
+    "shifted",
+    "spread",
+]

@@ -420,7 +420,7 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
-        enables, brought = self._parts(wanted, parts)
+        enables, brought = self._parts(m, wanted, parts)
         adder = self.library.make(AdderLane if self.geometry.dtype.is_integer else FloatAdderLane)
         shifts = self._shifts(m, wanted)
         lanes = [
@@ -446,8 +446,8 @@ class AccumulatorCircuit(Circuit):
         ]
         return m
 
-    def _parts(self, wanted: Any, parts: int) -> tuple[Value, Value]:
-        """Which parts of its line are written, and sums for all of them: those of a line that is split again and again."""
+    def _parts(self, m: Module, wanted: Any, parts: int) -> tuple[Value, Value]:
+        """Which parts of its line are written, and sums for all of them: of a line that is split again and again."""
         if parts == 1:
             return wanted.enable, wanted.data
         inner = ~wanted.apart

@@ -26,8 +26,8 @@ class MatmulControl(MatmulUnitCircuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry, operands = self.geometry, operands_of(self)
-        odd = [within_line(self, operands), *inside(m, self, operands)]
+        operands = operands_of(self)
+        odd = [within_line(m, self, operands), *inside(m, self, operands)]
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
@@ -53,7 +53,7 @@ class MatmulControl(MatmulUnitCircuit):
         return m
 
 
-def within_line(unit: MatmulUnitCircuit, operands: MatmulOperands) -> Value:
+def within_line(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands) -> Value:
     """Whether sums begin within a line, a whole one where there is more than one panel."""
     geometry, entry = unit.geometry, operands.entry
     bits, low = geometry.part_bits, log2(geometry.part)

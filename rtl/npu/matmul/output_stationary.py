@@ -146,7 +146,8 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
     """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
     array = unit.geometry.array
     layout = data.StructLayout(
-        {"place": LOCAL_BITS, "split": SPLIT_BITS, "n": SIZE_BITS, "m": SIZE_BITS} | dict.fromkeys(("add", "rescale", "a_slot"), 1)
+        {"place": LOCAL_BITS, "split": SPLIT_BITS, "n": SIZE_BITS, "m": SIZE_BITS}
+        | dict.fromkeys(("add", "rescale", "a_slot"), 1)
     )
     job = job_of(
         m,
@@ -179,7 +180,7 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
         needed.eq(valid & ~drop),
         unit.sums.enable.eq(needed),
         unit.sums.data.eq(output.payload.data),
-        *place_sums(unit, now["base"], now["block"] + row, now["left"] <= array.cols, job.view.split),
+        *place_sums(m, unit, now["base"], now["block"] + row, now["left"] <= array.cols, job.view.split),
         unit.sums.add.eq(job.view.add),
         unit.sums.rescale.eq(job.view.rescale),
         unit.sums.slot.eq(job.view.a_slot),

@@ -145,7 +145,7 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
     m.d.comb += [
         unit.sums.enable.eq(output.valid),
         unit.sums.data.eq(output.payload.data),
-        *place_sums(unit, now["base"], now["beat"], now["outer"] <= array.cols, job.view.split),
+        *place_sums(m, unit, now["base"], now["beat"], now["outer"] <= array.cols, job.view.split),
         unit.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
         # once: what the first fold has added is in steps of the new peaks
         unit.sums.rescale.eq(job.view.rescale & (now["k"] == job.view.k)),
@@ -168,7 +168,11 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
         with m.If(fold_ends):
             m.d.sync += [beat.eq(0), k.eq(now["k"] - array.rows)]
         with m.If(panel_ends):
-            m.d.sync += [k.eq(job.view.k), outer.eq(now["outer"] - array.cols), base.eq(now["base"] + panel_lines(unit, job.view.beats))]
+            m.d.sync += [
+                k.eq(job.view.k),
+                outer.eq(now["outer"] - array.cols),
+                base.eq(now["base"] + panel_lines(unit, job.view.beats)),
+            ]
 
 
 __all__ = ["stationary"]

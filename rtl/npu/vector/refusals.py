@@ -6,7 +6,6 @@ from amaranth import Cat, Const, Module, Mux, Signal
 
 from siliconloom.arch.vector import COLUMN_LIMIT, INDEX_LIMIT, INPUT_LIMIT, ROW_LIMIT, Parameters
 from siliconloom.rtl.npu.decoding import any_of, one_of
-from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import begins_within
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.lines import LineMasks, parts_mask
@@ -21,7 +20,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     counted = built(lambda spec: spec.chooses or spec.weighs)
     weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
     wider = Signal(name="new_wider")
-    within, short = sums_within(unit, new)
+    within, short = sums_within(m, unit, new)
     m.d.comb += wider.eq(Mux(one_of(indexes, new), new.n > INDEX_LIMIT, new.n > COLUMN_LIMIT))
     m.d.comb += [
         by_row.eq(any_of(what.by_rows, new)),
@@ -48,11 +47,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
         "d": Mux(setup, columns, ~Const(0, len(columns))),
     }
     inside = Cat(
-        Mux(
-            any_of(what.from_sums, new),
-            within,
-            begins_within(new.a, columns, element),
-        ),
+        Mux(any_of(what.from_sums, new), within, begins_within(new.a, columns, element)),
         Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),
         begins_within(new.c, held["c"], element),
         begins_within(new.d, held["d"], element),

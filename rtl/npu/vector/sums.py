@@ -42,7 +42,7 @@ def ask_sums(m: Module, unit: VectorUnitCircuit, wanted: Value, line: Signal, en
         m.d.sync += unit.sums_parts.eq(Cat(*parts))
 
 
-def sums_within(unit: VectorUnitCircuit, new: Any) -> tuple[Value, Value]:
+def sums_within(m: Module, unit: VectorUnitCircuit, new: Any) -> tuple[Value, Value]:
     """Whether sums that are offered begin within a line, and whether lines that are split are too short for them."""
     bits, low, columns = unit.geometry.part_bits, log2(unit.geometry.part), log2(unit.geometry.array.cols)
     if not bits:
@@ -53,7 +53,7 @@ def sums_within(unit: VectorUnitCircuit, new: Any) -> tuple[Value, Value]:
     return new.a[:low].any() | (new.a[low : low + bits] & inner).any(), (last[columns - bits : columns] & told).any()
 
 
-def whole_lines(unit: VectorUnitCircuit) -> Value:
+def whole_lines(m: Module, unit: VectorUnitCircuit) -> Value:
     """What was read, of every line from the part on that was meant."""
     bits, size = unit.geometry.part_bits, 8 * unit.geometry.results
     found = list[Value]()
@@ -71,7 +71,7 @@ def whole_lines(unit: VectorUnitCircuit) -> Value:
 def sums_of(m: Module, unit: VectorUnitCircuit, place: BlockPlace) -> Value:
     """The sums of a block's columns, of all that their lines have."""
     cols, lanes = unit.geometry.array.cols, unit.geometry.lanes
-    whole = whole_lines(unit)
+    whole = whole_lines(m, unit)
     if lanes % cols == 0:
         return whole
     step, width = gcd(cols, lanes), 8 * unit.geometry.lines_of_block * unit.geometry.results
