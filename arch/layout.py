@@ -100,15 +100,15 @@ def sums_split(array: SystolicArray, cols: Count) -> Count:
     if not is_power(array.cols):
         return 0 * rest
     if isinstance(rest, np.ndarray):
-        most: NDArray[np.int64] = np.minimum(array.cols.bit_length() - 1 - np.searchsorted(_POWERS, rest), MOST_SPLIT)
-        return most
+        powers: NDArray[np.int64] = np.searchsorted(_POWERS, rest)
+        return np.clip(array.cols.bit_length() - 1 - powers, 0, MOST_SPLIT)
     return min(array.cols.bit_length() - 1 - (rest - 1).bit_length(), MOST_SPLIT)
 
 
 def sums_line(array: SystolicArray, split: Count) -> Count:
     """Sums of a line that is split."""
     line = array.cols >> split
-    return np.maximum(line, 1) if isinstance(line, np.ndarray) else max(line, 1)
+    return line + (line < 1)
 
 
 def sums_bytes(array: SystolicArray, cols: Count, beats: Count, split: Count) -> Count:

@@ -170,7 +170,8 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
 def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
     """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on.
 
-    Of columns where their panels may be narrow; of depth whole beats, and groups of packed weights.
+    Those of n are of results' columns, as `grains` are. Of columns where their panels may be narrow; of depth whole
+    beats, and groups of packed weights.
     """
     array, grain = oriented(tile).array, dict(zip("mnk", grains(tile, shape), strict=True))[key]
     if grain % size or not is_power(grain // size):
@@ -178,7 +179,7 @@ def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
     if key == "k" and shape.packing is not None and shape.packing.sparsity is not None:
         return False
     if key == "n":
-        return shape.packed and shape.packing is None and not shape.output_halved and is_power(grain)
+        return shape.packed and shape.packing is None and is_power(grain)
     return key == "m" or size % max(array.load_rows, shape.packing.group if shape.packing else 1) == 0
 
 
@@ -192,7 +193,7 @@ def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[
     low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
     return (
         _with(_sizes(shape.m, m, rows), low),
-        2 * columns if shape.output_halved else _with(columns, slim),
+        shape.halves * _with(columns, slim),
         _with(_sizes(shape.k, k, beat), shallow),
     )
 
@@ -205,18 +206,18 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     """Rows, columns, and depths of tiles that use a part of the array: half of its lines, a quarter and so on.
 
     They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
-    less room for all else otherwise, while half of it is as good as the smaller one. Halves that are gated begin with
-    panels of their own, so their columns stay whole, as do panels that have no halves of a power of two.
+    less room for all else otherwise, while half of it is as good as the smaller one. Panels that have no halves of a
+    power of two stay whole.
     """
     layout, (m, n, k) = GemmLayout(tile, shape), whole
     low, shallow = set[int](), set[int]()
-    columns, beat = 2 * n if shape.output_halved else n, oriented(tile).array.load_rows
+    columns, beat = n, oriented(tile).array.load_rows
     beat = 2 * max(beat, shape.packing.group if shape.packing else 1)
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
     while True:
-        needs = layout.needs(m, columns, k)
+        needs = layout.needs(m, shape.halves * columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
         if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (
             m % 2 and k % beat and columns == min(slim, default=columns)
@@ -234,11 +235,11 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
 def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers."""
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
-    if not shape.packed or shape.packing is not None or shape.output_halved or not is_power(panel):
+    if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
-    while columns > 1 and SLOTS * LARGE * layout.b_tile(columns, shape.k) > tile.scratchpad.capacity:
+    while columns > 1 and SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity:
         columns //= 2
-        found += [columns] if columns < shape.n else []
+        found += [columns] if columns < shape.stored_n else []
     return found
 
 
