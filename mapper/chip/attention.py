@@ -373,7 +373,7 @@ class AttentionLowering:
         )
 
     def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
-        """A tile of keys: so many blocks of positions."""
+        """A tile of keys: blocks of positions, of the last one perhaps a part."""
         layout, shape = self.layout, self.shape
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
@@ -386,8 +386,19 @@ class AttentionLowering:
         ]
         if keys is not None:
             terms.append((keys.loop, keys.size // cols * block))
-        where = affine(self.k_base + start // cols * block, *terms)
-        self.nest.load(self.context.rings.weights, -(-count // cols), block, block, where)
+        parts = layout.key_parts(count)
+        for part in parts:
+            self.nest.load(
+                self.context.rings.weights,
+                part.rows,
+                part.width,
+                part.pitch,
+                affine(self.k_base + start // cols * block + part.offset, *terms),
+                opens=part is parts[0],
+                closes=part is parts[-1],
+                offset=part.offset,
+                local_pitch=part.local,
+            )
         return None
 
     def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:

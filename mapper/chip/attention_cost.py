@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,6 +137,16 @@ def most_heads(shape: Attention) -> int:
     return 1 if is_masked(shape) else shape.heads // shape.kv_heads
 
 
+class KeyPart(NamedTuple):
+    """A transfer of a tile of keys: where it begins, rows, bytes of each, and from row to row in both memories."""
+
+    offset: int
+    rows: int
+    width: int
+    pitch: int
+    local: int
+
+
 class AttentionLayout:
     """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
 
@@ -150,6 +161,7 @@ class AttentionLayout:
     def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
         tile = oriented(tile)
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
+        self.memory = memory
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.block = key_block(self.array, shape)
@@ -219,8 +231,27 @@ class AttentionLayout:
         return self.shape.precision.size(product_values(self.tile, 1, self.key_cols(keys), self.shape.head_dim, 1).b)
 
     def key_cols(self, keys: int) -> int:
-        """Columns of sums of so many keys: their last block is a whole one."""
-        return padded(keys, self.block)
+        """Columns of so many keys: of a last block that comes as a whole all."""
+        return keys if self.key_rest(keys) else padded(keys, self.block)
+
+    def key_rest(self, keys: int) -> int:
+        """Positions of the last block that are moved, where those are fewer than all of it and fewer bytes move so."""
+        rest, bits = keys % self.block, self.shape.precision.bits
+        line = line_values(rest, self.block)
+        if not rest or line == self.block or not self.blocks or bits % 8 or not is_power(self.block):
+            return 0
+        parts = panel_rows(self.array, self.shape.head_dim), self.shape.precision.size(line)
+        return line if moved_bytes(self.memory, *parts) < moved_bytes(self.memory, 1, self.key_block) else 0
+
+    def key_parts(self, keys: int) -> list[KeyPart]:
+        """Transfers of so many keys: of whole blocks, and of each row of the last one the positions that are needed."""
+        line, size = self.key_rest(keys), self.shape.precision.size
+        whole = keys // self.block if line else -(-keys // self.block)
+        parts = [KeyPart(0, whole, self.key_block, self.key_block, self.key_block)] if whole else []
+        if line:
+            rows = panel_rows(self.array, self.shape.head_dim)
+            parts.append(KeyPart(whole * self.key_block, rows, size(line), size(self.block), size(line)))
+        return parts
 
     def split(self, cols: int) -> int:
         """How lines of sums of so many columns are split."""
@@ -321,7 +352,7 @@ class _Costs:
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax, merge = self.alone if one_tile else self.online
-        loads = [self.cached(self.layout.key_tile(keys))[1], self.values(keys)[1]]
+        loads = [self.keys(keys)[1], self.values(keys)[1]]
         merges = one_tile or not self.carries  # a carried tile's product adds to the sums by itself
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
@@ -340,6 +371,16 @@ class _Costs:
         """Bytes moved and port cycles of a tile of the cache."""
         memory = self.chip.nearest
         return moved_bytes(memory, 1, size), access_cycles(self.chip, memory, 1, size)
+
+    def keys(self, keys: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of a tile of keys."""
+        if not self.layout.blocks:
+            return self.cached(self.layout.key_tile(keys))
+        moved, memory = [(part.rows, part.width) for part in self.layout.key_parts(keys)], self.chip.nearest
+        return (
+            sum(moved_bytes(memory, *part) for part in moved),
+            sum(access_cycles(self.chip, memory, *part) for part in moved),
+        )
 
     def values(self, keys: int) -> tuple[int, int]:
         """Bytes moved and port cycles of a tile of values."""
@@ -376,7 +417,7 @@ class _Costs:
                     cached = count * sum(n * (t.keys + t.values) for n, _, t in row)
                     for n, size, _ in row:
                         values = 0 if shape.values_in_keys else self.values(size)[0]
-                        reads += count * n * (self.cached(self.layout.key_tile(size))[0] + values)
+                        reads += count * n * (self.keys(size)[0] + values)
                     reads += count * q_moved
                     writes += count * o_moved
                     port += count * (q_held - turning + o_held) + cached

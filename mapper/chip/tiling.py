@@ -29,6 +29,9 @@ SLACK = 1.0025
 FINE = 8
 """Even divisions are also rounded up to multiples of this."""
 
+HALVES = 4
+"""Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
+
 Int = NDArray[np.int64]
 
 
@@ -168,12 +171,14 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
 
 
 def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
-    """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on.
+    """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on; or halves of it.
 
     Those of n are of results' columns, as `grains` are. Of columns where their panels may be narrow; of depth whole
     beats, and groups of packed weights.
     """
     array, grain = oriented(tile).array, dict(zip("mnk", grains(tile, shape), strict=True))[key]
+    if size > grain and grain % 2 == 0 and size % (grain // 2) == 0:
+        size = grain // 2
     if grain % size or not is_power(grain // size):
         return False
     if key == "k" and shape.packing is not None and shape.packing.sparsity is not None:
@@ -192,10 +197,17 @@ def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[
     columns = _sizes(shape.stored_n, n, beat)
     low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
     return (
-        _with(_sizes(shape.m, m, rows), low),
-        shape.halves * _with(columns, slim),
-        _with(_sizes(shape.k, k, beat), shallow),
+        _with(_sizes(shape.m, m, rows), _between(low, m, shape.m)),
+        shape.halves * _with(columns, _between(slim, n, shape.stored_n)),
+        _with(_sizes(shape.k, k, beat), _between(shallow, k, shape.k)),
     )
+
+
+def _between(parts: list[int], grain: int, total: int) -> list[int]:
+    """Parts of a grain, and where half of it is one of them the first sizes that are whole ones and a half."""
+    if 2 * max(parts, default=0) != grain:
+        return parts
+    return [*parts, *(size for size in range(grain + grain // 2, HALVES * grain, grain) if size < total)]
 
 
 def _with(sizes: Int, others: list[int]) -> Int:
