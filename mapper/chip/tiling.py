@@ -6,7 +6,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from math import gcd, lcm
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
 from siliconloom.arch.layout import is_power
+from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -85,7 +86,8 @@ def choose_tilings(
         return [[] for _ in layouts]
     m, n, k = np.ix_(*sizes)
     whole = np.broadcast_to(k == shape.k, (len(sizes[0]), len(sizes[1]), len(sizes[2])))
-    fits = [_fits(tile, layout, shape, m, n, k) for layout in layouts]
+    needs = GemmLayout(tile, shape).needs(m, n, k)
+    fits = [_fits(layout, shape, needs) for layout in layouts]
     if not any(fit.any() for fit in fits):
         return [[] for _ in layouts]
     costs = gemm_costs(chip, memories, shape, m, n, k)
@@ -133,16 +135,15 @@ def _trimmed(
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
     rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
-    widest = Layout(*rooms)
+    widest, needs = Layout(*rooms), GemmLayout(tile, shape).needs
     return (
-        m[_fits(tile, widest, shape, m, n[:1], k[:1])],
-        n[_fits(tile, widest, shape, m[:1], n, k[:1])],
-        k[_fits(tile, widest, shape, m[:1], n[:1], k)],
+        m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
+        n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
+        k[_fits(widest, shape, needs(m[:1], n[:1], k))],
     )
 
 
-def _fits(tile: NpuTile, layout: Layout, shape: GemmShape, m: Int, n: Int, k: Int) -> NDArray[np.bool_]:
-    needs = GemmLayout(tile, shape).needs(m, n, k)
+def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:
     fits: Any = True
     for ring, need in needs.items():
         room = getattr(layout, ring)
@@ -245,11 +246,17 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
 
 
 def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
-    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers."""
+    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers.
+
+    Of few panels one is a good part of the product, so that a half of one is a tile to look at in any case.
+    """
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
     if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
-    while columns > 1 and SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity:
+    few = columns // 2 if shape.stored_n <= HALVES * panel else columns
+    while columns > 1 and (
+        columns > few or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
+    ):
         columns //= 2
         found += [columns] if columns < shape.stored_n else []
     return found
