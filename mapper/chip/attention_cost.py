@@ -235,22 +235,35 @@ class AttentionLayout:
         return keys if self.key_rest(keys) else padded(keys, self.block)
 
     def key_rest(self, keys: int) -> int:
-        """Positions of the last block that are moved, where those are fewer than all of it and fewer bytes move so."""
-        rest, bits = keys % self.block, self.shape.precision.bits
-        line = line_values(rest, self.block)
-        if not rest or line == self.block or not self.blocks or bits % 8 or not is_power(self.block):
+        """Bytes of each row of the last block that are moved, where fewer move so than of the whole block; else 0."""
+        rest, bus = keys % self.block, self.tile.dma.bytes_per_cycle
+        if (
+            not rest
+            or not self.blocks
+            or self.shape.precision.bits % 8
+            or not is_power(self.block)
+            or not is_power(bus)
+        ):
             return 0
-        parts = panel_rows(self.array, self.shape.head_dim), self.shape.precision.size(line)
-        return line if moved_bytes(self.memory, *parts) < moved_bytes(self.memory, 1, self.key_block) else 0
+        width = self.shape.precision.size(rest)
+        width = padded(width, bus) if width > bus else width
+        if self.shape.precision.size(self.block) % window_of(bus, width) or width > self.key_line(keys):
+            return 0
+        rows = panel_rows(self.array, self.shape.head_dim)
+        return width if moved_bytes(self.memory, rows, width) < moved_bytes(self.memory, 1, self.key_block) else 0
+
+    def key_line(self, keys: int) -> int:
+        """From row to row of a part of a block of keys in local memory."""
+        return self.shape.precision.size(line_values(keys % self.block, self.block))
 
     def key_parts(self, keys: int) -> list[KeyPart]:
         """Transfers of so many keys: of whole blocks, and of each row of the last one the positions that are needed."""
-        line, size = self.key_rest(keys), self.shape.precision.size
-        whole = keys // self.block if line else -(-keys // self.block)
+        width, pitch = self.key_rest(keys), self.shape.precision.size(self.block)
+        whole = keys // self.block if width else -(-keys // self.block)
         parts = [KeyPart(0, whole, self.key_block, self.key_block, self.key_block)] if whole else []
-        if line:
+        if width:
             rows = panel_rows(self.array, self.shape.head_dim)
-            parts.append(KeyPart(whole * self.key_block, rows, size(line), size(self.block), size(line)))
+            parts.append(KeyPart(whole * self.key_block, rows, width, pitch, self.key_line(keys)))
         return parts
 
     def split(self, cols: int) -> int:

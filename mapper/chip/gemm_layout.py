@@ -207,8 +207,8 @@ def padded_lines(cols: Count, lanes: int) -> Count:
 @lru_cache(maxsize=256)
 def _most_lines(cols: int, lanes: int, panel: int) -> int:
     """Values of the lines of all columns, in tiles of as many as take the most of those that a product may have."""
-    parts = [panel >> part for part in range(panel.bit_length())]
-    size = np.array([each for each in (cols, *parts, *range(panel, cols, panel)) if each <= cols], np.int64)
+    parts, half = [panel >> part for part in range(panel.bit_length())], panel // 2 if panel % 2 == 0 else panel
+    size = np.array([each for each in (cols, *parts, *range(half, cols, half)) if each <= cols], np.int64)
     rest = cols % size
     return int((cols // size * padded_lines(size, lanes) + (rest > 0) * padded_lines(np.maximum(rest, 1), lanes)).max())
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.layout import is_power
+from siliconloom.arch.layout import is_power, sums_room
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
@@ -248,12 +248,14 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
 def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers.
 
-    Of few panels one is a good part of the product, so that a half of one is a tile to look at in any case.
+    Of few panels one is a good part of the product, and where sums of as many rows as the array has do not fit, half of
+    one leaves room for twice the rows: it is a tile to look at then, too.
     """
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
     if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
-    few = columns // 2 if shape.stored_n <= HALVES * panel else columns
+    short = SLOTS * shape.halves * layout.sums(min(tile.array.rows, shape.m), panel) > sums_room(tile)
+    few = columns // 2 if short or shape.stored_n <= HALVES * panel else columns
     while columns > 1 and (
         columns > few or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
     ):

@@ -232,7 +232,7 @@ def _illegal(faults: _Faults) -> None:
 def _splits(faults: _Faults, vector: Instruction) -> None:
     """Lines of sums that are split: where they may begin, and what has room in them."""
     array, illegal, misaligned = faults.tile.array, Cause.ILLEGAL_INSTRUCTION, Cause.MISALIGNED_OPERAND
-    product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, split=1)
+    product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, b=Address(base=Places(faults.tile).bank), split=1)
     reads = replace(vector, function=VectorFunction.REQUANTIZE, m=1, n=1, k=1, split=1)
     if not is_power(array.cols):
         for name, each in (("product", product), ("function", reads)):
