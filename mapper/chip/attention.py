@@ -49,7 +49,7 @@ class AttentionLowering:
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
         held = task.held_by(shape)
-        self.layout = layout = AttentionLayout(context.tile, context.chip.nearest, shape, held)
+        self.layout = layout = AttentionLayout.of(context.chip, shape, held)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
@@ -387,17 +387,17 @@ class AttentionLowering:
         if keys is not None:
             terms.append((keys.loop, keys.size // cols * block))
         parts = layout.key_parts(count)
-        for part in parts:
+        for each in parts:
             self.nest.load(
                 self.context.rings.weights,
-                part.rows,
-                part.width,
-                part.pitch,
-                affine(self.k_base + start // cols * block + part.offset, *terms),
-                opens=part is parts[0],
-                closes=part is parts[-1],
-                offset=part.offset,
-                local_pitch=part.local,
+                each.rows,
+                each.width,
+                each.pitch,
+                affine(self.k_base + start // cols * block + each.offset, *terms),
+                opens=each is parts[0],
+                closes=each is parts[-1],
+                offset=each.offset,
+                local_pitch=each.local,
             )
         return None
 

@@ -161,7 +161,7 @@ class AttentionLayout:
     def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
         tile = oriented(tile)
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
-        self.memory = memory
+        self.chip: Chip | None = None
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.block = key_block(self.array, shape)
@@ -187,6 +187,14 @@ class AttentionLayout:
             self.value_plane = shape.positions * size(shape.v_head_dim)
         self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1, narrow=1)
         self.constants = attention_constants(tile, shape)
+
+    @classmethod
+    def of(cls, chip: Chip, shape: Attention, held: int = 0) -> AttentionLayout:
+        """The layout of one tile of a chip."""
+        assert isinstance(chip.tile, NpuTile)
+        made = cls(chip.tile, chip.nearest, shape, held)
+        made.chip = chip
+        return made
 
     def _value_line(self, memory: Memory) -> int:
         """From position to position of a panel of values in main memory."""
@@ -235,22 +243,21 @@ class AttentionLayout:
         return keys if self.key_rest(keys) else padded(keys, self.block)
 
     def key_rest(self, keys: int) -> int:
-        """Bytes of each row of the last block that are moved, where fewer move so than of the whole block; else 0."""
-        rest, bus = keys % self.block, self.tile.dma.bytes_per_cycle
-        if (
-            not rest
-            or not self.blocks
-            or self.shape.precision.bits % 8
-            or not is_power(self.block)
-            or not is_power(bus)
-        ):
+        """Bytes of each row of the last block that are moved, where that takes less time than the whole block; else 0.
+
+        Only of a layout `of` a chip, which has a time.
+        """
+        rest, bus, size, chip = keys % self.block, self.tile.dma.bytes_per_cycle, self.shape.precision.size, self.chip
+        whole_bytes = not self.shape.precision.bits % 8 and is_power(self.block) and is_power(bus)
+        if chip is None or not rest or not self.blocks or not whole_bytes:
             return 0
-        width = self.shape.precision.size(rest)
-        width = padded(width, bus) if width > bus else width
-        if self.shape.precision.size(self.block) % window_of(bus, width) or width > self.key_line(keys):
+        width = size(rest) if size(rest) <= bus else padded(size(rest), bus)
+        if size(self.block) % window_of(bus, width) or width > self.key_line(keys):
             return 0
-        rows = panel_rows(self.array, self.shape.head_dim)
-        return width if moved_bytes(self.memory, rows, width) < moved_bytes(self.memory, 1, self.key_block) else 0
+        taken = access_cycles(chip, chip.nearest, panel_rows(self.array, self.shape.head_dim), width)
+        if keys > self.block:  # a transfer more
+            taken += QUEUE_POP + TRANSFER_START
+        return width if taken < access_cycles(chip, chip.nearest, 1, self.key_block) else 0
 
     def key_line(self, keys: int) -> int:
         """From row to row of a part of a block of keys in local memory."""
@@ -304,7 +311,7 @@ def attention_needs(
     """
     assert isinstance(chip.tile, NpuTile)
     tile = oriented(chip.tile)
-    made = AttentionLayout(tile, chip.nearest, shape)
+    made = AttentionLayout.of(chip, shape)
     size = shape.precision.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
@@ -358,7 +365,7 @@ class _Costs:
         self.arrive, self.away = latency + LOAD_WRITE, latency + STORE_WRITE
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
-        self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
+        self.layout = AttentionLayout.of(chip, shape, held)
         self.carries = carries(shape)
         self.alone, self.online = (softmax_functions(shape, merged=many) for many in (False, True))
 

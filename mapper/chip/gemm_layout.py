@@ -136,7 +136,15 @@ class GemmLayout:
         half = n // shape.halves
         if shape.packing is not None:
             return shape.halves * weight_bytes(self.array, shape.packing, half, k)
-        return shape.halves * self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        last = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        if shape.halves == 1 or self.shares:
+            return shape.halves * last
+        return self.size(product_values(self.tile, 1, padded(half, self.array.cols), k, narrow=1).b) + last
+
+    @property
+    def shares(self) -> bool:
+        """Whether lines of sums may be split, and with them both halves of a tile end with narrow panels."""
+        return is_power(self.array.cols)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -169,7 +177,7 @@ class GemmLayout:
         """Whether halves of so many columns are products of their own: both of their last panels are narrow."""
         rest = cols % self.array.cols
         narrow = (rest > 0) & (line_values(rest, self.array.cols) < self.array.cols)
-        return narrow & (self.shape.halves > 1)
+        return narrow & (self.shape.halves > 1 and self.shares)
 
     def split(self, cols: Count) -> Count:
         """How lines of sums of so many columns are split."""

@@ -42,7 +42,8 @@ class PanelRows(NamedTuple):
 class PanelLayout:
     """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes.
 
-    Halves that are gated begin with panels of their own.
+    Halves that are gated begin with panels of their own; where sums are not split, the last panel of the first half is
+    as wide as the array.
     """
 
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
@@ -56,7 +57,10 @@ class PanelLayout:
         plain = shape.packing is None and shape.compression is None
         if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and plain:
             size = shape.dtype.bits // 8
-            self.ends = (_last_rows(array.cols, size, layout.beat, access),) * self.halves
+            self.ends = tuple(
+                _last_rows(array.cols, size, layout.beat, access, layout.shares or half == self.halves - 1)
+                for half in range(self.halves)
+            )
 
     def tile(self, n: Any, k: Any) -> Any:
         """All of a tile, in main memory."""
@@ -116,15 +120,15 @@ class PanelLayout:
 
 
 @lru_cache(maxsize=128)
-def _last_rows(cols: int, size: int, bus: int, access: int) -> PanelRows:
-    """Rows of a last panel, which may be narrow in local memory.
+def _last_rows(cols: int, size: int, bus: int, access: int, narrow: bool) -> PanelRows:
+    """Rows of a last panel, which may be narrow in local memory, or of one that others follow.
 
     In main memory the least that a row may have where that moves fewer bytes: by rows, each of them is rounded up to
     the memory's access.
     """
     memory, local = [0], [0]
     for columns in range(1, cols):
-        width, line = columns * size, size * int(line_values(columns, cols))
+        width, line = columns * size, size * int(line_values(columns, cols, narrow))
         if bus & bus - 1 == 0:
             width = window_of(bus, width) if width <= bus else padded(width, bus)
         legal = bus & bus - 1 != 0 or line % window_of(bus, width) == 0

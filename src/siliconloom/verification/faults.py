@@ -243,10 +243,11 @@ def _splits(faults: _Faults, vector: Instruction) -> None:
     half, outer = sums_pitch(array) // 2, "m" if array.dataflow == "input_stationary" else "n"
     both = (("product", product, outer, "c"), ("function", reads, "n", "a"))
     for name, each, size, address in both:
-        faults.add(f"a {name} of half a line of sums", [replace(each, **{address: Address(base=half)})], Cause.NONE)
+        begins: dict[str, Any] = {address: Address(base=half)}
+        faults.add(f"a {name} of half a line of sums", [replace(each, **begins)], Cause.NONE)
         inside: dict[str, Any] = {address: Address(base=half // 2)}
         faults.add(f"a {name} of sums within half a line", [replace(each, **inside)], misaligned, 0)
-        panels: dict[str, Any] = {address: Address(base=half), size: array.cols + 1}
+        panels: dict[str, Any] = {**begins, size: array.cols + 1}
         faults.add(f"a {name} of panels within a line", [replace(each, **panels)], misaligned, 0)
     faults.add("half a line of too many sums", [replace(reads, n=array.cols // 2 + 1)], illegal, 0)
 
