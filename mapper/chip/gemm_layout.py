@@ -167,7 +167,9 @@ class GemmLayout:
 
     def scales(self, cols: int) -> int:
         """Room for what requantises ``cols`` columns, whatever tiles of panels they are cut into."""
-        return self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
+        taken = self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
+        # those of the next product, or layer, begin where a transfer may
+        return padded(taken, window_of(self.beat, taken)) if taken and is_power(self.beat) else taken
 
     def scales_at(self, start: int, tile: int) -> int:
         """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
