@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from siliconloom.arch.isa import Address, Instruction
 
 SUM_BYTES = 4
-SPLIT_BITS = 2
-"""Bits of the power of two by which lines of sums are divided."""
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,13 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from siliconloom.arch.access import SPLIT_BITS
 from siliconloom.arch.datatype import MX_ELEMENTS, DataType, Packing, scale_bits
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.registry import discover
-from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, VectorFunction
+from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, SPLIT_BITS, VectorFunction
 
 LEVELS = 6
 """Deepest nesting of hardware loops."""

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from siliconloom.arch.access import SPLIT_BITS, SUM_BYTES
+from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.vector import INDEX_BYTES, Count, VectorFunction, vector_cost
+from siliconloom.arch.vector import INDEX_BYTES, SPLIT_BITS, Count, VectorFunction, vector_cost
 
 Values = TypeVar("Values", bound=np.generic)
 MOST_SPLIT = (1 << SPLIT_BITS) - 1

@@ -7,7 +7,7 @@ from typing import Any
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 
-from siliconloom.arch.access import SPLIT_BITS
+from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release
