@@ -18,6 +18,7 @@ from siliconloom.arch.layout import (
     product_values,
     row_values,
     sums_bytes,
+    sums_pitch,
     sums_split,
     window_of,
 )
@@ -186,8 +187,9 @@ class GemmLayout:
         return sums_split(self.array, cols)
 
     def sums(self, rows: Count, cols: Count) -> Count:
-        """Local addresses of sums: all of a tile's, or those of a half."""
-        return sums_bytes(self.array, cols, rows, self.split(cols))
+        """Local addresses of sums: all of a tile's, or those of a half, which begins with a whole line."""
+        taken = sums_bytes(self.array, cols, rows, self.split(cols))
+        return padded(taken, sums_pitch(self.array)) if self.shape.halves > 1 else taken
 
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.layout import is_power, sums_room
+from siliconloom.arch.layout import is_power, next_power, sums_room
 from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
@@ -255,7 +255,7 @@ def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
     if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
     short = SLOTS * shape.halves * layout.sums(min(tile.array.rows, shape.m), panel) > sums_room(tile)
-    few = columns // 2 if short or shape.stored_n <= HALVES * panel else columns
+    few = min(panel, next_power(shape.stored_n)) // 2 if short or shape.stored_n <= HALVES * panel else columns
     while columns > 1 and (
         columns > few or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
     ):
