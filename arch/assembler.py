@@ -241,6 +241,8 @@ def _check_flags(i: Instruction, number: int) -> None:
         raise illegal(i, number, f"sums are rescaled by a matmul that adds to them, and by nothing else (got {what})")
     if i.narrow and i.opcode.spec.format is not Format.COMPUTE:
         raise illegal(i, number, f"operands of a computation may be narrow, and no others (got {what})")
+    if i.split and i.opcode not in (Opcode.MATMUL, Opcode.VECTOR):
+        raise illegal(i, number, f"lines of a computation's sums may be split, and no others (got {what})")
 
 
 def _built() -> str:

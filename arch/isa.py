@@ -33,7 +33,7 @@ from siliconloom.arch.faults import Cause, IllegalProgram
 from siliconloom.arch.opcodes import COMPUTES, OPCODE_BITS, TRANSFERS, UNIT_BITS, UNIT_OF, Format, Opcode
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.registry import discover
-from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, VectorFunction
+from siliconloom.arch.vector import FUNCTION_BITS, FUNCTIONS, SPLIT_BITS, VectorFunction
 
 LEVELS = 6
 """Deepest nesting of hardware loops."""
@@ -109,6 +109,7 @@ COMPUTE: tuple[BitField, ...] = (
     BitField("weights", CODE_BITS),
     BitField("group", GROUP_BITS),
     BitField("narrow", 1),
+    BitField("split", SPLIT_BITS),
 )
 LAYOUTS = {
     Format.HEADER: HEADER,
@@ -178,6 +179,8 @@ class Instruction:
     narrow
         Of a computation: rows, panels and blocks of no more than half of what a line has lie in lines of the next power
         of two, see `arch.layout`.
+    split
+        Of a matmul, and of a function that reads sums: the last panel's lie in lines of C / 2^split, see `arch.layout`.
     m, n, k
         Matmul: C[m,n] = A[m,k] B[k,n]. Vector: m rows, n columns, k operands. Transfer: m rows of n bytes, one
         every ``pitch`` bytes of main memory and every ``local_pitch`` bytes of local memory. Gather: m of the k rows of
@@ -207,6 +210,7 @@ class Instruction:
     packing: Packing | None = None
     compression: float | None = None
     narrow: int = 0
+    split: int = 0
     m: int = 0
     n: int = 0
     k: int = 0
@@ -378,6 +382,7 @@ def decode(data: bytes) -> Instruction:
         rescale=values.get("rescale", 0),
         packing=_packing(values),
         narrow=values.get("narrow", 0),
+        split=values.get("split", 0),
         **plain,
     )
 

@@ -14,7 +14,9 @@ lanes, the last panel of C columns, and the last block of R rows where sums stay
 the lanes takes as much room as it would with smaller ones. No such line lies over the end of a whole one.
 
 Sums lie in lines of C. Their local addresses count `sums_pitch` bytes to a line, the next power of two, so that a line
-is found by a shift whatever C is; the accumulator holds as many lines as it has room for (`sums_lines`).
+is found by a shift whatever C is; the accumulator holds as many lines as it has room for (`sums_lines`). Where C is a
+power of two, an instruction may *split* the lines of its last panel: they have C / 2^split sums each, and 2^split of
+them lie in a whole one (`sums_split`, `sums_bytes`). What the array has for columns beyond such a line is dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from numpy.typing import NDArray
 
 from siliconloom.arch.access import SUM_BYTES
 from siliconloom.arch.description import NpuTile, SystolicArray
-from siliconloom.arch.vector import INDEX_BYTES, Count, VectorFunction, vector_cost
+from siliconloom.arch.vector import INDEX_BYTES, SPLIT_BITS, Count, VectorFunction, vector_cost
 
 Values = TypeVar("Values", bound=np.generic)
+MOST_SPLIT = (1 << SPLIT_BITS) - 1
+"""The power of two by which lines of sums are divided, at most."""
 
 
 def padded(value: Count, unit: int) -> Count:
@@ -88,6 +92,35 @@ def row_values(tile: NpuTile, cols: Count, narrow: int = 0) -> Count:
 def sums_pitch(array: SystolicArray) -> int:
     """Local addresses from line to line of sums."""
     return SUM_BYTES * next_power(array.cols)
+
+
+def sums_split(array: SystolicArray, cols: Count) -> Count:
+    """The most by which the lines of a last panel may be split that has what whole ones leave of so many columns."""
+    rest = (cols - 1) % array.cols + 1
+    if not is_power(array.cols):
+        return 0 * rest
+    if isinstance(rest, np.ndarray):
+        powers: NDArray[np.int64] = np.searchsorted(_POWERS, rest)
+        return np.clip(array.cols.bit_length() - 1 - powers, 0, MOST_SPLIT)
+    return min(array.cols.bit_length() - 1 - (rest - 1).bit_length(), MOST_SPLIT)
+
+
+def sums_line(array: SystolicArray, split: Count) -> Count:
+    """Sums of a line that is split."""
+    line = array.cols >> split
+    return line + (line < 1)
+
+
+def sums_bytes(array: SystolicArray, cols: Count, beats: Count, split: Count) -> Count:
+    """Local addresses of ``beats`` rows of sums of so many columns, the lines of whose last panel are split."""
+    pitch = sums_pitch(array)
+    last = SUM_BYTES * sums_line(array, split) if is_power(array.cols) else pitch
+    return beats * ((cols - 1) // array.cols * pitch + last)
+
+
+def sums_begin(array: SystolicArray, cols: int, split: int) -> int:
+    """What sums of so many columns begin at multiples of: a line, whole where there is more than one panel."""
+    return sums_pitch(array) if cols > array.cols else sums_bytes(array, 1, 1, split)
 
 
 def sums_lines(tile: NpuTile) -> int:
@@ -165,6 +198,17 @@ def product_values(tile: NpuTile, m: Count, n: Count, k: Count, narrow: int = 0)
     return ProductValues(a, b, -(-outer // array.cols) * beats)
 
 
+def panels_of_sums(
+    array: SystolicArray, sums: NDArray[Values], address: int, cols: int, beats: int, split: int = 0
+) -> list[NDArray[Values]]:
+    """Views of the panels of sums (lines x C) that begin at a local address: ``beats`` rows, those of a line."""
+    lines, last = (cols - 1) // array.cols * beats, sums_line(array, split) if split else array.cols
+    first = address // sums_pitch(array)
+    panels = [sums[first + at : first + at + beats] for at in range(0, lines, beats)]
+    begin = (first + lines) * array.cols + address % sums_pitch(array) // SUM_BYTES
+    return [*panels, sums.reshape(-1)[begin : begin + beats * last].reshape(beats, last)]
+
+
 def fold_tile(array: SystolicArray, fold: NDArray[Values]) -> NDArray[Values]:
     """A fold (at most R x C) as it lies in memory: filled up with zeros, a row of it in each row."""
     held = np.zeros((fold_beats(array, fold.shape[0]) * array.load_rows, array.cols), fold.dtype)
@@ -229,6 +273,7 @@ def unpacked(
 
 __all__ = [
     "INDEX_BYTES",
+    "MOST_SPLIT",
     "ProductValues",
     "blocks_of",
     "fold_beats",
@@ -245,12 +290,17 @@ __all__ = [
     "product_values",
     "panel_beats",
     "panel_rows",
+    "panels_of_sums",
     "row_unit",
     "row_values",
     "stationary_values",
+    "sums_begin",
+    "sums_bytes",
+    "sums_line",
     "sums_lines",
     "sums_pitch",
     "sums_room",
+    "sums_split",
     "unpacked",
     "window_of",
 ]

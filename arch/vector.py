@@ -48,6 +48,8 @@ they lie one after the other; of a column that a function has found, where each 
 
 FUNCTION_BITS = 6
 """Bits of a function's code in an instruction."""
+SPLIT_BITS = 2
+"""Bits of the power of two by which lines of sums are divided."""
 ROW_LIMIT = 256
 """Rows of one row function: each has a line of the unit's row memory."""
 COLUMN_LIMIT = 1 << 15

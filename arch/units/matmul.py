@@ -6,7 +6,15 @@ from siliconloom.arch import packing
 from siliconloom.arch.access import Access, illegal
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import filled_values, is_power, line_values, moving_values, product_values, sums_pitch
+from siliconloom.arch.layout import (
+    filled_values,
+    is_power,
+    line_values,
+    moving_values,
+    product_values,
+    sums_begin,
+    sums_bytes,
+)
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
 from siliconloom.arch.vector import ROW_LIMIT
 
@@ -15,7 +23,25 @@ def operands(i: Instruction) -> list[str]:
     """Shape and addresses of a product."""
     parts = compute_operands(i, f"{i.m}x{i.n}x{i.k}")
     weights = [f"weights {i.packing}"] if i.packing else []
-    return [*parts, *weights, *["+="][: i.accumulate], *["rescale"][: i.rescale], *["narrow"][: i.narrow]]
+    return [
+        *parts,
+        *weights,
+        *["+="][: i.accumulate],
+        *["rescale"][: i.rescale],
+        *["narrow"][: i.narrow],
+        *shown_split(i),
+    ]
+
+
+def shown_split(i: Instruction) -> list[str]:
+    """How lines of sums are split, where they are."""
+    return [f"split {i.split}"] if i.split else []
+
+
+def check_split(i: Instruction, tile: NpuTile, number: int) -> None:
+    """Lines are split into halves of halves."""
+    if i.split and not is_power(tile.array.cols):
+        raise illegal(i, number, f"lines of sums are split where C is a power of two (got {tile.array.cols} columns)")
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -34,7 +60,8 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
         moving[0] = moving[0][0], (lines - 1) * i.d.base + size * line
     for port, (address, taken) in zip(("moving", "loaded"), moving, strict=True):
         yield Access(port, False, address, taken)
-    yield Access("sums", True, i.c, values.lines * sums_pitch(tile.array))
+    outer, beats = (i.m, i.n) if by_input else (i.n, i.m)
+    yield Access("sums", True, i.c, int(sums_bytes(tile.array, outer, beats, i.split)))
 
 
 def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
@@ -48,7 +75,9 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     widths = {stays: line_values(outer, array.cols, i.narrow), moves: line_values(along, array.rows, i.narrow)}
     lines = {stays: size * beat * widths[stays], moves: size * widths[moves], "d": size * widths[moves]}
     whole = {stays: beat * array.cols, moves: array.rows, "d": array.rows}
-    found = {name: line for name, line in lines.items() if is_power(whole[name])} | {"c": sums_pitch(array)}
+    found = {name: line for name, line in lines.items() if is_power(whole[name])} | {
+        "c": sums_begin(array, outer, i.split)
+    }
     if i.packing is not None and stays in found:
         found[stays] = packing.granule(array, i.packing.dtype)
     return found
@@ -58,6 +87,7 @@ def check_product(i: Instruction, tile: NpuTile, number: int) -> None:
     """What the unit would refuse of a pitch, and of a rescaling."""
     check_pitch(i, number)
     check_packing(i, tile, number)
+    check_split(i, tile, number)
     if i.rescale and not (i.accumulate or i.overwrite):
         raise illegal(
             i, number, "sums are rescaled by a matmul that adds to them; this one has no accumulate, no overwrite"
@@ -96,7 +126,23 @@ register_unit(
         name="matmul",
         code=3,
         shown="array",
-        entry=("m", "n", "k", "a", "b", "c", "d", "add", "rescale", "narrow", "weights", "group", "a_slot", "b_slot"),
+        entry=(
+            "m",
+            "n",
+            "k",
+            "a",
+            "b",
+            "c",
+            "d",
+            "add",
+            "rescale",
+            "narrow",
+            "split",
+            "weights",
+            "group",
+            "a_slot",
+            "b_slot",
+        ),
         opcodes=(
             OpcodeSpec(
                 name="matmul",

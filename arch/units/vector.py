@@ -9,8 +9,9 @@ from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.floats import values_of
 from siliconloom.arch.isa import Instruction, compute_operands
-from siliconloom.arch.layout import line_values, parameter_bytes, row_values, sums_pitch
+from siliconloom.arch.layout import line_values, parameter_bytes, row_values, sums_begin, sums_bytes, sums_line
 from siliconloom.arch.opcodes import Format, OpcodeSpec, UnitSpec, register_unit
+from siliconloom.arch.units.matmul import check_split, shown_split
 from siliconloom.arch.vector import INPUT_LIMIT, ROW_LIMIT, built_in
 
 INFINITY = 0x7F80
@@ -26,7 +27,7 @@ def operands(i: Instruction) -> list[str]:
         taken = f"epsilon {values_of(np.array([i.k & 0xFFFF]), DataType.BF16)[0]:g}"
     parts = compute_operands(i, f"{i.function.value} {i.m}x{i.n} ({taken})")
     parts = [*parts, "+="] if i.accumulate and i.function.spec.carries else parts
-    return [*parts, *["narrow"][: i.narrow]]
+    return [*parts, *["narrow"][: i.narrow], *shown_split(i)]
 
 
 def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
@@ -35,7 +36,7 @@ def accesses(i: Instruction, tile: NpuTile) -> Iterator[Access]:
     size = element * i.m * row_values(tile, i.n, i.narrow)
     inputs = i.k if spec.weighs else 1
     if spec.from_sums:
-        yield Access("sums", False, i.a, i.m * -(-i.n // tile.array.cols) * sums_pitch(tile.array))
+        yield Access("sums", False, i.a, int(sums_bytes(tile.array, i.n, i.m, i.split)))
     else:
         yield Access("first", False, i.a, inputs * size)
     if spec.weighs:
@@ -61,7 +62,24 @@ def multiples(i: Instruction, tile: NpuTile) -> dict[str, int]:
     )
     second = {} if spec.masks else {"b": weights if spec.weighs else rows}
     parameters = rows if spec.cost_in(tile.parameter_format).setup else whole
-    return {"a": sums_pitch(tile.array) if spec.from_sums else rows, **second, "c": results, "d": parameters}
+    return {
+        "a": sums_begin(tile.array, i.n, i.split) if spec.from_sums else rows,
+        **second,
+        "c": results,
+        "d": parameters,
+    }
+
+
+def check_lines(i: Instruction, tile: NpuTile, number: int) -> None:
+    """Lines of sums that are split have room for what the last panel has of the columns."""
+    if not i.split:
+        return
+    if not i.function.spec.from_sums:
+        raise illegal(i, number, f"lines of sums may be split; {i.function.value} reads none")
+    check_split(i, tile, number)
+    rest, line = (i.n - 1) % tile.array.cols + 1, sums_line(tile.array, i.split)
+    if rest > line:
+        raise illegal(i, number, f"a line of sums that is split has {line}; the last panel has {rest} columns")
 
 
 def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
@@ -75,6 +93,7 @@ def check_function(i: Instruction, tile: NpuTile, number: int) -> None:
         for name, size, limit in (("rows", i.m, ROW_LIMIT), ("columns", i.n, i.function.spec.column_limit)):
             if size > limit:
                 raise illegal(i, number, f"{i.function.value} takes at most {limit} {name} (got {size})")
+    check_lines(i, tile, number)
     if i.function.spec.chooses and i.k < 1:
         raise illegal(i, number, f"{i.function.value} chooses at least one element of each row (got {i.k})")
     spec = i.function.spec
@@ -97,7 +116,7 @@ register_unit(
     UnitSpec(
         name="vector",
         code=4,
-        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "narrow", "b_slot", "c_slot"),
+        entry=("function", "m", "n", "k", "a", "b", "c", "d", "add", "narrow", "split", "b_slot", "c_slot"),
         opcodes=(
             OpcodeSpec(
                 name="vector",

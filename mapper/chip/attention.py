@@ -49,7 +49,7 @@ class AttentionLowering:
         self.group = shape.heads // shape.kv_heads
         size, memory, name = self.dtype.size, context.memory, task.operator.name
         held = task.held_by(shape)
-        self.layout = layout = AttentionLayout(context.tile, context.chip.nearest, shape, held)
+        self.layout = layout = AttentionLayout.of(context.chip, shape, held)
         self.k_row, self.v_row = size(shape.head_dim), size(shape.v_head_dim)
         whole, repeat = task.operator, task.operator.repeat
         assert isinstance(whole, Attention)
@@ -148,6 +148,7 @@ class AttentionLowering:
                     overwrite=0,
                     c_offset=affine(keys.start // cols * panels, (keys.loop, keys.size // cols * panels)),
                     pitch=layout.turned_pitch(rows),
+                    split=layout.split(keys.size),
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.queries.free_bit)
@@ -179,6 +180,7 @@ class AttentionLowering:
                     accumulate=keys.first is None,
                     a_offset=affine(keys.start * step, (keys.loop, keys.size * step)),
                     pitch=pitch,
+                    split=layout.split(self.shape.v_head_dim),
                 )
                 rings.weights.read()
             builder.barrier(Unit.MATMUL, release=rings.probabilities.free_bit)
@@ -248,6 +250,7 @@ class AttentionLowering:
                     accumulate=keys.first is None,
                     rescale=True,
                     pitch=self.layout.turned_pitch(rows),
+                    split=self.layout.split(self.shape.v_head_dim),
                 )
                 rings.probabilities.read()
                 rings.weights.read()
@@ -370,7 +373,7 @@ class AttentionLowering:
         )
 
     def _load_k(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
-        """A tile of keys: so many blocks of positions."""
+        """A tile of keys: blocks of positions, of the last one perhaps a part."""
         layout, shape = self.layout, self.shape
         if not layout.blocks:
             return self._load_cache(self.k_base, self.k_row, part, sequence, head, keys)
@@ -383,8 +386,19 @@ class AttentionLowering:
         ]
         if keys is not None:
             terms.append((keys.loop, keys.size // cols * block))
-        where = affine(self.k_base + start // cols * block, *terms)
-        self.nest.load(self.context.rings.weights, -(-count // cols), block, block, where)
+        parts = layout.key_parts(count)
+        for each in parts:
+            self.nest.load(
+                self.context.rings.weights,
+                each.rows,
+                each.width,
+                each.pitch,
+                affine(self.k_base + start // cols * block + each.offset, *terms),
+                opens=each is parts[0],
+                closes=each is parts[-1],
+                offset=each.offset,
+                local_pitch=each.local,
+            )
         return None
 
     def _load_v(self, part: AttentionPart, sequence: Walk, head: Walk, keys: Walk | None) -> None:
@@ -457,6 +471,7 @@ class AttentionLowering:
             last_post=rings.partial.full_bit,
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(rows),
+            split=self.layout.split(keys),
         )
         if closes:
             rings.weights.read()
@@ -484,6 +499,7 @@ class AttentionLowering:
             release=rings.partial.free_bit,
             post=0 if turned else rings.probabilities.full_bit,
             accumulate=adds,
+            split=self.layout.split(keys),
         )
         rings.partial.written()
         rings.partial.read()
@@ -508,6 +524,7 @@ class AttentionLowering:
             last_post=rings.context.full_bit,
             b_offset=offset * self.k_row,
             pitch=self.layout.turned_pitch(queries * self.subset.size),
+            split=self.layout.split(self.shape.v_head_dim),
         )
         rings.probabilities.read()
         if closes:
@@ -534,6 +551,7 @@ class AttentionLowering:
             parameters=rings.constants,
             powers=rings.probabilities if function.spec.divides else None,
             parameter_offset=self.layout.softmax_bytes,
+            split=self.layout.split(self.shape.v_head_dim),
             wait=wait,
             release=rings.context.free_bit,
             post=post,

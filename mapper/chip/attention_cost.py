@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from siliconloom.arch.layout import (
     parameter_bytes,
     product_values,
     row_values,
-    sums_pitch,
+    sums_bytes,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.timing import (
@@ -135,6 +137,16 @@ def most_heads(shape: Attention) -> int:
     return 1 if is_masked(shape) else shape.heads // shape.kv_heads
 
 
+class KeyPart(NamedTuple):
+    """A transfer of a tile of keys: where it begins, rows, bytes of each, and from row to row in both memories."""
+
+    offset: int
+    rows: int
+    width: int
+    pitch: int
+    local: int
+
+
 class AttentionLayout:
     """Where queries, keys, values and results lie in memory, and their tiles in local memory; everything in bytes.
 
@@ -149,6 +161,7 @@ class AttentionLayout:
     def __init__(self, tile: NpuTile, memory: Memory, shape: Attention, held: int = 0) -> None:
         tile = oriented(tile)
         self.tile, self.array, self.shape, self.lanes = tile, tile.array, shape, tile.vector.lanes
+        self.chip: Chip | None = None
         self.q_head, self.q_row = self._heads(shape.head_dim, self.q_local(), held)
         self.o_head, self.o_row = self._heads(shape.v_head_dim, self.o_local())
         self.block = key_block(self.array, shape)
@@ -174,6 +187,14 @@ class AttentionLayout:
             self.value_plane = shape.positions * size(shape.v_head_dim)
         self.softmax_bytes = parameter_bytes(tile, VectorFunction.SOFTMAX, 1, narrow=1)
         self.constants = attention_constants(tile, shape)
+
+    @classmethod
+    def of(cls, chip: Chip, shape: Attention, held: int = 0) -> AttentionLayout:
+        """The layout of one tile of a chip."""
+        assert isinstance(chip.tile, NpuTile)
+        made = cls(chip.tile, chip.nearest, shape, held)
+        made.chip = chip
+        return made
 
     def _value_line(self, memory: Memory) -> int:
         """From position to position of a panel of values in main memory."""
@@ -218,8 +239,47 @@ class AttentionLayout:
         return self.shape.precision.size(product_values(self.tile, 1, self.key_cols(keys), self.shape.head_dim, 1).b)
 
     def key_cols(self, keys: int) -> int:
-        """Columns of sums of so many keys: their last block is a whole one."""
-        return padded(keys, self.block)
+        """Columns of so many keys: of a last block that comes as a whole all."""
+        return keys if self.key_rest(keys) else padded(keys, self.block)
+
+    def key_rest(self, keys: int) -> int:
+        """Bytes of each row of the last block that are moved, where that takes less time than the whole block; else 0.
+
+        Only of a layout `of` a chip, which has a time.
+        """
+        rest, bus, size, chip = keys % self.block, self.tile.dma.bytes_per_cycle, self.shape.precision.size, self.chip
+        whole_bytes = not self.shape.precision.bits % 8 and is_power(self.block) and is_power(bus)
+        if chip is None or not rest or not self.blocks or not whole_bytes:
+            return 0
+        width = size(rest) if size(rest) <= bus else padded(size(rest), bus)
+        if size(self.block) % window_of(bus, width) or width > self.key_line(keys):
+            return 0
+        taken = access_cycles(chip, chip.nearest, panel_rows(self.array, self.shape.head_dim), width)
+        if keys > self.block:  # a transfer more
+            taken += QUEUE_POP + TRANSFER_START
+        return width if taken < access_cycles(chip, chip.nearest, 1, self.key_block) else 0
+
+    def key_line(self, keys: int) -> int:
+        """From row to row of a part of a block of keys in local memory."""
+        return self.shape.precision.size(line_values(keys % self.block, self.block))
+
+    def key_parts(self, keys: int) -> list[KeyPart]:
+        """Transfers of so many keys: of whole blocks, and of each row of the last one the positions that are needed."""
+        width, pitch = self.key_rest(keys), self.shape.precision.size(self.block)
+        whole = keys // self.block if width else -(-keys // self.block)
+        parts = [KeyPart(0, whole, self.key_block, self.key_block, self.key_block)] if whole else []
+        if width:
+            rows = panel_rows(self.array, self.shape.head_dim)
+            parts.append(KeyPart(whole * self.key_block, rows, width, pitch, self.key_line(keys)))
+        return parts
+
+    def split(self, cols: int) -> int:
+        """How lines of sums of so many columns are split."""
+        return int(sums_split(self.array, cols))
+
+    def sums(self, rows: int, cols: int) -> int:
+        """Local addresses of so many rows of sums."""
+        return int(sums_bytes(self.array, cols, rows, self.split(cols)))
 
     def value_tile(self, keys: int) -> int:
         """A tile of values as the array takes it."""
@@ -251,12 +311,11 @@ def attention_needs(
     """
     assert isinstance(chip.tile, NpuTile)
     tile = oriented(chip.tile)
-    made = AttentionLayout(tile, chip.nearest, shape)
+    made = AttentionLayout.of(chip, shape)
     size = shape.precision.size
     rows, cached = queries * heads, max(made.key_tile(keys), 0 if shape.values_in_keys else made.value_tile(keys))
     if shape.values_in_keys and keys < most_keys:
         cached *= SLOTS
-    line = sums_pitch(tile.array)
     row = most_keys if whole else keys  # of sums, and of probabilities
     scores = product_values(tile, rows, row, shape.head_dim, narrow=1)
     context = product_values(tile, rows, shape.v_head_dim, row, narrow=1)
@@ -264,9 +323,9 @@ def attention_needs(
     needs = {
         "weights": cached,
         "moving": max(size(scores.a), queries),
-        "partial": scores.lines * line,
+        "partial": made.sums(rows, row),
         "probabilities": max(size(context.a), powers),
-        "context": context.lines * line,
+        "context": made.sums(rows, shape.v_head_dim),
         "results": rows * made.o_local(),
         "constants": made.constants,
     }
@@ -307,14 +366,14 @@ class _Costs:
         self.out = chip.tile.array.output_latency + ACCUMULATOR_WRITE
         self.of, self.tile_of, self.transfer = cache(self._of), cache(self._tile_of), cache(self._transfer)
         self.closing, self.moved, self.whole_row = cache(self._closing), cache(self._moved), cache(self._whole_row)
-        self.layout = AttentionLayout(chip.tile, chip.nearest, shape, held)
+        self.layout = AttentionLayout.of(chip, shape, held)
         self.carries = carries(shape)
         self.alone, self.online = (softmax_functions(shape, merged=many) for many in (False, True))
 
     def _tile_of(self, rows: int, keys: int, one_tile: bool) -> _Tile:
         shape, unit, array = self.shape, self.tile.vector, self.tile.array
         softmax, merge = self.alone if one_tile else self.online
-        loads = [self.cached(self.layout.key_tile(keys))[1], self.values(keys)[1]]
+        loads = [self.keys(keys)[1], self.values(keys)[1]]
         merges = one_tile or not self.carries  # a carried tile's product adds to the sums by itself
         return _Tile(
             product_pace(array, rows, keys, shape.head_dim),
@@ -334,6 +393,16 @@ class _Costs:
         memory = self.chip.nearest
         return moved_bytes(memory, 1, size), access_cycles(self.chip, memory, 1, size)
 
+    def keys(self, keys: int) -> tuple[int, int]:
+        """Bytes moved and port cycles of a tile of keys."""
+        if not self.layout.blocks:
+            return self.cached(self.layout.key_tile(keys))
+        moved, memory = [(part.rows, part.width) for part in self.layout.key_parts(keys)], self.chip.nearest
+        return (
+            sum(moved_bytes(memory, *part) for part in moved),
+            sum(access_cycles(self.chip, memory, *part) for part in moved),
+        )
+
     def values(self, keys: int) -> tuple[int, int]:
         """Bytes moved and port cycles of a tile of values."""
         if not self.layout.blocks:
@@ -344,7 +413,7 @@ class _Costs:
     def _moved(self, keys: int) -> int:
         """Bytes moved of a tile of keys and one of values."""
         values = 0 if self.shape.values_in_keys else self.values(keys)[0]
-        return self.cached(self.layout.key_tile(keys))[0] + values
+        return self.keys(keys)[0] + values
 
     def _transfer(self, rows: int, elements: int) -> tuple[int, int]:
         """Bytes moved and port cycles of ``rows`` rows of so many elements."""

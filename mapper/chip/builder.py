@@ -369,13 +369,14 @@ class ProgramBuilder:
         pitch: int = 0,
         rescale: bool = False,
         packing: Packing | None = None,
+        split: int = 0,
     ) -> None:
         """C[m,n] (+)= A[m,k] B[k,n]; operands begin so many bytes into their slots. The caller moves the cursors.
 
         ``overwrite`` are the levels in whose first iteration sums are replaced, those of ``first`` by default.
         ``pitch`` are bytes from row to row of the operand that moves, where its rows do not adjoin. ``rescale``: what
         sums were before, if they were anything, is in steps of the older peaks of their rows. ``packing``: of B, where
-        its values are packed.
+        its values are packed. ``split``: of lines of the last panel's sums.
         """
         moved, second, sums = a.read_slot(), b.read_slot(), c.write_slot()
         moved.move(a_offset)
@@ -405,6 +406,7 @@ class ProgramBuilder:
             rescale=int(rescale and (accumulate or replaced > 0)),
             packing=packing,
             narrow=self.narrow,
+            split=split,
         )
 
     def vector(
@@ -432,13 +434,14 @@ class ProgramBuilder:
         parameter_offset: int = 0,
         accumulate: bool = False,
         overwrite: int = 0,
+        split: int = 0,
     ) -> None:
         """Target = function(source, second). Cursors are moved by the caller.
 
         The source, and the parameters, begin so many bytes into their slots; a ``mask`` stands in the place of the
         second operand; so does the slot of ``powers`` that was read last, whose rows' totals are meant. With
         ``accumulate`` what is carried of rows goes on; where levels of ``overwrite`` are named, in all but their first
-        iteration.
+        iteration. ``split``: of lines of sums, where the source are some.
         """
         operand, held = source.read_slot(), parameters.read_slot() if parameters else None
         operand.base += source_offset
@@ -465,6 +468,7 @@ class ProgramBuilder:
             accumulate=int(accumulate),
             overwrite=overwrite,
             narrow=self.narrow,
+            split=split if function.spec.from_sums else 0,
         )
 
     def finish(self, operators: tuple[str, ...], *, draft: bool = False) -> Program:

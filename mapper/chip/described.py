@@ -411,11 +411,12 @@ class _Reader:
         self, name: str, at: tuple[str | int, ...], shape: GemmShape, sizes: tuple[int, int, int]
     ) -> None:
         """Tiles consist of whole panels and folds of the array, or are parts of one that divide it."""
-        halves = 2 if shape.output_halved else 1
+        halves = shape.halves
         wholes = shape.m, shape.n, shape.k
         for key, size, whole, grain in zip("mnk", sizes, wholes, grains(self.tile, shape), strict=True):
-            unit = grain * halves if key == "n" else grain
-            if size != whole and size % unit and not is_part(self.tile, shape, key, size):
+            times = halves if key == "n" else 1
+            unit = grain * times
+            if size != whole and size % unit and not is_part(self.tile, shape, key, size // times):
                 groups = f", and groups of {shape.packing.group} rows" if key == "k" and shape.packing else ""
                 rule = (
                     f"tiles of {name} are whole panels and folds of the array{groups}: multiples of {unit}, or {whole}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from siliconloom.arch.isa import Address, Unit
-from siliconloom.arch.layout import padded, parameter_bytes, product_values, sums_pitch
+from siliconloom.arch.layout import parameter_bytes
 from siliconloom.mapper.chip.builder import Loop, affine
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
 from siliconloom.mapper.chip.lowering import Context, Nest, Walk, when
@@ -144,23 +144,32 @@ class GemmLowering:
             waits, releases = waits | rings.moving.full_bit, releases | rings.moving.free_bit
         first_wait, first = when(k.first, rings.partial.free_bit)
         last_post, last = when(k.last, rings.partial.full_bit)
-        self.context.builder.matmul(
-            m.size,
-            self.shape.whole_n(self.layout.array, n.size),
-            k.size,
-            self.shape.dtype,
-            rings.moving,
-            rings.weights,
-            rings.partial,
-            wait=waits,
-            release=releases,
-            first_wait=first_wait,
-            first=first,
-            last_post=last_post,
-            last=last,
-            accumulate=k.first is None,
-            packing=self.shape.packing,
-        )
+        halves, layout = self.shape.halves, self.layout
+        half = n.size // halves
+        split = layout.split(half)
+        apart = bool(layout.apart(half))
+        for number in range(halves if apart else 1):
+            begins, ends = number == 0, number == halves - 1 or not apart
+            self.context.builder.matmul(
+                m.size,
+                half if apart else self.shape.whole_n(layout.array, n.size),
+                k.size,
+                self.shape.dtype,
+                rings.moving,
+                rings.weights,
+                rings.partial,
+                wait=waits if begins else 0,
+                release=releases if ends else 0,
+                first_wait=first_wait if begins else 0,
+                first=first,
+                last_post=last_post if ends else 0,
+                last=last if ends else 0,
+                accumulate=k.first is None,
+                packing=self.shape.packing,
+                b_offset=number * layout.b_tile(n.size, k.size) // halves,
+                c_offset=Address(base=number * int(layout.sums(m.size, half))),
+                split=split,
+            )
         if releases & rings.weights.free_bit:
             rings.weights.read()
         if releases & rings.moving.free_bit:
@@ -308,7 +317,7 @@ class GemmLowering:
         """
         rings, layout, passes = self.context.rings, self.layout, self.shape.passes
         parameters = 0
-        half = product_values(layout.tile, rows, padded(cols, layout.array.cols), 1).lines
+        half, split = int(layout.sums(rows, cols)), int(layout.split(cols))
         sums = max(index for index, each in enumerate(passes) if each.source == "partial")
         for index, each in enumerate(passes):
             added = each.second == "second"
@@ -327,8 +336,9 @@ class GemmLowering:
                 wait=(wait if index == 0 else 0) | (rings.second.full_bit if added else 0),
                 release=(release if index == sums else 0) | (rings.second.free_bit if added else 0),
                 post=post if index == len(passes) - 1 else 0,
-                source_offset=each.half * half * sums_pitch(layout.array),
+                source_offset=each.half * half,
                 parameter_offset=parameters,
+                split=split if each.source == "partial" else 0,
             )
             parameters += parameter_bytes(layout.tile, each.function, cols, narrow=1)
             if added:

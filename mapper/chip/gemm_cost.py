@@ -68,7 +68,7 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     tile = chip.tile
     assert isinstance(tile, NpuTile)
     array = oriented(tile).array
-    sums = 2 if shape.output_halved else 1
+    sums = shape.halves
     layout = GemmLayout(tile, shape)
     columns = np.maximum(n // sums, 1)
     m_parts, n_parts, k_parts = _parts(shape.m, m), _parts(shape.n, n), _parts(shape.k, k)
@@ -97,8 +97,9 @@ def gemm_costs(chip: Chip, memories: GemmMemories, shape: GemmShape, m: Int, n: 
     products = results * k_tiles
     issue = tile.sequencer.issue_cycles
     loads = 2 - whole_k.astype(np.int64)
+    products_of = 1 + layout.apart(columns)
     sequencer = results * (
-        k_tiles * ((1 + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
+        k_tiles * ((products_of + loads) * issue + np.where(whole_k, 0, tile.sequencer.loop_cycles))
         + (len(shape.passes) + 1 + shape.residual) * issue
         + tile.sequencer.loop_cycles
     )

@@ -17,7 +17,9 @@ from siliconloom.arch.layout import (
     padded,
     product_values,
     row_values,
+    sums_bytes,
     sums_pitch,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.packing import weight_bytes
@@ -74,6 +76,11 @@ class GemmShape:
         """
         return self.weight or self.listed
 
+    @property
+    def halves(self) -> int:
+        """Of the sums, each of which begins with panels of its own: two where a gated activation follows."""
+        return 2 if self.output_halved else 1
+
     def whole_n(self, array: SystolicArray, n: Count) -> Count:
         """Columns that the array computes of ``n``: halves that are gated begin with panels of their own."""
         if not self.output_halved:
@@ -126,10 +133,19 @@ class GemmLayout:
 
     def b_tile(self, n: Any, k: Any) -> Any:
         """A tile of the second operand as the array takes it."""
-        wide = self.shape.whole_n(self.array, n)
-        if self.shape.packing is not None:
-            return weight_bytes(self.array, self.shape.packing, wide, k)
-        return self.size(product_values(self.tile, 1, wide, k, narrow=1).b)
+        shape = self.shape
+        half = n // shape.halves
+        if shape.packing is not None:
+            return shape.halves * weight_bytes(self.array, shape.packing, half, k)
+        last = self.size(product_values(self.tile, 1, half, k, narrow=1).b)
+        if shape.halves == 1 or self.shares:
+            return shape.halves * last
+        return self.size(product_values(self.tile, 1, padded(half, self.array.cols), k, narrow=1).b) + last
+
+    @property
+    def shares(self) -> bool:
+        """Whether lines of sums may be split, and with them both halves of a tile end with narrow panels."""
+        return is_power(self.array.cols)
 
     def b_local(self, n: Count) -> Count:
         """From row to row of a tile of ``n`` columns of a second operand that lies row by row."""
@@ -152,22 +168,41 @@ class GemmLayout:
 
     def scales(self, cols: int) -> int:
         """Room for what requantises ``cols`` columns, whatever tiles of panels they are cut into."""
-        return self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
+        taken = self.column_bytes // self.lanes * _most_lines(cols, self.lanes, self.array.cols)
+        # those of the next product, or layer, begin where a transfer may
+        return padded(taken, window_of(self.beat, taken)) if taken and is_power(self.beat) else taken
 
     def scales_at(self, start: int, tile: int) -> int:
         """Where what requantises the tile that begins at column ``start`` lies; tiles have ``tile`` columns each."""
         return start // tile * int(self.columns(tile))
 
+    def apart(self, cols: Count) -> Any:
+        """Whether halves of so many columns are products of their own: both of their last panels are narrow."""
+        rest = cols % self.array.cols
+        narrow = (rest > 0) & (line_values(rest, self.array.cols) < self.array.cols)
+        return narrow & (self.shape.halves > 1 and self.shares)
+
+    def split(self, cols: Count) -> Count:
+        """How lines of sums of so many columns are split."""
+        return sums_split(self.array, cols)
+
+    def sums(self, rows: Count, cols: Count) -> Count:
+        """Local addresses of sums: all of a tile's, or those of a half, which begins with a whole line."""
+        taken = sums_bytes(self.array, cols, rows, self.split(cols))
+        return padded(taken, sums_pitch(self.array)) if self.shape.halves > 1 else taken
+
     def needs(self, m: Count, n: Count, k: Count) -> dict[str, Count]:
         """What tiles of these sizes take of a slot of each ring, by the rings' names in `Layout`."""
-        shape, array = self.shape, self.array
-        values = product_values(self.tile, m, shape.whole_n(array, n), k, narrow=1)
-        cols = n // 2 if shape.output_halved else n
+        shape = self.shape
+        cols = n // shape.halves
+        values = product_values(self.tile, m, cols, k, narrow=1)
         result = m * self.c_local(cols)
         needs = {
-            "weights": self.b_tile(n, k) if shape.packed else np.maximum(self.size(values.b), k * self.b_local(n)),
+            "weights": self.b_tile(n, k)
+            if shape.packed
+            else np.maximum(self.size(shape.halves * values.b), k * self.b_local(n)),
             "moving": self.size(values.a),
-            "partial": values.lines * sums_pitch(array),
+            "partial": shape.halves * self.sums(m, cols),
             "results": result,
             "constants": self.functions_at(cols) + self.function_bytes,
         }
@@ -184,8 +219,8 @@ def padded_lines(cols: Count, lanes: int) -> Count:
 @lru_cache(maxsize=256)
 def _most_lines(cols: int, lanes: int, panel: int) -> int:
     """Values of the lines of all columns, in tiles of as many as take the most of those that a product may have."""
-    parts = [panel >> part for part in range(panel.bit_length())]
-    size = np.array([each for each in (cols, *parts, *range(panel, cols, panel)) if each <= cols], np.int64)
+    parts, half = [panel >> part for part in range(panel.bit_length())], panel // 2 if panel % 2 == 0 else panel
+    size = np.array([each for each in (cols, *parts, *range(half, cols, half)) if each <= cols], np.int64)
     rest = cols % size
     return int((cols // size * padded_lines(size, lanes) + (rest > 0) * padded_lines(np.maximum(rest, 1), lanes)).max())
 

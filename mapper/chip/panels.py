@@ -42,12 +42,13 @@ class PanelRows(NamedTuple):
 class PanelLayout:
     """Tiles of a product's second operand that lies in the order in which the array takes it; everything in bytes.
 
-    Halves that are gated begin with panels of their own; the last panel of the first half is as wide as the array.
+    Halves that are gated begin with panels of their own; where sums are not split, the last panel of the first half is
+    as wide as the array.
     """
 
     def __init__(self, chip: Chip, layout: GemmLayout) -> None:
         array, shape = layout.array, layout.shape
-        self.layout, self.array, self.halves = layout, array, 2 if shape.output_halved else 1
+        self.layout, self.array, self.halves = layout, array, shape.halves
         self.line = int(layout.size(array.cols))
         self.by_folds = array.dataflow == "weight_stationary"
         access = max(memory.access_bytes for memory in chip.memory.values())
@@ -57,7 +58,7 @@ class PanelLayout:
         if array.dataflow != "input_stationary" and shape.dtype.bits % 8 == 0 and plain:
             size = shape.dtype.bits // 8
             self.ends = tuple(
-                _last_rows(array.cols, size, layout.beat, access, half == self.halves - 1)
+                _last_rows(array.cols, size, layout.beat, access, layout.shares or half == self.halves - 1)
                 for half in range(self.halves)
             )
 

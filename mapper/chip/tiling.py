@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siliconloom.arch.description import Chip, NpuTile
-from siliconloom.arch.layout import is_power
+from siliconloom.arch.layout import is_power, next_power, sums_room
+from siliconloom.arch.vector import Count
 from siliconloom.mapper.chip.builder import SLOTS
 from siliconloom.mapper.chip.gemm_cost import ORDERS, GemmMemories, Order, gemm_costs
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -28,6 +29,9 @@ SLACK = 1.0025
 
 FINE = 8
 """Even divisions are also rounded up to multiples of this."""
+
+HALVES = 4
+"""Sizes of so many grains and less may be whole ones and a half, as whole ones are of an array of half the size."""
 
 Int = NDArray[np.int64]
 
@@ -131,8 +135,7 @@ def _trimmed(
 ) -> tuple[Int, Int, Int]:
     """The sizes without those that fit no layout even with the least of the other two."""
     rooms = (max(getattr(layout, each.name) for layout in layouts) for each in fields(Layout))
-    widest = Layout(*rooms)
-    needs = GemmLayout(tile, shape).needs
+    widest, needs = Layout(*rooms), GemmLayout(tile, shape).needs
     return (
         m[_fits(widest, shape, needs(m, n[:1], k[:1]))],
         n[_fits(widest, shape, needs(m[:1], n, k[:1]))],
@@ -140,7 +143,7 @@ def _trimmed(
     )
 
 
-def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Int]) -> NDArray[np.bool_]:
+def _fits(layout: Layout, shape: GemmShape, needs: Mapping[str, Count]) -> NDArray[np.bool_]:
     """Where what tiles need of a slot of each ring is there."""
     fits: Any = True
     for ring, need in needs.items():
@@ -170,17 +173,20 @@ def grains(tile: NpuTile, shape: GemmShape) -> tuple[int, int, int]:
 
 
 def is_part(tile: NpuTile, shape: GemmShape, key: str, size: int) -> bool:
-    """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on.
+    """Whether a tile may use so much of a grain of m, n or k only: half of it, a quarter and so on; or halves of it.
 
-    Of columns where their panels may be narrow; of depth whole beats, and groups of packed weights.
+    Those of n are of results' columns, as `grains` are. Of columns where their panels may be narrow; of depth whole
+    beats, and groups of packed weights.
     """
     array, grain = oriented(tile).array, dict(zip("mnk", grains(tile, shape), strict=True))[key]
+    if size > grain and grain % 2 == 0 and size % (grain // 2) == 0:
+        size = grain // 2
     if grain % size or not is_power(grain // size):
         return False
     if key == "k" and shape.packing is not None and shape.packing.sparsity is not None:
         return False
     if key == "n":
-        return shape.packed and shape.packing is None and not shape.output_halved and is_power(grain)
+        return shape.packed and shape.packing is None and is_power(grain)
     return key == "m" or size % max(array.load_rows, shape.packing.group if shape.packing else 1) == 0
 
 
@@ -193,10 +199,17 @@ def candidates(tile: NpuTile, shape: GemmShape, *, parts: bool = True) -> tuple[
     columns = _sizes(shape.stored_n, n, beat)
     low, slim, shallow = _partial(tile, shape, (m, n, k)) if parts else ([], [], [])
     return (
-        _with(_sizes(shape.m, m, rows), low),
-        2 * columns if shape.output_halved else _with(columns, slim),
-        _with(_sizes(shape.k, k, beat), shallow),
+        _with(_sizes(shape.m, m, rows), _between(low, m, shape.m)),
+        shape.halves * _with(columns, _between(slim, n, shape.stored_n)),
+        _with(_sizes(shape.k, k, beat), _between(shallow, k, shape.k)),
     )
+
+
+def _between(parts: list[int], grain: int, total: int) -> list[int]:
+    """Parts of a grain, and where half of it is one of them the first sizes that are whole ones and a half."""
+    if 2 * max(parts, default=0) != grain:
+        return parts
+    return [*parts, *(size for size in range(grain + grain // 2, HALVES * grain, grain) if size < total)]
 
 
 def _with(sizes: Int, others: list[int]) -> Int:
@@ -207,18 +220,18 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
     """Rows, columns, and depths of tiles that use a part of the array: half of its lines, a quarter and so on.
 
     They are looked at where a tile for ``whole`` lines takes a good part of the buffers: a larger array would leave
-    less room for all else otherwise, while half of it is as good as the smaller one. Halves that are gated begin with
-    panels of their own, so their columns stay whole, as do panels that have no halves of a power of two.
+    less room for all else otherwise, while half of it is as good as the smaller one. Panels that have no halves of a
+    power of two stay whole.
     """
     layout, (m, n, k) = GemmLayout(tile, shape), whole
     low, shallow = set[int](), set[int]()
-    columns, beat = 2 * n if shape.output_halved else n, oriented(tile).array.load_rows
+    columns, beat = n, oriented(tile).array.load_rows
     beat = 2 * max(beat, shape.packing.group if shape.packing else 1)
     if shape.packing is not None and shape.packing.sparsity is not None:
         beat = 2 * k  # turns of a pattern stay whole
     slim = _slim(tile, shape, n)
     while True:
-        needs = layout.needs(m, columns, k)
+        needs = layout.needs(m, shape.halves * columns, k)
         largest = max(int(need) for ring, need in needs.items() if ring not in ("partial", "constants"))
         if SLOTS * LARGE * largest <= tile.scratchpad.capacity or (
             m % 2 and k % beat and columns == min(slim, default=columns)
@@ -234,13 +247,21 @@ def _partial(tile: NpuTile, shape: GemmShape, whole: tuple[int, int, int]) -> tu
 
 
 def _slim(tile: NpuTile, shape: GemmShape, panel: int) -> list[int]:
-    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers."""
+    """Parts of a panel's columns, down to those of which tiles of the whole depth take little of the buffers.
+
+    Of few panels one is a good part of the product, and where sums of as many rows as the array has do not fit, half of
+    one leaves room for twice the rows: it is a tile to look at then, too.
+    """
     layout, found, columns = GemmLayout(tile, shape), list[int](), panel
-    if not shape.packed or shape.packing is not None or shape.output_halved or not is_power(panel):
+    if not shape.packed or shape.packing is not None or not is_power(panel):
         return found
-    while columns > 1 and SLOTS * LARGE * layout.b_tile(columns, shape.k) > tile.scratchpad.capacity:
+    short = SLOTS * shape.halves * layout.sums(min(tile.array.rows, shape.m), panel) > sums_room(tile)
+    few = min(panel, next_power(shape.stored_n)) // 2 if short or shape.stored_n <= HALVES * panel else columns
+    while columns > 1 and (
+        columns > few or SLOTS * LARGE * layout.b_tile(shape.halves * columns, shape.k) > tile.scratchpad.capacity
+    ):
         columns //= 2
-        found += [columns] if columns < shape.n else []
+        found += [columns] if columns < shape.stored_n else []
     return found
 
 

@@ -9,7 +9,7 @@ from amaranth.lib import data
 from siliconloom.arch.isa import CODE_BITS, GROUP_BITS, Unit
 from siliconloom.arch.opcodes import Unit as UnitCode
 from siliconloom.arch.opcodes import built_units
-from siliconloom.arch.vector import FUNCTION_BITS
+from siliconloom.arch.vector import FUNCTION_BITS, SPLIT_BITS
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, MASK_BITS, MEMORY_BITS, SIZE_BITS
 
 SYNC = {"barrier": 1, "wait": MASK_BITS, "release": MASK_BITS, "post": MASK_BITS, "number": SIZE_BITS}
@@ -22,6 +22,7 @@ WIDTHS = {
     **dict.fromkeys(("add", "rescale", "narrow", "a_slot", "b_slot", "c_slot", "indexed"), 1),
     "weights": CODE_BITS,
     "group": GROUP_BITS,
+    "split": SPLIT_BITS,
 }
 """Bits of what a unit's queue may hold of an instruction, see `arch.opcodes.UnitSpec.entry`."""
 

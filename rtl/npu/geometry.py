@@ -9,7 +9,7 @@ from siliconloom.arch import isa, timing
 from siliconloom.arch.datatype import DataType
 from siliconloom.arch.description import ARRAY_FORMATS, Chip, NpuTile, SystolicArray, SystolicTile
 from siliconloom.arch.errors import NotSupported
-from siliconloom.arch.layout import INDEX_BYTES, is_power, next_power, row_unit, sums_lines, sums_pitch
+from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, is_power, next_power, row_unit, sums_lines, sums_pitch
 
 LOCAL_BITS = isa.LOCAL_BITS
 """Bits of a local byte address."""
@@ -158,6 +158,16 @@ class Geometry:
     def sums_pitch(self) -> int:
         """Local addresses from line to line of sums."""
         return sums_pitch(self.array)
+
+    @property
+    def part_bits(self) -> int:
+        """Binary logarithm of the parts of a line of sums, the shortest of lines that are split."""
+        return min(MOST_SPLIT, log2(self.array.cols)) if is_power(self.array.cols) else 0
+
+    @property
+    def part(self) -> int:
+        """Local addresses of a part of a line of sums."""
+        return self.sums_pitch >> self.part_bits
 
     @property
     def lines_of_block(self) -> int:

@@ -38,8 +38,11 @@ def sums_write(geometry: Geometry) -> Signature:
     """A write port of the accumulator, as its user has it: sums replace a line, or are added to it.
 
     They are held two cycles after ``enable``. What is added to is first divided by a power of two where ``rescale`` is
-    set: by that which `rises_write` has put down for a row of a slot.
+    set: by that which `rises_write` has put down for a row of a slot. Of a line that is split some parts are meant:
+    those whose number is ``part`` in the bits of ``apart``; its sums are the first of the ``data``.
     """
+    bits = geometry.part_bits
+    parts = {"part": Out(bits), "apart": Out(bits)} if bits else {}
     return Signature(
         {
             "enable": Out(1),
@@ -48,6 +51,7 @@ def sums_write(geometry: Geometry) -> Signature:
             "rescale": Out(1),
             "slot": Out(1),
             "row": Out(log2(ROW_LIMIT)),
+            **parts,
             "data": Out(8 * geometry.results),
         }
     )

@@ -22,7 +22,7 @@ from siliconloom.arch.isa import (
     Opcode,
     disassemble,
 )
-from siliconloom.arch.layout import INDEX_BYTES, summing_order, sums_room
+from siliconloom.arch.layout import INDEX_BYTES, MOST_SPLIT, summing_order, sums_room
 from siliconloom.arch.opcodes import Format, built_units, opcode_table
 from siliconloom.arch.vector import COLUMN_LIMIT, ROW_LIMIT, function_table
 from siliconloom.rtl.npu.circuits import engines, readers, sharers, sums_readers, sums_writers, unit_circuits, writers
@@ -53,6 +53,7 @@ FIELDS = {
     "weights": "of a matmul: how B lies, 0 as A's elements, 1 packed in int4, 2 in int8, 3 bf16, 4 fp16",
     "group": "of packed weights: the power of two that the rows of a group are",
     "narrow": "what takes half of a line or less lies in lines of the next power of two, see below",
+    "split": "lines of the last panel's sums are a whole one over 2 to this power, see below",
     "m": "size; of a loop, rounds",
     "n": "size",
     "k": "size, or a number of its own of some vector functions, see there",
@@ -147,6 +148,7 @@ def manual(prefix: str, chip: Chip, geometry: Geometry) -> dict[str, str]:
         sums_readers=list(sums_readers()),
         sums_writers=list(sums_writers()),
         sums_room=sums_room(tile),
+        split_limit=MOST_SPLIT,
         places=product_places(tile),
         multiples=", ".join(f"`{name}` of {unit}" for name, unit in sorted(_multiples(tile).items())),
         vector=vector_places(tile),

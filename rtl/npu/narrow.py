@@ -45,6 +45,19 @@ def begins_within(address: Value, mask: Signal, element: int) -> Value:
     return address[:low].any() | (address[low : low + len(mask)] & mask).any()
 
 
+def apart(split: Value, bits: int) -> Value:
+    """Which bits of a place among 2^``bits`` parts of a line of sums tell apart lines that are split so."""
+    return Cat(split >= bits - bit for bit in range(bits))
+
+
+def row_offset(row: Value, split: Value, bits: int) -> Value:
+    """Parts of a line, of which there are 2^``bits``, from the first row of a panel to another; rows are split so."""
+    offset = Cat(Const(0, bits), row)
+    for step in range(bits):
+        offset = Mux(split > step, offset >> 1, offset)
+    return offset
+
+
 def shifted(word: Value, first: Value) -> Value:
     """A word from byte ``first`` on, filled up with zeros."""
     return (word >> Cat(Const(0, 3), first))[: len(word)] if len(first) else word
@@ -70,7 +83,7 @@ def spread(m: Module, name: str, word: Value, mask: Signal, rows: int, line: int
     return made
 
 
-def repeated(values: Sequence[Value], mask: Signal) -> list[Value]:
+def repeated(values: Sequence[Value], mask: Value) -> list[Value]:
     """Values of a line, of a narrow one again and again: as many as a whole line has."""
     made = list(values[:1])
     for bit in range(len(mask)):
@@ -89,4 +102,15 @@ def enables(first: Value, mask: Signal, element: int) -> Value:
     return Cat(*(bit.replicate(element) for bit in held))
 
 
-__all__ = ["begins_within", "enables", "line_mask", "line_width", "repeated", "row_pitch", "shifted", "spread"]
+__all__ = [
+    "apart",
+    "begins_within",
+    "enables",
+    "line_mask",
+    "line_width",
+    "repeated",
+    "row_offset",
+    "row_pitch",
+    "shifted",
+    "spread",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Signal, signed
+from amaranth import Cat, Const, Module, Mux, Signal, signed
 from amaranth.hdl import Value
 from amaranth.lib.wiring import In, Out, Signature
 
@@ -19,6 +19,7 @@ from siliconloom.rtl.npu.bytes import PartSelect, WindowSelect
 from siliconloom.rtl.npu.circuits import readers, rises_writers, sums_readers, sums_writers, unit_circuits, writers
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SLOTS, Geometry, log2
 from siliconloom.rtl.npu.interfaces import local_read, local_write, rises_write, sums_read, sums_write
+from siliconloom.rtl.npu.narrow import repeated
 
 GROUP = 4
 """Banks of a `Group`."""
@@ -360,7 +361,8 @@ def several(bits: list[Signal]) -> Signal:
 class AccumulatorCircuit(Circuit):
     """Lines of 32-bit sums, which some units add to or replace and others read.
 
-    Every reader has a copy of the memory to itself, for every line that it reads at once. Writers share
+    A line may be written in parts (`Geometry.part`), all of whose sums are the first of what a writer brings. Every
+    reader has a copy of the memory to itself, for every line that it reads at once. Writers share
     one side: in a cycle in which two write, the one named first is served and ``conflict`` is raised. Programs give
     that side one user.
 
@@ -392,14 +394,15 @@ class AccumulatorCircuit(Circuit):
         m = self.module()
         timing.confirm("ACCUMULATOR_WRITE", sums_beside_what_is_there=SramWrapper.LATENCY)
         lines, bits = self.geometry.accumulator_lines, 8 * self.geometry.results
-        sram = self.library.make(SramWrapper, bits, lines)
+        parts = 1 << self.geometry.part_bits
+        sram = self.library.make(SramWrapper, bits, lines, bits // parts)
         depth = max((lines - 1).bit_length(), 1)
         writes, reads = (
             [getattr(self, f"{unit}_{side}") for unit in units]
             for side, units in (("writes", self.writers), ("reads", self.readers))
         )
         wanted = self._wanted(m, writes)
-        valid, line, add, forward = Signal(), Signal(depth), Signal(), Signal()
+        valid, line, add, forward = Signal(parts), Signal(depth), Signal(), Signal(parts)
         total = Signal(bits)
         # One copy for adding, and one for every reader.
         own = self.place(
@@ -417,6 +420,7 @@ class AccumulatorCircuit(Circuit):
                 found.append(copy.rdata)
                 outside.append(port.enable[number] & (at >= lines))
             m.d.comb += port.data.eq(Cat(*found))
+        enables, brought = self._parts(m, wanted, parts)
         adder = self.library.make(AdderLane if self.geometry.dtype.is_integer else FloatAdderLane)
         shifts = self._shifts(m, wanted)
         lanes = [
@@ -425,8 +429,8 @@ class AccumulatorCircuit(Circuit):
                 adder,
                 f"lane_{i}",
                 add=add,
-                forward=forward,
-                sums=wanted.data[32 * i : 32 * i + 32],
+                forward=forward[32 * i * parts // bits],
+                sums=brought[32 * i : 32 * i + 32],
                 memory=own.rdata[32 * i : 32 * i + 32],
                 **shifts,
             ).total
@@ -434,13 +438,23 @@ class AccumulatorCircuit(Circuit):
         ]
         m.d.comb += [total.eq(Cat(*lanes)), self.outside.eq(Cat(*outside).any())]
         m.d.sync += [
-            valid.eq(wanted.enable),
+            valid.eq(enables),
             line.eq(wanted.line),
             add.eq(wanted.add),
-            # the line being written now is the one being read now: memory returns the old one
-            forward.eq(valid & wanted.enable & (line == wanted.line[:depth])),
+            # parts of the line being written now are in the one being read now: memory returns the old ones
+            forward.eq(Mux(wanted.enable & (line == wanted.line[:depth]), valid, 0)),
         ]
         return m
+
+    def _parts(self, m: Module, wanted: Any, parts: int) -> tuple[Value, Value]:
+        """Which parts of its line are written, and sums for all of them: of a line that is split again and again."""
+        if parts == 1:
+            return wanted.enable, wanted.data
+        inner = ~wanted.apart
+        held = (~((Const(part, len(inner)) ^ wanted.part) & wanted.apart).any() for part in range(parts))
+        size = len(wanted.data) // parts
+        brought = repeated([wanted.data[at : at + size] for at in range(0, len(wanted.data), size)], inner)
+        return Cat(wanted.enable & each for each in held), Cat(*brought)
 
     def _shifts(self, m: Module, wanted: Any) -> dict[str, Value]:
         """What the sums of the line that is read are divided by, for all lanes."""

@@ -277,6 +277,7 @@ class SequencerCircuit(Circuit):
             "weights": compute["weights"],
             "group": compute["group"],
             "narrow": compute["narrow"],
+            "split": compute["split"],
             "add": transfer["accumulate"] | ~holds(transfer["overwrite"], is_first),
         }
         for name, layout in QUEUES.items():

@@ -12,9 +12,13 @@ from siliconloom.arch.layout import (
     line_values,
     next_power,
     packed,
+    panels_of_sums,
     product_values,
     row_values,
     stationary_values,
+    sums_bytes,
+    sums_line,
+    sums_split,
     unpacked,
 )
 
@@ -94,3 +98,51 @@ def test_sizes_of_many_operands_are_those_of_each(values, line, narrow):
     assert line_values(many, line, narrow).tolist() == [line_values(each, line, narrow) for each in values]
     assert filled_values(many, line, narrow).tolist() == [filled_values(each, line, narrow) for each in values]
     assert row_values(tile, many, narrow).tolist() == [row_values(tile, each, narrow) for each in values]
+
+
+@given(
+    cols=st.sampled_from([1, 2, 3, 4, 8, 12, 64]),
+    outer=st.integers(1, 200),
+    beats=st.integers(1, 20),
+    less=st.integers(0, 3),
+    begin=st.integers(0, 7),
+)
+def test_sums_lie_in_as_many_words_as_their_bytes_say_and_in_none_twice(cols, outer, beats, less, begin):
+    array = load_chip("npu-edge-int8", [("tile.array.cols", str(cols))]).tile.array
+    split = max(sums_split(array, outer) - less, 0)
+    held = np.zeros((200 // cols + 2) * beats * cols + 8 * cols, np.int64)
+    held = held[: len(held) // cols * cols].reshape(-1, cols)
+    line = 4 * sums_line(array, split)
+    address = line * begin % (4 * cols) if split and outer <= cols else 0
+    panels = panels_of_sums(array, held, address, outer, beats, split)
+    for panel in panels:
+        panel += 1
+    assert held.max() == 1
+    assert sum(panel.shape[1] for panel in panels) >= outer
+    assert {len(panel) for panel in panels} == {beats}
+    if cols & cols - 1 == 0:
+        assert 4 * held.sum() == sums_bytes(array, outer, beats, split)
+        first = int(np.argmax(held.reshape(-1)))
+        assert 4 * first == address
+        assert held.reshape(-1)[first : first + held.sum()].all()
+
+
+@given(
+    cols=st.sampled_from([1, 3, 8, 12, 64]), outer=st.lists(st.integers(1, 300), min_size=1), beats=st.integers(1, 9)
+)
+def test_bytes_of_many_sums_are_those_of_each(cols, outer, beats):
+    array = load_chip("npu-edge-int8", [("tile.array.cols", str(cols))]).tile.array
+    many = np.array(outer)
+    splits = sums_split(array, many)
+    assert splits.tolist() == [sums_split(array, each) for each in outer]
+    found = sums_bytes(array, many, beats, splits)
+    assert found.tolist() == [sums_bytes(array, each, beats, sums_split(array, each)) for each in outer]
+
+
+@given(cols=st.sampled_from([4, 16, 64]), outer=st.integers(1, 300), beats=st.integers(1, 50))
+def test_sums_of_an_array_of_twice_the_columns_take_no_more(cols, outer, beats):
+    """But of columns that take more than half of the wider line, or less than an eighth of it."""
+    small, large = (load_chip("npu-edge-int8", [("tile.array.cols", str(c))]).tile.array for c in (cols, 2 * cols))
+    taken = [sums_bytes(array, outer, beats, sums_split(array, outer)) for array in (small, large)]
+    rest = outer % (2 * cols)
+    assert taken[1] <= taken[0] or cols < rest or rest <= cols // 4

@@ -171,6 +171,8 @@ class SequencerContract(Contract):
                 choices.append(implies(sent, entry.rescale == compute["rescale"]))
             if "narrow" in members:
                 choices.append(implies(sent, entry.narrow == compute["narrow"]))
+            if "split" in members:
+                choices.append(implies(sent, entry.split == compute["split"]))
             if "indexed" in members:
                 choices.append(implies(sent, entry.indexed == (opcode == Opcode.GATHER)))
         for name, total in c.sums.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module
+from amaranth import Cat, Const, Module, Mux
 from amaranth.hdl import Value
 
 from siliconloom.arch import timing
@@ -18,7 +18,7 @@ from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.matmul.output_stationary import output_stationary
 from siliconloom.rtl.npu.matmul.stationary import stationary
 from siliconloom.rtl.npu.matmul.unit import MatmulOperands, MatmulUnitCircuit, operands_of
-from siliconloom.rtl.npu.narrow import begins_within, line_mask
+from siliconloom.rtl.npu.narrow import apart, begins_within, line_mask
 
 
 class MatmulControl(MatmulUnitCircuit):
@@ -26,8 +26,8 @@ class MatmulControl(MatmulUnitCircuit):
 
     def elaborate(self, platform: object) -> Module:
         m = self.module()
-        geometry, operands = self.geometry, operands_of(self)
-        odd = [operands.entry.c[: log2(geometry.sums_pitch)].any(), *inside(m, self, operands)]
+        operands = operands_of(self)
+        odd = [within_line(m, self, operands), *inside(m, self, operands)]
         m.d.comb += [
             self.taken.eq(self.instruction.valid & self.instruction.ready),
             self.beats.eq(self.moving.enable),
@@ -54,6 +54,15 @@ class MatmulControl(MatmulUnitCircuit):
         return m
 
 
+def within_line(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands) -> Value:
+    """Whether sums begin within a line, a whole one where there is more than one panel."""
+    geometry, entry = unit.geometry, operands.entry
+    bits, low = geometry.part_bits, log2(geometry.part)
+    many = operands.outer > geometry.array.cols
+    inner = Mux(many, ~Const(0, bits), ~apart(entry.split, bits)) if bits else Const(0, 1)
+    return entry.c[:low].any() | (entry.c[low : low + len(inner)] & inner).any()
+
+
 def inside(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands) -> list[Value]:
     """Operands, and the pitch, that lie within a line: of those whose whole lines are powers of two."""
     geometry, entry = unit.geometry, operands.entry
@@ -73,8 +82,9 @@ def inside(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands) -> list
 
 
 def refused(unit: MatmulUnitCircuit, entry: Any) -> Value:
-    """Whether an instruction's weights are packed in a way that the array has no circuit for."""
-    return entry.weights != 0 if unit.packed is None else unit.packed.refuses(entry)
+    """Whether the array has no circuit for how an instruction's weights are packed, or its sums are split."""
+    packed = entry.weights != 0 if unit.packed is None else unit.packed.refuses(entry)
+    return packed | (Const(0, 1) if is_power(unit.geometry.array.cols) else entry.split != 0)
 
 
 __all__ = ["MatmulControl"]

@@ -8,10 +8,12 @@ from typing import Any
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 
+from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release
 from siliconloom.rtl.npu.matmul.reads import BUFFER, ReadStream, needs, read_line, read_panel
+from siliconloom.rtl.npu.matmul.sums import panel_lines, place_sums
 from siliconloom.rtl.npu.matmul.unit import MatmulUnitCircuit
 from siliconloom.rtl.npu.narrow import line_mask, line_width
 
@@ -144,7 +146,8 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
     """The writer: by blocks of rows, panel by panel within each, as many rows as there are."""
     array = unit.geometry.array
     layout = data.StructLayout(
-        {"line": LOCAL_BITS, "n": SIZE_BITS, "m": SIZE_BITS} | dict.fromkeys(("add", "rescale", "a_slot"), 1)
+        {"place": LOCAL_BITS, "split": SPLIT_BITS, "n": SIZE_BITS, "m": SIZE_BITS}
+        | dict.fromkeys(("add", "rescale", "a_slot"), 1)
     )
     job = job_of(
         m,
@@ -153,7 +156,8 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
         layout,
         array.output_latency // 6 + 4,
         {
-            "line": entry.c >> log2(unit.geometry.sums_pitch),
+            "place": entry.c >> log2(unit.geometry.part),
+            "split": entry.split,
             "n": entry.n,
             "m": entry.m,
             "add": entry.add,
@@ -166,7 +170,7 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
     now = {
         "left": Mux(inside, left, job.view.n),
         "block": Mux(inside, block, 0),
-        "base": Mux(inside, base, job.view.line),
+        "base": Mux(inside, base, job.view.place),
     }
     # Rows beyond m leave the array too; they are dropped, also after the instruction has ended.
     needed, valid, last_needed, ends = Signal(), Signal(), Signal(), Signal()
@@ -176,7 +180,7 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
         needed.eq(valid & ~drop),
         unit.sums.enable.eq(needed),
         unit.sums.data.eq(output.payload.data),
-        unit.sums.line.eq(now["base"] + now["block"] + row),
+        *place_sums(m, unit, now["base"], now["block"] + row, now["left"] <= array.cols, job.view.split),
         unit.sums.add.eq(job.view.add),
         unit.sums.rescale.eq(job.view.rescale),
         unit.sums.slot.eq(job.view.a_slot),
@@ -196,11 +200,11 @@ def write_panels(m: Module, unit: MatmulUnitCircuit, entry: Any, output: Any) ->
         m.d.sync += [
             inside.eq(~ends),
             block.eq(now["block"]),
-            base.eq(now["base"] + job.view.m),
+            base.eq(now["base"] + panel_lines(unit, job.view.m)),
             left.eq(now["left"] - array.cols),
         ]
         with m.If(now["left"] <= array.cols):
-            m.d.sync += [left.eq(job.view.n), block.eq(now["block"] + array.rows), base.eq(job.view.line)]
+            m.d.sync += [left.eq(job.view.n), block.eq(now["block"] + array.rows), base.eq(job.view.place)]
 
 
 __all__ = ["output_stationary"]

@@ -7,11 +7,13 @@ from typing import Any
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 
+from siliconloom.arch.vector import SPLIT_BITS
 from siliconloom.rtl.library import Circuit
 from siliconloom.rtl.npu.geometry import LOCAL_BITS, SIZE_BITS, log2
 from siliconloom.rtl.npu.matmul.jobs import finish, job_of, release
 from siliconloom.rtl.npu.matmul.loading import load_bits, load_folds, rounded
 from siliconloom.rtl.npu.matmul.reads import ReadStream, needs, read_line
+from siliconloom.rtl.npu.matmul.sums import panel_lines, place_sums
 from siliconloom.rtl.npu.matmul.unit import MatmulOperands, MatmulUnitCircuit, operands_of
 from siliconloom.rtl.npu.narrow import line_mask, row_pitch
 
@@ -110,7 +112,7 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
     """The writer: panel by panel, every block of k adds to the same lines."""
     array, entry = unit.geometry.array, operands.entry
     layout = data.StructLayout(
-        {"line": LOCAL_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS}
+        {"place": LOCAL_BITS, "split": SPLIT_BITS, "outer": SIZE_BITS, "beats": SIZE_BITS, "k": SIZE_BITS}
         | dict.fromkeys(("add", "rescale", "slot"), 1)
     )
     job = job_of(
@@ -120,7 +122,8 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
         layout,
         array.output_latency // 6 + 4,
         {
-            "line": entry.c >> log2(unit.geometry.sums_pitch),
+            "place": entry.c >> log2(unit.geometry.part),
+            "split": entry.split,
             "outer": operands.outer,
             "beats": operands.beats,
             "k": entry.k,
@@ -136,13 +139,13 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
         "outer": Mux(inside, outer, job.view.outer),
         "beat": Mux(inside, beat, 0),
         "k": Mux(inside, k, job.view.k),
-        "base": Mux(inside, base, job.view.line),
+        "base": Mux(inside, base, job.view.place),
     }
     fold_ends, panel_ends, ends = Signal(), Signal(), Signal()
     m.d.comb += [
         unit.sums.enable.eq(output.valid),
         unit.sums.data.eq(output.payload.data),
-        unit.sums.line.eq(now["base"] + now["beat"]),
+        *place_sums(m, unit, now["base"], now["beat"], now["outer"] <= array.cols, job.view.split),
         unit.sums.add.eq(job.view.add | (now["k"] != job.view.k)),
         # once: what the first fold has added is in steps of the new peaks
         unit.sums.rescale.eq(job.view.rescale & (now["k"] == job.view.k)),
@@ -165,7 +168,11 @@ def write_folds(m: Module, unit: MatmulUnitCircuit, operands: MatmulOperands, ou
         with m.If(fold_ends):
             m.d.sync += [beat.eq(0), k.eq(now["k"] - array.rows)]
         with m.If(panel_ends):
-            m.d.sync += [k.eq(job.view.k), outer.eq(now["outer"] - array.cols), base.eq(now["base"] + job.view.beats)]
+            m.d.sync += [
+                k.eq(job.view.k),
+                outer.eq(now["outer"] - array.cols),
+                base.eq(now["base"] + panel_lines(unit, job.view.beats)),
+            ]
 
 
 __all__ = ["stationary"]

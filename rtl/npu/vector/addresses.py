@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Value
 
 from siliconloom.arch.vector import COLUMN_LINES, column_lines
@@ -30,7 +30,7 @@ class Addresses:
     Parameters
     ----------
     source, operand, target, line
-        Of the first operand, of the second, of the result, and in the accumulator.
+        Of the first operand, of the second, of the result, and of a panel in the accumulator, in parts of lines.
     pitch, result_pitch, weight_pitch
         Bytes of a row, of a row of the transposed result, and of a row of weights.
     parameters
@@ -68,7 +68,8 @@ def addresses_of(
             Mux(turns, 2 * cols, Mux(weighs, 0, cols)),
         ),
         "target": (entry.c, Mux(transposes, unit.geometry.element, pitch), Mux(transposes, result_pitch << wide, cols)),
-        "line": (entry.a >> log2(unit.geometry.sums_pitch), 1, place.panels),
+        # of a block's first panel of sums, whose rows are told by their number
+        "line": (entry.a >> log2(unit.geometry.part), 0, Cat(Const(0, unit.geometry.part_bits), place.panels)),
     }
     parameters, skip = Signal(LOCAL_BITS), Signal(LOCAL_BITS)
     restart = Signal()

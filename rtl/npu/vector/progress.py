@@ -63,7 +63,7 @@ def begin(
         ]
         for walk, at in ((addresses.source, new.a), (addresses.operand, new.b), (addresses.target, new.c)):
             m.d.sync += [register.eq(at) for register in walk]
-        m.d.sync += [register.eq(new.a >> log2(unit.geometry.sums_pitch)) for register in addresses.line]
+        m.d.sync += [register.eq(new.a >> log2(unit.geometry.part)) for register in addresses.line]
 
 
 def advance(

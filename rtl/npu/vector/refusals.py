@@ -6,10 +6,10 @@ from amaranth import Cat, Const, Module, Mux, Signal
 
 from siliconloom.arch.vector import COLUMN_LIMIT, INDEX_LIMIT, INPUT_LIMIT, ROW_LIMIT, Parameters
 from siliconloom.rtl.npu.decoding import any_of, one_of
-from siliconloom.rtl.npu.geometry import log2
 from siliconloom.rtl.npu.narrow import begins_within
 from siliconloom.rtl.npu.vector.conditions import VectorConditions
 from siliconloom.rtl.npu.vector.lines import LineMasks, parts_mask
+from siliconloom.rtl.npu.vector.sums import sums_within
 from siliconloom.rtl.npu.vector.unit import VectorUnitCircuit
 
 
@@ -20,6 +20,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
     counted = built(lambda spec: spec.chooses or spec.weighs)
     weighs, indexes = built(lambda spec: spec.weighs), built(lambda spec: spec.indexes)
     wider = Signal(name="new_wider")
+    within, short = sums_within(m, unit, new)
     m.d.comb += wider.eq(Mux(one_of(indexes, new), new.n > INDEX_LIMIT, new.n > COLUMN_LIMIT))
     m.d.comb += [
         by_row.eq(any_of(what.by_rows, new)),
@@ -32,6 +33,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
                 | (any_of(built(lambda spec: spec.uses_rows), new) & ((new.m > ROW_LIMIT) | wider))
                 | (one_of(counted, new) & (new.k == 0))
                 | (one_of(weighs, new) & (new.k > INPUT_LIMIT))
+                | (any_of(what.from_sums, new) & short)
             )
         ),
     ]
@@ -45,11 +47,7 @@ def refuse(m: Module, unit: VectorUnitCircuit, what: VectorConditions, lines: Li
         "d": Mux(setup, columns, ~Const(0, len(columns))),
     }
     inside = Cat(
-        Mux(
-            any_of(what.from_sums, new),
-            new.a[: log2(unit.geometry.sums_pitch)].any(),
-            begins_within(new.a, columns, element),
-        ),
+        Mux(any_of(what.from_sums, new), within, begins_within(new.a, columns, element)),
         Mux(one_of(masks, new), 0, begins_within(new.b, held["b"], element)),
         begins_within(new.c, held["c"], element),
         begins_within(new.d, held["d"], element),

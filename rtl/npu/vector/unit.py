@@ -75,6 +75,7 @@ class VectorUnitCircuit(Circuit):
         self.taken = Signal()
         line = 8 * geometry.vector_line
         self.first_line, self.second_line = Signal(line, name="first_line"), Signal(line, name="second_line")
+        self.sums_parts = Signal(geometry.lines_of_block * geometry.part_bits, name="sums_parts")
         self.line_mask = Signal(self.wide, name="line_mask")
 
     @property

@@ -14,10 +14,10 @@ from siliconloom.arch.isa import Instruction
 from siliconloom.arch.layout import (
     filled_values,
     off_lines,
+    panels_of_sums,
     row_values,
     stationary_values,
     summing_order,
-    sums_pitch,
     unpacked,
 )
 from siliconloom.arch.opcodes import Opcode
@@ -54,7 +54,7 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
     add, rise = i.adds(indices), _rise(machine, i, indices)
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     if array.dataflow == "output_stationary":
-        panels = -(-i.n // cols)
+        outer, beats = i.n, i.m
         if i.d.base:
             held = window(local, a, (i.k - 1) * i.d.base + filled_values(i.m, rows, i.narrow))
             moving = as_strided(held, (i.m, i.k), (1, i.d.base), writeable=False).view(np.int8)
@@ -63,21 +63,17 @@ def matmul(machine: GoldenMachine, i: Instruction, indices: list[int]) -> None:
             moving = off_lines(taken, i.m, rows, i.narrow).T[: i.m]
         taken = window(local, b, i.k * filled_values(i.n, cols, i.narrow)).view(np.int8)
         result = _product(moving, off_lines(taken, i.n, cols, i.narrow))
-        beats = i.m
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
-        panels = -(-outer // cols)
         row = row_values(tile, i.k, i.narrow)
         pitch = i.d.base or row
         held = window(local, moves, (beats - 1) * pitch + row)
         moving = as_strided(held, (beats, i.k), (pitch, 1), writeable=False).view(np.int8)
         stationary = window(local, stays, stationary_values(array, outer, i.k, i.narrow)).view(np.int8)
         result = _product(moving, unpacked(array, stationary, i.k, outer, i.narrow))
-    line = c // sums_pitch(array)
-    for panel in range(panels):
-        target = machine.sums[line + panel * beats : line + (panel + 1) * beats]
+    for panel, target in enumerate(panels_of_sums(array, machine.sums, c, outer, beats, i.split)):
         before = target if rise is None else functions.rescaled(target, rise)
-        total = result[:, panel * cols : (panel + 1) * cols] + (before if add else 0)
+        total = result[:, panel * cols : panel * cols + target.shape[1]] + (before if add else 0)
         target[:] = total.astype(np.int32)  # which wraps
 
 
@@ -103,7 +99,6 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     a, b, c = (address.at(indices) for address in (i.a, i.b, i.c))
     stationary: NDArray[Any]
     if array.dataflow == "output_stationary":
-        panels = -(-i.n // cols)
         right = elements(local, b, i.k * filled_values(i.n, cols, i.narrow), dtype)
         if i.d.base:
             held = elements(local, a, (i.k - 1) * (i.d.base // size) + filled_values(i.m, rows, i.narrow), dtype)
@@ -111,11 +106,11 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         else:
             left = elements(local, a, i.k * filled_values(i.m, rows, i.narrow), dtype)
             moving = off_lines(left, i.m, rows, i.narrow).T[: i.m]
-        stationary, beats = entering(tile, off_lines(right, i.n, cols, i.narrow)), i.m
+        stationary, outer, beats = entering(tile, off_lines(right, i.n, cols, i.narrow)), i.n, i.m
         folds = folds_of(i.k, i.k, tuple(range(i.k)))
     else:
         outer, beats, stays, moves = (i.m, i.n, a, b) if array.dataflow == "input_stationary" else (i.n, i.m, b, a)
-        panels, row = -(-outer // cols), row_values(tile, i.k, i.narrow)
+        row = row_values(tile, i.k, i.narrow)
         pitch = (i.d.base or size * row) // size
         held = elements(local, moves, (beats - 1) * pitch + row, dtype)
         moving = as_strided(held, (beats, i.k), (size * pitch, size), writeable=False)
@@ -133,13 +128,14 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
         if tile.shares and stationary.dtype != np.int8:
             stationary[:, outer:] = 0  # columns that a panel has not count for no exponent
         folds = folds_of(i.k, i.k, tuple(summing_order(array)))
-    line, rise = c // sums_pitch(array), _rise(machine, i, indices)
-    target = machine.sums[line : line + panels * beats].reshape(panels, beats, cols)
-    before = target.transpose(1, 0, 2).reshape(beats, -1).astype(np.uint32) if add else None
+    targets, rise = panels_of_sums(array, machine.sums, c, outer, beats, i.split), _rise(machine, i, indices)
+    before = np.concatenate(targets, axis=1).astype(np.uint32) if add else None
     if before is not None and rise is not None:
         before = lowered(before, rise[:, None])
+    width = sum(target.shape[1] for target in targets)
     if tile.shares:
-        found = shared_product(widened(moving, dtype), stationary[:, : panels * cols], rows, cols, i.k, before)
+        found = shared_product(widened(moving, dtype), stationary[:, :width], rows, cols, i.k, before).view(np.int32)
     else:
-        found = folded_product(entering(tile, moving), stationary[:, : panels * cols], folds, before)
-    target[:] = found.view(np.int32).reshape(beats, panels, cols).transpose(1, 0, 2)
+        found = folded_product(entering(tile, moving), stationary[:, :width], folds, before).view(np.int32)
+    for panel, target in enumerate(targets):
+        target[:] = found[:, panel * cols : panel * cols + target.shape[1]]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from siliconloom.arch.description import NpuTile
 from siliconloom.arch.errors import LoomError
 from siliconloom.arch.isa import Instruction, last_seen
-from siliconloom.arch.layout import line_values, padded, row_values, sums_pitch
+from siliconloom.arch.layout import line_values, padded, panels_of_sums, row_values
 from siliconloom.arch.registry import Registry, discover
 from siliconloom.arch.vector import COLUMN_LINES, SCALAR_BYTES, TABLE_BYTES, Parameters, VectorFunction
 from siliconloom.sim.golden import functions
@@ -124,12 +124,9 @@ class Operands:
         i = self.instruction
         if not i.function.spec.from_sums:
             return self._rows("a")
-        cols = self.tile.array.cols
-        line, panels = self.addresses["a"] // sums_pitch(self.tile.array), -(-i.n // cols)
-        found = self.sums[line : line + panels * i.m].reshape(panels, i.m, cols)
-        rows = np.zeros((i.m, max(self.width, panels * cols)), np.int64)
-        rows[:, : panels * cols] = found.transpose(1, 0, 2).reshape(i.m, panels * cols)
-        return rows[:, : self.width]
+        found = panels_of_sums(self.tile.array, self.sums, self.addresses["a"], i.n, i.m, i.split)
+        held = np.concatenate(found, axis=1)[:, : self.width]
+        return np.pad(held, ((0, 0), (0, self.width - held.shape[1])))
 
     @property
     def second(self) -> Integers:

@@ -222,7 +222,7 @@ class Image:
 
     def _tile(self, product: _Product, start: int, size: int) -> Callable[[int, int], Bytes]:
         """Some columns of weights, and their halves beside one another, as bytes by the rows that are asked for."""
-        shape, made = product.shape, product.made
+        shape, made, layout = product.shape, product.made, product.layout
 
         def columns(values: NDArray[Any]) -> NDArray[Any]:
             return self._halves(values, start, size) if shape.output_halved else values[:, start : start + size]
@@ -230,6 +230,12 @@ class Image:
         packing = shape.packing
         if packing is None or not packing.group:
             assert made.weights is not None
+            if packing is None and layout.shares:
+                parts = np.split(made.weights, shape.halves, axis=1)
+                parts = [part[:, start // shape.halves :][:, : size // shape.halves] for part in parts]
+                return lambda first, end: np.concatenate(
+                    [packed(self.array, part[first:end], narrow=1).view(np.uint8) for part in parts]
+                )
             wide, narrow = columns(made.weights), int(packing is None)
             return lambda first, end: packed(self.array, wide[first:end], narrow).view(np.uint8)
         assert made.packed is not None

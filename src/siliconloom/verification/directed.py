@@ -22,8 +22,12 @@ from siliconloom.arch.layout import (
     padded,
     row_unit,
     row_values,
+    sums_begin,
+    sums_bytes,
     sums_lines,
     sums_pitch,
+    sums_room,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.vector import INPUT_LIMIT, SCALAR_BYTES, VectorFunction
@@ -125,6 +129,56 @@ def _sums(chip: Chip, m: int, n: int, k: int) -> LoadedProgram:
     chain.add(Opcode.MATMUL, nest=(2, 2), **product, c=second, overwrite=0b01)
     requantize: Fields = {"function": VectorFunction.REQUANTIZE}
     _stored(tile, chain, memory, rows, columns, [{**requantize, "a": first}, {**requantize, "a": second}])
+    return chain.program(memory)
+
+
+def split_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
+    """Sums in lines that are split: in halves, in as many as there may be, and in the last of two panels."""
+    array = _tile(chip).array
+    most = int(sums_split(array, 1))
+    shapes = {
+        "sums in halves of lines": (1, array.cols // 2),
+        "sums in parts of lines": (most, array.cols >> most),
+        "split lines of a second panel": (most, array.cols + (array.cols >> most)),
+    }
+    return [(name, split_sums(chip, *shape)) for name, shape in shapes.items() if most]
+
+
+def split_sums(chip: Chip, split: int, outer: int) -> LoadedProgram:
+    """Products whose rows of sums share lines, and begin within one where they may.
+
+    They replace what is there, add to it, and add to lines that another product has written as wholes.
+    """
+    tile = _tile(chip)
+    array, places = tile.array, Places(tile)
+    chain, line = places.chain(), sums_pitch(array)
+    rows, depth = (1 << split) + 2, 2 * array.rows + 1
+    begin = sums_begin(array, outer, split) % line
+
+    def shape(rows: int, outer: int) -> Fields:
+        by_input = array.dataflow == "input_stationary"
+        return {"m": outer, "n": rows} if by_input else {"m": rows, "n": outer}
+
+    while 2 * (taken := padded(int(sums_bytes(array, outer, rows, split)) + begin, line)) > sums_room(tile):
+        rows -= 1
+    most = shape(rows, max(outer, array.cols))
+    while max((sizes := product_sizes(tile, **most, k=depth))[:2]) > places.bank:
+        depth -= 1
+    memory = random_image(np.random.default_rng(7), tile.circuit_format, odd=0)
+    for size, source, target in ((sizes[0], 0, places.bank), (sizes[1], 2 * PAGE, 0)):
+        chain.add(Opcode.LOAD, m=1, n=places.aligned(size), memory=Address(base=source), a=Address(base=target))
+    fields: Fields = {"k": depth, "a": Address(base=places.bank), "b": Address(base=0)}
+    parts: Fields = {**fields, **shape(rows, outer), "split": split}
+    first, second = Address(base=begin), Address(base=taken + begin)
+    chain.add(Opcode.MATMUL, **parts, c=first)
+    chain.add(Opcode.MATMUL, nest=(2, 2), **parts, c=first, overwrite=0b01)
+    for at in range(0, taken, rows * line):
+        whole = shape(min(rows, (taken - at) // line), array.cols)
+        chain.add(Opcode.MATMUL, **fields, **whole, c=Address(base=taken + at))
+    chain.add(Opcode.MATMUL, nest=(2,), **parts, c=second, accumulate=1)
+    functions = [VectorFunction.REQUANTIZE, VectorFunction.SOFTMAX]
+    given = [{"function": each, "a": at, "split": split} for each in functions for at in (first, second)]
+    _stored(tile, chain, memory, rows, outer, given)
     return chain.program(memory)
 
 
@@ -527,4 +581,5 @@ def directed_programs(chip: Chip) -> list[tuple[str, LoadedProgram]]:
     """Names and programs for the npu tile of ``chip``."""
     tile = _tile(chip)
     own = {**DIRECTED, **(INTEGER if tile.circuit_format.is_integer else FLOAT)}
-    return [(name, make(chip)) for name, make in own.items()] + packed_programs(chip) + shared_programs(chip)
+    made = [(name, make(chip)) for name, make in own.items()]
+    return made + split_programs(chip) + packed_programs(chip) + shared_programs(chip)

@@ -226,6 +226,30 @@ def _illegal(faults: _Faults) -> None:
     if is_power(array.rows) and array.rows > 1:
         pitched = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, d=Address(base=array.rows // 2))
         faults.add("a pitch within a row of the array", [pitched], misaligned, 0)
+    _splits(faults, vector)
+
+
+def _splits(faults: _Faults, vector: Instruction) -> None:
+    """Lines of sums that are split: where they may begin, and what has room in them."""
+    array, illegal, misaligned = faults.tile.array, Cause.ILLEGAL_INSTRUCTION, Cause.MISALIGNED_OPERAND
+    product = Instruction(opcode=Opcode.MATMUL, m=1, n=1, k=1, b=Address(base=Places(faults.tile).bank), split=1)
+    reads = replace(vector, function=VectorFunction.REQUANTIZE, m=1, n=1, k=1, split=1)
+    if not is_power(array.cols):
+        for name, each in (("product", product), ("function", reads)):
+            faults.add(f"a {name} of split lines of no power of two", [each], illegal, 0)
+        return
+    if array.cols == 1:
+        return
+    half, outer = sums_pitch(array) // 2, "m" if array.dataflow == "input_stationary" else "n"
+    both = (("product", product, outer, "c"), ("function", reads, "n", "a"))
+    for name, each, size, address in both:
+        begins: dict[str, Any] = {address: Address(base=half)}
+        faults.add(f"a {name} of half a line of sums", [replace(each, **begins)], Cause.NONE)
+        inside: dict[str, Any] = {address: Address(base=half // 2)}
+        faults.add(f"a {name} of sums within half a line", [replace(each, **inside)], misaligned, 0)
+        panels: dict[str, Any] = {**begins, size: array.cols + 1}
+        faults.add(f"a {name} of panels within a line", [replace(each, **panels)], misaligned, 0)
+    faults.add("half a line of too many sums", [replace(reads, n=array.cols // 2 + 1)], illegal, 0)
 
 
 def _indices(faults: _Faults) -> None:

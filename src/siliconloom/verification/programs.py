@@ -26,8 +26,10 @@ from siliconloom.arch.layout import (
     product_values,
     row_unit,
     row_values,
+    sums_begin,
     sums_lines,
     sums_pitch,
+    sums_split,
     window_of,
 )
 from siliconloom.arch.packing import has_groups, weight_bytes
@@ -171,6 +173,8 @@ class Writer:
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
     """Where parameters of columns lie, how many lines of each, and values of a line."""
     scalars: list[int] = field(default_factory=list)
+    splits: random.Random = field(default_factory=random.Random)
+    """Numbers of their own for how lines of sums are split: whoever has none draws the others as ever."""
 
     def __post_init__(self) -> None:
         tile = self.tile
@@ -202,6 +206,13 @@ class Writer:
     def written(self, cols: int) -> int:
         """Bytes of a row of so many columns that the vector unit writes."""
         return self.tile.element_bytes * padded(cols, self.line(cols))
+
+    def split(self, cols: int) -> tuple[int, int]:
+        """How lines of sums of so many columns are split, and where in a line they begin."""
+        array = self.tile.array
+        split = self.splits.randint(0, int(sums_split(array, cols)))
+        line, pitch = sums_begin(array, cols, split), sums_pitch(array)
+        return split, line * self.splits.randrange(pitch // line)
 
     def packing(self) -> Packing | None:
         """How a product's weights are packed, if they are."""
@@ -288,6 +299,7 @@ class Writer:
                 self.scalars.append(where)
         masked = function == VectorFunction.SOFTMAX and self.chance.random() < 0.7
         out = self.result(self.aligned(out_bytes) * loops[0] * loops[1])
+        split, begin = self.split(out_cols)
         first, second = rings["moving"], rings["weights"]
         sums_ring, parameters = self.sums, rings["parameters"]
         with builder.loop(loops[1]) as over_n:
@@ -314,6 +326,8 @@ class Writer:
                         last=over_k.mask,
                         pitch=pitch,
                         packing=packing,
+                        c_offset=Address(base=begin),
+                        split=split,
                     )
                     first.read()
                     second.read()
@@ -335,6 +349,8 @@ class Writer:
                     post=rings["out"].full_bit,
                     last_post=parameters.free_bit,
                     last=over_m.mask,
+                    source_offset=begin,
+                    split=split,
                 )
                 sums_ring.read()
                 rings["out"].written()
@@ -569,7 +585,7 @@ def random_program(
     chance = random.Random(f"{chip.name} {seed}")
     tile = chip.tile
     assert isinstance(tile, NpuTile)
-    writer = Writer(chip, tile, chance, segments)
+    writer = Writer(chip, tile, chance, segments, splits=random.Random(f"{chip.name} {seed} splits"))
     kinds: list[Callable[[], None]] = [writer.gemm, writer.gemm, writer.elementwise, writer.elementwise]
     kinds += [writer.gather, writer.barrier]
     count = chance.randint(1, segments)

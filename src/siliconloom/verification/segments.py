@@ -27,6 +27,9 @@ class SegmentWriter(Protocol):
     parameters: list[tuple[int, int, int]]
     scalars: list[int]
 
+    def split(self, cols: int) -> tuple[int, int]:
+        """How lines of sums of so many columns are split, and where in a line they begin."""
+
     @property
     def operand_room(self) -> int: ...
 
@@ -88,6 +91,7 @@ class Carried:
         """One segment: some tiles, then the quotients."""
         writer, builder, rings = self.writer, self.writer.builder, self.writer.rings
         sizes, narrow = self._sizes(), builder.narrow
+        self.score_lines, self.context_lines = writer.split(sizes.keys), writer.split(sizes.columns)
         parameters = rings["parameters"]
         scalars = writer.aligned(parameter_bytes(self.tile, VectorFunction.SOFTMAX_ONLINE, 1, narrow))
         place = writer.operand(scalars)
@@ -103,11 +107,11 @@ class Carried:
                 where = affine(writer.result(step * loop.count), (loop, step))
                 writer.put(sizes.rows, writer.written(sizes.keys), where)
         parameters.read()
-        sums = self.context
+        sums, (split, begin) = self.context, self.context_lines
         if self.keeps:
             sums.written()
         else:
-            sums = writer.sums
+            sums, (split, begin) = writer.sums, self.score_lines
             self._scores(sizes, Loop(None, 1))
         blocks = -(-sizes.columns // self.tile.vector.lanes)
         place = writer.operand(writer.aligned(sizes.parameters))
@@ -125,6 +129,8 @@ class Carried:
             wait=sums.full_bit | rings["out"].free_bit | parameters.full_bit,
             release=sums.free_bit,
             post=rings["out"].full_bit | parameters.free_bit | self.closed,
+            source_offset=begin,
+            split=split,
         )
         sums.read()
         parameters.read()
@@ -191,6 +197,8 @@ class Carried:
             release=first.free_bit | second.free_bit,
             first_wait=sums.free_bit,
             last_post=sums.full_bit,
+            c_offset=Address(base=self.score_lines[1]),
+            split=self.score_lines[0],
         )
         first.read()
         second.read()
@@ -218,6 +226,8 @@ class Carried:
             last_post=parameters.free_bit,
             last=loop.mask,
             overwrite=loop.mask,
+            source_offset=self.score_lines[1],
+            split=self.score_lines[0],
         )
         sums.read()
         self.powers.written()
@@ -238,6 +248,8 @@ class Carried:
             last_post=context.full_bit,
             last=loop.mask,
             rescale=True,
+            c_offset=Address(base=self.context_lines[1]),
+            split=self.context_lines[0],
         )
         self.powers.read()
         values.read()

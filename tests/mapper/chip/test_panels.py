@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from siliconloom.arch import load_chip
 from siliconloom.arch.datatype import DataType
-from siliconloom.arch.layout import is_power, line_values, packed, panel_rows
+from siliconloom.arch.layout import filled_values, is_power, line_values, packed, panel_rows
 from siliconloom.arch.vector import VectorFunction
 from siliconloom.evaluate.chip import simulate
 from siliconloom.mapper.chip.gemm_layout import GemmLayout, GemmShape
@@ -60,11 +60,11 @@ def test_parts_of_a_tile_follow_one_another_and_hold_its_columns(rows, cols, bus
     assert end == panels.tile(n, k) <= panels.layout.b_tile(n, k)
     height = panel_rows(chip.tile.array, k) if dataflow == "weight_stationary" else k
     for number in range(2 if gated else 1):
-        first = number * -(-half // cols) * cols * height
+        narrow = is_power(cols) or number == gated
+        first = number * filled_values(half, cols, int(is_power(cols))) * height
         for column in range(half):
             at = first + column // cols * cols * height + column % cols
-            last = number == gated and column // cols == half // cols
-            line = line_values(half % cols, cols) if last else cols
+            line = line_values(half % cols, cols) if narrow and column // cols == half // cols else cols
             assert all(at + row * line in held for row in range(k))
     alike, others = panels.spread(np.full((1, 1, 1), n, np.int64), np.full((1, 1, 1), k, np.int64))
     assert alike.item() == sum(part.width for part in parts if part.pitch == part.width)
