@@ -245,11 +245,12 @@ class AttentionLayout:
     def key_rest(self, keys: int) -> int:
         """Bytes of each row of the last block that are moved, where that takes less time than the whole block; else 0.
 
-        Only of a layout `of` a chip, which has a time.
+        Only of a layout `of` a chip, which has a time, and none where the keys of a block share exponents: which of them
+        there are would count.
         """
         rest, bus, size, chip = keys % self.block, self.tile.dma.bytes_per_cycle, self.shape.precision.size, self.chip
         whole_bytes = not self.shape.precision.bits % 8 and is_power(self.block) and is_power(bus)
-        if chip is None or not rest or not self.blocks or not whole_bytes:
+        if chip is None or not rest or not self.blocks or not whole_bytes or self.tile.shares:
             return 0
         width = size(rest) if size(rest) <= bus else padded(size(rest), bus)
         if size(self.block) % window_of(bus, width) or width > self.key_line(keys):

@@ -133,8 +133,9 @@ def _floating(machine: GoldenMachine, i: Instruction, indices: list[int]) -> Non
     if before is not None and rise is not None:
         before = lowered(before, rise[:, None])
     width = sum(target.shape[1] for target in targets)
-    if tile.shares:
-        found = shared_product(widened(moving, dtype), stationary[:, :width], rows, cols, i.k, before).view(np.int32)
+    if tile.shares:  # columns whose sums are not kept share exponents, too
+        older = None if before is None else np.pad(before, ((0, 0), (0, stationary.shape[1] - width)))
+        found = shared_product(widened(moving, dtype), stationary, rows, cols, i.k, older).view(np.int32)
     else:
         found = folded_product(entering(tile, moving), stationary[:, :width], folds, before).view(np.int32)
     for panel, target in enumerate(targets):
