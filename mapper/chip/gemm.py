@@ -66,8 +66,8 @@ class GemmLowering:
             # of the last row only what it holds itself: where not every row is read, it may be the last of all
             self.a_base = context.operand(name, "input", found, rows * all_of.a_row, all_of.a_row)
         if shape.packed:
-            self.b_bytes = self.panels.tile(shape.n, shape.k)
-            second = whole.batch * PanelLayout(context.chip, all_of).tile(whole.n, whole.k)
+            self.b_bytes = self.panels.room(shape.n, shape.k)
+            second = whole.batch * PanelLayout(context.chip, all_of).room(whole.n, whole.k)
         else:
             self.b_bytes = shape.k * layout.b_row
             second = whole.batch * whole.k * all_of.b_row

@@ -71,6 +71,17 @@ class PanelLayout:
         taken = self._rows(k) * (self.halves * (columns // self.array.cols) * self.line + widths)
         return taken if isinstance(taken, np.ndarray) else int(taken)
 
+    def room(self, n: int, k: int) -> int:
+        """Room for all ``n`` columns in main memory, whatever tiles of panels or halves of them they are cut into."""
+        whole, panel = int(self.tile(n, k)), self.array.cols
+        if not self.ends:
+            return whole
+        columns, half = n // self.halves, panel // 2 if panel % 2 == 0 else panel
+        parts = [panel >> part for part in range(panel.bit_length())]
+        size = self.halves * np.array([*parts, *range(half, columns, half)], np.int64)
+        rest = self.halves * columns % size
+        return max(whole, int((self.halves * columns // size * self.tile(size, k) + self.tile(rest, k)).max()))
+
     def parts(self, n: int, k: int) -> list[PanelPart]:
         """Transfers that bring a tile; what lies in local memory as in main memory is one."""
         if not self.ends:

@@ -191,7 +191,7 @@ class Image:
         pieces = {"parameters": self._tiles, "scales": self._columns, "functions": self._functions}[item.role]
         # repetitions of weights lie as far apart as their tiles are large: biases lie elsewhere
         panels = PanelLayout(self.mapped.chip, layout)
-        own = panels.tile(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
+        own = panels.room(shape.n, shape.k) if item.role == "parameters" else layout.scales(shape.stored_n)
         unit = operator.batch * own if item.role == "parameters" else item.unit_bytes
         for execution in range(operator.repeat):
             made, each = self.made[At(operator.name, execution)], [self.made[At(operator.name, execution)]]

@@ -87,7 +87,7 @@ def test_tiles_of_parts_of_a_panel_take_no_more_room_than_one_tile(rows, bus, ac
     tile = data.draw(st.sampled_from([cols >> part for part in range(3 if is_power(cols) else 1)]))
     panels = panels_of(chip, n, k)
     parts = [panels.tile(part.size, k) * part.count for part in segments(n, tile)]
-    assert sum(parts) <= panels.tile(n, k)
+    assert sum(parts) <= panels.room(n, k)
     layout = GemmLayout(chip.tile, panels.layout.shape)
     assert sum(layout.columns(part.size) * part.count for part in segments(n, tile)) <= layout.scales(n)
 
