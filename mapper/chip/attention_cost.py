@@ -245,8 +245,8 @@ class AttentionLayout:
     def key_rest(self, keys: int) -> int:
         """Bytes of each row of the last block that are moved, where that takes less time than the whole block; else 0.
 
-        Only of a layout `of` a chip, which has a time, and none where the keys of a block share exponents: which of them
-        there are would count.
+        Only of a layout `of` a chip, which has a time, and none where the keys of a block share exponents, as it counts
+        there which of them there are.
         """
         rest, bus, size, chip = keys % self.block, self.tile.dma.bytes_per_cycle, self.shape.precision.size, self.chip
         whole_bytes = not self.shape.precision.bits % 8 and is_power(self.block) and is_power(bus)

@@ -9,7 +9,7 @@ products are, and of how many keys those of carried rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,6 +171,8 @@ class FloatReading(Reading):
         Rows of tiles of weights, by the product's name.
     carried
         Of attentions by their names, the queries whose rows are carried from tile to tile.
+    halved
+        Names of products whose two halves begin with panels of their own, as what gates one by the other is fused.
 
     Members
     -------
@@ -186,8 +188,10 @@ class FloatReading(Reading):
         tile: NpuTile,
         depths: Mapping[str, int],
         carried: Mapping[str, Sequence[CarriedRows]] | None = None,
+        halved: Collection[str] = (),
     ) -> None:
         self.parameters, self.dtype, self.lanes = parameters, parameters.dtype, tile.vector.lanes
+        self.halved = halved
         self.operand, self.shares = parameters.operand, tile.shares
         self.array, self.depths, self.carried = tile.array, depths, carried or {}
         self.results: dict[At, Elements] = {}
@@ -207,11 +211,14 @@ class FloatReading(Reading):
         assert weights is not None
         multiplier, bias = self._columns(at)
         stored = self.operand if operator.packing is not None else self.dtype
-        if operator.stored is None:
-            sums = self._sums(x, weights, depth, stored=stored)
-        else:
-            parts = zip(by_expert(operator, x), weights, strict=True)
-            sums = np.concatenate([self._sums(part, own, depth, stored=stored) for part, own in parts], axis=1)
+        halves = 2 if at.name in self.halved else 1
+        parts = [(x, weights)] if operator.stored is None else zip(by_expert(operator, x), weights, strict=True)
+        made = [
+            self._sums(part, half, depth, stored=stored)
+            for part, own in parts
+            for half in np.split(own, halves, axis=1)
+        ]
+        sums = made[0] if len(made) == 1 else np.concatenate(made, axis=1)
         return self._narrow(float_sum(float_product(sums, multiplier[None]), bias[None]))
 
     def norm(self, at: At, operator: Vector, x: Elements) -> Elements:

@@ -25,6 +25,7 @@ from siliconloom.execution.reference import ROPE_BASE, Reference
 from siliconloom.execution.walk import At, GraphWalk, Past
 from siliconloom.execution.weights import Weights
 from siliconloom.mapper.chip.attention_cost import AttentionLayout, AttentionTiling, query_parts
+from siliconloom.mapper.chip.epilogue import GATED
 from siliconloom.mapper.chip.operands import Operand, Turned
 from siliconloom.mapper.chip.program import MappedTask, MappedWorkload
 from siliconloom.sim.golden.npu import GoldenMachine, LoadedProgram
@@ -220,7 +221,8 @@ def exact_reading(
     if isinstance(quantizer, Quantizer):
         return IntegerReading(quantizer, tile.vector.lanes, carried)
     depths = depths_of([(task.task.operator, task.tiling) for task in mapped.tasks])
-    return FloatReading(quantizer, tile, depths, carried)
+    halved = {t.task.operator.name for t in mapped.tasks if any(each.function in GATED for each in t.task.fused)}
+    return FloatReading(quantizer, tile, depths, carried, halved)
 
 
 def carried_rows(mapped: MappedWorkload) -> dict[str, list[CarriedRows]]:
